@@ -37,7 +37,7 @@ pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
 pub use self::verdict::JudgeArgs;
 pub use self::version::VersionArgs;
 
-/// Fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
+/// Moves live LLM traffic from an old generation of frontends to a new one without losing a stream.
 #[derive(Debug, Parser)]
 #[command(name = "crossfade", version, max_term_width = 100)]
 pub struct Cli {

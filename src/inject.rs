@@ -105,7 +105,7 @@ pub enum Error {
         line: usize,
         message: String,
     },
-    #[error("no image of crossfade is known to this build: give --image or CROSSFADE_IMAGE")]
+    #[error("this build knows no image of crossfade: give --image or CROSSFADE_IMAGE")]
     NoImage,
     /// Nothing in it is known to be a frontend.
     #[error(

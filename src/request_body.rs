@@ -45,7 +45,7 @@ enum Kind {
 pub enum Fault {
     #[error("the request body is longer than the limit")]
     TooLarge,
-    #[error("the request body did not come in time")]
+    #[error("the request body did not arrive in time")]
     TooSlow,
     /// Data arrived before it was read, and the memory budget has no room for it.
     #[error("too much memory is in use here")]

@@ -52,15 +52,15 @@ pub enum Error {
     #[error("no update found in namespace {0}")]
     NoUpdate(String),
     #[error(
-        "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` shows those there are"
+        "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` lists all updates"
     )]
     NoSuchUpdate { name: String, namespace: String },
-    #[error("{one} and {other} judge new by different margins: give the margins as flags")]
+    #[error("{one} and {other} judge new by different margins: set the margins by flags")]
     DifferentMargins { one: String, other: String },
     #[error("no rollout found in namespace {0}")]
     NoRollout(String),
     #[error(
-        "there is no rollout {name} in namespace {namespace}; `kubectl get dro --all-namespaces` shows those there are"
+        "there is no rollout {name} in namespace {namespace}; `kubectl get dro --all-namespaces` lists all rollouts"
     )]
     NoSuchRollout { name: String, namespace: String },
     #[error(

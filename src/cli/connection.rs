@@ -9,7 +9,7 @@ use crate::status::Choice;
 
 #[derive(Debug, Args)]
 pub struct Connection {
-    /// Ask the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values by commas
+    /// Ask the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values with commas
     #[arg(
         long,
         env = "CROSSFADE_PROXY",

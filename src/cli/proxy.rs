@@ -39,7 +39,7 @@ pub struct ProxyArgs {
     /// Additional host name that the admin port accepts, besides addresses, localhost and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
-    /// The old generation: host:port, http://… or https://…; repeat the flag or separate values by commas
+    /// The old generation: host:port, http://… or https://…; repeat the flag or separate values with commas
     #[arg(
         long,
         env = "CROSSFADE_OLD",

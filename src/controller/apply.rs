@@ -23,7 +23,7 @@ pub(super) enum Error {
     /// The object has changed since it was observed: reconcile again.
     #[error("it has changed meanwhile")]
     Changed,
-    #[error("this replica does not surely lead")]
+    #[error("this replica may no longer be the leader")]
     NotLeading,
     #[error(transparent)]
     Unscalable(#[from] ScalingError),

@@ -32,7 +32,7 @@ impl Controller {
             tracing::info!("{key}: {}", dry.said);
         }
         for notice in &job.events {
-            tracing::info!("{key}: would tell {}: {}", notice.reason, notice.note);
+            tracing::info!("{key}: would report {}: {}", notice.reason, notice.note);
         }
         tracked.dry = Some(dry);
     }

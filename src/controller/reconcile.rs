@@ -208,9 +208,7 @@ fn wake_at(decision: &Decision, now: Timestamp, is_judged: bool) -> Option<Insta
 
 /// The Event for memory that could not be read.
 fn forgotten(about: &Identity, lost: &str) -> Notice {
-    let note = format!(
-        "parts of the status cannot be read, so what was remembered in them is forgotten: {lost}"
-    );
+    let note = format!("parts of the status cannot be read and are discarded: {lost}");
     Notice {
         about: about.clone(),
         kind: KIND,

@@ -165,10 +165,10 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
 pub(super) const fn kept(is_followed: bool) -> &'static str {
     match is_followed {
         true => {
-            "Until then a loss of either generation is followed by the last valid spec, and nothing else changes."
+            "Until then, losses of either generation are handled according to the last valid spec, and nothing else changes."
         }
         false => {
-            "Until then nothing changes, whatever either generation loses: no valid spec of this update can be followed."
+            "Until then, nothing changes, whatever either generation loses: no valid spec of this update can be followed."
         }
     }
 }

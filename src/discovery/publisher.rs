@@ -88,7 +88,7 @@ impl Publisher {
                 && let Err(error) = state.save(&manifest)
             {
                 let file = state.file().display();
-                tracing::error!(%error, %file, "the plan could not be kept");
+                tracing::error!(%error, %file, "cannot save the plan");
             }
             publisher.keeper = Some(state.keeper());
         }
@@ -187,7 +187,7 @@ impl Publisher {
         let failed = self.failed.clone();
         let kept = tokio::task::spawn_blocking(move || rolled_back.write(failed.as_ref()));
         if let Err(error) = kept.await.unwrap_or_else(|error| Err(error.into())) {
-            tracing::error!(%error, "that new was rolled back could not be kept over a restart");
+            tracing::error!(%error, "cannot save that new was rolled back");
         }
     }
 

@@ -60,8 +60,8 @@ impl RolledBack {
             tracing::error!(
                 %file,
                 error,
-                "what was kept of a roll back cannot be read; new gets no requests until the plan names another one or the file is \
-                 removed and the proxy restarted"
+                "the saved rollback cannot be read; new gets no requests until the plan names a different one, or the file \
+                 is removed and the proxy restarted"
             );
             let why = "The proxy had rolled new back before it restarted; the reason cannot be read.";
             Failed::of(plan, why.to_owned())

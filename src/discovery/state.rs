@@ -113,7 +113,7 @@ impl State {
                 });
                 if let Err(error) = kept.await.unwrap_or_else(|error| Err(error.into())) {
                     let file = self.file.display();
-                    tracing::error!(%error, %file, "what is kept over a restart could not be written");
+                    tracing::error!(%error, %file, "cannot write to the state directory");
                 }
             }
         });

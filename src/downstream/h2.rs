@@ -243,7 +243,7 @@ fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
 /// Applies checks that HTTP/1.1 heads undergo but that HTTP/2 itself does not require (RFC 9113 §8.3.1).
 fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     if request.method() == Method::CONNECT {
-        return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not served here"));
+        return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not supported"));
     }
     // RFC 9113 §8.3.1: other schemes are for proxies that translate, and model servers speak HTTP.
     if !matches!(request.uri().scheme_str(), Some("http" | "https") | None) {
@@ -272,7 +272,7 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     if !path.starts_with('/') && (path, request.method()) != ("*", &Method::OPTIONS) {
         return Some((
             StatusCode::BAD_REQUEST,
-            "the path is none of a request to a server",
+            "the path is not valid in a request to a server",
         ));
     }
     let authority = request.uri().authority().map(Authority::as_str);

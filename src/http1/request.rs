@@ -50,9 +50,9 @@ pub enum HeadError {
     Expect,
     #[error("the request has too many header lines")]
     TooMany,
-    #[error("this HTTP version is not spoken here")]
+    #[error("this HTTP version is not supported")]
     Version,
-    #[error("CONNECT is not served here")]
+    #[error("CONNECT is not supported")]
     Connect,
 }
 

@@ -99,14 +99,14 @@ impl<'i> Injection<'i, '_> {
         let probes = ["readinessProbe", "livenessProbe", "startupProbe"];
         if speaks_tls(container) || probes.iter().any(scheme) {
             return Err(self.refuse(
-                "it speaks TLS to its clients: have crossfade end TLS instead (--tls-cert and --tls-key of the proxy), \
+                "it speaks TLS to its clients: let crossfade terminate TLS instead (--tls-cert and --tls-key of the proxy), \
                  and take the certificate from the frontend first",
             ));
         }
         if self.spec()["hostNetwork"] == true {
             self.note.warn(
-                "hostNetwork: its ports are those of the node, the admin port as well, which no NetworkPolicy closes; clients can go \
-                 around crossfade there, so an update never says that old can be deleted",
+                "hostNetwork: its ports, including the admin port, are those of the node, and no NetworkPolicy restricts \
+                 them; clients can bypass crossfade there, so an update never reports that old can be deleted",
             );
         }
         if self.spec()["automountServiceAccountToken"] == false {

@@ -140,7 +140,7 @@ impl Run {
         let mut undo = Undo::new(&tree, &json);
         for workload in &workloads {
             let at = line(document, start(&tree, &workload.base));
-            let mut note = Note::new(&workload.name, at, "taken out before it is added anew");
+            let mut note = Note::new(&workload.name, at, "removed before it is added again");
             let refuse = |refused| self.refused(document, &tree, &workload.name, refused);
             let record = undo::record(&json, workload).map_err(refuse)?;
             if let Some(record) = &record {
@@ -275,7 +275,7 @@ impl Run {
             let mut note = Note::new(
                 &workload.name,
                 at,
-                format!("crossfade {} is taken out", record.version),
+                format!("crossfade {} is removed", record.version),
             );
             note.tell(format!(
                 "the frontend listens on port {} again",

@@ -85,7 +85,7 @@ fn tell(note: &mut Note, port: &Json, pods: &Injected) {
         && pods.port_name.is_none()
     {
         note.warn(format!(
-            "its targetPort '{shown}' is the name of no port of {}: write {}",
+            "its targetPort '{shown}' is not the name of a port of {}: write {}",
             pods.name, pods.port
         ));
     }

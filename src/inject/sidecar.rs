@@ -110,7 +110,7 @@ pub(super) fn volume() -> Json {
     json!({"name": NAME, "emptyDir": {"sizeLimit": "16Mi"}})
 }
 
-/// What the frontend says instead of being ready itself: the pod can serve by either generation.
+/// What the frontend says instead of being ready itself: the pod can serve requests from either generation.
 pub(super) fn readiness(admin: u16) -> Json {
     json!({"httpGet": {"path": "/readyz", "port": admin}, "periodSeconds": 2})
 }

@@ -188,7 +188,7 @@ impl<'a> Undo<'a> {
         };
         let Some(node) = node else {
             note.warn(format!(
-                "{} is gone: it said '{}' before",
+                "{} has been removed: it was '{}' before",
                 swapped.path, swapped.from
             ));
             return Ok(());
@@ -213,7 +213,7 @@ impl<'a> Undo<'a> {
                     depth: 0,
                 }),
                 None => note.warn(format!(
-                    "{} was changed since, and stays: it said '{}' before",
+                    "{} has been changed since, and is kept: it was '{}' before",
                     swapped.path, swapped.from
                 )),
             },

@@ -146,8 +146,8 @@ impl Watch {
     fn lose(&mut self, error: watcher::Error) -> Option<WatchEvent> {
         if self.source.is_some() && is_bad_request(&error) {
             tracing::info!(
-                "the API server cannot select updates by spec.sourceDeployment, so all of the namespace are watched; the \
-                 definition of `crossfade crd` lets it, from Kubernetes 1.31 on"
+                "the API server cannot select updates by spec.sourceDeployment, so all updates of the namespace are watched; \
+                 with the definition that `crossfade crd` prints, it can, from Kubernetes 1.31 on"
             );
             self.source = None;
             self.begin();

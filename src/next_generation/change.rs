@@ -24,11 +24,13 @@ impl Change {
             (false, ..) => Some("nothing changes: there is nothing to apply"),
             (_, true, _) => None,
             (_, _, true) => Some(
-                "a plain rolling update does: only the frontends change, which need no GPU, and their sidecars end after their last \
+                "a plain rolling update is enough: only the frontends change, which need no GPU, and their sidecars end \
+                 after their last \
                  stream; apply the edited manifests, or use --anyway",
             ),
             (..) => Some(
-                "a plain rolling update does: only replicas, labels, annotations or resources change, and neither image, arguments, model \
+                "a plain rolling update is enough: only replicas, labels, annotations or resources change, and neither \
+                 image, arguments, model \
                  nor environment; apply the edited manifests, or use --anyway",
             ),
         }

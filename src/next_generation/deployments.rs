@@ -39,7 +39,7 @@ pub(super) fn generation(
     let port = services::port(&service);
     let service_name = name(&service);
     made.push(Made {
-        comment: "The Service of the new frontends: those of today forward requests to it."
+        comment: "The Service of the new frontends: the current frontends forward requests to it."
             .to_owned(),
         object: service,
     });

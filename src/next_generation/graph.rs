@@ -50,7 +50,8 @@ pub(super) fn generation(
                 workers += 1;
             }
             "planner" => notes.push(format!(
-                "component {name} of {} scales workers: take it out for the time of the rollout, which holds while somebody else scales",
+                "component {name} of {} scales workers: remove it for the duration of the rollout, which stops while \
+                 somebody else scales",
                 shown(new)
             )),
             _ => {}
@@ -99,7 +100,8 @@ fn client_service(request: &Request<'_>, from: &Parts, source: &str) -> Result<S
     let leads_there = |service: &Json| service["spec"]["selector"][GRAPH] == source;
     let found = services::the_one(from, leads_there)?.map(name);
     found.ok_or_else(|| {
-        format!("--from has no Service that selects {GRAPH}: {source}: name the one that clients connect to by --client-service")
+        format!("--from has no Service that selects {GRAPH}: {source}: name the one that clients connect to with \
+            --client-service")
     })
 }
 
@@ -167,7 +169,7 @@ fn account(target: &str, graph: &Json) -> Vec<Made> {
                 object["metadata"]["namespace"] = json!(namespace);
             }
             Made {
-                comment: "What the sidecars of the new frontends must be allowed.".to_owned(),
+                comment: "The permissions that the sidecars of the new frontends need.".to_owned(),
                 object,
             }
         })

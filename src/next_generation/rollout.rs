@@ -133,6 +133,7 @@ pub(super) fn is_free(service: &Json, known: &[Json]) -> Result<(), String> {
 /// What to do where the frontends of today have no sidecar.
 pub(super) fn no_sidecar(frontends: &str) -> String {
     format!(
-        "{frontends} has no sidecar in these manifests: the rollout needs one in the frontends of today; see `crossfade inject --help`"
+        "{frontends} has no sidecar in these manifests: the rollout needs one in the current frontends; see `crossfade \
+         inject --help`"
     )
 }

@@ -21,7 +21,7 @@ pub(super) fn the_one(
     if found.len() > 1 {
         let names: Vec<_> = found.into_iter().map(name).collect();
         return Err(format!(
-            "several Services select the frontends of today: {}; name the one that clients connect to by --client-service",
+            "several Services select the current frontends: {}; name the one that clients connect to with --client-service",
             names.join(", ")
         ));
     }

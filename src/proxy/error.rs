@@ -17,9 +17,9 @@ pub enum Error {
     NoMemory,
     #[error("the request body exceeds the limit of {0} bytes")]
     BodyTooLarge(u64),
-    #[error("the request body did not come in time")]
+    #[error("the request body did not arrive in time")]
     BodyTimeout,
-    #[error("the request goes in circles between updates")]
+    #[error("updates forward the request to each other in a loop")]
     Loop,
     #[error("the request body could not be read")]
     RequestBody,

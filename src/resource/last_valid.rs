@@ -11,7 +11,7 @@ pub struct LastValidStatus {
     /// Which edit it was (`metadata.generation`).
     #[schemars(range(min = 0))]
     pub generation: i64,
-    /// The edit that cannot be used. What is said here holds only as long as it is the last one.
+    /// The edit that cannot be used. `lastValid` applies only as long as this is the last edit.
     #[schemars(range(min = 0))]
     pub instead_of: i64,
     /// That spec, with the split that losses have led to since.

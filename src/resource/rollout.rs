@@ -108,13 +108,14 @@ pub struct DynamoRolloutSpec {
     #[serde(default)]
     pub traffic: TrafficSpec,
 
-    /// Go back to this revision of `status.revisions`, also after the rollout has ended. While it is set, `target` waits. No
-    /// undo by default, or if it is 0.
+    /// Go back to this revision of `status.revisions`, also after the rollout has ended. While it is set, `target` has no
+    /// effect. No undo by default, or if it is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub undo_to: Option<i64>,
 
-    /// How many revisions are kept to go back to, beside those of the current rollout. Their objects are not deleted with them.
+    /// How many revisions are kept to go back to, besides those of the current rollout. Deleting a revision does not delete its
+    /// objects.
     #[serde(default = "revision_history_limit")]
     #[schemars(range(min = 0, max = 100))]
     pub revision_history_limit: u32,

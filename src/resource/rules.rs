@@ -164,7 +164,7 @@ pub(super) fn probe() -> Json {
     json!([
         rule(
             "!(has(self.path) && has(self.model))",
-            "path cannot be given beside model; a model has its own path",
+            "path and model cannot both be set; a model has its own path",
         ),
         rule(
             "!has(self.path) || self.path.matches('^/[!-~]*$')",

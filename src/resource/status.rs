@@ -269,7 +269,7 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub roles: BTreeMap<String, RoleStatus>,
-    /// The load that the generation can carry, in percent of its full size: the scarcest role counts.
+    /// The load that the generation can carry, in percent of its full size: the role with the lowest capacity counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub capacity_percent: Option<i32>,
@@ -291,7 +291,7 @@ pub struct GenerationStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitStatus {
-    /// What, for people.
+    /// What it is waiting for, as text for users.
     #[schemars(length(max = 4096))]
     pub what: String,
     /// Since when.

@@ -325,7 +325,7 @@ pub(super) fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> 
     let timeout = seconds("spec.probe.timeoutSeconds", spec.timeout_seconds, problems);
     let question = match (&spec.path, &spec.model) {
         (Some(_), Some(_)) => {
-            Err("cannot be given beside 'model'; a model has its own path".into())
+            Err("cannot be set together with 'model'; a model has its own path".into())
         }
         (None, Some(model)) => Ok(Question::Model(model.clone())),
         (None, None) => Ok(Question::AnyModel),
@@ -363,11 +363,11 @@ fn tls(spec: &TlsSpec, speaks_tls: bool, problems: &mut Problems) -> Tls {
         (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
         (None, None) => None,
         (Some(_), None) => {
-            problem("spec.tls", "clientCertFile needs clientKeyFile beside it");
+            problem("spec.tls", "clientCertFile also needs clientKeyFile");
             None
         }
         (None, Some(_)) => {
-            problem("spec.tls", "clientKeyFile needs clientCertFile beside it");
+            problem("spec.tls", "clientKeyFile also needs clientCertFile");
             None
         }
     };

@@ -127,8 +127,8 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         true if context.memory.overdue => {
             "the time for streams on old is over, whether or not some still run there"
         }
-        true => "old is done with",
-        false => "old still has a part in it",
+        true => "old is no longer needed",
+        false => "old is still needed",
     };
     let mut all = vec![
         condition(
@@ -138,7 +138,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
             if is_superseded {
                 &why
             } else {
-                "it rules its deployment"
+                "it controls its deployment"
             },
         ),
         condition(
@@ -177,7 +177,7 @@ fn analysis(context: &StatusContext) -> Option<Condition> {
     let trial = &context.memory.trial;
     Some(match trial.verdict(assessment.settings, judged)?.verdict {
         Verdict::Pass => condition(false, "Pass", "new keeps to the margins"),
-        _ => condition(false, "Inconclusive", "not enough is known of new"),
+        _ => condition(false, "Inconclusive", "not enough is known about new"),
     })
 }
 
@@ -296,7 +296,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
     let present = context.assessment.seen.split;
     if context.contested {
         let text = format!(
-            "an edit of the split to {} is taken back; set spec.paused to hold a split of your own",
+            "an edit of the split to {} is reverted; set spec.paused to hold a split of your own",
             share(present)
         );
         event(true, "SplitContested", text);
@@ -315,7 +315,9 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
     }
     if context.before.phase != context.phase {
         let text = match context.phase {
-            Phase::Draining => Some("all proxies send everything to new; old ends its streams"),
+            Phase::Draining => {
+                Some("all proxies send everything to new; streams on old are finishing")
+            }
             Phase::Complete if context.assessment.proxies.old_is_empty() => {
                 Some("no stream is left on old")
             }

@@ -85,42 +85,43 @@ impl Evidence {
         match self {
             Self::CurrentView => "there was no recent contact with the API server",
             Self::SeesElsewhere => {
-                "this controller may read one namespace only, so it does not know what leads to the frontends of old from others \
-                 (--assume-isolated-namespace says that nothing does)"
+                "this controller can read only one namespace, so it does not know what routes to the frontends of old from \
+                 others (--assume-isolated-namespace asserts that nothing does)"
             }
             Self::UpdateStays => {
                 "the update is being deleted, and once it is gone the frontends of old may send requests to old again"
             }
             Self::Complete => "the update is not complete",
-            Self::AllToNew => "the split does not give all to new",
+            Self::AllToNew => "the split does not send all requests to new",
             Self::NewServes => "new has not been seen serving",
             Self::ProxySeen => "no proxy of old's frontends answers",
             Self::NoNewRequestOnOld => {
-                "not every frontend of old has a proxy that gives old no request"
+                "not every frontend of old has a proxy that sends no request to old"
             }
             Self::NoFallbackToOld => "not every proxy knows that old is no longer a fallback",
             Self::NoLateRequest => {
-                "open requests of an earlier split may still be sent to old, or a proxy does not say whether there are any"
+                "open requests of an earlier split may still be sent to old, or a proxy does not report whether there are any"
             }
             Self::NoStreamOnOld => "streams run on old",
             Self::NoUpdateToOld => {
-                "it is not seen that no update sends requests to the frontends of old"
+                "it is not confirmed that no update sends requests to the frontends of old"
             }
             Self::NoWayAroundProxies => {
-                "it is not seen that no Service leads to the frontends of old around their proxies"
+                "it is not confirmed that no Service bypasses the proxies of old's frontends"
             }
             Self::NoStreamThroughOldPods => "streams run through the pods of old's frontends",
             Self::NoClientOfLate => {
-                "requests have come to the pods of old's frontends of late, or a proxy does not say when the last one came"
+                "the pods of old's frontends have received requests recently, or a proxy does not report when the last one \
+                 arrived"
             }
             Self::ClientsReachNew => {
-                "spec.clientService is not seen to lead, on each of its ports, to a ready frontend of new"
+                "it is not confirmed that spec.clientService routes to a ready frontend of new on each of its ports"
             }
             Self::ClientsLeftOld => {
-                "spec.clientService is not seen to have left the frontends of old"
+                "it is not confirmed that spec.clientService no longer routes to the frontends of old"
             }
             Self::NoOtherWayToOld => {
-                "it is not seen that no other Service, Ingress or route leads to the frontends of old"
+                "it is not confirmed that no other Service, Ingress or route leads to the frontends of old"
             }
         }
     }

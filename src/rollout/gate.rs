@@ -44,7 +44,7 @@ impl fmt::Display for Obstacle {
             }
             Self::ListTooLong(count) => write!(
                 f,
-                "it lists {count} models more than are asked for, which are the first in the order of their names"
+                "it lists {count} models more than the controller checks, which takes them in the order of their names"
             ),
             Self::NotYet => f.write_str("its frontends have not responded yet"),
             Self::OldModelsUnknown => f.write_str(

@@ -20,13 +20,13 @@ const MAX_MODELS: usize = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// What is updated to what; a memory of another update is forgotten.
+    /// What is updated to what. The memory of a different update is discarded.
     pub subject: String,
     /// The size of each role of the source when the update was accepted: the greatest that was seen before new first got a
     /// share, as whoever creates it all at once creates the update before the last worker.
     #[schemars(with = "BTreeMap<String, u32>")]
     pub full_sizes: BTreeMap<Role, u32>,
-    /// Have the frontends of old been found to know of as many workers as are ready? Then theirs is the number that counts.
+    /// Whether the frontends of old have reported as many workers as are ready. If so, the number that they report counts.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub registered_count: bool,
     /// The models that old served when it last served any.
@@ -42,20 +42,21 @@ pub struct Memory {
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub held: Option<Weights>,
-    /// Did a person choose what is held? Else it is what was there when the pause began, be it for an outage.
+    /// Whether a person chose the split that is held. Otherwise, it is the split at which the pause began, even if an outage
+    /// had caused it.
     pub held_by_person: bool,
-    /// Has new ever had a share?
+    /// Whether new has ever had a share.
     pub new_had_share: bool,
     /// The last change of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    /// Has a person been told that an edit was taken back? Until the next pause.
+    /// Whether an Event has reported that an edit was reverted. Until the next pause.
     pub contested: bool,
     /// How far the update is.
     pub phase: Phase,
     /// Since when.
     pub phase_since: Timestamp,
-    /// Has a deadline ended the drain while streams were open?
+    /// Whether a deadline ended the drain while streams were open.
     pub overdue: bool,
     /// How new has done so far.
     pub trial: Trial,
@@ -74,7 +75,7 @@ pub struct Change {
     pub generation: u64,
     /// When it was first seen.
     pub since: Timestamp,
-    /// Has it been told that proxies lag behind it?
+    /// Whether an Event has reported that proxies lag behind it.
     pub lag_told: bool,
 }
 

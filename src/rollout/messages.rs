@@ -66,7 +66,7 @@ pub(super) fn why(context: &StatusContext) -> String {
     match context.rule {
         Rule::Superseded => {
             let other = assessment.seen.superseded_by.as_deref().unwrap_or_default();
-            format!("the update {other} rules this deployment, so this one changes nothing")
+            format!("the update {other} controls this deployment, so this one changes nothing")
         }
         Rule::NeitherCanServe => format!(
             "neither side can serve, so nothing is changed; old: {}; new: {}",
@@ -188,7 +188,7 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     let capacity = &context.assessment.capacity.new;
     let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
     Some(format!(
-        "the source has no {role} workers to measure those of new by: state how many make it whole in \
+        "the source has no {role} workers to compare those of new with: set the full size of new in \
          spec.workers.new.replicas.{role}"
     ))
 }
@@ -212,7 +212,7 @@ pub(super) fn failing(context: &StatusContext) -> Option<String> {
     let cause = gate.cause.as_ref()?;
     (gate.failing < gate.asked).then(|| {
         format!(
-            "{} of {} frontends of new cannot serve, which takes as much of its capacity: {cause}",
+            "{} of {} frontends of new cannot serve, which reduces its capacity by that share: {cause}",
             gate.failing, gate.asked
         )
     })
@@ -232,8 +232,8 @@ pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
         format!("no frontend of old has a proxy that can be asked: {frontends}")
     };
     Some(format!(
-        "{found}, so nothing is known of what is in force and the update cannot end: see that \
-         spec.sourceDeployment names old, that the pods of its frontends are labelled as such, and that they have the sidecar"
+        "{found}, so it is not known which plan is in force, and the update cannot end: check that spec.sourceDeployment \
+         names old, that the pods of its frontends are labelled as such, and that they have the sidecar"
     ))
 }
 

@@ -22,9 +22,9 @@ pub struct Ratio {
 /// A ratio as it is stored.
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Parts {
-    /// So many parts, in lowest terms.
+    /// The numerator of the fraction, in lowest terms.
     of: u64,
-    /// Of so many that make a whole.
+    /// The denominator of the fraction.
     #[schemars(range(min = 1))]
     whole: u64,
 }

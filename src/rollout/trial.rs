@@ -92,7 +92,7 @@ pub struct AtStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trial {
-    /// What new is. Another new begins another trial.
+    /// The identity of new. A different new generation begins a new trial.
     pub subject: String,
     /// Since when it is tried.
     pub since: Timestamp,

@@ -128,9 +128,9 @@ impl fmt::Display for Wait {
                 "the {full} replicas that were accepted: somebody else has set {asked}"
             ),
             Self::Lost(why) => f.write_str(why),
-            Self::Scaler(side, what) => write!(f, "{what} scales {side}: take it away first"),
+            Self::Scaler(side, what) => write!(f, "{what} scales {side}: remove it first"),
             Self::Infeasible => f.write_str(
-                "maxSurge, maxUnavailable and gpuBudget leave no next step: one of them must be more",
+                "maxSurge, maxUnavailable and gpuBudget allow no next step: raise one of them",
             ),
             Self::InPlace => f.write_str(
                 "one object has the workers of both generations: maxUnavailable must be at least 1, of at least 2 workers",
@@ -178,7 +178,7 @@ impl fmt::Display for Wait {
             Self::Grace { side, grace, p99 } => grace_text(f, *side, *grace, *p99),
             Self::NoOther(side) => write!(f, "{} to serve before {side} ends", side.other()),
             Self::LastWorker => f.write_str("the last worker of old not to be needed"),
-            Self::DirectClients => f.write_str("no client to come to the frontends of new directly"),
+            Self::DirectClients => f.write_str("no client to connect to the frontends of new directly"),
             Self::Frontend(side) => write!(f, "a ready frontend of {side}"),
             Self::Clients => f.write_str("the clients to be sent to the frontends of new"),
             Self::Unsafe => f.write_str("old to be safe to delete"),
@@ -205,6 +205,6 @@ fn grace_text(
             p99.as_secs()
         ),
         (None, _) => write!(f, "the terminationGracePeriodSeconds of {side} to be known"),
-        (_, None) => write!(f, "it to be known how long streams on {side} last"),
+        (_, None) => write!(f, "the duration of streams on {side} to be known"),
     }
 }

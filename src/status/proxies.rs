@@ -90,7 +90,7 @@ impl Proxy {
         let answer = ask(&client).await.map_err(|error| match error {
             // It took the connection, and then does not speak as an admin port does.
             Error::Unreachable(_) | Error::Timeout(_) if is_new => format!(
-                "is not the admin port (by default 9464) of a crossfade, or hangs: {}",
+                "is not the admin port (by default 9464) of a crossfade process, or does not respond: {}",
                 error_chain(&error)
             ),
             error => error_chain(&error),

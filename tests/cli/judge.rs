@@ -257,7 +257,7 @@ async fn an_older_proxy_and_one_that_hangs_are_named_and_nothing_passes() {
         assert_eq!(silent[0], format!("{older}: too old to be compared"));
         let hung = silent[1].as_str().unwrap();
         assert!(
-            hung.contains("is not the admin port") && hung.contains("or hangs"),
+            hung.contains("is not the admin port") && hung.contains("or does not respond"),
             "{hung}"
         );
     }
@@ -356,7 +356,7 @@ async fn proxies_are_judged_by_the_margins_of_their_plans() {
     let (judged, status) = judge(&both, &[]);
     assert_eq!(status, INCONCLUSIVE);
     let text = format!(
-        "{} and {} judge new by different margins: give the margins as flags",
+        "{} and {} judge new by different margins: set the margins by flags",
         few.admin, many.admin
     );
     assert_eq!(judged["text"], text);

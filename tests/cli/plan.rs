@@ -302,7 +302,7 @@ fn a_rolling_update_that_does_is_told_and_nothing_is_printed() {
     let (status, out, said) = files.plan(&[]);
     assert_eq!((status, &*out), (Some(0), ""));
     assert!(
-        said.starts_with("a plain rolling update does: only replicas"),
+        said.starts_with("a plain rolling update is enough: only replicas"),
         "{said}"
     );
     let (status, out, _) = files.plan(&["--anyway"]);
@@ -444,7 +444,7 @@ fn what_could_not_be_apart_is_refused() {
     let lone = GRAPH.split("---\n").next().unwrap();
     assert!(
         refused(lone, &edited(lone), &[])
-            .contains("name the one that clients connect to by --client-service")
+            .contains("name the one that clients connect to with --client-service")
     );
 }
 
@@ -455,7 +455,7 @@ fn the_service_of_the_clients_is_named_where_there_are_several() {
     );
     let said = refused(&two, &edited(&two), &[]);
     assert!(
-        said.contains("several Services select the frontends of today: chat, chat-2"),
+        said.contains("several Services select the current frontends: chat, chat-2"),
         "{said}"
     );
     let said = refused(&two, &edited(&two), &["--client-service", "chat-3"]);

@@ -195,7 +195,7 @@ fn metrics(out: &mut String) {
     }
     let _ = write!(
         out,
-        "\n## Metrics of the controller\n\nBeside `process_*`, as of a proxy.\n\n{head}"
+        "\n## Metrics of the controller\n\nIn addition to `process_*`, as for a proxy.\n\n{head}"
     );
     let metrics = crossfade::controller::Metrics::default();
     let mut described = metrics.described().to_vec();
@@ -219,7 +219,8 @@ fn labels(text: &str, name: &str) -> Vec<String> {
 #[test]
 fn the_reference_is_what_the_program_says() {
     let mut text = String::from(
-        "# Reference\n\nMade from the program itself by `make reference`; do not edit. See the [other pages](README.md) for explanations.\n\n",
+        "# Reference\n\nGenerated from the program by `make reference`; do not edit. See the [other pages](README.md) for \
+         explanations.\n\n",
     );
     flags(&mut text);
     fields(&mut text);
@@ -237,7 +238,7 @@ fn the_reference_is_what_the_program_says() {
 
 /// As the Prometheus operator wants the rules of `alerts.yaml`.
 fn prometheus_rule(alerts: &str) -> String {
-    let head = "# Made from alerts.yaml by `make reference`. Do not edit.\napiVersion: monitoring.coreos.com/v1\n\
+    let head = "# Generated from alerts.yaml by `make reference`. Do not edit.\napiVersion: monitoring.coreos.com/v1\n\
                 kind: PrometheusRule\nmetadata:\n  name: crossfade\nspec:\n";
     let (_, groups) = alerts.split_once("\ngroups:\n").unwrap();
     let lines = groups.lines().map(|line| format!("  {line}\n"));

@@ -22,7 +22,7 @@ pub(super) struct ClusterArgs {
     /// Read new, the split and the policies from the DynamoUpdateConfig of this pod's deployment, and watch it
     #[arg(long, env = "CROSSFADE_KUBE", requires = "kube_deployment", value_parser = BoolishValueParser::new())]
     pub(super) kube: bool,
-    /// The deployment of this pod, as in spec.sourceDeployment; separate several names by commas
+    /// The deployment of this pod, as in spec.sourceDeployment; separate several names with commas
     #[arg(
         long,
         env = "CROSSFADE_KUBE_DEPLOYMENT",

@@ -54,7 +54,7 @@ impl RolloutMetrics {
             ),
             units: gauge(
                 "crossfade_controller_rollout_units",
-                "Units that are asked for of a generation of a rollout",
+                "Desired units of a generation of a rollout",
                 &["generation"],
             ),
             gpus: gauge(

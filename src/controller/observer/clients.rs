@@ -51,7 +51,7 @@ impl Observer {
             Some(service) => match self.client_service(parsed, service, &old, to_old, &all) {
                 Ok(known) => known,
                 Err(not_synced) => {
-                    tracing::debug!(update = %parsed.key, %not_synced, "where clients are led is not known");
+                    tracing::debug!(update = %parsed.key, %not_synced, "it is not known where clients are routed");
                     (None, None)
                 }
             },

@@ -186,5 +186,5 @@ fn may_send_to_old(report: &Report) -> bool {
 }
 
 fn unknown(one: &Asked) -> String {
-    format!("{}, whose proxy does not say where it leads", one.pod)
+    format!("{}, whose proxy does not report where it routes", one.pod)
 }

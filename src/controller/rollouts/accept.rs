@@ -31,7 +31,8 @@ pub(super) enum Error {
     )]
     NoGraph(String, String),
     #[error(
-        "{kind} {name} no longer has the component {component}, which was accepted as its {role} workers: restore it, or abort and make another rollout"
+        "{kind} {name} no longer has the component {component}, which was accepted as its {role} workers: restore it, or \
+         abort and create another rollout"
     )]
     NoSuchComponent {
         kind: String,
@@ -39,7 +40,7 @@ pub(super) enum Error {
         component: String,
         role: Role,
     },
-    #[error("{0} {1} is another object than the one that was accepted: its UID has changed")]
+    #[error("{0} {1} is not the object that was accepted: its UID has changed")]
     Replaced(String, String),
 }
 

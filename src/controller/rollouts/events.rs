@@ -70,7 +70,7 @@ pub(super) fn changes(
     if let (Some(from), Some(to)) = (next(before), next(after))
         && from != to
     {
-        let note = format!("new is to have {to} units, before {from}");
+        let note = format!("new is to have {to} units instead of {from}");
         notices.push(about.notice("StepChanged", note, false));
     }
     notices

@@ -225,7 +225,7 @@ impl Rollouts {
         let is_owned = |update: &Object| update::is_owned(update, rollout);
         if !update.as_ref().is_none_or(is_owned) {
             let why = format!(
-                "there is a DynamoUpdateConfig {} already, which this rollout has not made: delete it or give the rollout \
+                "there already is a DynamoUpdateConfig {}, which this rollout did not create: delete it or give the rollout \
                  another name",
                 key.name
             );

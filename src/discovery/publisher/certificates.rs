@@ -83,9 +83,9 @@ impl Certificates {
         for (_, tls) in self.made.iter().flatten() {
             match tls.refresh() {
                 Ok(false) => {}
-                Ok(true) => tracing::info!("certificates towards model servers were read again"),
+                Ok(true) => tracing::info!("reloaded the certificates for model servers"),
                 Err(error) => {
-                    tracing::error!(%error, "certificates towards model servers cannot be used; the last good ones stay")
+                    tracing::error!(%error, "certificates for model servers cannot be used; the last good ones stay in use")
                 }
             }
         }

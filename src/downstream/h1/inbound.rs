@@ -121,7 +121,7 @@ impl Inbound {
                 }
                 return Poll::Ready(Err(Refusal {
                     status: StatusCode::REQUEST_TIMEOUT,
-                    message: "the request head did not come in time",
+                    message: "the request head did not arrive in time",
                     cause: Some(Reject::HeadTimeout),
                 }));
             }

@@ -31,8 +31,8 @@ impl From<HeadError> for Refusal {
             }
             HeadError::Expect => "the request has an Expect other than `100-continue`",
             HeadError::TooMany => "the request has too many header lines",
-            HeadError::Version => "this HTTP version is not spoken here",
-            HeadError::Connect => "CONNECT is not served here",
+            HeadError::Version => "this HTTP version is not supported",
+            HeadError::Connect => "CONNECT is not supported",
         };
         Self {
             status: error.status(),
@@ -53,7 +53,7 @@ pub const BAD_CHUNK: Refusal = Refusal {
 
 pub const SLOW_BODY: Refusal = Refusal {
     status: StatusCode::REQUEST_TIMEOUT,
-    message: "the request body did not come in time",
+    message: "the request body did not arrive in time",
     cause: Some(Reject::BodyTimeout),
 };
 

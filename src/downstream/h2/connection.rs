@@ -197,7 +197,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             }
             let busy = self.inner.has_streams();
             if self.keep_alive.poll(cx, busy).is_ready() {
-                return Poll::Ready(Err("the client answers no PING".to_owned()));
+                return Poll::Ready(Err("the client does not answer PINGs".to_owned()));
             }
             if let Err(why) = ready!(self.poll_timer(cx)) {
                 return Poll::Ready(Err(why.to_owned()));

@@ -23,8 +23,9 @@ impl Injection<'_, '_> {
             .or(label.clone())
             .or(self.workload.deployment.clone());
         let Some(name) = name else {
-            return Err(self
-                .refuse("it has no name by which updates could mean it: give --deployment NAME"));
+            return Err(self.refuse(
+                "it has no name by which updates could refer to it: give --deployment NAME",
+            ));
         };
         let is_plain = self.workload.maker == Maker::Kubernetes;
         if !is_plain || self.frontend.server != Server::Dynamo {

@@ -12,7 +12,7 @@ impl Injection<'_, '_> {
         let readiness = sidecar::readiness(ports.admin);
         if has("readinessProbe") {
             self.editor.set(&self.of(&["readinessProbe"]), readiness)?;
-            self.note.tell("the pod is ready when crossfade is (/readyz), because it can serve by either generation");
+            self.note.tell("the pod is ready when crossfade is (/readyz), because it can serve requests from either generation");
         } else if by_operator {
             self.editor.put(&self.of(&["readinessProbe"]), readiness)?;
         }
@@ -93,7 +93,7 @@ impl Injection<'_, '_> {
             }
         } else {
             return Err(self.refuse(
-                "it has a preStop hook, which must give way to that of crossfade: allow it with --replace-pre-stop",
+                "it has a preStop hook, which crossfade must replace with its own: allow this with --replace-pre-stop",
             ));
         }
         self.retarget(

@@ -16,7 +16,7 @@ pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<
     let odd = || {
         Refused::at(
             0,
-            "is written in a way in which uninject could not give back every byte; write it in plain block style",
+            "is written in a way from which uninject could not restore every byte; write it in plain block style",
         )
     };
     let tree = Tree::read(text).ok().flatten().ok_or_else(odd)?;

@@ -57,8 +57,8 @@ pub(in crate::inject) fn relocate(
         ));
     }
     let Some(flag) = flag else {
-        let message = "how it is told its port is not known: give --port-arg FLAG or --port-env NAME, by which it \
-                       can listen on another one";
+        let message = "it is not known how its port is set: give --port-arg FLAG or --port-env NAME, so that it can listen \
+            on another one";
         return Err(message.to_owned());
     };
     Ok((port, append(server, container, flag, to)?))

@@ -22,7 +22,10 @@ impl Undo<'_> {
         note: &mut Note,
     ) -> Result<(), Refused> {
         let Some(path) = path::find(self.root, &workload.base, &replaced.path) else {
-            note.warn(format!("{} is gone, and stays so", replaced.path));
+            note.warn(format!(
+                "{} has been removed, and is not restored",
+                replaced.path
+            ));
             return Ok(());
         };
         // What was nothing before may have been filled by others since.
@@ -59,7 +62,7 @@ impl Undo<'_> {
             let Some(json) = read(replaced) else {
                 return Err(Refused::of(
                     &path,
-                    "cannot be given back, because it used an alias",
+                    "cannot be restored, because it used an alias",
                 ));
             };
             let style = Style {

@@ -240,12 +240,14 @@ impl<'a> Whole<'a> {
         let (made, then) = match side {
             Generation::Old => (
                 &made.old,
-                "to go back, edit its pod template back, and make a rollout of that",
+                "to go back, restore its old pod template, and create a rollout with it",
             ),
-            Generation::New => (&made.new, "edit its pod template back to that"),
+            Generation::New => (&made.new, "restore the pod template of that revision"),
         };
         (made != revision).then(|| {
-            format!("{name} makes workers of revision {made}, and no longer of {revision}: {then}")
+            format!(
+                "{name} creates workers of revision {made}, and no longer of {revision}: {then}"
+            )
         })
     }
 }

@@ -166,7 +166,7 @@ pub(super) fn meant_whole(
                 object.metadata.name.as_deref().unwrap_or_default(),
             );
             Err(NotSynced::Unclear(format!(
-                "of the {kind} {name} the workers of revision {revision} cannot be told apart: it has no label \
+                "the workers of revision {revision} of the {kind} {name} cannot be identified: it has no label \
                  {WORKER_HASH}; count pods by a selector"
             )))
         }

@@ -16,7 +16,7 @@ pub(super) const NO_ROOM: &str =
 pub(super) const SIDE: &str = "name one object by kind and name, or one for each role by roles";
 
 /// Why `replicas` are refused.
-pub(super) const REPLICAS: &str = "beside roles, give the replicas of each role";
+pub(super) const REPLICAS: &str = "with roles, set the replicas of each role";
 
 /// Why `roles` are refused.
 pub(super) const ROLES: &str = "roles are prefill, decode and worker";

@@ -262,7 +262,7 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  probe: {path: /x, model: m}",
-            "line 6: spec.probe.path: cannot be given beside 'model'",
+            "line 6: spec.probe.path: cannot be set together with 'model'",
         ),
         (
             "  drain: {moveAfterSeconds: 0}",
@@ -313,7 +313,7 @@ fn tls_needs_a_certificate_with_its_key_and_a_name_that_is_one() {
          serverName: a b\n    clientCertFile: c.pem\n"
     ));
     assert_eq!(found.len(), 2, "{found:#?}");
-    assert!(found[0].starts_with("line 6: spec.tls: clientCertFile needs clientKeyFile"));
+    assert!(found[0].starts_with("line 6: spec.tls: clientCertFile also needs clientKeyFile"));
     assert!(found[1].starts_with("line 7: spec.tls.serverName: 'a b' has the host"));
 }
 

@@ -52,7 +52,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
 /// What its owner asks for, unless that is to go forward.
 fn asked(rollout: &DynamoRollout) -> Option<String> {
     let asked = match (rollout.spec.intent, rollout.spec.undo()) {
-        (Intent::Hold, _) => "Hold; `crossfade rollout resume` goes on",
+        (Intent::Hold, _) => "Hold; `crossfade rollout resume` continues",
         (_, Some(number)) => {
             return Some(format!(
                 "to revision {number} (undoTo); `crossfade rollout resume` goes forward again"
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(
             text,
             "rollout     chat in namespace inference, edit 3\n\
-             intent      Hold; `crossfade rollout resume` goes on\n\
+             intent      Hold; `crossfade rollout resume` continues\n\
              phase       unknown: no controller with --rollouts has written a status\n"
         );
         let (status, lost) = read_rollout_status(&json!({

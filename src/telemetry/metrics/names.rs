@@ -150,7 +150,8 @@ impl Default for Metrics {
         );
         let continuations = by_generation.counters(
             "crossfade_continuations_total",
-            "Streams that broke after their first content, or were to move: whether another server continues them, and the cause, or why not",
+            "Streams that broke after their first content or were due to move: whether another server continued them, and \
+             the cause of the break or the reason why not",
             &["outcome", "reason"],
         );
         for cause in continuation::Cause::ALL {
@@ -281,7 +282,8 @@ impl Default for Metrics {
             capability: by_generation.add(IntGaugeVec::new(
                 Opts::new(
                     "crossfade_continuation_capability",
-                    "Endpoints, each for each model, by whether they have proven that they can continue a text, by the API that asks for it; 0 while the plan continues no stream",
+                    "Pairs of endpoint and model, by API and by whether the endpoint has proven that it can continue a text; \
+                     0 while the plan does not enable continuation",
                 ),
                 &["generation", "api", "state"],
             )),

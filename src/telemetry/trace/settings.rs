@@ -72,7 +72,7 @@ pub enum Error {
         value: String,
         wanted: &'static str,
     },
-    #[error("{variable} names no file of certificates")]
+    #[error("{variable} does not name a file of certificates")]
     Certificate {
         variable: &'static str,
         #[source]

@@ -202,7 +202,7 @@ async fn drive(
         let busy = load.streams.load(Ordering::Relaxed) > 0;
         keep_alive
             .poll(cx, busy)
-            .map(|()| Some("the server answers no PING".to_owned()))
+            .map(|()| Some("the server does not answer PINGs".to_owned()))
     });
     if let Some(why) = ended.await {
         tracing::debug!(why, "an HTTP/2 connection to a model server ended");

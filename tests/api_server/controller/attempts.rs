@@ -132,7 +132,7 @@ async fn old_may_not_go_while_other_clusters_or_routes_of_an_earlier_version_lea
 #[tokio::test]
 async fn old_may_not_go_while_the_clients_own_service_leads_to_new_by_half_or_only_says_so() {
     let (stage, _controller) = safe().await;
-    let reaches = "on each of its ports, to a ready frontend of new";
+    let reaches = "to a ready frontend of new on each of its ports";
     let set = async |endpoints: Value, ports: Value| {
         let patch = Patch::Merge(json!({"endpoints": endpoints, "ports": ports}));
         let (params, api) = (PatchParams::default(), stage.api(&slices()));
@@ -173,7 +173,7 @@ async fn old_may_not_go_while_the_clients_own_service_leads_to_new_by_half_or_on
         both.clone(),
     )
     .await;
-    let left = lacks(true, "have left the frontends of old");
+    let left = lacks(true, "no longer routes to the frontends of old");
     stage.until("up", "elsewhere", left).await;
     set(of_new, both).await;
     stage.until("up", "safe at the end", is_safe).await;

@@ -53,7 +53,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
     stage
         .until("up", "waiting for a frontend of new", |object| {
             let missing = object["status"]["missingForDeletion"].to_string();
-            missing.contains("ready frontend of new") && missing.contains("have left")
+            missing.contains("ready frontend of new") && missing.contains("no longer routes")
         })
         .await;
     let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
@@ -300,7 +300,7 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
         .until("up", "superseded", |object| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
             object["status"]["phase"] == "Superseded"
-                && said.contains("the update up-next rules this deployment")
+                && said.contains("the update up-next controls this deployment")
         })
         .await;
     stage.worker("newer", 0, "worker").await;

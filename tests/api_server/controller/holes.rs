@@ -56,7 +56,7 @@ async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it
     stage
         .create(&slices(), "clients-2", slice("relabelled"))
         .await;
-    let has_not_left = lacks(true, "have left the frontends of old");
+    let has_not_left = lacks(true, "no longer routes to the frontends of old");
     stage.until("up", "a pod of nobody", has_not_left).await;
     stage.delete(&slices(), "clients-2").await;
     stage.delete(&pods(), "relabelled").await;
@@ -180,7 +180,7 @@ async fn old_may_not_go_while_an_update_that_cannot_be_used_any_more_may_lead_to
             object["status"]["phase"] == "Degraded"
         })
         .await;
-    let unknown = "not seen that no update sends requests to the frontends of old";
+    let unknown = "not confirmed that no update sends requests to the frontends of old";
     stage.until("up", "unknown", lacks(false, unknown)).await;
     stage.delete(&updates(), "back").await;
     stage.until("up", "safe again", is_safe).await;
@@ -229,7 +229,7 @@ async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
         "endpoints": [{"addresses": ["fd00::7"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
     });
     stage.create(&slices(), "clients-2", wrong).await;
-    let has_not_left = "have left the frontends of old";
+    let has_not_left = "no longer routes to the frontends of old";
     stage
         .until("up", "a wrong name", lacks(true, has_not_left))
         .await;

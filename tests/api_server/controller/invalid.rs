@@ -26,7 +26,7 @@ fn is_refused(words: &'static str) -> impl Fn(&Value) -> bool {
     }
 }
 
-const FOLLOWED: &str = "is followed by the last valid spec";
+const FOLLOWED: &str = "according to the last valid spec";
 
 /// The split that the controller goes by meanwhile.
 fn goes_by(old: u32, new: u32) -> impl Fn(&Value) -> bool {

@@ -445,7 +445,7 @@ async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
             })
             .await
     };
-    let object = told("the workers of revision abc cannot be told apart").await;
+    let object = told("the workers of revision abc of the").await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);
     let workers = json!({"revision": null, "selector": {"app": "any"}});
     stage.edit("up", json!({"workers": {"new": workers}})).await;

@@ -23,7 +23,7 @@ async fn left(stage: &Stage) {
     stage.delete_old_workers().await;
 }
 
-const NO_CLIENT: &str = "requests have come to the pods of old's frontends of late";
+const NO_CLIENT: &str = "the pods of old's frontends have received requests recently";
 
 #[tokio::test]
 async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_nothing_else_leads_there()
@@ -47,7 +47,7 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_no
     let args = [&["--namespace", &stage.namespace], &quick[..]].concat();
     let wary = Controller::start(&place.to_string_lossy(), &args).await;
     left(&stage).await;
-    let unknown = lacks(false, "this controller may read one namespace only");
+    let unknown = lacks(false, "this controller can read only one namespace");
     let object = stage.until("up", "unknown", unknown).await;
     assert_eq!(object["status"]["phase"], "Complete");
     let missing = &object["status"]["missingForDeletion"];
@@ -190,7 +190,7 @@ async fn old_may_not_go_while_a_third_deployment_keeps_the_plan_of_a_deleted_upd
     stage.until("up", "its plan leads to old", leads).await;
     // Nobody knows where a proxy leads that does not say so.
     drop(stage.proxies.pop());
-    let silent = "third-frontend-1, whose proxy does not say where it leads";
+    let silent = "third-frontend-1, whose proxy does not report where it routes";
     stage.until("up", "unknown", lacks(false, silent)).await;
     stage.delete(&pods(), "third-frontend-1").await;
     stage.until("up", "safe again", is_safe).await;
@@ -399,7 +399,7 @@ async fn old_may_not_go_while_the_clients_own_service_goes_with_it_or_leads_to_n
     let ports = json!([{"port": 80, "targetPort": "no-such-port"}]);
     let portless = json!({"spec": {"selector": {"app": "new"}, "ports": ports}});
     stage.create(&services, "clients", portless).await;
-    let unreachable = lacks(true, "on each of its ports, to a ready frontend of new");
+    let unreachable = lacks(true, "to a ready frontend of new on each of its ports");
     stage.until("up", "no port", unreachable).await;
     stage.delete(&services, "clients").await;
     stage.until("up", "safe at the end", is_safe).await;

@@ -95,7 +95,7 @@ fn of_sides() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"replicas": 2, "roles": {"decode": workload(json!({}))}}),
-            "beside roles, give the replicas of each role",
+            "with roles, set the replicas of each role",
         ),
         (
             json!({"roles": {"decoder": workload(json!({}))}}),

@@ -262,7 +262,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"probe": {"path": "/x", "model": "m"}}),
-            "path cannot be given beside model",
+            "path and model cannot both be set",
         ),
         (
             json!({"probe": {"path": "health"}}),

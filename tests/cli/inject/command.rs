@@ -22,7 +22,7 @@ fn manifests_go_to_standard_output_and_the_explanation_to_standard_error() {
     let (status, back, said) = run(&["uninject", "-"], out.as_bytes());
     assert_eq!((status, back.as_str()), (Some(0), text));
     assert!(
-        said.contains("Deployment/mistral-7b (line 1): crossfade 0.1.0 is taken out"),
+        said.contains("Deployment/mistral-7b (line 1): crossfade 0.1.0 is removed"),
         "{said}"
     );
     let (status, same, said) = run(&["uninject", "-"], text.as_bytes());

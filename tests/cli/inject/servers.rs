@@ -470,7 +470,7 @@ fn what_changed_since_is_kept_and_told_of() {
     );
     let warnings = back.notes[0].warnings.join("\n");
     assert!(
-        warnings.contains("args/[#1] was changed since") && warnings.contains("'8000'"),
+        warnings.contains("args/[#1] has been changed since") && warnings.contains("'8000'"),
         "{warnings}"
     );
 }

@@ -47,7 +47,7 @@ impl Conflict {
         let loser = self.loser.name.as_deref().unwrap_or_default();
         let ruler = &self.ruler;
         format!(
-            "update '{loser}' does nothing: the older '{ruler}' rules the same deployment; delete one of them, or name \
+            "update '{loser}' does nothing: the older '{ruler}' controls the same deployment; delete one of them, or name \
              '{ruler}' in spec.supersedes of '{loser}'"
         )
     }
@@ -208,7 +208,7 @@ mod tests {
         let (percent, told) = judge(&view);
         assert_eq!(percent, Some(10));
         assert!(
-            told[0].starts_with("update 'a' does nothing: the older 'b' rules"),
+            told[0].starts_with("update 'a' does nothing: the older 'b' controls"),
             "{told:?}"
         );
     }

@@ -99,7 +99,7 @@ impl Relay {
         let side = self.side();
         let (message, status) = match stop {
             Stop::Conflict => (
-                format!("{side} goes on otherwise than the stream began"),
+                format!("{side} does not continue the stream as it began"),
                 StatusCode::BAD_GATEWAY,
             ),
             Stop::TooLong => (

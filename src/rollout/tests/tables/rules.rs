@@ -117,7 +117,9 @@ fn an_update_yields_to_the_one_that_supersedes_it() {
         (Rule::Superseded, Phase::Superseded)
     );
     assert_eq!(scene.seen.split, percent(7));
-    assert!(decision.waiting_for.is_empty() && decision.message.contains("the update third rules"));
+    assert!(
+        decision.waiting_for.is_empty() && decision.message.contains("the update third controls")
+    );
     assert_eq!(
         holds(&decision, ConditionKind::Accepted),
         (false, "Superseded")

@@ -359,7 +359,7 @@ async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
     set.phase("Complete").await;
     // The set has forgotten its first revision.
     set.managed.edit(json!({"intent": "Abort"})).await;
-    set.says("makes workers of revision workers-2, and no longer of workers-1")
+    set.says("creates workers of revision workers-2, and no longer of workers-1")
         .await;
     assert_eq!(set.partition().await, 0);
     set.managed.edit(json!({"intent": "Run"})).await;
@@ -423,6 +423,6 @@ async fn another_partition_size_or_template_stops_a_rollout_within_one_object() 
     set.phase("Partition").await;
     // A third generation is made by the set itself, wherever the partition lets it.
     set.edit_template("3").await;
-    set.says("makes workers of revision workers-3, and no longer of workers-2")
+    set.says("creates workers of revision workers-3, and no longer of workers-2")
         .await;
 }
