@@ -74,7 +74,7 @@ pub enum Command {
     /// it ends, 1 if it never does
     #[command(after_help = examples::SIMULATE)]
     Simulate(Box<SimulateArgs>),
-    /// Show a fade from 0 to 100 % on this machine: two model servers, the real proxy, and load
+    /// Show an update from 0 to 100 % on this machine: two model servers, the real proxy, and load
     #[command(after_help = examples::DEMO)]
     Demo(DemoArgs),
     /// Show an update: its phase, split, generations, proxies, and Events
@@ -98,7 +98,7 @@ pub enum Command {
     /// Try the new generation of an update again after it has failed the analysis
     #[command(after_help = examples::RETRY)]
     Retry(EditArgs),
-    /// Show a DynamoRollout: phase, step, what it waits for, both generations; its verbs say what it is to do
+    /// Show a DynamoRollout: its phase, its step, what it is waiting for, and both generations; its subcommands change what it does
     #[command(after_help = examples::ROLLOUT)]
     Rollout(Box<RolloutArgs>),
     /// Print completions of this command line for a shell, or for kubectl

@@ -36,10 +36,10 @@ pub enum RolloutEdit {
     /// Change neither sizes nor split, except that requests leave a generation that cannot serve
     #[command(after_help = examples::ROLLOUT_PAUSE)]
     Pause(EditArgs),
-    /// Go forward by the strategy
+    /// Continue to the new generation according to the strategy
     #[command(after_help = examples::ROLLOUT_RESUME)]
     Resume(EditArgs),
-    /// Go forward without analysis and steps
+    /// Continue to the new generation without analysis and steps
     #[command(after_help = examples::ROLLOUT_PROMOTE)]
     Promote(EditArgs),
     /// Go back to the old generation

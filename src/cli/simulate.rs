@@ -42,7 +42,7 @@ pub struct SimulateArgs {
     /// Requests per second
     #[arg(long, value_name = "NUMBER", value_parser = rate)]
     rate: f64,
-    /// Replicas that make a generation whole, such as 4 or prefill=4,decode=2 [default: those in the files]
+    /// Replicas of a full generation, such as 4 or prefill=4,decode=2 [default: those in the files]
     #[arg(long, value_name = "NUMBER", value_parser = per_role)]
     replicas: Option<PerRole>,
     /// GPUs per worker, such as 8 or prefill=4,decode=8 [default: those in the files, else 1]

@@ -124,12 +124,12 @@ pub enum OnFailure {
 /// What the owner of a rollout wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Intent {
-    /// Go forward by the strategy.
+    /// Continue to the new generation according to the strategy.
     #[default]
     Run,
     /// Move nothing.
     Hold,
-    /// Go forward without analysis and steps.
+    /// Continue to the new generation without analysis and steps.
     Promote,
     /// Go back.
     Abort,

@@ -232,7 +232,7 @@ pub struct AcceptedRole {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub revision: Option<String>,
-    /// How many replicas make the generation whole.
+    /// How many replicas the full generation has.
     #[schemars(range(min = 0))]
     pub replicas: u32,
     /// The GPUs of one replica.

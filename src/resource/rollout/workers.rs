@@ -36,7 +36,7 @@ pub struct SideSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
     pub name: Option<String>,
-    /// How many replicas make the generation whole. By default the number that the old generation has when the rollout is
+    /// How many replicas the full generation has. By default the number that the old generation has when the rollout is
     /// accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]

@@ -52,7 +52,7 @@ pub struct WorkerSourceSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub selector: BTreeMap<String, String>,
-    /// How many ready workers of each role make the generation whole, such as `{prefill: 4}`.
+    /// How many ready workers of each role the full generation has, such as `{prefill: 4}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(
         extend("maxProperties" = 16),
