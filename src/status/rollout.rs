@@ -49,7 +49,7 @@ impl RolloutVerb {
                 "neither sizes nor split change, except that requests leave a generation that cannot serve",
             )],
             Self::Resume => vec![
-                intent(Intent::Run, "it goes forward by its strategy"),
+                intent(Intent::Run, "it goes forward according to its strategy"),
                 undo(None, "it would go back"),
             ],
             Self::Promote => vec![
