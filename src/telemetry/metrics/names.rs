@@ -244,7 +244,7 @@ impl Default for Metrics {
             split: by_generation.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_split_ratio",
-                    "Share of new: wanted by the plan, observed among the first assignments open to the split in the last 60 s, and answered: among those of them that a generation has answered in the last 60 s, by who answered",
+                    "Share of new: wanted by the plan; observed among the first assignments subject to the split in the last 60 s; answered among those that a generation has answered in the last 60 s, by the generation that answered",
                 ),
                 &["kind"],
             )),
