@@ -36,28 +36,30 @@ impl<'a> Assessment<'a> {
     ) -> Self {
         let known = registered::known(&seen.workers, &seen.frontends, memory.registered_count);
         let capacity = capacity::of_both(&known, &memory.full_sizes, &settings.full_sizes);
-        let wanted = wanted(settings, memory, seen);
         let has_share = has_share(settings, memory, seen, &capacity.new);
         let last_change = memory.change.map_or(now, |change| change.since);
         let proxies = Proxies::of(&seen.proxies, seen.resource_generation);
-        let asked = Asked {
-            frontends: &seen.frontends.new,
-            wanted,
-            capacity: &capacity.new,
-            has_share,
-            by_proxies: proxies.see_new,
-        };
+        let wanted = wanted(settings, memory, seen);
         Self {
             settings,
             seen,
             now,
-            gate: gate(asked),
+            gate: gate_of_new(seen, wanted, &capacity.new, &proxies, has_share),
             wanted_is_unknown: wanted == RequiredModels::Unknown,
             old_was_found: !memory.full_sizes.is_empty() || !seen.workers.old.is_empty(),
             capacity,
             proxies,
             ack_deadline: last_change.after(settings.ack_timeout),
         }
+    }
+
+    /// Takes the whole share from new. Returns whether that changes anything: one that is only presumed to serve does not serve
+    /// without a share.
+    pub fn take_share(&mut self, memory: &Memory) -> bool {
+        let before = self.gate.obstacles.len();
+        let wanted = wanted(self.settings, memory, self.seen);
+        self.gate = gate_of_new(self.seen, wanted, &self.capacity.new, &self.proxies, false);
+        self.gate.obstacles.len() != before
     }
 
     /// Whether each side can serve right now.
@@ -163,6 +165,22 @@ impl<'a> Assessment<'a> {
     pub fn old_is_given_up(&self) -> bool {
         self.old_was_found && !self.old_is_wanted()
     }
+}
+
+fn gate_of_new(
+    seen: &Observation,
+    wanted: RequiredModels<'_>,
+    capacity: &Capacity,
+    proxies: &Proxies,
+    has_share: bool,
+) -> Gate {
+    gate(Asked {
+        frontends: &seen.frontends.new,
+        wanted,
+        capacity,
+        has_share,
+        by_proxies: proxies.see_new,
+    })
 }
 
 /// Whether new has a share of the split that it earned earlier or that a pause holds.

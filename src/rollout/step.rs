@@ -70,7 +70,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     let before = memory;
     let mut memory = before.opened(settings, seen.resource_generation, now);
     memory.learn(seen, now);
-    let assessment = Assessment::of(settings, &memory, seen, now);
+    let mut assessment = Assessment::of(settings, &memory, seen, now);
 
     if seen.superseded_by.is_none() {
         memory.try_new(&assessment);
@@ -85,9 +85,14 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         // With old's credit restored, another rule may apply.
         (rule, aim) = rules::decide(&view(&assessment, &memory, &credit));
     }
+    let mut split = next(&assessment, &memory, aim, edited, lost);
+    if split.is_all_old() && assessment.take_share(&memory) {
+        // Otherwise the next step would report another rule, though nothing else has happened.
+        (rule, aim) = rules::decide(&view(&assessment, &memory, &credit));
+        split = next(&assessment, &memory, aim, edited, lost);
+    }
     memory.credit = Some(credit);
-
-    let next = next(&assessment, &memory, aim, edited, lost);
+    let next = split;
     memory.new_had_share |= !next.is_all_old();
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
