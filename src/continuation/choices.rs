@@ -2,7 +2,7 @@
 
 use super::Reason;
 use super::chunk::Chunk;
-use super::json::{self, Object};
+use super::json::{self, Edit, Object};
 use crate::sse::Api;
 
 /// The fields by which servers send reasoning.
@@ -61,6 +61,14 @@ fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
         }
     }
     chunk.delta = Some(delta);
+}
+
+/// The edits that take the reasoning out of a delta.
+pub fn without_reasoning(delta: &Object<'_>) -> impl Iterator<Item = Edit> {
+    let named = REASONING
+        .into_iter()
+        .filter(|key| delta.given(key).is_some());
+    named.map(|key| delta.set(key, "null"))
 }
 
 #[cfg(test)]

@@ -120,7 +120,10 @@ impl<'a> Request<'a> {
                 return Err(Reason::ToolChoice);
             }
         }
-        if asks("prompt_embeds") {
+        // Dynamo takes tokens that are given in place of the prompt, and ignores what is added to it.
+        let nvext = object.object("nvext");
+        let has_tokens = nvext.is_some_and(|nvext| nvext.given("token_data").is_some());
+        if asks("prompt_embeds") || has_tokens {
             return Err(Reason::Prompt);
         }
         Ok(())

@@ -70,6 +70,8 @@ pub struct Sent {
     repeated: u64,
     /// Another server continues it, so that ids and counts are rewritten.
     joined: bool,
+    /// The next event of the continued part goes on without its reasoning, because the client has that of the first server.
+    drops_reasoning: bool,
     prevented: Option<Reason>,
 }
 
@@ -95,6 +97,7 @@ impl Sent {
             repeats: String::new(),
             repeated: 0,
             joined: false,
+            drops_reasoning: false,
             prevented: None,
         }
     }
@@ -181,7 +184,7 @@ impl Sent {
         let framed = self.frame.as_ref().and_then(|frame| frame.text_of(data));
         match framed {
             Some(text) => {
-                self.events += 1;
+                self.events += u64::from(!text.is_empty());
                 self.push(text);
             }
             None => self.read(data),

@@ -82,6 +82,7 @@ fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_told() {
         (r#""logprobs":0"#, Reason::Logprobs),
         (r#""top_logprobs":2"#, Reason::Logprobs),
         (r#""prompt_logprobs":1"#, Reason::Logprobs),
+        (r#""nvext":{"token_data":[1]}"#, Reason::Prompt),
         (r#""echo":true"#, Reason::Echo),
         (r#""suffix":"x""#, Reason::Suffix),
         (r#""modalities":["text","audio"]"#, Reason::Audio),
@@ -211,6 +212,29 @@ fn what_was_sent_tells_what_to_ask() {
 }
 
 #[test]
+fn an_event_without_text_is_no_token() {
+    let [text, none] = ["x", ""].map(|text| delta("a", &json!({"content": text}).to_string()));
+    let mut sent = sent(&[&none, &text, &none, &text, &none]);
+    assert_eq!(sent.tokens(), 2);
+    sent.join(Ask::Rest, 0);
+    for event in [&none, &text, &none] {
+        passed(&mut sent, event);
+    }
+    assert_eq!(sent.tokens(), 3);
+}
+
+#[test]
+fn only_the_first_event_of_a_second_answer_goes_on_without_its_reasoning() {
+    let both = r#"{"reasoning_content":"hm","role":"assistant","content":"x","reasoning":"hm"}"#;
+    let mut first = sent(&[&delta("a", r#"{"reasoning":"hm"}"#)]);
+    first.join(Ask::Again, 1);
+    let expected = r#"{"reasoning_content":null,"content":"x","reasoning":null}"#;
+    assert_eq!(passed(&mut first, &delta("b", both)), delta("a", expected));
+    let rest = r#"{"content":"y","reasoning":"hm"}"#;
+    assert_eq!(passed(&mut first, &delta("b", rest)), delta("a", rest));
+}
+
+#[test]
 fn text_beyond_the_limit_is_given_up() {
     let mut sent = Sent::new(Api::Chat, 3);
     for _ in 0..3 {
@@ -331,6 +355,7 @@ fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
 fn a_second_server_begins_where_the_first_broke_off() {
     let first = sent(&[&delta("a", r#"{"content":"x"}"#)]);
     let think = delta("b", r#"{"reasoning":"hm"}"#);
+    let both = delta("b", r#"{"reasoning":"hm","content":"y"}"#);
     for (ask, data, expected) in [
         (
             Ask::Rest,
@@ -355,6 +380,8 @@ fn a_second_server_begins_where_the_first_broke_off() {
         ),
         (Ask::Rest, think.clone(), Opening::Refuse(Reason::Reasoning)),
         (Ask::Again, think, Opening::Skip { token: true }),
+        (Ask::Again, both.clone(), Opening::Begin),
+        (Ask::Rest, both, Opening::Refuse(Reason::Reasoning)),
         (
             Ask::Rest,
             "[DONE]".into(),

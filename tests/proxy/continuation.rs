@@ -2,6 +2,7 @@
 
 mod messages;
 mod replaced;
+mod rewriting;
 mod silence;
 
 use std::collections::BTreeSet;

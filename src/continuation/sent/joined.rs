@@ -4,7 +4,7 @@ use super::{Ask, IDENTITY, Sent};
 use crate::continuation::chunk::{Chunk, Step};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
-use crate::continuation::{Reason, event, messages};
+use crate::continuation::{Reason, choices, event, messages};
 use crate::sse::{Api, Usage};
 
 /// What an event at the beginning of another server's stream means.
@@ -34,11 +34,13 @@ impl Sent {
         let Some(chunk) = event::read(self.api, data) else {
             return Opening::Refuse(Reason::AttemptsFailed);
         };
-        if chunk.reasoning && chunk.text.is_none() && !chunk.finish && chunk.other.is_none() {
-            return match ask {
-                Ask::Again if self.api != Api::Messages => Opening::Skip { token: true },
-                _ => Opening::Refuse(Reason::Reasoning),
-            };
+        if chunk.reasoning && chunk.other.is_none() {
+            if ask == Ask::Rest || self.api == Api::Messages {
+                return Opening::Refuse(Reason::Reasoning);
+            }
+            if chunk.text.is_none() && !chunk.finish {
+                return Opening::Skip { token: true };
+            }
         }
         if chunk.is_preamble() {
             return Opening::Skip { token: false };
@@ -65,6 +67,7 @@ impl Sent {
             said[given(self.api, &said).len()..].to_owned()
         });
         self.joined = true;
+        self.drops_reasoning = ask == Ask::Again;
     }
 
     /// Do events have to be rewritten?
@@ -113,6 +116,10 @@ impl Sent {
         }
         if let (Some(delta), false) = (&chunk.delta, self.repeats_role) {
             edits.extend(delta.remove("role"));
+        }
+        // The event with which the content begins may have the end of the reasoning.
+        if let (Some(delta), true) = (&chunk.delta, std::mem::take(&mut self.drops_reasoning)) {
+            edits.extend(choices::without_reasoning(delta));
         }
         let before = self.place(&chunk, &mut edits);
         self.record(&chunk);

@@ -10,7 +10,7 @@ use http::StatusCode;
 
 use self::events::{note, write_joined};
 use super::timers::Timers;
-use crate::continuation::Sent;
+use crate::continuation::{Reason, Sent};
 use crate::failover::{Cause, Target};
 use crate::memory::Charge;
 use crate::proxy::attempt::Retry;
@@ -38,8 +38,10 @@ pub struct SseRelay {
     hold: HoldPolicy,
     /// The events without content that were forwarded, in case another target continues the stream.
     openings: Openings,
-    /// What the client has, if another server may continue the stream.
+    /// What the client has, if another server may continue the stream, or has continued it.
     pub sent: Option<Box<Sent>>,
+    /// No other server will continue the stream.
+    is_final: bool,
     /// Charge for everything held here, except what is in `sent`.
     charge: Charge,
     sent_charge: Charge,
@@ -103,6 +105,7 @@ impl SseRelay {
             },
             openings: Openings::default(),
             sent: None,
+            is_final: false,
             charge: Charge::default(),
             sent_charge: Charge::default(),
         }
@@ -132,9 +135,13 @@ impl SseRelay {
         self.sent = Some(sent);
     }
 
-    /// Keeps nothing more for another server: none will continue the stream.
+    /// Keeps no text for another server: none will continue the stream. The ids of a continued part are still rewritten.
     pub fn forget_sent(&mut self) {
-        self.sent = None;
+        self.is_final = true;
+        match &mut self.sent {
+            Some(sent) if sent.is_joined() => sent.prevent(Reason::NoTarget),
+            sent => *sent = None,
+        }
         self.sent_charge.shrink(0);
     }
 
@@ -183,7 +190,7 @@ impl SseRelay {
             let end = event.end;
             if self.committed {
                 let tail = prescan.tail_meaning(self.api, &event);
-                if let (Tail::Error { code }, Some(_)) = (tail, &self.sent) {
+                if let (Tail::Error { code }, Some(_), false) = (tail, &self.sent, self.is_final) {
                     let bytes = Bytes::new();
                     taken.error = Some(HeldBack { code, bytes });
                     break;
@@ -238,7 +245,8 @@ impl SseRelay {
             }
             timers.last_data = Some(now);
         } else if taken.retry.is_none() && taken.stop.is_none() {
-            let rewrites = self.openings.rewrites(self.api);
+            let is_joined = self.sent.as_ref().is_some_and(|sent| sent.is_joined());
+            let rewrites = is_joined || self.openings.rewrites(self.api);
             let mut boundary = self.decoder.boundary();
             if rewrites && self.quiet() {
                 taken.stop = Some(Stop::TooLong);
