@@ -116,6 +116,11 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
         let level = Level::NotEnoughData;
         return Assessment { level, text };
     }
+    if let Some(text) = comparison::unclear(&sides).filter(|_| serving.len() > 1) {
+        let text = format!("{takes} {text}");
+        let level = Level::NotEnoughData;
+        return Assessment { level, text };
+    }
     let figures: Vec<_> = serving.iter().map(|side| side.figures()).collect();
     Assessment {
         level: Level::Good,

@@ -100,10 +100,10 @@ async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_o
     };
     send("well", 120).await;
     browser
-        .until("#standing", |text| {
-            text.contains("Old: 0.0 % errors, first token p95 ")
-                && text.contains("New: 0.0 % errors")
-        })
+        .until(
+            "#standing",
+            says("New takes 50.0 % of the requests. Not enough data: "),
+        )
         .await;
     for side in ["old", "new"] {
         let rate = format!("[data-recent='{side}.lastMinute.requests']");

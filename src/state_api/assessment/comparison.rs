@@ -4,6 +4,8 @@
 //! failed (or were slow), too many must have been new's. If both sides were equal, each of them would be new's with a probability
 //! that is new's share of all requests; the Chernoff bound limits how probable so many are then.
 
+use std::fmt::{self, Display, Formatter};
+
 use super::{Side, percent, seconds};
 use crate::latency::{Scale, Sketch};
 
@@ -18,41 +20,85 @@ const STREAMS: u64 = 200;
 const CERTAIN: f64 = 0.9999;
 
 /// In what respect new is worse than old.
-pub(super) fn worse([old, new]: &[Side; 2]) -> Option<String> {
-    let slower = |latency: fn(&Side) -> &Sketch| slower([old, new], latency);
-    if let Some([before, now]) = fails_more([old, new]) {
-        return Some(format!(
-            "New fails more requests than old: {} and {} in the last 5 minutes.",
-            percent(now),
-            percent(before)
-        ));
-    }
-    let (what, [before, now]) = None
-        .or_else(|| {
-            Some((
-                "is slower to the first token",
-                slower(|side| &side.first_event)?,
-            ))
-        })
-        .or_else(|| Some(("has longer gaps between tokens", slower(|side| &side.gap)?)))?;
-    Some(format!(
-        "New {what} than old: p95 {} and {} in the last 5 minutes.",
-        seconds(now),
-        seconds(before)
-    ))
+pub(super) fn worse(sides: &[Side; 2]) -> Option<String> {
+    let sure = differences(sides).find(|difference| difference.is_sure)?;
+    Some(format!("{sure}."))
 }
 
-/// The error ratios of both sides, if new's is certainly higher.
-fn fails_more([old, new]: [&Side; 2]) -> Option<[f64; 2]> {
+/// Why it is not known whether new is as good as old: it looks worse, or there are too few streams to tell.
+pub(super) fn unclear(sides: &[Side; 2]) -> Option<String> {
+    if let Some(difference) = differences(sides).next() {
+        return Some(format!("{difference}; that is not enough evidence yet."));
+    }
+    let streams = |side: &Side| side.first_event.count();
+    // Streams that are rare among the requests need not be compared.
+    let matter = |side: &Side| streams(side) > 0 && streams(side).saturating_mul(10) >= side.ended;
+    let few = sides.iter().filter(|side| streams(side) < STREAMS);
+    let few = few.min_by_key(|side| streams(side))?;
+    sides.iter().any(matter).then(|| {
+        format!(
+            "Not enough data: {} began {} streams in the last 5 minutes; {STREAMS} are needed.",
+            few.name.to_lowercase(),
+            streams(few)
+        )
+    })
+}
+
+/// Something in which new looks worse than old.
+struct Difference {
+    what: &'static str,
+    /// Old's and new's.
+    figures: [String; 2],
+    /// It is no chance.
+    is_sure: bool,
+}
+
+impl Display for Difference {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let [before, now] = &self.figures;
+        write!(
+            f,
+            "New {}{now} and {before} in the last 5 minutes",
+            self.what
+        )
+    }
+}
+
+fn differences([old, new]: &[Side; 2]) -> impl Iterator<Item = Difference> {
+    let slower = |what, latency: fn(&Side) -> &Sketch| {
+        let (figures, is_sure) = slower([old, new], latency)?;
+        Some(Difference {
+            what,
+            figures: figures.map(seconds),
+            is_sure,
+        })
+    };
+    let failures = fails_more([old, new]).map(|(figures, is_sure)| Difference {
+        what: "fails more requests than old: ",
+        figures: figures.map(percent),
+        is_sure,
+    });
+    let first = "is slower to the first token than old: p95 ";
+    let gap = "has longer gaps between tokens than old: p95 ";
+    let all = [
+        failures,
+        slower(first, |side| &side.first_event),
+        slower(gap, |side| &side.gap),
+    ];
+    all.into_iter().flatten()
+}
+
+/// The error ratios of both sides if new's is higher, and whether that is certain.
+fn fails_more([old, new]: [&Side; 2]) -> Option<([f64; 2], bool)> {
     let [before, now] = [old.errors?, new.errors?];
     let ended = [old, new].map(|side| side.ended as f64);
     let is_worse = now > before + MORE_ERRORS && now > 2.0 * before;
     let failed = [before * ended[0], now * ended[1]];
-    (is_worse && are_too_many_of_new(failed, ended)).then_some([before, now])
+    is_worse.then(|| ([before, now], are_too_many_of_new(failed, ended)))
 }
 
-/// The p95 of both sides, if new's is certainly higher.
-fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<[f64; 2]> {
+/// The p95 of both sides if new's is higher, and whether that is certain.
+fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<([f64; 2], bool)> {
     let streams = [old, new].map(|side| side.first_event.count());
     let values = [old, new].map(latency);
     if streams
@@ -71,7 +117,7 @@ fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<[f64;
     let slow =
         [0, 1].map(|side| independent[side] * slow[side] as f64 / values[side].count() as f64);
     let is_worse = now > SLOWER * before && now > before + NOTICEABLE;
-    (is_worse && are_too_many_of_new(slow, independent)).then_some([before, now])
+    is_worse.then(|| ([before, now], are_too_many_of_new(slow, independent)))
 }
 
 /// Whether so many of the cases (failures, slow requests) of both sides cannot be new's by chance.
@@ -129,6 +175,49 @@ mod tests {
             let worse = worse(&sides);
             assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
         }
+    }
+
+    /// What may be chance is not called good either.
+    #[test]
+    fn what_looks_worse_or_is_rarely_seen_is_not_clear() {
+        let requests = |ended, failed| side(ended, failed, &[], 0);
+        let streams = |millis, count| side(count, 0, &[(millis, count)], 0);
+        let unclear = |old, new| unclear(&[old, new]);
+        for (old, new, expected) in [
+            (
+                requests(1000, 0),
+                requests(60, 2),
+                Some(
+                    "New fails more requests than old: 3.3 % and 0.0 % in the last 5 minutes; that is not enough evidence yet.",
+                ),
+            ),
+            (requests(1000, 3), requests(60, 0), None),
+            (
+                streams(30, 1000),
+                streams(60, 199),
+                Some("Not enough data:  began 199 streams in the last 5 minutes; 200 are needed."),
+            ),
+            (
+                streams(30, 1000),
+                requests(100, 0),
+                Some("Not enough data:  began 0 streams in the last 5 minutes; 200 are needed."),
+            ),
+            (streams(30, 1000), streams(30, 200), None),
+            // Streams are rare.
+            (
+                side(1000, 0, &[(30, 99)], 0),
+                side(500, 0, &[(60, 49)], 0),
+                None,
+            ),
+        ] {
+            assert_eq!(unclear(old, new).as_deref(), expected);
+        }
+        let tails = [9, 13].map(|slow| side(1000, 0, &[(30, 200 - slow), (100, slow)], 0));
+        let text = super::unclear(&tails).unwrap();
+        assert!(
+            text.starts_with("New is slower to the first token than old: p95 "),
+            "{text}"
+        );
     }
 
     #[test]

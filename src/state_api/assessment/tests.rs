@@ -88,6 +88,22 @@ fn the_sentence_says_how_it_stands_and_why() {
             Level::Attention,
             "New is slower to the first token than old: p95 400 ms and",
         ),
+        // Twice as slow, but by too few streams to tell.
+        (
+            state(25, [side(1000, 1, 300), side(199, 0, 600)]),
+            Level::NotEnoughData,
+            "New takes 25.0 % of the requests. Not enough data: new began 199 streams in the last 5 minutes; 200 are needed.",
+        ),
+        (
+            state(100, [side(1000, 1, 300), side(199, 0, 600)]),
+            Level::Good,
+            "New takes all requests. New: 0.0 % errors",
+        ),
+        (
+            state(25, [side(1000, 0, 300), side(200, 3, 300)]),
+            Level::NotEnoughData,
+            "New takes 25.0 % of the requests. New fails more requests than old: 1.5 % and 0.0 % in the last 5 minutes; that is not enough",
+        ),
         (off, Level::Attention, "New gets 90.0 % of the requests"),
         (unreachable, Level::Attention, "Not ready"),
         (refused, Level::Attention, "A newer plan was refused"),
