@@ -30,6 +30,7 @@ mod replay;
 mod text;
 mod window;
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ use crate::latency::{ENOUGH, Scale, Sketch};
 pub struct Rules {
     /// The figures, and what is required for a pass, are those of a window of this length.
     pub window: Duration,
-    /// Requests that each side must have begun within the window for a pass, and values of a latency that new must have for a fail.
+    /// Requests that each side must have begun, and new must have completed, within the window for a pass, and values of a latency that
+    /// new must have for a fail.
     pub min_samples: u64,
     /// By how much new's failure rate may exceed old's, 0 to 1.
     pub max_failure_rate_increase: f64,
@@ -165,7 +167,8 @@ impl Metric {
 /// The answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Both sides have enough requests, new's figures keep to the margins, and there is no evidence against it.
+    /// Both sides have enough requests, new completed enough of them, its figures keep to the margins, and there is no evidence
+    /// against it.
     Pass,
     /// New is worse than the margins allow. It stays so.
     Fail(Row),
@@ -180,13 +183,17 @@ pub enum Why {
     /// A side has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
     /// So many of new's requests have neither failed nor succeeded, a larger part than of old's: they have got no content yet and are
-    /// not over, or were refused in a session.
+    /// not over, or they failed in a session and old did not answer them.
     InFlight(u64),
     /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight. The
     /// name of the side, how many it has, and how many are needed.
     TooFewValues(Metric, &'static str, u64, u64),
     /// New looks worse, and there is not enough evidence that it is.
     Unclear(Row),
+    /// New is no worse than old, but completed too few requests: how many, and how many are needed. Both may be down.
+    FewCompleted(u64, u64),
+    /// New is no worse than old, but fails most requests of this API class.
+    MostFail(Box<str>, Row),
 }
 
 /// The result of a look.
@@ -240,7 +247,7 @@ impl Memory {
             .collect();
         self.latch(rules, &rows);
         Report {
-            verdict: self.verdict(rules, &total.total(), &rows),
+            verdict: self.verdict(rules, &total, &rows),
             rows,
             covers,
         }
@@ -319,10 +326,11 @@ impl Memory {
         self.failed = failed.cloned();
     }
 
-    fn verdict(&self, rules: &Rules, [old, new]: &[Side; 2], rows: &[Row]) -> Verdict {
+    fn verdict(&self, rules: &Rules, counts: &Counts, rows: &[Row]) -> Verdict {
         if let Some(row) = &self.failed {
             return Verdict::Fail(row.clone());
         }
+        let [old, new] = &counts.total();
         if old.started == 0 && new.started == 0 {
             return Verdict::Inconclusive(Why::NoTraffic);
         }
@@ -354,8 +362,35 @@ impl Memory {
                 return Verdict::Inconclusive(why);
             }
         }
+        // Two dead sides are equal, and so are two that all clients give up. A pass must be earned.
+        if new.completed < rules.min_samples {
+            let why = Why::FewCompleted(new.completed, rules.min_samples);
+            return Verdict::Inconclusive(why);
+        }
+        if let Some((class, of_class)) = fails_most(counts) {
+            let covers = rows.first().map_or(Duration::ZERO, |row| row.covers);
+            let confidence = self.confidence(Metric::Failures);
+            let row = figures::row(Metric::Failures, rules, (&of_class, covers), confidence);
+            return Verdict::Inconclusive(Why::MostFail(class, row));
+        }
         Verdict::Pass
     }
+}
+
+/// An API class in which new fails most requests, with its counts. Classes that are rare among the requests need not be judged.
+fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
+    let mut classes: BTreeMap<&str, Counts> = BTreeMap::new();
+    for (stratum, sides) in &counts.0 {
+        let of_class = classes.entry(&stratum.class).or_default();
+        of_class.0.insert(stratum.clone(), sides.clone());
+    }
+    let [_, all] = counts.total();
+    let found = classes.into_iter().find(|(_, of_class)| {
+        let [_, new] = of_class.total();
+        let matters = new.decided.saturating_mul(10) >= all.decided;
+        matters && new.failed.saturating_mul(2) > new.decided
+    });
+    found.map(|(class, of_class)| (class.into(), of_class))
 }
 
 /// New's requests in flight without content, if they are too many beside old's: nothing is known of them yet, and they may be stuck.

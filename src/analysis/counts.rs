@@ -27,9 +27,11 @@ pub struct Side {
     pub decided: u64,
     /// First attempts that are over, however they ended.
     pub ended: u64,
+    /// Those that were answered completely, without an error.
+    pub completed: u64,
     /// Those that failed, or whose response was cut or ended with an error.
     pub failed: u64,
-    /// Those among them whose response had not begun with content.
+    /// Those among them that failed without content, and in a way for which requests are tried on the other side.
     pub unanswered: u64,
     /// Second attempts on this side, after the other side failed the first one without content, of which is known how they go.
     pub retried: u64,
@@ -49,6 +51,7 @@ impl Side {
         self.started = self.started.saturating_add(other.started);
         self.decided = self.decided.saturating_add(other.decided);
         self.ended = self.ended.saturating_add(other.ended);
+        self.completed = self.completed.saturating_add(other.completed);
         self.failed = self.failed.saturating_add(other.failed);
         self.unanswered = self.unanswered.saturating_add(other.unanswered);
         self.retried = self.retried.saturating_add(other.retried);
@@ -69,6 +72,7 @@ impl Side {
             started: self.started.checked_sub(before.started)?,
             decided: self.decided.checked_sub(before.decided)?,
             ended: self.ended.checked_sub(before.ended)?,
+            completed: self.completed.checked_sub(before.completed)?,
             failed: self.failed.checked_sub(before.failed)?,
             unanswered: self.unanswered.checked_sub(before.unanswered)?,
             retried: self.retried.checked_sub(before.retried)?,

@@ -89,7 +89,7 @@ impl Report {
                 number(*needed)
             ),
             Verdict::Inconclusive(Why::InFlight(hung)) => format!(
-                "{} of new's requests have no result (in flight, or refused in a session), a larger part than of old's.",
+                "{} of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's.",
                 number(*hung)
             ),
             Verdict::Inconclusive(Why::TooFewValues(metric, side, has, needed)) => {
@@ -104,6 +104,18 @@ impl Report {
                 };
                 let (covers, needed) = (length(self.covers), number(*needed));
                 format!("Not enough data: {values} in {covers}{warmup}; {needed} are needed.")
+            }
+            Verdict::Inconclusive(Why::FewCompleted(completed, needed)) => format!(
+                "Not enough data: new completed {} requests in {}; {} are needed.",
+                number(*completed),
+                length(self.covers),
+                number(*needed)
+            ),
+            Verdict::Inconclusive(Why::MostFail(class, row)) => {
+                format!(
+                    "{}, of the API class '{class}'; that is too many for a pass.",
+                    Comparison(row)
+                )
             }
             Verdict::Inconclusive(Why::Unclear(row)) => {
                 format!("{}; that is not enough evidence yet.", Comparison(row))

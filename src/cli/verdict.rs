@@ -23,8 +23,8 @@ pub struct JudgeArgs {
     /// Period that the figures cover [default: analysis.windowSeconds of the update, else 5m]
     #[arg(long, env = "CROSSFADE_WINDOW", value_name = "DURATION", value_parser = window)]
     window: Option<Duration>,
-    /// Number of requests that each side must have begun in that period for a pass [default: analysis.minSamples of the update,
-    /// else 200]
+    /// Number of requests that each side must have begun, and new completed, in that period for a pass
+    /// [default: analysis.minSamples of the update, else 200]
     #[arg(long, env = "CROSSFADE_MIN_SAMPLES", value_name = "NUMBER", value_parser = count)]
     min_samples: Option<usize>,
     /// By how many percentage points new's share of failed requests may exceed old's

@@ -174,6 +174,7 @@ mod tests {
         let side = |started, failed| Side {
             started,
             ended: started,
+            completed: started - failed,
             decided: started,
             failed,
             ..Side::default()

@@ -20,6 +20,7 @@ use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Outcome, Timeline, Usage};
+use crate::telemetry::strata::Ended;
 use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::telemetry::{Reject, access};
 use crate::upstream::{Endpoint, Head};
@@ -66,6 +67,8 @@ pub struct Exchange {
     first_answered: bool,
     /// The generation to which the exchange was assigned first has failed it, whatever came of it.
     first_failed: bool,
+    /// The first attempt has failed, and whether that counts is not known before the second one is over.
+    first_unproven: bool,
     /// The second attempt is compared, and it is not known yet how it goes.
     retry_open: bool,
     /// The server is past its warm-up, so its latencies are compared.
@@ -129,6 +132,7 @@ impl Exchange {
             first_open: false,
             first_answered: false,
             first_failed: false,
+            first_unproven: false,
             retry_open: false,
             is_warm: true,
             gap_sample: GapSample::default(),
@@ -146,11 +150,16 @@ impl Exchange {
 
     /// Counts a failed attempt of the generation that carries the exchange.
     pub fn attempt_failed(&mut self, cause: Cause) {
+        self.fails(cause, None);
+    }
+
+    /// Counts a failed attempt. `next` is where the request is tried again.
+    fn fails(&mut self, cause: Cause, next: Option<Generation>) {
         self.failed_on = self.answering;
         self.context.metrics.failed_attempt(self.answering, cause);
         let failed = is_of_server(cause);
         self.first_failed |= self.attempts == 1 && failed;
-        self.first_over(failed);
+        self.first_fails(cause, next);
         self.retry_over(failed.then_some(true));
     }
 
@@ -174,7 +183,7 @@ impl Exchange {
 
     /// Records a retry on `generation`. Returns its `traceparent` if the exchange is traced.
     pub fn retried(&mut self, generation: Generation, cause: Cause) -> Option<HeaderValue> {
-        self.attempt_failed(cause);
+        self.fails(cause, Some(generation));
         self.recovery_pending = true;
         self.attempts += 1;
         self.compare_retry(generation, is_of_server(cause));
@@ -328,10 +337,17 @@ impl Drop for Exchange {
             self.compare_silence(now);
         }
         let failed = matches!(outcome, Outcome::Failed | Outcome::Truncated);
-        if self.status.is_some_and(|status| status.is_client_error()) {
+        let in_stream = self.timeline.error().flatten();
+        if self.status.is_some_and(|status| status.is_client_error())
+            || in_stream.is_some_and(|code| (400..500).contains(&code))
+        {
             self.first_refused();
         }
-        self.first_over(failed);
+        self.first_over(match outcome {
+            Outcome::Completed => Ended::Completed,
+            Outcome::Cancelled => Ended::Abandoned,
+            Outcome::Failed | Outcome::Truncated => Ended::FailedForGood,
+        });
         self.retry_over((outcome != Outcome::Cancelled).then_some(failed));
         if self.is_sse {
             self.compare_pace();

@@ -118,7 +118,9 @@ impl<O: OldBackend> Proxy<O> {
             );
             exchange.head_charge = charge;
             exchange.is_question = is_question;
-            exchange.compare(size, key, now);
+            let failover = &snapshot.plan.failover;
+            let fails_over = retryable && failover.enabled && failover.retry_budget_percent > 0;
+            exchange.compare(size, key, fails_over, now);
             let mut attempts = Attempts {
                 retryable,
                 guard: guard.map(|value| (GUARD, value)),

@@ -121,6 +121,7 @@ impl From<&Side> for v1::Sample {
             unanswered: side.unanswered,
             retried: side.retried,
             retries_failed: side.retries_failed,
+            completed: Some(side.completed),
         }
     }
 }
@@ -129,11 +130,14 @@ impl From<&v1::Sample> for Side {
     fn from(sample: &v1::Sample) -> Self {
         let times =
             |times: &Option<v1::Latencies>| times.as_ref().map(Sketch::from).unwrap_or_default();
+        // What an older proxy tells instead. It may include requests that clients gave up.
+        let without_failed = sample.ended.saturating_sub(sample.failed);
         Self {
             started: sample.started,
             // Of an older proxy it is not known.
             decided: sample.decided.unwrap_or(sample.started),
             ended: sample.ended,
+            completed: sample.completed.unwrap_or(without_failed),
             failed: sample.failed,
             unanswered: sample.unanswered,
             retried: sample.retried,
@@ -246,6 +250,7 @@ mod tests {
             started,
             decided: started - 1,
             ended: started - 2,
+            completed: started - 4,
             failed: 1,
             unanswered: 1,
             retried: 3,
@@ -268,9 +273,10 @@ mod tests {
         let sent = v1::Counts::new(prost_types::Duration::default(), &counts);
         assert_eq!(sent.read(), counts);
         let mut older = sent;
-        older.strata[0].new.as_mut().unwrap().decided = None;
+        let sample = older.strata[0].new.as_mut().unwrap();
+        (sample.decided, sample.completed) = (None, None);
         let [_, new] = &older.read().0[&stratum("chat", 3)];
-        assert_eq!((new.started, new.decided), (6, 6));
+        assert_eq!((new.started, new.decided, new.completed), (6, 6, 3));
         let many = (0..1000).map(|number| v1::Stratum {
             class: number.to_string(),
             body_size: u32::MAX,

@@ -329,7 +329,7 @@ pub struct Sample {
     /// Those that are over, or whose response has begun with content: it is known how they go. Unknown if absent.
     #[prost(uint64, optional, tag = "7")]
     pub decided: ::core::option::Option<u64>,
-    /// Those of `failed` whose response had not begun with content. Absent from older proxies.
+    /// Those of `failed` without content, whose cause is one that is retried (no 4xx, say). Absent from older proxies.
     #[prost(uint64, tag = "8")]
     pub unanswered: u64,
     /// Second attempts here, after the other generation failed the first one without content. It is known how they go.
@@ -338,6 +338,9 @@ pub struct Sample {
     /// Those that failed here as well, without content.
     #[prost(uint64, tag = "10")]
     pub retries_failed: u64,
+    /// Those of `ended` that were answered completely, without an error. Unknown if absent.
+    #[prost(uint64, optional, tag = "11")]
+    pub completed: ::core::option::Option<u64>,
 }
 /// Numbers of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -31,6 +31,8 @@ pub struct Judge {
 #[derive(Clone, Debug)]
 pub struct Judgement {
     pub report: Report,
+    /// Requests, or values of a latency, that each side must have.
+    needed: u64,
     /// Of the processes: how many were asked, and what is to be said of those that told nothing.
     asked: usize,
     silent: Vec<String>,
@@ -73,7 +75,7 @@ impl Judge {
         let past = answers.iter().copied().filter_map(comparison);
         let past = past.map(|(_, told)| told.past()).collect();
         let report = analysis::replay(&mut self.memory, &self.rules, past);
-        judgement(report, &answers)
+        self.judgement(report, &answers)
     }
 
     /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look,
@@ -92,7 +94,7 @@ impl Judge {
         let readings = told.iter().filter_map(|(name, told)| told.reading(name));
         let counts = self.accumulator.since_last(readings, now);
         let report = self.memory.look(&self.rules, counts, now);
-        judgement(report, &answers)
+        self.judgement(report, &answers)
     }
 
     /// Does the plan of this proxy name another new generation than at the last look?
@@ -102,6 +104,28 @@ impl Judge {
         let process = format!("{name} {}.{}", started.seconds, started.nanos);
         let last = self.series.insert(process, told.series);
         last.is_some_and(|last| last != told.series)
+    }
+
+    fn judgement(&self, report: Report, answers: &[&Compared]) -> Judgement {
+        let silent = answers.iter().filter_map(|asked| match &asked.answer {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
+            Err(why) => Some(format!("{}: {why}", asked.name)),
+        });
+        let targets = answers.iter().copied().filter_map(comparison);
+        let targets = targets.map(|(_, told)| BTreeSet::from_iter(&told.new_targets));
+        // Older proxies do not tell.
+        let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
+        let mut told = answers.iter().copied().filter_map(comparison);
+        let rolled_back = told.find(|(_, told)| !told.rolled_back.is_empty());
+        Judgement {
+            report,
+            needed: self.rules.min_samples,
+            asked: answers.len(),
+            silent: silent.collect(),
+            differ: targets.len() > 1,
+            rolled_back: rolled_back.map(|(_, told)| told.rolled_back.clone()),
+        }
     }
 }
 
@@ -122,27 +146,6 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
 fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
     let told = asked.answer.as_ref().ok()?.as_ref()?;
     Some((&asked.name, told))
-}
-
-fn judgement(report: Report, answers: &[&Compared]) -> Judgement {
-    let silent = answers.iter().filter_map(|asked| match &asked.answer {
-        Ok(Some(_)) => None,
-        Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
-        Err(why) => Some(format!("{}: {why}", asked.name)),
-    });
-    let targets = answers.iter().copied().filter_map(comparison);
-    let targets = targets.map(|(_, told)| BTreeSet::from_iter(&told.new_targets));
-    // Older proxies do not tell.
-    let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
-    let mut told = answers.iter().copied().filter_map(comparison);
-    let rolled_back = told.find(|(_, told)| !told.rolled_back.is_empty());
-    Judgement {
-        report,
-        asked: answers.len(),
-        silent: silent.collect(),
-        differ: targets.len() > 1,
-        rolled_back: rolled_back.map(|(_, told)| told.rolled_back.clone()),
-    }
 }
 
 /// For scripts: no proxy could be asked, and why.
@@ -205,6 +208,7 @@ impl Judgement {
             Verdict::Fail(failed) if failed.metric == row.metric => "fail",
             _ if row.figures.contains(&None) => "no data",
             _ if row.is_worse() => "worse",
+            _ if row.samples.iter().any(|count| *count < self.needed) => "few data",
             _ => "ok",
         }
     }
@@ -296,6 +300,7 @@ mod tests {
             let side = |started, failed| Side {
                 started: started * share,
                 ended: started * share,
+                completed: (started - failed) * share,
                 decided: started * share,
                 failed: failed * share,
                 ..Side::default()

@@ -35,12 +35,26 @@ pub fn size_class(bytes: Option<u64>) -> u8 {
     u8::try_from(1 + bits.div_ceil(2).min(6)).unwrap_or(7)
 }
 
+/// How a first attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was answered completely, without an error.
+    Completed,
+    /// The client or the proxy ended it.
+    Abandoned,
+    /// It failed in a way for which requests are tried on the other generation.
+    Failed,
+    /// It failed in another way: it was refused as wrong (4xx), or its response was cut or ended with an error.
+    FailedForGood,
+}
+
 /// What one generation did with the requests of one stratum.
 #[derive(Default)]
 pub struct Record {
     started: AtomicU64,
     decided: AtomicU64,
     ended: AtomicU64,
+    completed: AtomicU64,
     failed: AtomicU64,
     unanswered: AtomicU64,
     retried: AtomicU64,
@@ -62,12 +76,18 @@ impl Record {
     }
 
     /// A first attempt is over. `answered` says whether its response had begun with content.
-    pub fn ended(&self, failed: bool, answered: bool) {
-        if failed && !answered {
-            self.unanswered.fetch_add(1, Ordering::Relaxed);
-        }
-        if failed {
-            self.failed.fetch_add(1, Ordering::Relaxed);
+    pub fn ended(&self, how: Ended, answered: bool) {
+        match how {
+            Ended::Completed => {
+                self.completed.fetch_add(1, Ordering::Relaxed);
+            }
+            Ended::Abandoned => {}
+            Ended::Failed | Ended::FailedForGood => {
+                if how == Ended::Failed && !answered {
+                    self.unanswered.fetch_add(1, Ordering::Relaxed);
+                }
+                self.failed.fetch_add(1, Ordering::Relaxed);
+            }
         }
         if !answered {
             self.decided.fetch_add(1, Ordering::Release);
@@ -134,6 +154,7 @@ impl Record {
             started: tally.started,
             decided,
             ended: tally.ended,
+            completed: self.completed.load(Ordering::Relaxed),
             failed: tally.failed,
             unanswered: tally.unanswered,
             retried: tally.retried,
@@ -314,7 +335,7 @@ mod tests {
         record.started();
         record.started();
         record.started();
-        record.ended(true, false);
+        record.ended(Ended::Failed, false);
         record.answered();
         record.first_event(Duration::from_millis(30));
         strata.record(Generation::Old, Api::Other, 0).started();
@@ -327,9 +348,21 @@ mod tests {
         assert_eq!(*old, Side::default());
         assert_eq!((new.started, new.ended, new.failed), (3, 1, 1));
         assert_eq!(new.decided, 2, "the third one is in flight");
-        record.ended(true, true);
+        record.ended(Ended::Failed, true);
         let [_, new] = strata.counts().total();
         assert_eq!((new.decided, new.ended, new.failed), (2, 2, 2));
+        for (how, completed, failed, unanswered) in [
+            (Ended::Completed, 1, 2, 1),
+            (Ended::Abandoned, 1, 2, 1),
+            (Ended::FailedForGood, 1, 3, 1),
+            (Ended::Failed, 1, 4, 2),
+        ] {
+            record.started();
+            record.ended(how, false);
+            let [_, new] = strata.counts().total();
+            let counted = (new.completed, new.failed, new.unanswered);
+            assert_eq!(counted, (completed, failed, unanswered), "{how:?}");
+        }
         assert_eq!(new.first_event.count(), 1);
         assert_eq!(of("other", 0)[0].started, 1);
         assert_eq!(counts.len(), 2);
@@ -371,7 +404,7 @@ mod tests {
         let at = |second| start + Duration::from_secs(second);
         let record = strata.record(Generation::New, Api::Chat, 1);
         record.started();
-        record.ended(true, false);
+        record.ended(Ended::Failed, false);
         strata.remember(at(60));
         assert_eq!(strata.current_series(at(70), true).counts.len(), 3);
         strata.begin_series(at(80));

@@ -162,6 +162,7 @@ async fn what_no_server_did_counts_against_none() {
     proxy.outcomes("completed", 2).await;
     let [old_side, new_side] = counts(&proxy).await.total();
     assert_eq!((figures(&old_side), figures(&new_side)), ((0, 0), (1, 0)));
+    assert_eq!(new_side.completed, 0, "the client did not stay to the end");
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
@@ -277,6 +278,8 @@ async fn a_request_that_is_refused_counts_against_its_generation() {
     }
     let [old_side, new_side] = sides(&proxy, 10).await;
     assert_eq!((figures(&old_side), figures(&new_side)), ((5, 0), (5, 5)));
+    assert_eq!((old_side.completed, new_side.completed), (5, 0));
+    assert_eq!(new_side.unanswered, 0, "it is not tried on old");
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
@@ -294,6 +297,66 @@ async fn a_refusal_in_a_session_says_nothing_of_a_generation() {
     let [_, new_side] = sides(&proxy, 2).await;
     assert_eq!(figures(&new_side), (2, 0));
     assert_eq!(new_side.decided, 0, "it is no success either");
+}
+
+/// Nor does what fails there on any server: an unknown model, or a prompt that crashes its server.
+#[tokio::test]
+async fn a_failure_in_a_session_counts_once_the_other_generation_has_answered_the_request() {
+    let answers = || chat_stream("old");
+    let no_budget = "failover: {retryBudgetPercent: 0}";
+    for (case, old, new, failover, failed) in [
+        ("old answers it", answers(), status(503), "", 1),
+        ("old fails it, too", status(503), status(503), "", 0),
+        ("no such model", model_not_found(), model_not_found(), "", 0),
+        ("without a budget", answers(), status(503), no_budget, 1),
+        ("without failover", answers(), status(503), NO_FAILOVER, 1),
+    ] {
+        let old = Upstream::start(serving(old)).await;
+        let new = Upstream::start(serving(new)).await;
+        let more = format!("affinity: {{headers: [x-session]}}\n{failover}");
+        let plan = PlanFile::new(&manifest(&new.url(), 0, 1, &more));
+        let proxy = Proxy::planned(&old, &plan, &[]).await;
+        client::post(proxy.address, CHAT, &[("x-session", "one")], STREAMING).await;
+        let [_, side] = sides(&proxy, 1).await;
+        assert_eq!(figures(&side), (1, failed), "{case}");
+        assert_eq!((side.decided, side.completed), (failed, 0), "{case}");
+    }
+    // While the retry budget is used up, nothing is known of the others.
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(503))).await;
+    let more = "affinity: {headers: [x-session]}\nfailover: {retryBudgetPercent: 1}";
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, more));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    for session in 0..20 {
+        let session = session.to_string();
+        client::post(proxy.address, CHAT, &[("x-session", &session)], STREAMING).await;
+    }
+    let [_, side] = sides(&proxy, 20).await;
+    assert!((1..20).contains(&side.failed), "{side:?}");
+    assert_eq!(side.decided, side.failed);
+}
+
+/// What is not tried on old has no control group while new gets all requests.
+#[tokio::test]
+async fn only_failures_of_a_kind_that_is_retried_are_compared_with_retries() {
+    let old = Upstream::start(healthy("old")).await;
+    for (script, unanswered) in [
+        (status(503), 1),
+        (status(529), 0),
+        (status(400), 0),
+        (error_first(400), 0),
+        (Script::new().sse().reset(), 1),
+    ] {
+        let new = Upstream::start(serving(script)).await;
+        let proxy = Proxy::split(&old, &new, 100).await;
+        proxy.chat().await;
+        let [old_side, new_side] = sides(&proxy, 1).await;
+        assert_eq!(figures(&new_side), (1, 1));
+        assert_eq!(
+            (new_side.unanswered, old_side.retried),
+            (unanswered, unanswered)
+        );
+    }
 }
 
 /// The second attempts that old gets are its figures while it gets no first ones.

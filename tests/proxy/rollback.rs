@@ -275,3 +275,36 @@ async fn new_that_has_failed_is_rolled_back_once_the_plan_says_so() {
     )
     .await;
 }
+
+/// Equal sides are not enough for a pass: both may be down, or so slow that every client gives up.
+#[tokio::test]
+async fn new_that_completes_nothing_does_not_pass_though_old_is_no_better() {
+    let analysis = "analysis: {warmupSeconds: 0, minSamples: 20, ttftP95Ratio: 100}";
+    let gate = Gate::closed();
+    let silent = Script::new().sse().wait(&gate);
+    for (script, gives_up) in [(status(503), false), (silent, true)] {
+        let [old, new] = [
+            Upstream::start(serving(script.clone())).await,
+            Upstream::start(serving(script)).await,
+        ];
+        let file = PlanFile::new(&plan(&new, (1, 1), analysis));
+        let proxy = Proxy::planned(&old, &file, &[]).await;
+        let text = until("enough requests are over", async || {
+            if gives_up {
+                let mut client = client::open_chat(proxy.address).await;
+                client.head().await;
+            } else {
+                proxy.chat().await;
+            }
+            let text = page(&proxy).await["analysis"]["text"].to_string();
+            text.contains("completed").then_some(text)
+        })
+        .await;
+        assert!(
+            text.contains("Not enough data: new completed 0 requests in ")
+                && text.contains("; 20 are needed."),
+            "{text}"
+        );
+        assert_eq!(page(&proxy).await["analysis"]["verdict"], "inconclusive");
+    }
+}

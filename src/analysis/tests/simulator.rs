@@ -138,6 +138,7 @@ fn side(
             side.unanswered += 1;
             continue;
         }
+        side.completed += 1;
         if only_outcomes {
             continue;
         }

@@ -24,6 +24,7 @@ fn requests(old: u64, new: u64, failed: u64) -> Counts {
     let side = |started, failed| Side {
         started,
         ended: started,
+        completed: started - failed,
         decided: started,
         failed,
         ..Side::default()
@@ -36,6 +37,12 @@ fn requests(old: u64, new: u64, failed: u64) -> Counts {
         )]
         .into(),
     )
+}
+
+/// The same, changed by `change`.
+fn changed(mut counts: Counts, change: impl Fn(&mut [Side; 2])) -> Counts {
+    counts.0.values_mut().for_each(change);
+    counts
 }
 
 /// The simulations of the table, with fewer rollouts of an hour's first minutes.
@@ -175,6 +182,69 @@ fn requests_without_streams_pass_by_their_outcomes() {
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.sentence());
 }
 
+/// Two dead sides are equal.
+#[test]
+fn new_passes_only_if_it_completed_enough_requests() {
+    let rules = Rules::default();
+    // Both sides fail everything, or all clients give up.
+    let fail = |sides: &mut [Side; 2]| {
+        for side in sides {
+            (side.completed, side.failed) = (0, side.started);
+        }
+    };
+    let give_up = |sides: &mut [Side; 2]| sides.iter_mut().for_each(|side| side.completed = 0);
+    for dead in [
+        changed(requests(2000, 1000, 0), fail),
+        changed(requests(2000, 1000, 0), give_up),
+    ] {
+        let report = looks(&rules, (0..10).map(|_| dead.clone()));
+        let why = Why::FewCompleted(0, 200);
+        assert_eq!(report.verdict, Verdict::Inconclusive(why));
+        assert_eq!(
+            report.sentence(),
+            "Not enough data: new completed 0 requests in 50 s; 200 are needed."
+        );
+    }
+    for (completed, passes) in [(199, false), (200, true)] {
+        let few = changed(requests(2000, 1000, 0), |[_, new]| {
+            new.completed = completed
+        });
+        let report = looks(&rules, [few]);
+        assert_eq!(
+            report.verdict == Verdict::Pass,
+            passes,
+            "{}",
+            report.sentence()
+        );
+    }
+}
+
+/// Frontends whose workers are gone still tell their models.
+#[test]
+fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_as_well() {
+    let counts = |failed| {
+        let mut counts = changed(requests(1000, 500, failed), |[old, new]| {
+            old.failed = new.failed * 2;
+        });
+        let [others] = requests(1000, 500, 0)
+            .0
+            .into_values()
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        let class = "other".into();
+        counts.0.insert(Stratum { class, size: 1 }, others);
+        counts
+    };
+    for (failed, passes) in [(250, true), (251, false), (500, false)] {
+        let report = looks(&Rules::default(), [counts(failed)]);
+        let sentence = report.sentence();
+        assert_eq!(report.verdict == Verdict::Pass, passes, "{sentence}");
+        let all = "New fails 100.0 % of requests, old 100.0 % (500 and 1,000 in 5 s), of the API class 'chat'; that is too many for a pass.";
+        assert!(failed < 500 || sentence == all, "{sentence}");
+    }
+}
+
 /// Of a request that is stuck, nothing is known until it ends.
 #[test]
 fn new_whose_requests_hang_does_not_pass() {
@@ -192,7 +262,7 @@ fn new_whose_requests_hang_does_not_pass() {
         let is = report.verdict == Verdict::Pass;
         assert_eq!(is, passes, "{old} {new}: {}", report.sentence());
         if !passes {
-            let expected = "40 of new's requests have no result (in flight, or refused in a session), a larger part than of old's.";
+            let expected = "40 of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's.";
             assert_eq!(report.sentence(), expected);
         }
     }
@@ -294,7 +364,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
         hangs.sentence(),
-        "400 of new's requests have no result (in flight, or refused in a session), a larger part than of old's."
+        "400 of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's."
     );
     let mut both = counts(new(400, 0, 0));
     for [old, new] in both.0.values_mut() {

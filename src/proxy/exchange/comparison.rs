@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use super::Exchange;
+use super::{Exchange, is_of_server};
+use crate::failover::Cause;
 use crate::split::{Generation, Key};
-use crate::telemetry::strata::Record;
+use crate::telemetry::strata::{Ended, Record};
 
 /// How a request is compared.
 #[derive(Clone, Copy)]
@@ -14,12 +15,14 @@ pub(super) struct Compared {
     /// The series of counts in which it began.
     series: u64,
     in_session: bool,
+    /// A failure without content counts only if the other generation answers the request.
+    needs_proof: bool,
 }
 
 impl Exchange {
     /// Compares the exchange with others whose bodies are of this size class, if it was open to the split and its session is not
-    /// compared yet.
-    pub fn compare(&mut self, size: u8, session: Option<Key>, now: Instant) {
+    /// compared yet. `fails_over` says whether the plan has failed requests tried again.
+    pub fn compare(&mut self, size: u8, session: Option<Key>, fails_over: bool, now: Instant) {
         let metrics = &self.context.metrics;
         let second = metrics.second(now);
         let is_first = |session| metrics.sessions.is_first(session, second);
@@ -29,6 +32,7 @@ impl Exchange {
                 size,
                 series,
                 in_session: session.is_some(),
+                needs_proof: session.is_some() && fails_over,
             });
             self.first_open = true;
             if let Some(record) = self.stratum(self.assignment.generation) {
@@ -59,20 +63,61 @@ impl Exchange {
 
     /// Records, for the comparison, how the second attempt goes. `None`: that will never be known.
     pub(super) fn retry_over(&mut self, failed: Option<bool>) {
-        if std::mem::take(&mut self.retry_open)
-            && let Some(failed) = failed
+        if !std::mem::take(&mut self.retry_open) {
+            return;
+        }
+        if std::mem::take(&mut self.first_unproven)
+            && let Some(record) = self.first_stratum()
+        {
+            match failed {
+                Some(false) => record.ended(Ended::Failed, false),
+                Some(true) | None => record.ended_undecided(),
+            }
+        }
+        if let Some(failed) = failed
             && let Some(record) = self.stratum(self.answering)
         {
             record.retried(failed);
         }
     }
 
+    /// Records, for the comparison, that an attempt failed, and that the request is tried again on `next`.
+    ///
+    /// A client knows where its session leads, and could send what fails on any server to one generation only. So a failure in a
+    /// session counts once the other generation has answered the request. If that is not tried because the retry budget is used
+    /// up, say, nothing is known. Failures that are never tried elsewhere count at once, as they do on the other side.
+    pub(super) fn first_fails(&mut self, cause: Cause, next: Option<Generation>) {
+        if !is_of_server(cause) {
+            return self.first_over(Ended::Abandoned);
+        }
+        if next.is_none() && cause == Cause::Overloaded {
+            return self.first_over(Ended::FailedForGood);
+        }
+        let generation = self.assignment.generation;
+        let needs_proof = self.compared.is_some_and(|compared| compared.needs_proof);
+        let is_tried = generation == Generation::New || cause != Cause::ServerError;
+        match next {
+            Some(next) if needs_proof && !self.first_answered && next != generation => {
+                self.first_unproven |= std::mem::take(&mut self.first_open);
+            }
+            None if needs_proof && !self.first_answered && is_tried => self.first_undecided(),
+            _ => self.first_over(Ended::Failed),
+        }
+    }
+
     /// Records, for the comparison, that the model server refused the request as wrong. In a session, a client can send what any
     /// server refuses to one generation only, so that says nothing of the generation.
     pub(super) fn first_refused(&mut self) {
-        if !self.compared.is_some_and(|compared| compared.in_session) {
-            self.first_over(true);
-        } else if std::mem::take(&mut self.first_open)
+        if self.compared.is_some_and(|compared| compared.in_session) {
+            self.first_undecided();
+        } else {
+            self.first_over(Ended::FailedForGood);
+        }
+    }
+
+    /// Records, for the comparison, that the first attempt is over and says nothing of its generation.
+    fn first_undecided(&mut self) {
+        if std::mem::take(&mut self.first_open)
             && let Some(record) = self.first_stratum()
         {
             record.ended_undecided();
@@ -80,11 +125,11 @@ impl Exchange {
     }
 
     /// Records, for the comparison, that the first attempt is over, unless that is known.
-    pub(super) fn first_over(&mut self, failed: bool) {
+    pub(super) fn first_over(&mut self, how: Ended) {
         if std::mem::take(&mut self.first_open)
             && let Some(record) = self.first_stratum()
         {
-            record.ended(failed, self.first_answered);
+            record.ended(how, self.first_answered);
         }
     }
 
@@ -100,7 +145,7 @@ impl Exchange {
 
     /// What follows is not the model server's doing, so it does not count against its generation.
     pub fn excuse(&mut self) {
-        self.first_over(false);
+        self.first_over(Ended::Abandoned);
     }
 
     /// Are the latencies of this stream compared? A later attempt is not: what comes to it depends on what the first one did.

@@ -10,6 +10,7 @@ use crate::failover;
 use crate::split::Generation;
 use crate::sse::{Timeline, Usage};
 use crate::telemetry::Metrics;
+use crate::telemetry::strata::Ended;
 
 /// What earlier servers delivered of a stream.
 #[derive(Debug, Default)]
@@ -97,7 +98,7 @@ impl Exchange {
         tokens: u64,
     ) -> Option<HeaderValue> {
         if cause == Cause::PlannedMove {
-            self.first_over(false);
+            self.first_over(Ended::Abandoned);
         }
         self.attempts += 1;
         self.parts.get_or_insert_default().deliver(
