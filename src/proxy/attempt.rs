@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use super::backend::{OldBackend, Proxy};
-use super::continuing::{Resume, Source};
+use super::continuing::{KeptHead, Resume, Source};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use crate::error_chain::error_chain;
@@ -144,14 +144,9 @@ impl<O: OldBackend> Retry for Attempts<O> {
             self.body.forget();
             return None;
         }
-        let mut head = self.head;
-        if head.expects_continue {
-            // The body is here already.
-            Arc::make_mut(&mut head).expects_continue = false;
-        }
         Some(Box::new(Source {
+            head: KeptHead::of(&self.head),
             proxy: self.proxy,
-            head,
             body: self.body,
             target: self.target,
         }))

@@ -1,6 +1,7 @@
 //! Asks other servers for the rest of a stream that broke after its first content, one after another until one continues it.
 
 mod begin;
+mod kept_head;
 mod order;
 
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
 use self::begin::begin;
+pub use self::kept_head::KeptHead;
 use self::order::Order;
 use super::backend::{OldBackend, Proxy};
 use super::exchange::Exchange;
@@ -71,6 +73,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub struct Asked {
     /// The plan in force when the stream broke, which may be a later one than that of the request.
     snapshot: Arc<Snapshot>,
+    head: Arc<Head>,
     body: RequestBody,
     _charge: Charge,
     ask: Ask,
@@ -109,7 +112,7 @@ pub trait Resume: Send {
 /// follows the plan in force at that time.
 pub struct Source<O> {
     pub proxy: Proxy<O>,
-    pub head: Arc<Head>,
+    pub head: KeptHead,
     pub body: RequestBody,
     /// Where the stream comes from.
     pub target: Target,
@@ -157,8 +160,9 @@ impl<O: OldBackend> Resume for Source<O> {
         if candidates.is_empty() {
             return Err(Reason::NoTarget);
         }
-        let names = NameFilter::of(&self.head.headers);
-        let GuardCheck::Forward(guard) = snapshot.guard.check(&self.head.headers, names) else {
+        let head = self.head.head();
+        let names = NameFilter::of(&head.headers);
+        let GuardCheck::Forward(guard) = snapshot.guard.check(&head.headers, names) else {
             return Err(Reason::Forwarded);
         };
         let mut charge = Charge::default();
@@ -170,6 +174,7 @@ impl<O: OldBackend> Resume for Source<O> {
             return Err(Reason::RetryBudget);
         }
         Ok(Asked {
+            head: Arc::new(head),
             body: RequestBody::whole(body),
             _charge: charge,
             guard: (GUARD, guard),
@@ -311,21 +316,21 @@ impl<O: OldBackend> Source<O> {
             return Ok(None);
         };
         let about = (*probe, model.as_str());
-        let outgoing = self.outgoing(asked, target);
+        let outgoing = self.outgoing(asked, &asked.head, target);
         let proof = pool.prove_connection(endpoint, about, outgoing, asked.snapshot.epoch);
         Box::pin(proof).await.map(Some)
     }
 
-    fn outgoing<'a>(&'a self, asked: &'a Asked, target: Target) -> Outgoing<'a> {
+    fn outgoing<'a>(&'a self, asked: &'a Asked, head: &'a Head, target: Target) -> Outgoing<'a> {
         Outgoing {
-            head: &self.head,
+            head,
             extra: Some(&asked.guard).filter(|_| target != Target::Old),
             memory: &self.proxy.context.memory,
         }
     }
 
     async fn attempt(
-        &mut self,
+        &self,
         asked: &Asked,
         pool: &Pool,
         (target, endpoint, connection): (Target, &Arc<Endpoint>, Option<ProvenConnection>),
@@ -336,16 +341,18 @@ impl<O: OldBackend> Source<O> {
             Ask::Again => 0,
             Ask::Rest => sent.tokens(),
         };
+        let mut head = Arc::clone(&asked.head);
         let traceparent = exchange.asks_to_continue(target.generation(), asked.cause, tokens);
         if let Some(traceparent) = traceparent {
-            let head = Arc::make_mut(&mut self.head);
-            head.headers.insert(TRACEPARENT, traceparent);
+            Arc::make_mut(&mut head)
+                .headers
+                .insert(TRACEPARENT, traceparent);
         }
         let now = Instant::now();
         let limit = asked.snapshot.plan.failover.first_event_timeout;
         let until = limit.map(|limit| now + limit);
         let silent = now + SILENCE;
-        let outgoing = self.outgoing(asked, target);
+        let outgoing = self.outgoing(asked, &head, target);
         let terms = Terms {
             fail_fast: FailFast::Never,
             deadline: until,
