@@ -115,6 +115,11 @@ impl SseRelay {
         self.committed
     }
 
+    /// Whether another server has continued the stream, so that its events are rewritten.
+    fn is_joined(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.is_joined())
+    }
+
     pub fn quiet(&self) -> bool {
         self.decoder.quiet()
     }
@@ -245,8 +250,7 @@ impl SseRelay {
             }
             timers.last_data = Some(now);
         } else if taken.retry.is_none() && taken.stop.is_none() {
-            let is_joined = self.sent.as_ref().is_some_and(|sent| sent.is_joined());
-            let rewrites = is_joined || self.openings.rewrites(self.api);
+            let rewrites = self.is_joined() || self.openings.rewrites(self.api);
             let mut boundary = self.decoder.boundary();
             if rewrites && self.quiet() {
                 taken.stop = Some(Stop::TooLong);

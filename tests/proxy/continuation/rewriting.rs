@@ -51,6 +51,22 @@ async fn what_follows_an_error_event_in_a_continued_part_has_the_ids_of_the_firs
 }
 
 #[tokio::test]
+async fn an_incomplete_event_at_the_end_of_a_continued_part_is_dropped() {
+    let finish = of_new(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+    for (rest, expected) in [
+        ("data: {\"id\":\"cmpl-new\"", false),
+        ("data: [DONE]\n", true),
+    ] {
+        let finish = finish.clone();
+        let response = continued_until(move |script| script.chunk(&finish).chunk(rest).end()).await;
+        let text = response.text();
+        assert_eq!(seen(&response).text, words(10), "{text}");
+        assert!(!text.contains("cmpl-new"), "{text}");
+        assert_eq!(text.ends_with(rest), expected, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn an_event_that_is_too_long_to_get_the_ids_of_the_first_part_ends_the_stream() {
     let response = continued_until(|script| {
         let choice = json!({"index": 0, "delta": {"content": "x"}, "finish_reason": null});
