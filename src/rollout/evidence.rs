@@ -93,7 +93,7 @@ impl Evidence {
             }
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not send all requests to new",
-            Self::NewServes => "new has not been seen serving",
+            Self::NewServes => "not every frontend of new has been seen serving",
             Self::ProxySeen => "no proxy of old's frontends answers",
             Self::NoNewRequestOnOld => {
                 "not every frontend of old has a proxy that sends no request to old"
@@ -147,7 +147,9 @@ impl EvidenceInput<'_> {
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
             Evidence::NewServes => {
                 let gate = &self.assessment.gate;
-                gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed
+                let each_is_asked = seen.frontends.new.left_out == 0;
+                let serve = gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed;
+                serve && each_is_asked
             }
             Evidence::ProxySeen => proxies.heard > 0,
             Evidence::NoNewRequestOnOld => proxies.have_left_old(),

@@ -151,6 +151,8 @@ pub struct Frontends {
     pub endpoints: u32,
     /// The results of those that are queried.
     pub asked: Vec<Frontend>,
+    /// How many more are not queried, because there are too many.
+    pub left_out: usize,
     /// Why none of them can be queried, as text for users.
     pub trouble: Option<String>,
 }

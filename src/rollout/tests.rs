@@ -40,6 +40,7 @@ fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
         asked: vec![frontend(Answer::Heard)],
+        left_out: 0,
         trouble: None,
     }
 }

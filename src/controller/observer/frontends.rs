@@ -20,7 +20,8 @@ use crate::resource::{Host, Target};
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
 use crate::tls::{ClientFiles, Reloading};
 
-/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike.
+/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, but that the others serve
+/// is only presumed.
 const MAX_ASKED: usize = 128;
 
 impl Observer {
@@ -64,6 +65,7 @@ impl Observer {
                     Vec::new()
                 }
             };
+            new.left_out = places_of_new.len().saturating_sub(MAX_ASKED);
             let asked = places_of_new
                 .into_iter()
                 .take(MAX_ASKED)

@@ -199,6 +199,7 @@ fn any_frontends(draw: &mut Draw) -> Frontends {
     Frontends {
         endpoints: 1,
         asked: asked.collect(),
+        left_out: usize::from(draw.one_in(8)),
         trouble: None,
     }
 }

@@ -373,7 +373,10 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
             is_heard && one.models.contains(MODEL)
         };
         assert!(
-            new.endpoints > 0 && !new.asked.is_empty() && new.asked.iter().all(serves),
+            new.endpoints > 0
+                && !new.asked.is_empty()
+                && new.left_out == 0
+                && new.asked.iter().all(serves),
             "each frontend of new was heard to serve"
         );
         assert!(all_drain && old_streams == Some(0));

@@ -20,7 +20,7 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
-    let holes: [Hole; 33] = [
+    let holes: [Hole; 34] = [
         (
             "a watch that was not heard of late",
             |scene| scene.seen.is_current = false,
@@ -59,6 +59,11 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
         (
             "new was not heard, though it served when it was",
             |scene| scene.seen.frontends.new.asked[0].answer = unasked(),
+            NewServes,
+        ),
+        (
+            "new has more frontends than are asked",
+            |scene| scene.seen.frontends.new.left_out = 1,
             NewServes,
         ),
         (

@@ -9,6 +9,7 @@ fn even(answers: Vec<Frontend>) -> Scene {
     scene.seen.frontends.new = Frontends {
         endpoints: answers.len().try_into().expect("few"),
         asked: answers,
+        left_out: 0,
         trouble: None,
     };
     scene

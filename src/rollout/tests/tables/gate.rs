@@ -67,6 +67,7 @@ fn without_wanted_models_new_must_serve_one_at_least() {
 fn a_frontend_that_cannot_be_asked_is_told_by_what_is_in_the_way_and_not_by_its_models() {
     let mut scene = Scene::of_four();
     scene.seen.frontends.new = Frontends {
+        left_out: 0,
         endpoints: 1,
         asked: vec![Frontend {
             answer: Answer::Silent("new:8000 cannot be reached: refused".to_owned()),
@@ -131,6 +132,7 @@ fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
 fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     let mut scene = Scene::settled(4, 2);
     let unheard = Frontends {
+        left_out: 0,
         endpoints: 1,
         asked: vec![Frontend {
             answer: Answer::NotYet,
