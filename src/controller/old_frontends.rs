@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value as Json;
 
 use super::ProxyPods;
-use crate::k8s::workloads::{COMPONENT, GRAPH, is_selected, labels};
+use crate::k8s::workloads::{COMPONENT, GRAPH, labels};
 use crate::k8s::{Cache, NotSynced, Object, port_of};
 
 /// The resource of a kind.
@@ -16,7 +16,8 @@ pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiR
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// The running frontend pods of `source`, with or without a proxy: clients reach them either way.
+/// The running frontend pods of `source`, with or without a proxy: clients reach them either way. A pod whose labels were edited
+/// is still one of them while a Deployment of these frontends owns it: the pod is deleted with the Deployment.
 ///
 /// # Errors
 /// When pods or Deployments are not listed.
@@ -29,16 +30,42 @@ pub(super) fn frontends(
     let mut pods = cache.of(&kind("", "v1", "Pod", "pods"), namespace)?;
     let selectors = selectors(cache, namespace, source, proxies)?;
     let is_told_apart = proxies.selector.is_empty();
-    pods.retain(|pod| {
-        let component = labels(pod).and_then(|labels| labels.get(COMPONENT));
+    let are_meant = |labels: &BTreeMap<String, String>| {
+        let component = labels.get(COMPONENT);
         let is_other = component.is_some_and(|component| component != "frontend");
-        let is_meant = selectors
-            .iter()
-            .any(|selector| !selector.is_empty() && is_selected(pod, selector))
-            && !(is_told_apart && is_other);
+        let mut filled = selectors.iter().filter(|selector| !selector.is_empty());
+        let is_selected = filled.any(|selector| {
+            let mut wanted = selector.iter();
+            wanted.all(|(name, value)| labels.get(name) == Some(value))
+        });
+        is_selected && !(is_told_apart && is_other)
+    };
+    let owners = cache.of(&deployments(), namespace)?;
+    let owners = owners.iter().filter(|owner| {
+        let template = owner.data.pointer("/spec/template/metadata/labels");
+        let template = template.and_then(|template| serde_json::from_value(template.clone()).ok());
+        template.is_some_and(|template| are_meant(&template))
+    });
+    let owners: BTreeSet<&str> = owners
+        .filter_map(|owner| owner.metadata.name.as_deref())
+        .collect();
+    pods.retain(|pod| {
+        let is_meant = labels(pod).is_some_and(are_meant)
+            || deployment_of(pod).is_some_and(|owner| owners.contains(owner));
         is_meant && is_alive(pod)
     });
     Ok(pods)
+}
+
+/// The name of the Deployment that owns a pod, by its ReplicaSet, whose name ends with a hash.
+fn deployment_of(pod: &DynamicObject) -> Option<&str> {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet");
+    Some(owner?.name.rsplit_once('-')?.0)
+}
+
+fn deployments() -> ApiResource {
+    kind("apps", "v1", "Deployment", "deployments")
 }
 
 /// The frontend pods of the deployment `name`, by the labels of a graph or the selector of a Deployment.
@@ -70,8 +97,7 @@ fn selectors(
     }
     let of_graph = [(GRAPH, source), (COMPONENT, "frontend")];
     let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let deployments = kind("apps", "v1", "Deployment", "deployments");
-    let deployment = cache.one(&deployments, namespace, source)?;
+    let deployment = cache.one(&deployments(), namespace, source)?;
     // This selector may match workers, too; the component label tells them from frontends.
     let of_deployment = deployment.and_then(|deployment| {
         let selector = deployment.data.pointer("/spec/selector/matchLabels")?;
@@ -159,8 +185,11 @@ pub(super) fn all_endpoints(
     for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
         let port = port_of(&slice, wanted);
         let ports = slice.ports.iter().flatten();
-        let ports: BTreeSet<String> = ports
-            .map(|port| port.name.clone().unwrap_or_default())
+        let ports: BTreeMap<String, Option<u16>> = ports
+            .map(|port| {
+                let number = port.port.and_then(|number| u16::try_from(number).ok());
+                (port.name.clone().unwrap_or_default(), number)
+            })
             .collect();
         for endpoint in slice.endpoints.into_iter().flatten() {
             let pod = endpoint.target_ref.and_then(|target| target.name);
@@ -186,6 +215,6 @@ pub(super) struct Endpoint {
     pub pod: Option<String>,
     pub address: Option<SocketAddr>,
     pub ip: Option<IpAddr>,
-    /// The names of the ports of its slice. A port is missing if the pod does not have the Service's `targetPort`.
-    pub ports: BTreeSet<String>,
+    /// The ports of its slice by name. A port is missing if the pod does not have the Service's `targetPort`.
+    pub ports: BTreeMap<String, Option<u16>>,
 }

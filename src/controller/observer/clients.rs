@@ -18,7 +18,7 @@ use super::pools::{self, PoolsToOld};
 use super::services::{OldPlace, ServicesToOld};
 use super::ways::{
     OldPods, ServiceName, addresses, backends, is_owned_by, is_pool_of_route,
-    is_service_of_ingress, is_service_of_route,
+    is_service_of_ingress, is_service_of_route, may_listen,
 };
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
@@ -83,7 +83,10 @@ impl Observer {
         let namespace = &parsed.key.namespace;
         let object = self.cache.one(&services(), namespace, service)?;
         let found = old_frontends::all_endpoints(&self.cache, namespace, service, 0)?;
-        let Some(endpoints) = found else {
+        // Slices may outlive their Service. Kubernetes keeps those of a Service that became another name of something else, and
+        // clients then go there.
+        let object = object.filter(|object| object.data["spec"]["type"] != "ExternalName");
+        let (Some(object), Some(endpoints)) = (object, found) else {
             return Ok((None, None));
         };
         let new = self.pods_of_new(parsed)?;
@@ -109,9 +112,19 @@ impl Observer {
         let ready = all.iter().filter(|pod| pod_is_ready(pod));
         let ready: BTreeSet<&String> = ready.filter_map(|pod| pod.metadata.name.as_ref()).collect();
         let is_ready = |pod: &String| new.get(pod) == Some(&true) && ready.contains(pod);
-        // A pod without the port that the Service names is reached on its other ports only.
-        let needed = object.as_ref().map(needed_ports).unwrap_or_default();
-        let leads_to_port = |endpoint: &Endpoint| needed.is_subset(&endpoint.ports);
+        // A pod without the port that the Service names is reached on its other ports only, and on a port at which it does not
+        // listen by nobody.
+        let needed = needed_ports(&object);
+        let ports_of_new = self.ports_of_new(parsed)?;
+        let leads_to_port = |endpoint: &Endpoint| {
+            let pod = endpoint.pod.as_deref().and_then(|pod| by_name.get(pod));
+            needed.iter().all(|name| {
+                let port = endpoint.ports.get(name).copied().flatten();
+                port.zip(pod).is_some_and(|(port, pod)| {
+                    ports_of_new.contains(&(endpoint.ip, port)) || may_listen(pod, port)
+                })
+            })
+        };
         let reach_new = endpoints.iter().any(|endpoint| {
             let is_ready = endpoint.pod.as_ref().is_some_and(is_ready);
             endpoint.ready && is_ready && leads_to_port(endpoint)
@@ -144,6 +157,20 @@ impl Observer {
             }
         }
         Ok(pods)
+    }
+
+    /// Where the new frontends are sent requests by the plan.
+    fn ports_of_new(
+        &self,
+        parsed: &ParsedUpdate,
+    ) -> Result<BTreeSet<(Option<IpAddr>, u16)>, NotSynced> {
+        let mut ports = BTreeSet::new();
+        for target in &parsed.plan.new {
+            let behind = self.behind(target)?.into_iter().flatten();
+            let places = behind.filter_map(|endpoint| endpoint.address);
+            ports.extend(places.map(|place| (Some(place.ip()), place.port())));
+        }
+        Ok(ports)
     }
 
     /// The Services that lead to frontends of old.

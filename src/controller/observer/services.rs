@@ -144,8 +144,9 @@ impl ServicesToOld {
                 continue;
             }
             let name = service_of(slice, SERVICE);
-            let mut ports = ports(slice).flatten();
-            if ports.any(|port| own_ports.contains(&port)) {
+            // A port without a number stands for all of them.
+            let mut ports = ports(slice);
+            if ports.any(|port| port.is_none_or(|port| own_ports.contains(&port))) {
                 self.around_proxies.extend(name.clone());
             }
             match (name, service_of(slice, IMPORT)) {
@@ -156,7 +157,12 @@ impl ServicesToOld {
         // Its slices may not be written yet.
         let selecting = services.iter().filter(|(_, service)| is_own(service));
         let selecting = selecting.filter(|(_, service)| selects_any(service, old.pods()));
-        direct.extend(selecting.map(|(name, _)| name.clone()));
+        for (name, service) in selecting {
+            if targets_any(service, place.frontend_port, &own_ports) {
+                self.around_proxies.insert(name.clone());
+            }
+            direct.push(name.clone());
+        }
         direct
     }
 
@@ -317,6 +323,21 @@ fn own_hosts(service: &DynamicObject) -> impl Iterator<Item = String> {
     names.map(|name| name.trim_end_matches('.').to_ascii_lowercase())
 }
 
+/// Whether a Service sends requests to the port of this name, or to one of these numbers, of the pods that it selects.
+fn targets_any(service: &DynamicObject, name: &str, numbers: &BTreeSet<u16>) -> bool {
+    let ports = service.data["spec"]["ports"].as_array();
+    ports.into_iter().flatten().any(|port| {
+        let target = match &port["targetPort"] {
+            Json::Null => &port["port"],
+            target => target,
+        };
+        let number = target
+            .as_u64()
+            .and_then(|number| u16::try_from(number).ok());
+        target == name || number.is_some_and(|number| numbers.contains(&number))
+    })
+}
+
 /// The ports of nodes that lead to it.
 fn node_ports(service: &DynamicObject) -> impl Iterator<Item = u16> {
     let ports = service.data["spec"]["ports"].as_array();
@@ -377,8 +398,17 @@ mod tests {
             service("m", "selects-there", selects_elsewhere.clone()),
             service("m", "by-selector", selects_elsewhere),
             service("m", "alias", name),
+            // Its slices are not written yet.
+            service(
+                "n",
+                "by-port",
+                json!({"selector": {"app": "old"}, "ports": [{"port": 80, "targetPort": "frontend"}]}),
+            ),
         ];
+        let mut all_ports = slice("n", "all-ports", "me", "10.0.0.1", 0);
+        Arc::make_mut(&mut all_ports).data["ports"] = json!([{"name": ""}]);
         let slices = [
+            all_ports,
             // By the address of a pod, of a Service, and of a Service by another address.
             slice("m", "by-hand", "me", "10.0.0.1", 8000),
             slice("n", "chained", "me", "10.9.0.1", 80),
@@ -413,14 +443,17 @@ mod tests {
                 "m/chained-there",
                 "m/node-port",
                 "m/other-port",
+                "n/all-ports",
                 "n/balanced",
+                "n/by-port",
                 "n/chained",
                 "n/direct",
                 "n/selects"
             ]
         );
         assert_eq!(names(&found.aliases), ["m/alias", "m/by-balancer"]);
-        assert_eq!(names(&found.around_proxies), ["n/direct"]);
+        let around = ["n/all-ports", "n/by-port", "n/direct"];
+        assert_eq!(names(&found.around_proxies), around);
         assert!(found.has_address("192.0.2.1".parse().unwrap()));
         assert!(found.has_node_port(30080) && !found.has_node_port(30081));
         assert!(found.go_with_old.is_empty());

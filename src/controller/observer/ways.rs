@@ -58,10 +58,7 @@ impl<'a> OldPods<'a> {
     pub fn listen_at(&self, address: IpAddr, port: u16) -> bool {
         self.addresses.contains(&address)
             && self.pods.iter().any(|pod| {
-                let ports = ports(pod);
-                let may_be_another = self.is_shared(pod, address)
-                    && !ports.is_empty()
-                    && !ports.contains(&u64::from(port));
+                let may_be_another = self.is_shared(pod, address) && !may_listen(pod, port);
                 addresses(pod).any(|own| own == address) && !may_be_another
             })
     }
@@ -140,6 +137,13 @@ fn on_nodes(pod: &DynamicObject) -> impl Iterator<Item = (IpAddr, u16)> {
         let ports = ports.filter_map(|port| u16::try_from(port).ok().filter(|port| *port > 0));
         ports.map(move |port| (node, port))
     })
+}
+
+/// Whether a pod may listen on this port. A pod need not declare its ports, but one that declares some and not this one listens
+/// elsewhere.
+pub(super) fn may_listen(pod: &DynamicObject, port: u16) -> bool {
+    let ports = ports(pod);
+    ports.is_empty() || ports.contains(&u64::from(port))
 }
 
 /// The port of the node that leads to the port of this name, if there is one. With `hostNetwork`, it is the port itself.

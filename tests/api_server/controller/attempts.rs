@@ -4,16 +4,12 @@
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::holes::{is_safe, lacks, safe, slice, slices};
+use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slices};
 use super::stage::{Stage, pods, resource, updates};
 use crate::rig::*;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 const COMPONENT: &str = "nvidia.com/dynamo-component-type";
-
-fn services() -> kube::api::ApiResource {
-    resource("", "v1", "Service", "services")
-}
 
 fn told(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
@@ -24,9 +20,7 @@ async fn old_may_not_go_while_an_object_elsewhere_says_of_itself_what_is_not_so(
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     let other = Stage::set().await;
     stage.frontend_of_new("new-frontend-0").await;
-    stage
-        .create(&slices(), "clients-1", slice("new-frontend-0"))
-        .await;
+    lead_clients_to(&stage, "new-frontend-0").await;
     for i in 0..4 {
         stage.worker("new", i, "worker").await;
     }
@@ -152,7 +146,7 @@ async fn old_may_not_go_while_the_clients_own_service_leads_to_new_by_half_or_on
     // The pods of new lack the port that clients use, and have the other one.
     let spec = json!({"ports": [{"name": "http", "port": 80}, {"name": "metrics", "port": 81}]});
     stage
-        .create(&services(), "clients", json!({"spec": spec}))
+        .replace(&services(), "clients", json!({"spec": spec}))
         .await;
     stage.until("up", "safe with a Service", is_safe).await;
     set(of_new.clone(), json!([{"name": "metrics", "port": 9090}])).await;
@@ -333,9 +327,7 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
     let mut stage = stage;
     stage.begin(spec).await;
     stage.frontend_of_new("new-frontend-0").await;
-    stage
-        .create(&slices(), "clients-1", slice("new-frontend-0"))
-        .await;
+    lead_clients_to(&stage, "new-frontend-0").await;
     for i in 0..4 {
         stage.worker("new", i, "worker").await;
     }
@@ -363,5 +355,121 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
         .until("up", "a copy stays", lacks(true, "Service copied"))
         .await;
     stage.delete(&services(), "copied").await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_the_clients_own_service_is_gone_or_leads_away_though_its_slices_stay()
+{
+    let (stage, _controller) = safe().await;
+    let reaches = "to a ready frontend of new on each of its ports";
+    stage.delete(&services(), "clients").await;
+    stage.until("up", "gone", lacks(true, reaches)).await;
+    stage.create(&services(), "clients", clients()).await;
+    stage.until("up", "safe again", is_safe).await;
+    // Kubernetes keeps the slices of a Service that becomes another name.
+    let away = json!({"spec": {
+        "type": "ExternalName", "externalName": "gateway.example.com", "clusterIP": null, "clusterIPs": null,
+    }});
+    let (params, api) = (PatchParams::default(), stage.api(&services()));
+    let patch = Patch::Merge(away);
+    api.patch("clients", &params, &patch).await.unwrap();
+    stage.until("up", "away", lacks(true, reaches)).await;
+    stage.replace(&services(), "clients", clients()).await;
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_the_clients_own_service_leads_to_a_port_at_which_new_does_not_listen()
+{
+    let (stage, _controller) = safe().await;
+    let reaches = "to a ready frontend of new on each of its ports";
+    // Old's proxies listened there.
+    let (old, new) = (
+        json!([{"name": "http", "port": 8000}]),
+        json!([{"name": "http", "port": 8080}]),
+    );
+    let ports = json!([{"name": "http", "containerPort": 8080}]);
+    let labels = json!({GRAPH: "new", COMPONENT: "frontend"});
+    stage.pod("new-frontend-1", labels, ports).await;
+    let ready = json!({
+        "phase": "Running", "podIP": "10.9.0.2", "podIPs": [{"ip": "10.9.0.2"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    });
+    stage.status(&pods(), "new-frontend-1", ready).await;
+    let spec =
+        json!({"spec": {"selector": {"app": "new"}, "ports": [{"name": "http", "port": 80}]}});
+    stage.replace(&services(), "clients", spec).await;
+    let endpoints = json!([{
+        "addresses": ["10.9.0.2"], "conditions": {"ready": true},
+        "targetRef": {"kind": "Pod", "name": "new-frontend-1"},
+    }]);
+    let set = async |ports: &Value| {
+        let patch = Patch::Merge(json!({"endpoints": endpoints, "ports": ports}));
+        let (params, api) = (PatchParams::default(), stage.api(&slices()));
+        api.patch("clients-1", &params, &patch).await.unwrap();
+    };
+    set(&old).await;
+    stage
+        .until("up", "nobody listens", lacks(true, reaches))
+        .await;
+    stays_unsafe(&stage).await;
+    set(&new).await;
+    stage.until("up", "safe", is_safe).await;
+}
+
+/// Whether nothing is promised while the controller looks at the update again, which it does every five seconds.
+async fn stays_unsafe(stage: &Stage) {
+    for _ in 0..30 {
+        let object = stage.get("up").await;
+        assert!(!is_safe(&object), "{object}");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_streams_run_through_a_pod_of_it_whose_labels_somebody_edited() {
+    let (mut stage, _controller) = safe().await;
+    let apps = |kind, plural| resource("apps", "v1", kind, plural);
+    let own = json!({"app": "web"});
+    let template = json!({
+        "metadata": {"labels": {"app": "web", GRAPH: "old", COMPONENT: "frontend"}},
+        "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let spec = json!({"selector": {"matchLabels": own}, "template": template});
+    let deployments = apps("Deployment", "deployments");
+    stage
+        .create(&deployments, "web", json!({"spec": spec}))
+        .await;
+    stage.proxy("up").await;
+    let name = "old-frontend-1";
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d9f7c", "uid": "1", "controller": true,
+    });
+    let label = async |labels: Value| {
+        let metadata = json!({"labels": labels, "ownerReferences": [owner]});
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        let (params, api) = (PatchParams::default(), stage.api(&pods()));
+        api.patch(name, &params, &patch).await.unwrap();
+    };
+    let mut client = Client::connect(stage.proxies[1].address).await;
+    client.post(CHAT, &[("x-ends", "300000")], STREAMING).await;
+    client.head().await;
+    client.until("\n\n").await;
+    let streams = lacks(true, "streams run through the pods of old's frontends");
+    stage.until("up", "a stream of new", &streams).await;
+    // The Deployment still owns the pod, and it is deleted with old.
+    label(json!({"app": "web", COMPONENT: "edge"})).await;
+    stays_unsafe(&stage).await;
+    drop(client);
+    stage.until("up", "safe", is_safe).await;
+    label(json!({"app": "web", GRAPH: "elsewhere", COMPONENT: "frontend"})).await;
+    let response = client::post(stage.proxies[1].address, CHAT, &[], STREAMING).await;
+    assert_eq!(response.generation(), "new");
+    let late = lacks(
+        true,
+        "the pods of old's frontends have received requests recently",
+    );
+    stage.until("up", "a request", late).await;
     stage.until("up", "safe again", is_safe).await;
 }

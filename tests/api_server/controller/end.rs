@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::holes::{clients, services};
 use super::stage::{Stage, resource, server, updates};
 use crate::rig::*;
 
@@ -20,6 +21,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
             }],
         })
     };
+    stage.create(&services(), "clients", clients()).await;
     stage
         .create(&slices, "clients-1", slice("old-frontend-0"))
         .await;
@@ -154,6 +156,7 @@ async fn nobody_found_is_no_end_and_is_told() {
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.1"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
     });
+    stage.create(&services(), "clients", clients()).await;
     stage.create(&slices, "clients-1", slice).await;
     let controller = stage.controller(&[]).await;
     stage

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::faults::leads;
+use super::holes::{clients, services};
 use super::live_page::{reader, told_of};
 use super::stage::{Stage, pods, resource};
 use crate::rig::*;
@@ -39,6 +40,7 @@ async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
         "endpoints": [endpoint],
     });
+    stage.create(&services(), "clients", clients()).await;
     stage.create(&slices, "clients-1", slice).await;
     let controller = stage.controller(&[]).await;
     for i in 0..4 {

@@ -8,6 +8,21 @@ pub fn slices() -> kube::api::ApiResource {
     resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 }
 
+pub fn services() -> kube::api::ApiResource {
+    resource("", "v1", "Service", "services")
+}
+
+/// The clients' Service, as it is unless a test has another one.
+pub fn clients() -> Value {
+    json!({"spec": {"clusterIP": "None", "selector": {"app": "new"}}})
+}
+
+/// The clients' Service leads to this pod of new.
+pub async fn lead_clients_to(stage: &Stage, pod: &str) {
+    stage.create(&services(), "clients", clients()).await;
+    stage.create(&slices(), "clients-1", slice(pod)).await;
+}
+
 /// Of the clients' Service, with this pod behind it.
 pub fn slice(pod: &str) -> Value {
     json!({
@@ -37,9 +52,7 @@ pub fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool
 async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it() {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     stage.frontend_of_new("new-frontend-0").await;
-    stage
-        .create(&slices(), "clients-1", slice("new-frontend-0"))
-        .await;
+    lead_clients_to(&stage, "new-frontend-0").await;
     for i in 0..4 {
         stage.worker("new", i, "worker").await;
     }
@@ -97,9 +110,7 @@ async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it
 pub async fn safe() -> (Stage, super::stage::Controller) {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     stage.frontend_of_new("new-frontend-0").await;
-    stage
-        .create(&slices(), "clients-1", slice("new-frontend-0"))
-        .await;
+    lead_clients_to(&stage, "new-frontend-0").await;
     for i in 0..4 {
         stage.worker("new", i, "worker").await;
     }
@@ -220,7 +231,7 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_le
 #[tokio::test]
 async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
     let (stage, _controller) = safe().await;
-    let services = resource("", "v1", "Service", "services");
+    let services = services();
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
     stage.status(&pods(), "old-frontend-0", addresses).await;
     // Requests go to the address, whatever pod is named beside it.
@@ -239,11 +250,11 @@ async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
     // There is nobody who would write slices for it yet.
     let graph = "nvidia.com/dynamo-graph-deployment-name";
     let selects = json!({"spec": {"selector": {graph: "old"}, "ports": [{"port": 80}]}});
-    stage.create(&services, "clients", selects.clone()).await;
+    stage.replace(&services, "clients", selects.clone()).await;
     stage
         .until("up", "a selector", lacks(true, has_not_left))
         .await;
-    stage.delete(&services, "clients").await;
+    stage.replace(&services, "clients", clients()).await;
     stage.until("up", "safe once more", is_safe).await;
 
     // Its proxies see nothing of what comes to a frontend's own port.

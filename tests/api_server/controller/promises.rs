@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::holes::{is_safe, lacks, safe, slice, slices};
+use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slice, slices};
 use super::stage::{Controller, Stage, pods, resource, updates};
 use crate::rig::*;
 
 /// An update whose clients and workers have left old, for a controller that begins now.
 async fn left(stage: &Stage) {
     stage.frontend_of_new("new-frontend-0").await;
-    stage
-        .create(&slices(), "clients-1", slice("new-frontend-0"))
-        .await;
+    lead_clients_to(stage, "new-frontend-0").await;
     for i in 0..4 {
         stage.worker("new", i, "worker").await;
     }
@@ -383,25 +381,25 @@ async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() 
 #[tokio::test]
 async fn old_may_not_go_while_the_clients_own_service_goes_with_it_or_leads_to_no_port_of_new() {
     let (stage, _controller) = safe().await;
-    let services = resource("", "v1", "Service", "services");
+    let services = services();
     let owner = json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old",
         "uid": "6f1ac2d0-0000-4000-8000-000000000000",
     });
     let spec = json!({"clusterIP": "None", "selector": {"app": "new"}});
     let owned = json!({"metadata": {"ownerReferences": [owner]}, "spec": spec});
-    stage.create(&services, "clients", owned).await;
+    stage.replace(&services, "clients", owned).await;
     let goes = lacks(true, "Service clients, which is deleted together with old");
     stage.until("up", "it goes with old", goes).await;
-    stage.delete(&services, "clients").await;
+    stage.replace(&services, "clients", clients()).await;
     stage.until("up", "safe again", is_safe).await;
     // Its pods do not have the port that it names, so its slice has none.
     let ports = json!([{"port": 80, "targetPort": "no-such-port"}]);
     let portless = json!({"spec": {"selector": {"app": "new"}, "ports": ports}});
-    stage.create(&services, "clients", portless).await;
+    stage.replace(&services, "clients", portless).await;
     let unreachable = lacks(true, "to a ready frontend of new on each of its ports");
     stage.until("up", "no port", unreachable).await;
-    stage.delete(&services, "clients").await;
+    stage.replace(&services, "clients", clients()).await;
     stage.until("up", "safe at the end", is_safe).await;
 }
 

@@ -402,6 +402,12 @@ impl Stage {
         self.status(&pods(), name, status).await;
     }
 
+    /// Makes an object anew, with these parts, in place of the present one.
+    pub async fn replace(&self, kind: &ApiResource, name: &str, object: Value) {
+        self.delete(kind, name).await;
+        self.create(kind, name, object).await;
+    }
+
     pub async fn delete(&self, kind: &ApiResource, name: &str) {
         let params = DeleteParams::default().grace_period(0);
         self.api(kind).delete(name, &params).await.unwrap();
