@@ -174,7 +174,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// The share of rollouts that were failed, and the 50th and 99th of a hundred of their times.
-pub fn run(case: &Case, rollouts: u64, seed: u64) -> (f64, Option<f64>, Option<f64>) {
+pub fn run(case: &Case, rollouts: u64, seed: u64) -> Outcome {
     let mut times: Vec<f64> = (0..rollouts)
         .map(|number| {
             let seed = seed.wrapping_add(number.wrapping_mul(0x5851_f42d_4c95_7f2d));
@@ -194,8 +194,11 @@ pub fn run(case: &Case, rollouts: u64, seed: u64) -> (f64, Option<f64>, Option<f
     (failed as f64 / times.len() as f64, at(0.5), at(0.99))
 }
 
+/// The share of rollouts that failed, and within which time half and 99 % of them did, in seconds.
+type Outcome = (f64, Option<f64>, Option<f64>);
+
 /// What came of each case, on as many threads as there are cores.
-fn run_all() -> Vec<(Case, (f64, Option<f64>, Option<f64>))> {
+fn run_all() -> Vec<(Case, Outcome)> {
     let cases = cases();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
