@@ -83,6 +83,10 @@ async fn an_http2_connection_that_breaks_cancels_all_its_upstreams() {
         })
         .collect();
     old.request(5).await;
+    eventually("all bodies have arrived", async || {
+        old.requests().iter().all(|request| request.is_complete())
+    })
+    .await;
     client.break_off();
     eventually("all are cancelled", async || {
         old.requests().iter().all(|request| request.is_gone())

@@ -567,11 +567,11 @@ async fn one_edit_that_loses_twice_is_told_of_both() {
         })
         .await;
     };
-    told("'c' does nothing: the older 'a' rules").await;
+    told("'c' does nothing: the older 'a' controls").await;
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 2.0);
     api.delete("a");
-    told("'c' does nothing: the older 'b' rules").await;
+    told("'c' does nothing: the older 'b' controls").await;
     proxy.serves("new").await;
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 1.0);
@@ -586,7 +586,7 @@ async fn of_two_updates_the_older_rules_until_the_younger_supersedes_it() {
     api.apply("a", spec(&new, 100));
     let note = api.event("Conflict").await;
     assert!(
-        note.contains("'a' does nothing: the older 'b' rules"),
+        note.contains("'a' does nothing: the older 'b' controls"),
         "{note}"
     );
     says(&proxy, "'a' does nothing").await;
@@ -607,7 +607,7 @@ async fn of_two_updates_the_older_rules_until_the_younger_supersedes_it() {
     // The one that was superseded may go.
     api.delete("b");
     api.apply("c", spec(&new, 0));
-    says(&proxy, "'c' does nothing: the older 'a' rules").await;
+    says(&proxy, "'c' does nothing: the older 'a' controls").await;
     assert_eq!(proxy.chat().await.generation(), "new");
 }
 
