@@ -619,7 +619,7 @@ async fn what_a_rollout_cannot_begin_with_is_said_before_the_first_write() {
         .until("taken", |status| {
             status["message"]
                 .as_str()
-                .is_some_and(|told| told.contains("a DynamoUpdateConfig chat already"))
+                .is_some_and(|told| told.contains("there already is a DynamoUpdateConfig chat"))
         })
         .await;
     assert_eq!(managed.sizes().await, (0, 0, 0));
