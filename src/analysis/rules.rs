@@ -1,0 +1,127 @@
+//! What is asked of new, and in which metrics.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::counts::Side;
+use crate::latency::Sketch;
+
+/// What is asked of new.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// The figures, and what is required for a pass, are those of a window of this length.
+    pub window: Duration,
+    /// Requests that each side must have begun, and new must have completed, within the window for a pass, and values of a latency that
+    /// new must have for a fail.
+    pub min_samples: u64,
+    /// By how much new's failure rate may exceed old's, 0 to 1.
+    pub max_failure_rate_increase: f64,
+    /// How many times as long as with old the time to the first token may take.
+    pub ttft_ratio: f64,
+    /// The same for gaps between tokens, and for the time per token.
+    pub gap_ratio: f64,
+    /// One minus the probability of ever failing a new side that keeps to the margins.
+    pub confidence: f64,
+}
+
+impl Rules {
+    /// The bounds of [`Self::window`], in seconds.
+    pub const WINDOW: RangeInclusive<f64> = 10.0..=3600.0;
+    /// The bounds of [`Self::ttft_ratio`] and [`Self::gap_ratio`].
+    pub const RATIO: RangeInclusive<f64> = 1.0..=100.0;
+    /// The bounds of [`Self::confidence`].
+    pub const CONFIDENCE: RangeInclusive<f64> = 0.5..=0.999_999;
+
+    /// Are all values within the bounds that a plan and the flags have?
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        Self::WINDOW.contains(&self.window.as_secs_f64())
+            && (1..=1_000_000).contains(&self.min_samples)
+            && (0.0..=1.0).contains(&self.max_failure_rate_increase)
+            && Self::RATIO.contains(&self.ttft_ratio)
+            && Self::RATIO.contains(&self.gap_ratio)
+            && Self::CONFIDENCE.contains(&self.confidence)
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            window: Duration::from_secs(300),
+            min_samples: 200,
+            max_failure_rate_increase: 0.005,
+            ttft_ratio: 1.25,
+            gap_ratio: 1.25,
+            confidence: 0.99,
+        }
+    }
+}
+
+/// In what respect new is compared with old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// The share of requests that failed or were cut.
+    Failures,
+    FirstTokenP50,
+    FirstTokenP95,
+    GapP99,
+    TimePerToken,
+}
+
+impl Metric {
+    /// Every metric, in declaration order.
+    pub const ALL: [Self; 5] = [
+        Self::Failures,
+        Self::FirstTokenP50,
+        Self::FirstTokenP95,
+        Self::GapP99,
+        Self::TimePerToken,
+    ];
+
+    /// The name in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failures => "failureRate",
+            Self::FirstTokenP50 => "ttftP50",
+            Self::FirstTokenP95 => "ttftP95",
+            Self::GapP99 => "gapP99",
+            Self::TimePerToken => "timePerTokenP50",
+        }
+    }
+
+    /// Its share of the error budget.
+    pub(super) const fn budget(self) -> f64 {
+        match self {
+            Self::Failures => 0.4,
+            _ => 0.15,
+        }
+    }
+
+    /// The quantile that is compared; 0 for a rate.
+    pub(super) const fn quantile(self) -> f64 {
+        match self {
+            Self::Failures => 0.0,
+            Self::FirstTokenP50 | Self::TimePerToken => 0.5,
+            Self::FirstTokenP95 => 0.95,
+            Self::GapP99 => 0.99,
+        }
+    }
+
+    pub(super) const fn ratio(self, rules: &Rules) -> f64 {
+        match self {
+            Self::FirstTokenP50 | Self::FirstTokenP95 => rules.ttft_ratio,
+            _ => rules.gap_ratio,
+        }
+    }
+
+    /// The values of a latency; `None` for a rate.
+    pub(super) const fn values(self, side: &Side) -> Option<&Sketch> {
+        match self {
+            Self::Failures => None,
+            Self::FirstTokenP50 | Self::FirstTokenP95 => Some(&side.first_event),
+            Self::GapP99 => Some(&side.gap),
+            Self::TimePerToken => Some(&side.per_token),
+        }
+    }
+}
