@@ -85,14 +85,13 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         // With old's credit restored, another rule may apply.
         (rule, aim) = rules::decide(&view(&assessment, &memory, &credit));
     }
-    let mut split = next(&assessment, &memory, aim, edited, lost);
-    if split.is_all_old() && assessment.take_share(&memory) {
+    let mut next = next_split(&assessment, &memory, aim, edited, lost);
+    if next.is_all_old() && assessment.take_share(&memory) {
         // Otherwise the next step would report another rule, though nothing else has happened.
         (rule, aim) = rules::decide(&view(&assessment, &memory, &credit));
-        split = next(&assessment, &memory, aim, edited, lost);
+        next = next_split(&assessment, &memory, aim, edited, lost);
     }
     memory.credit = Some(credit);
-    let next = split;
     memory.new_had_share |= !next.is_all_old();
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
@@ -194,7 +193,7 @@ fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>
 }
 
 /// The split after this step: where the rule moves it, unless that has to wait.
-fn next(
+fn next_split(
     assessment: &Assessment,
     memory: &Memory,
     aim: Aim,
