@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value as Json;
 
 use super::ProxyPods;
-use crate::k8s::workloads::{COMPONENT, GRAPH, labels};
+use crate::k8s::workloads::{COMPONENT, GRAPH, controller, includes, labels, labels_at};
 use crate::k8s::{Cache, NotSynced, Object, port_of};
 
 /// The resource of a kind.
@@ -34,16 +34,12 @@ pub(super) fn frontends(
         let component = labels.get(COMPONENT);
         let is_other = component.is_some_and(|component| component != "frontend");
         let mut filled = selectors.iter().filter(|selector| !selector.is_empty());
-        let is_selected = filled.any(|selector| {
-            let mut wanted = selector.iter();
-            wanted.all(|(name, value)| labels.get(name) == Some(value))
-        });
+        let is_selected = filled.any(|selector| includes(labels, selector));
         is_selected && !(is_told_apart && is_other)
     };
     let owners = cache.of(&deployments(), namespace)?;
     let owners = owners.iter().filter(|owner| {
-        let template = owner.data.pointer("/spec/template/metadata/labels");
-        let template = template.and_then(|template| serde_json::from_value(template.clone()).ok());
+        let template = labels_at(owner, "/spec/template/metadata/labels");
         template.is_some_and(|template| are_meant(&template))
     });
     let owners: BTreeSet<&str> = owners
@@ -59,12 +55,12 @@ pub(super) fn frontends(
 
 /// The name of the Deployment that owns a pod, by its ReplicaSet, whose name ends with a hash.
 fn deployment_of(pod: &DynamicObject) -> Option<&str> {
-    let mut owners = pod.metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet");
-    Some(owner?.name.rsplit_once('-')?.0)
+    let (kind, name) = controller(pod)?;
+    let (deployment, _) = name.rsplit_once('-')?;
+    (kind == "ReplicaSet").then_some(deployment)
 }
 
-fn deployments() -> ApiResource {
+pub(super) fn deployments() -> ApiResource {
     kind("apps", "v1", "Deployment", "deployments")
 }
 
@@ -99,10 +95,8 @@ fn selectors(
     let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let deployment = cache.one(&deployments(), namespace, source)?;
     // This selector may match workers, too; the component label tells them from frontends.
-    let of_deployment = deployment.and_then(|deployment| {
-        let selector = deployment.data.pointer("/spec/selector/matchLabels")?;
-        serde_json::from_value(selector.clone()).ok()
-    });
+    let of_deployment =
+        deployment.and_then(|deployment| labels_at(&deployment, "/spec/selector/matchLabels"));
     Ok([Some(of_graph.into()), of_deployment]
         .into_iter()
         .flatten()

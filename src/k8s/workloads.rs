@@ -25,7 +25,7 @@ use kube::api::ApiResource;
 pub use self::deletion_cost::{is_marked, mark};
 pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
 pub use self::in_place::{Half, InPlace, halves, pods_resource};
-pub use self::object::{is_selected, labels, pod_is_ready};
+pub use self::object::{controller, includes, is_selected, labels, labels_at, pod_is_ready};
 pub use self::scaling::{
     Part, PodsOf, RemovesFirst, Resize, Scaled, Scaling, ScalingError, of_kind, roles,
 };

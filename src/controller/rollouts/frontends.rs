@@ -6,9 +6,9 @@
 
 use kube::api::{ApiResource, DynamicObject};
 
-use super::super::old_frontends::kind;
+use super::super::old_frontends::{deployments, kind};
 use super::accept;
-use crate::k8s::workloads::{self, COMPONENT, GRAPH, is_selected};
+use crate::k8s::workloads::{self, COMPONENT, GRAPH, controller, is_selected, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::RetireSpec;
 use crate::resource::rollout_status::AcceptedSide;
@@ -179,21 +179,13 @@ fn owner(
     })
 }
 
-/// The kind and name of the object that controls this one.
-fn controller(object: &DynamicObject) -> Option<(&str, &str)> {
-    let mut owners = object.metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true))?;
-    Some((&owner.kind, &owner.name))
-}
-
 fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
     workloads::labels(object)?.get(name).map(String::as_str)
 }
 
 /// Whether the selector of a Deployment or StatefulSet selects a pod.
 fn selects(object: &DynamicObject, pod: &DynamicObject) -> bool {
-    let selector = object.data.pointer("/spec/selector/matchLabels");
-    let selector = selector.and_then(|selector| serde_json::from_value(selector.clone()).ok());
+    let selector = labels_at(object, "/spec/selector/matchLabels");
     selector.is_some_and(|selector| is_selected(pod, &selector))
 }
 
@@ -202,10 +194,6 @@ fn may_be_frontends(object: &DynamicObject) -> bool {
     let labels = object.data.pointer("/spec/template/metadata/labels");
     let component = labels.and_then(|labels| labels[COMPONENT].as_str());
     component.is_none_or(|component| component == "frontend")
-}
-
-fn deployments() -> ApiResource {
-    kind("apps", "v1", "Deployment", "deployments")
 }
 
 fn stateful_sets() -> ApiResource {

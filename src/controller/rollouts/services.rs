@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::api::ApiResource;
 
 use super::super::old_frontends::{frontends_by_name, kind};
-use crate::k8s::workloads::is_selected;
+use crate::k8s::workloads::{is_selected, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::AcceptedStatus;
 use crate::rollout::Sides;
@@ -48,9 +48,7 @@ pub(super) fn selectors(
 
 /// What a Service selects.
 pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
-    let selector = service.data["spec"]["selector"].clone();
-    let selector: BTreeMap<String, String> = serde_json::from_value(selector).ok()?;
-    (!selector.is_empty()).then_some(selector)
+    labels_at(service, "/spec/selector")
 }
 
 /// The side whose frontends a Service selects, if it selects those of one side only.

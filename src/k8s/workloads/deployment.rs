@@ -22,8 +22,7 @@ impl Workload for Deployments {
         let objects = object::meant(cache, &object::deployments(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                let selector =
-                    |object: &_| scaling::labels_at(object, "/spec/selector/matchLabels");
+                let selector = |object: &_| object::labels_at(object, "/spec/selector/matchLabels");
                 pods::of_revision(cache, &objects, which, (revision, REVISION), selector)
             }
             _ => Ok(object::sum(&objects, which, |object| {

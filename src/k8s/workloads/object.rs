@@ -39,9 +39,33 @@ pub fn labels(object: &DynamicObject) -> Option<&BTreeMap<String, String>> {
 /// Whether an object carries all labels of `selector`.
 #[must_use]
 pub fn is_selected(object: &DynamicObject, selector: &BTreeMap<String, String>) -> bool {
-    selector
-        .iter()
-        .all(|(name, value)| label(object, name) == Some(value))
+    match labels(object) {
+        Some(labels) => includes(labels, selector),
+        None => selector.is_empty(),
+    }
+}
+
+/// Whether all labels of `selector` are among `labels`.
+#[must_use]
+pub fn includes(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
+    let mut wanted = selector.iter();
+    wanted.all(|(name, value)| labels.get(name) == Some(value))
+}
+
+/// The labels at `pointer`, as in a selector or a pod template. `None` if there are none.
+#[must_use]
+pub fn labels_at(object: &DynamicObject, pointer: &str) -> Option<BTreeMap<String, String>> {
+    let labels = object.data.pointer(pointer)?;
+    let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).ok()?;
+    (!labels.is_empty()).then_some(labels)
+}
+
+/// The kind and name of the object that controls this one.
+#[must_use]
+pub fn controller(object: &DynamicObject) -> Option<(&str, &str)> {
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some((&owner.kind, &owner.name))
 }
 
 /// The port name of a crossfade sidecar. A Deployment without labels that has this port is one of frontends.

@@ -2,6 +2,8 @@
 //!
 //! Contains no rollout policy.
 
+mod replicas;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,7 +11,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
-use super::object::{self, label, number, pod_has_ended, pod_is_ready};
+use self::replicas::Replicas;
+pub(super) use self::replicas::ready_since;
+use super::object::{self, number};
 use super::{Cache, Half, InPlace, NotSynced, Workload, by_kind, pods};
 use crate::k8s::cache::Object;
 use crate::rollout::Role;
@@ -267,56 +271,6 @@ pub(super) fn is_observed(object: &DynamicObject) -> bool {
     }
 }
 
-/// The replicas that some pods make.
-struct Replicas {
-    present: u32,
-    terminating: u32,
-    ready_since: Vec<Timestamp>,
-}
-
-impl Replicas {
-    fn of(of: &PodsOf, pods: &[Object]) -> Self {
-        let mut replicas: BTreeMap<String, Vec<&Object>> = BTreeMap::new();
-        let is_meant = |pod: &&Object| object::is_selected(pod, &of.labels) && !pod_has_ended(pod);
-        for pod in pods.iter().filter(is_meant) {
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            let replica = of.replica.and_then(|replica| label(pod, replica));
-            let replica = replica.unwrap_or(name).to_owned();
-            replicas.entry(replica).or_default().push(pod);
-        }
-        let ends =
-            |pods: &[&Object]| { pods.iter() }.any(|pod| pod.metadata.deletion_timestamp.is_some());
-        let terminating = replicas.values().filter(|pods| ends(pods)).count() as u32;
-        let ready_since = replicas.values().filter_map(|pods| {
-            let since = pods.iter().map(|pod| ready_since(pod));
-            since.collect::<Option<Vec<_>>>()?.into_iter().max()
-        });
-        Self {
-            present: replicas.len() as u32 - terminating,
-            terminating,
-            ready_since: ready_since.collect(),
-        }
-    }
-}
-
-/// Since when a pod has been ready, if it is.
-pub(super) fn ready_since(pod: &DynamicObject) -> Option<Timestamp> {
-    if !pod_is_ready(pod) {
-        return None;
-    }
-    let conditions = pod.data.pointer("/status/conditions")?.as_array()?;
-    let ready = conditions
-        .iter()
-        .find(|condition| condition["type"] == "Ready")?;
-    let since = ready["lastTransitionTime"].as_str();
-    // One that does not say since when has been ready for long.
-    Some(
-        since
-            .and_then(|since| since.parse().ok())
-            .unwrap_or(Timestamp::UNIX_EPOCH),
-    )
-}
-
 /// The GPUs of a pod.
 fn gpus(spec: &Json) -> u32 {
     let of = |container: &Json| {
@@ -337,17 +291,10 @@ fn grace(spec: &Json) -> Duration {
     seconds.map_or(GRACE, Duration::from_secs)
 }
 
-/// The labels at `pointer`, which pods must have.
-pub(super) fn labels_at(object: &DynamicObject, pointer: &str) -> Option<BTreeMap<String, String>> {
-    let labels = object.data.pointer(pointer)?;
-    let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).ok()?;
-    (!labels.is_empty()).then_some(labels)
-}
-
 /// The pods with the selector of a Deployment or StatefulSet.
 pub(super) fn pods_by_selector(object: &DynamicObject) -> Option<PodsOf> {
     Some(PodsOf {
-        labels: labels_at(object, "/spec/selector/matchLabels")?,
+        labels: object::labels_at(object, "/spec/selector/matchLabels")?,
         replica: None,
     })
 }
@@ -387,12 +334,8 @@ impl Scaled {
         let Some(of) = found.filter(|of| of.replica.is_none()) else {
             return Vec::new();
         };
-        let is_meant = |pod: &&Object| {
-            object::is_selected(pod, &of.labels)
-                && !pod_has_ended(pod)
-                && pod.metadata.deletion_timestamp.is_none()
-        };
-        all.iter().filter(is_meant).cloned().collect()
+        let stays = |pod: &&Object| pod.metadata.deletion_timestamp.is_none();
+        of.among(all).filter(stays).cloned().collect()
     }
 
     /// One generation of an object that has both.
