@@ -4,6 +4,7 @@
 //! other. All that must survive a reconcile is in the status of the rollout. Contains no policy.
 
 mod accept;
+mod act;
 mod candidates;
 mod events;
 mod frontends;
@@ -12,6 +13,7 @@ mod look;
 mod memory;
 mod next;
 mod observe;
+mod quota;
 mod revisions;
 mod services;
 mod status;

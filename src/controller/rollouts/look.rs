@@ -5,14 +5,13 @@ use serde_json::Value as Json;
 
 use super::job::{Step, Work};
 use super::next::{self, Next};
-use super::observe::{self, Looked, Observed};
+use super::observe::{self, Looked};
 use super::revisions::Revision;
 use super::status::{self, Told};
 use super::{
     Early, Rollouts, Subject, accept, manager, memory, revisions, services, update, write,
 };
 use crate::error_chain::error_chain;
-use crate::k8s::workloads;
 use crate::k8s::{NotSynced, Object};
 use crate::managed_update::{self, Course};
 use crate::resource::rollout_status::{
@@ -20,8 +19,8 @@ use crate::resource::rollout_status::{
 };
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
-use crate::scaling::{self, Action, Progress, Seen, Sizes};
-use crate::split::{Generation, Weights};
+use crate::scaling::{self, Action, Progress, Seen};
+use crate::split::Weights;
 
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
 const NO_UNDO: &str = "UndoImpossible";
@@ -331,7 +330,14 @@ impl Rollouts {
         }
         let is_news = self.is_news(subject.key, subject.before, &status);
         let mut work = match decision.action {
-            Some(action) => self.act(subject, plan, update, observed, action, status),
+            Some(action) => self.act(
+                subject,
+                (plan.spec, plan.accepted),
+                update,
+                observed,
+                action,
+                status,
+            ),
             None => Work::step(subject, status, Step::Nothing),
         };
         work.write_status |= is_news;
@@ -347,114 +353,6 @@ impl Rollouts {
             found.map_or_else(|error| error.is_early(), |_| true)
         })
     }
-
-    /// The work that `action` is.
-    fn act(
-        &self,
-        subject: Subject,
-        plan: &Plan,
-        update: &Object,
-        observed: Observed,
-        action: Action,
-        mut status: DynamoRolloutStatus,
-    ) -> Work {
-        let clients = observed.services;
-        let told = action.clone();
-        let step = match action {
-            Action::Mark { side, role, pods } => {
-                let workers = observed.objects.of(side).get(&role);
-                let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
-                let all = cache.of(&workloads::pods_resource(), namespace);
-                let mut found = workers
-                    .map(|(kind, scaled)| scaled.pods(kind, &all.unwrap_or_default()))
-                    .unwrap_or_default();
-                found.retain(|pod| pods.iter().any(|name| name == accept::name_of(pod)));
-                Step::Mark { pods: found }
-            }
-            Action::Replace { side, role, pods } => {
-                let workers = observed.objects.of(side).get(&role);
-                let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
-                let mut leaving = half.map(|half| half.leaving.clone()).unwrap_or_default();
-                leaving.retain(|pod| pods.iter().any(|name| name == accept::name_of(pod)));
-                Step::Replace { pods: leaving }
-            }
-            Action::Split(split) => {
-                status.split = Some(memory::split(split));
-                Step::Update {
-                    before: Some(Object::clone(update)),
-                    spec: update::spec(plan.spec, plan.accepted, split),
-                    annotations: update::annotations(subject.rollout),
-                }
-            }
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
-                let objects = observed.objects.of(side).clone();
-                let empties = empties(&objects, &sizes).then(|| side.as_str().to_owned());
-                let is_told = memory::emptying(subject.before) == empties.as_deref();
-                status
-                    .memory
-                    .get_or_insert_default()
-                    .emptying
-                    .clone_from(&empties);
-                // Of a size of 0, the API server does not tell who has set it. So the status tells it first.
-                match is_told || empties.is_none() {
-                    true => Step::Scale {
-                        side,
-                        objects,
-                        sizes,
-                    },
-                    false => Step::Nothing,
-                }
-            }
-            Action::SaveSelector => {
-                let selector = clients.old.as_ref().and_then(services::selector);
-                status.previous_selector = selector.unwrap_or_default();
-                Step::Nothing
-            }
-            Action::Retarget(side) => {
-                let selector = match side {
-                    Generation::New => clients.new.as_ref().and_then(services::selector),
-                    Generation::Old => Some(subject.before.previous_selector.clone()),
-                };
-                match (clients.old, selector) {
-                    (Some(service), Some(selector)) => Step::Select { service, selector },
-                    _ => Step::Nothing,
-                }
-            }
-            // First the status says that old may go. A controller that starts anew while objects are deleted goes on.
-            Action::Retire(_) if !has_handed_over(subject.before) => Step::Nothing,
-            Action::Retire(retire) => Step::Retire {
-                retire,
-                frontends: observed.frontends,
-                workers: match accept::is_in_place(plan.accepted) {
-                    // They are those of new.
-                    true => accept::Objects::new(),
-                    false => observed.objects.old,
-                },
-            },
-        };
-        let is_done = match &told {
-            Action::SaveSelector => !status.previous_selector.is_empty(),
-            _ => !matches!(step, Step::Nothing),
-        };
-        let mut work = Work::step(subject, status, step);
-        work.action = Some(told).filter(|_| is_done);
-        work
-    }
-}
-
-/// Whether a size becomes 0.
-fn empties(objects: &accept::Objects, sizes: &Sizes) -> bool {
-    let mut emptied = sizes.iter().filter(|(_, size)| **size == 0);
-    emptied.any(|(role, _)| {
-        objects
-            .get(role)
-            .is_some_and(|(_, scaled)| scaled.part.asked > 0)
-    })
-}
-
-fn has_handed_over(before: &DynamoRolloutStatus) -> bool {
-    let memory = before.memory.as_ref();
-    memory.is_some_and(|memory| memory.handed_over)
 }
 
 /// The work for a rollout for which nothing can be done.

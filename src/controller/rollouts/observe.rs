@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::ApiResource;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::{frontends_by_name, kind};
@@ -13,6 +12,7 @@ use super::super::{Key, observer::Observer, proxies::Report};
 use super::accept::{self, Objects};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
+use super::quota::{quota_left, quotas};
 use super::services::{leads_to, service_name, services};
 use super::{memory, update};
 use crate::k8s::workloads::{RemovesFirst, Scaled, pod_is_ready};
@@ -30,8 +30,6 @@ use crate::split::{Generation, Weights};
 const WARM: Duration = Duration::from_secs(5);
 /// How a status begins to tell what keeps old's frontends, but not its workers.
 const OTHER_WAYS: &str = "these lead to the frontends of old:";
-/// The entry of a quota that limits GPUs.
-const GPU_QUOTA: &str = "requests.nvidia.com/gpu";
 
 /// What is observed of a rollout.
 pub(super) struct Observed {
@@ -380,53 +378,11 @@ fn scaler(objects: &Objects, scalers: &[(String, String, String)]) -> Option<Str
     Some(format!("HorizontalPodAutoscaler {autoscaler}"))
 }
 
-/// The GPUs that the quotas of a namespace still admit.
-fn quota_left(quotas: &[Object]) -> Option<u32> {
-    let number = |value: &Json| {
-        let text = value.as_str().and_then(|text| text.parse().ok());
-        value.as_u64().or(text)
-    };
-    let left = quotas.iter().filter_map(|quota| {
-        let status = &quota.data["status"];
-        let hard = number(&status["hard"][GPU_QUOTA])?;
-        let used = number(&status["used"][GPU_QUOTA]).unwrap_or(0);
-        Some(u32::try_from(hard.saturating_sub(used)).unwrap_or(u32::MAX))
-    });
-    left.min()
-}
-
-fn quotas() -> ApiResource {
-    kind("", "v1", "ResourceQuota", "resourcequotas")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
-
-    #[test]
-    fn the_tightest_quota_counts() {
-        let quota = |hard: Json, used: Json| {
-            object(json!({"metadata": {"name": "q"}, "status": {
-                "hard": {GPU_QUOTA: hard}, "used": {GPU_QUOTA: used},
-            }}))
-        };
-        assert_eq!(quota_left(&[]), None);
-        let quotas = [
-            quota(json!("16"), json!("9")),
-            quota(json!("8"), json!("5")),
-        ];
-        assert_eq!(quota_left(&quotas), Some(3));
-        assert_eq!(quota_left(&[quota(Json::Null, json!("5"))]), None);
-        assert_eq!(quota_left(&[quota(json!("4"), json!("5"))]), Some(0));
-    }
 
     #[test]
     fn what_has_not_been_asked_yet_is_not_known_not_to_serve() {

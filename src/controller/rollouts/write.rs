@@ -150,10 +150,7 @@ impl Writer {
             let (resource, resize) = scaled.resize(kind, *size)?;
             let name = accept::name_of(scaled.sized());
             let version = scaled.version();
-            let params = PatchParams {
-                field_manager: Some(manager.to_owned()),
-                ..PatchParams::default()
-            };
+            let params = managed_by(manager);
             let api = self.api(&key.namespace, &resource)?;
             let written = match resize {
                 Resize::Scale(size) => {
@@ -204,10 +201,7 @@ impl Writer {
             "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version},
             "spec": {"selector": wanted},
         });
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = managed_by(manager);
         let patch = Patch::Merge(&patch);
         let written = self.write(api.patch(name, &params, &patch)).await?;
         Ok(shown(&services(), &written))
@@ -258,10 +252,7 @@ impl Writer {
         let metadata = &pod.metadata;
         let kind = workloads::pods_resource();
         let api = self.api(metadata.namespace.as_deref().unwrap_or_default(), &kind)?;
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = managed_by(manager);
         // Its resourceVersion changes with its status.
         let patch = json!({
             "metadata": {"uid": metadata.uid, "annotations": workloads::mark()},
@@ -298,10 +289,7 @@ impl Writer {
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
         let api = self.api(namespace, kind)?;
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = managed_by(manager);
         let version = metadata.resource_version.as_deref().unwrap_or_default();
         let patch = scale_patch(version, 0);
         let patch = Patch::Merge(&patch);
@@ -318,10 +306,7 @@ impl Writer {
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
         let api = self.api(namespace, &workloads::graphs())?;
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = managed_by(manager);
         let mut patch = workloads::frontends_to_zero(graph);
         patch["metadata"] = json!({"resourceVersion": metadata.resource_version});
         let patch = Patch::Merge(&patch);
@@ -358,6 +343,14 @@ fn code(error: &ClientError) -> Option<u16> {
     match error {
         ClientError::Api(status) => Some(status.code),
         _ => None,
+    }
+}
+
+/// A patch in the name of `manager`.
+fn managed_by(manager: &str) -> PatchParams {
+    PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
     }
 }
 

@@ -1,0 +1,123 @@
+//! What an action needs in order to be carried out. Contains no policy.
+
+use super::job::{Step, Work};
+use super::observe::Observed;
+use super::{Rollouts, Subject, accept, memory, services, update};
+use crate::k8s::{Object, workloads};
+use crate::resource::DynamoRolloutSpec;
+use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
+use crate::scaling::{Action, Sizes};
+use crate::split::Generation;
+
+impl Rollouts {
+    /// The work that `action` is.
+    pub(super) fn act(
+        &self,
+        subject: Subject,
+        (spec, accepted): (&DynamoRolloutSpec, &AcceptedStatus),
+        update: &Object,
+        observed: Observed,
+        action: Action,
+        mut status: DynamoRolloutStatus,
+    ) -> Work {
+        let clients = observed.services;
+        let told = action.clone();
+        let step = match action {
+            Action::Mark { pods, .. } => {
+                let (kind, namespace) = (workloads::pods_resource(), &*subject.key.namespace);
+                let found = { pods.iter() }.map(|name| {
+                    self.observer
+                        .cache
+                        .one(&kind, namespace, name)
+                        .ok()
+                        .flatten()
+                });
+                Step::Mark {
+                    pods: found.flatten().collect(),
+                }
+            }
+            Action::Replace { side, role, pods } => {
+                let workers = observed.objects.of(side).get(&role);
+                let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
+                let mut leaving = half.map(|half| half.leaving.clone()).unwrap_or_default();
+                leaving.retain(|pod| pods.iter().any(|name| name == accept::name_of(pod)));
+                Step::Replace { pods: leaving }
+            }
+            Action::Split(split) => {
+                status.split = Some(memory::split(split));
+                Step::Update {
+                    before: Some(Object::clone(update)),
+                    spec: update::spec(spec, accepted, split),
+                    annotations: update::annotations(subject.rollout),
+                }
+            }
+            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+                let objects = observed.objects.of(side).clone();
+                let empties = empties(&objects, &sizes).then(|| side.as_str().to_owned());
+                let is_told = memory::emptying(subject.before) == empties.as_deref();
+                status
+                    .memory
+                    .get_or_insert_default()
+                    .emptying
+                    .clone_from(&empties);
+                // Of a size of 0, the API server does not tell who has set it. So the status tells it first.
+                match is_told || empties.is_none() {
+                    true => Step::Scale {
+                        side,
+                        objects,
+                        sizes,
+                    },
+                    false => Step::Nothing,
+                }
+            }
+            Action::SaveSelector => {
+                let selector = clients.old.as_ref().and_then(services::selector);
+                status.previous_selector = selector.unwrap_or_default();
+                Step::Nothing
+            }
+            Action::Retarget(side) => {
+                let selector = match side {
+                    Generation::New => clients.new.as_ref().and_then(services::selector),
+                    Generation::Old => Some(subject.before.previous_selector.clone()),
+                };
+                match (clients.old, selector) {
+                    (Some(service), Some(selector)) => Step::Select { service, selector },
+                    _ => Step::Nothing,
+                }
+            }
+            // First the status says that old may go. A controller that starts anew while objects are deleted goes on.
+            Action::Retire(_) if !has_handed_over(subject.before) => Step::Nothing,
+            Action::Retire(retire) => Step::Retire {
+                retire,
+                frontends: observed.frontends,
+                workers: match accept::is_in_place(accepted) {
+                    // They are those of new.
+                    true => accept::Objects::new(),
+                    false => observed.objects.old,
+                },
+            },
+        };
+        let is_done = match &told {
+            Action::SaveSelector => !status.previous_selector.is_empty(),
+            _ => !matches!(step, Step::Nothing),
+        };
+        let mut work = Work::step(subject, status, step);
+        work.action = Some(told).filter(|_| is_done);
+        work
+    }
+}
+
+/// Whether a size becomes 0.
+fn empties(objects: &accept::Objects, sizes: &Sizes) -> bool {
+    let mut emptied = sizes.iter().filter(|(_, size)| **size == 0);
+    emptied.any(|(role, _)| {
+        objects
+            .get(role)
+            .is_some_and(|(_, scaled)| scaled.part.asked > 0)
+    })
+}
+
+fn has_handed_over(before: &DynamoRolloutStatus) -> bool {
+    let memory = before.memory.as_ref();
+    memory.is_some_and(|memory| memory.handed_over)
+}
