@@ -5,8 +5,7 @@
 mod forms;
 mod in_place;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -207,14 +206,11 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     managed.stage().cluster.apply(&manifest(&json!({})));
 
     // A tool that applies what is in Git, again and again.
-    let stop = Arc::new(AtomicBool::new(false));
-    let applying = std::thread::spawn({
-        let (stop, cluster) = (Arc::clone(&stop), Cluster::around());
-        move || {
-            while !stop.load(Ordering::Relaxed) {
-                cluster.apply(&manifest(&json!({})));
-                std::thread::sleep(Duration::from_secs(3));
-            }
+    let (over, is_over) = mpsc::channel::<()>();
+    let cluster = Cluster::around();
+    let applying = std::thread::spawn(move || {
+        while is_over.recv_timeout(Duration::from_secs(3)) == Err(RecvTimeoutError::Timeout) {
+            cluster.apply(&manifest(&json!({})));
         }
     });
     let mut kills = 2;
@@ -225,7 +221,7 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
         }
     };
     let object = managed.until_with("Complete", kill).await;
-    stop.store(true, Ordering::Relaxed);
+    drop(over);
     applying.join().expect("each apply succeeds");
     assert_eq!(object["metadata"]["generation"], 1, "nothing was edited");
     println!("{}", managed.stage().cluster.kubectl(&["get", "dro"]));

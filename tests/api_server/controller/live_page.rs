@@ -2,11 +2,12 @@
 //! silent, it comes back, and it needs neither a mouse nor a large screen.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::stage::{Controller, Stage, pods, resource};
 use crate::browser::Browser;
@@ -354,14 +355,11 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
     });
     stage.pod("old-frontend-0", labels, ports).await;
     stage.pod_ready("old-frontend-0", true).await;
-    let asked = Arc::new(AtomicU32::new(0));
-    tokio::spawn({
-        let asked = Arc::clone(&asked);
-        async move {
-            while let Ok((stream, _)) = proxy.accept().await {
-                asked.fetch_add(1, Ordering::Relaxed);
-                drop(stream);
-            }
+    let (asks, mut asked) = watch::channel(0);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = proxy.accept().await {
+            asks.send_modify(|asked| *asked += 1);
+            drop(stream);
         }
     });
     let controller = stage.controller(&[]).await;
@@ -369,7 +367,7 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
         controller.page("/readyz").await == 200
     })
     .await;
-    assert_eq!(asked.load(Ordering::Relaxed), 0, "before somebody looked");
+    assert_eq!(*asked.borrow(), 0, "before somebody looked");
     let mut reader = reader(&controller).await;
     told_of(&mut reader, |told| {
         let (controller, proxy) = (&told["controller"], &told["proxies"][0]);
@@ -379,13 +377,12 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
             && proxy["silence"].is_string()
     })
     .await;
-    assert!(asked.load(Ordering::Relaxed) > 0);
+    assert!(*asked.borrow_and_update() > 0);
     drop(reader);
     eventually("nobody is asked any more", async || {
-        let before = asked.load(Ordering::Relaxed);
-        // This wait is what is tested: nobody asks meanwhile.
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        asked.load(Ordering::Relaxed) == before
+        let asking = asked.changed();
+        let next = tokio::time::timeout(Duration::from_secs(3), asking).await;
+        next.is_err()
     })
     .await;
 }

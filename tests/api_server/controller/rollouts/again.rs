@@ -1,7 +1,6 @@
 //! The manifests that `plan` makes, applied again and again from Git while a rollout scales what they describe.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use crossfade::inject::manifests;
@@ -79,17 +78,13 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
     });
     let text = format!("{}\n---\n{rollout}\n", workers());
     let namespace = managed.stage.namespace.clone();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let applying = tokio::task::spawn_blocking({
-        let is_over = Arc::clone(&is_over);
-        move || {
-            let mut said = vec![apply(&namespace, how, &text)];
-            while !is_over.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_secs(1));
-                said.push(apply(&namespace, how, &text));
-            }
-            said
+    let (over, is_over) = mpsc::channel::<()>();
+    let applying = tokio::task::spawn_blocking(move || {
+        let mut said = vec![apply(&namespace, how, &text)];
+        while is_over.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            said.push(apply(&namespace, how, &text));
         }
+        said
     });
     crate::rig::eventually("it is applied", async || {
         let api = managed.stage.api(&super::rollouts());
@@ -105,7 +100,7 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
     };
     managed.until("all new", is_moved).await;
     managed.rests_at(0, 4).await;
-    is_over.store(true, Ordering::Relaxed);
+    drop(over);
     let said = applying.await.unwrap();
     assert!(said.len() > 2, "{said:?}");
     if how.is_empty() {
