@@ -377,7 +377,8 @@ async fn the_variables_of_opentelemetry_switch_it_on_and_name_the_service() {
             "OTEL_SERVICE_NAME" => "mine",
             _ => "service.name=mine,k8s.pod.name=pod-1",
         };
-        let env = [SOON, (name, url.as_str()), (service, value)];
+        let gzip = ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip");
+        let env = [SOON, gzip, (name, url.as_str()), (service, value)];
         let proxy = Proxy::start_with_env(&["--old", &old_url], &env).await;
         proxy.chat().await.assert_is(chat_text("old"));
         let spans = collector.exchanges(n + 1).await;
@@ -414,7 +415,11 @@ async fn a_collector_gets_the_same_spans_over_http() {
     let grpc = ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
     for (n, env) in [
         vec![OVER_HTTP, ("CROSSFADE_OTLP_ENDPOINT", &base)],
-        vec![OVER_HTTP, ("CROSSFADE_OTLP_ENDPOINT", &exact)],
+        vec![
+            OVER_HTTP,
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("CROSSFADE_OTLP_ENDPOINT", &exact),
+        ],
         vec![OVER_HTTP, ("OTEL_EXPORTER_OTLP_ENDPOINT", &base)],
         vec![
             of_traces,
@@ -730,6 +735,29 @@ async fn a_collector_with_a_certificate_is_spoken_to_if_it_is_trusted() {
     }
 }
 
+#[tokio::test]
+async fn spans_are_compressed_if_the_environment_says_so() {
+    let old = Upstream::start(healthy("old")).await;
+    let old_url = old.url();
+    for protocol in ["grpc", "http/protobuf"] {
+        let collector = Upstream::listen("127.0.0.1:0", None, |_| status(503)).await;
+        let url = format!("http://{}", collector.address);
+        let args = ["--old", &old_url, "--otlp-endpoint", &url];
+        let env = [
+            SOON,
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+        ];
+        let proxy = Proxy::start_with_env(&args, &env).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        let export = collector.request(1).await;
+        let encoding = export
+            .header("grpc-encoding")
+            .or(export.header("content-encoding"));
+        assert_eq!(encoding, Some("gzip"), "{}", export.head);
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said_at_the_start() {
     let proxy = ["proxy", "--old", "127.0.0.1:9", "--listen", "127.0.0.1:0"];
@@ -776,7 +804,7 @@ fn what_is_wrong_is_said_at_the_start() {
             "http://localhost:4318/v1/traces",
             "http/protobuf",
         ),
-        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "none"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "gzip, none"),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",
             "/no/such/file",

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, Identity};
 use opentelemetry_otlp::{
-    ExporterBuildError, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
+    Compression, ExporterBuildError, SpanExporter, WithExportConfig, WithHttpConfig,
+    WithTonicConfig,
 };
 
 use self::http::Sender;
@@ -50,6 +51,9 @@ fn over_grpc(settings: &Settings, url: &str) -> Result<Built, Error> {
     if settings.endpoint.is_tls() {
         builder = builder.with_tls_config(grpc_tls(&settings.tls)?);
     }
+    if settings.gzip {
+        builder = builder.with_compression(Compression::Gzip);
+    }
     Ok(builder.build())
 }
 
@@ -69,11 +73,14 @@ fn pem(path: &std::path::Path) -> Result<Vec<u8>, Error> {
 }
 
 fn over_http(settings: &Settings, url: &str, failure: &LastFailure) -> Result<Built, Error> {
-    let builder = SpanExporter::builder()
+    let mut builder = SpanExporter::builder()
         .with_http()
         .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
         .with_endpoint(url)
         .with_timeout(settings.timeout);
+    if settings.gzip {
+        builder = builder.with_compression(Compression::Gzip);
+    }
     Ok(if settings.endpoint.is_tls() {
         let client = Sender::over_tls(settings.tls.load()?, settings.timeout, failure.clone());
         builder.with_http_client(client).build()

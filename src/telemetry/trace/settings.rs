@@ -106,6 +106,9 @@ pub struct Settings {
     /// Whom to trust, instead of the system's authorities, and what to show.
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     pub(super) tls: ClientFiles,
+    /// Whether batches are compressed.
+    #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
+    pub(super) gzip: bool,
     /// Time for a batch.
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     pub(super) timeout: Duration,
@@ -124,6 +127,7 @@ impl Settings {
             sampler: parent_based(Sampler::AlwaysOn),
             service: None,
             tls: ClientFiles::default(),
+            gzip: false,
             timeout: TIMEOUT,
             queue: QUEUE,
         }
@@ -172,13 +176,14 @@ impl Settings {
                 None => return Ok(None),
             },
         };
-        choice(&variable, &COMPRESSION, &["none"])?;
+        let compression = choice(&variable, &COMPRESSION, &["gzip", "none"])?;
         let settings = Self {
             named,
             protocol,
             sampler: sampler(&variable)?,
             service: variable("OTEL_SERVICE_NAME"),
             tls: tls(&variable)?,
+            gzip: compression == Some("gzip"),
             timeout: timeout(&variable)?,
             queue: queue(&variable)?,
             ..Self::new(endpoint)
@@ -429,7 +434,7 @@ mod tests {
     fn what_other_programs_are_told_does_not_matter_while_traces_are_off() {
         let variables = [
             (PROTOCOL[1], "http/json"),
-            (COMPRESSION[1], "gzip"),
+            (COMPRESSION[1], "zstd"),
             (LIMIT[1], "10s"),
         ];
         assert_eq!(endpoint_of(None, &variables), None);
@@ -515,7 +520,7 @@ mod tests {
                 "http://collector:4318/v1/traces",
                 "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
             ),
-            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "none"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "gzip, none"),
             (
                 "OTEL_EXPORTER_OTLP_CERTIFICATE",
                 "/no/such/file",
