@@ -1,6 +1,7 @@
 //! Observability: metrics, access lines, logs, traces.
 
 pub mod access;
+mod clock;
 pub mod latency;
 pub mod log;
 mod metrics;
