@@ -6,7 +6,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::memory::{Budget, Charge, Purpose, cost};
 
-/// Block sizes, in bytes. Blocks grow with the kept bytes, so that a small body takes a small block.
+/// Block sizes, in bytes. Blocks grow with the kept bytes, so that a small body takes a small block. The last one is as large as what
+/// is left, if that is known.
 const FIRST: usize = 1024;
 const LARGEST: usize = 64 * 1024;
 
@@ -34,7 +35,7 @@ impl Kept {
                 self.seal();
                 let grown = self.end.max(bytes.len()).next_power_of_two();
                 let rest = more.map_or(usize::MAX, |more| bytes.len().saturating_add(more));
-                let size = grown.min(rest).clamp(FIRST, LARGEST);
+                let size = grown.clamp(FIRST, LARGEST).min(rest);
                 let charged = self.charge.bytes() + cost(size);
                 if !self.charge.resize(budget, charged, Purpose::RequestBody) {
                     return false;
