@@ -67,6 +67,11 @@ async fn only_the_refusal_of_both_fields_is_proof() {
         (Script::new().json(503, "{}"), "unknown"),
         (Script::new().reset(), "unknown"),
         (Script::new().hang(), "unknown"),
+        // Nobody asked for another protocol.
+        (
+            Script::new().head(101, &[]).chunk("what follows"),
+            "unknown",
+        ),
     ] {
         servers.push((Upstream::start(server(TINY, answer)).await, state));
     }
@@ -75,7 +80,7 @@ async fn only_the_refusal_of_both_fields_is_proof() {
     let mut args = vec!["--old", &old, "--new", "127.0.0.1:9", "--split", "0"];
     args.extend(ON);
     let proxy = Proxy::start(&args).await;
-    for (state, count) in [("supported", 1.0), ("unsupported", 3.0), ("unknown", 3.0)] {
+    for (state, count) in [("supported", 1.0), ("unsupported", 3.0), ("unknown", 4.0)] {
         let labels = [("generation", "old"), ("state", state)];
         proxy.counts(CAPABILITY, &labels, count).await;
     }
