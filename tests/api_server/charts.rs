@@ -58,6 +58,13 @@ fn a_wrong_value_is_refused_by_its_name() {
         ),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("log.format=xml", "format"),
+        ("log.level=bogus", "level"),
+        ("clusterDomain=a b", "clusterDomain"),
+        ("env[0].name=A,env[0].value=30", "env/0/value"),
+        (
+            r"podLabels.app\.kubernetes\.io/name=a",
+            "app.kubernetes.io/name",
+        ),
         ("watchNamespace=A_B", "watchNamespace"),
         ("rollouts.namespaces={A_B}", "namespaces"),
         ("podMonitor.interval=often", "interval"),
@@ -69,6 +76,12 @@ fn a_wrong_value_is_refused_by_its_name() {
         let schema = "values don't meet the specifications of the schema";
         assert!(error.contains(schema) && error.contains(said), "{error}");
     }
+    let namespaces = "--set=watchNamespace=a,rollouts.enabled=true,rollouts.namespaces={a,b}";
+    let error = helm.refuses(&[&template[..], &[image, namespaces]].concat());
+    assert!(
+        error.contains("rollouts.namespaces: b is not watchNamespace"),
+        "{error}"
+    );
     let error = helm.refuses(&template);
     assert!(
         error.contains("image.repository: name the image"),
