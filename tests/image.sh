@@ -7,13 +7,16 @@
 # PROGRAM keeps its debug information; the image must not have it. Needs buildah, umoci, runc, objcopy.
 set -euo pipefail
 program=$(realpath "$1") notices=$(realpath "$2") archive=${3:+$(realpath -m "$3")}
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+self=$(realpath "${BASH_SOURCE[0]}")
+cd "$(dirname "$self")/.."
 for tool in buildah umoci runc objcopy jq; do
   if ! command -v "$tool" >/dev/null; then
     echo "error: $tool is missing; on Debian or Ubuntu: sudo apt-get install buildah umoci runc binutils jq" >&2
     exit 1
   fi
 done
+# Without root, in a user namespace of its own, in which files may belong to any user.
+[ "$(id -u)" = 0 ] || exec buildah unshare "$self" "$program" "$notices" ${archive:+"$archive"}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 store=(--root "$work/store" --runroot "$work/run" --storage-driver vfs)
@@ -60,9 +63,10 @@ size=$(stat -c %s "$root/crossfade")
 [ "$size" -lt "$(stat -c %s "$program")" ] || fail "the program has its debug information"
 
 run() { # run ARG...: in the image
-  # Without a network namespace of its own, so that it needs no rights.
+  # Without a network namespace of its own, and without /sys, which belongs to one, so that it needs no rights.
   jq '.root.readonly = true | .process.terminal = false | .process.noNewPrivileges = true
     | .process.capabilities = {} | .process.args += ($line | split(" "))
+    | .mounts |= map(select(.destination | startswith("/sys") | not))
     | .linux.namespaces |= map(select(.type != "network" and .type != "cgroup"))' \
     --arg line "$*" <"$work/bundle/config.json" >"$work/bundle/config.new"
   cp "$work/bundle/config.json" "$work/config.kept"
