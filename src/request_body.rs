@@ -53,6 +53,9 @@ pub enum Fault {
     /// The client's connection or framing broke.
     #[error("the client broke the request body off")]
     Broken,
+    /// The client reset the stream, or its connection is gone. It gets no response.
+    #[error("the client is gone")]
+    Gone,
 }
 
 impl RequestBody {
@@ -203,6 +206,11 @@ impl RequestBody {
             Kind::Whole { bytes, .. } => Some(bytes.clone()),
             Kind::Stream { shared, .. } => lock(shared).kept(),
         }
+    }
+
+    /// Keeps only what is needed to send the body again, if it has arrived.
+    pub fn shrink(&self) {
+        self.with_stream(Stream::drop_source);
     }
 
     /// Releases what is kept: the request will not be sent again.

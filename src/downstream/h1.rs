@@ -20,8 +20,8 @@ use super::limits::{Limits, should_reconnect};
 use crate::http1::RequestHead;
 use crate::lifecycle::{Phase, Watch};
 use crate::proxy::{
-    Client, OldBackend, Permit, Proxy, ProxyContext, SplitBody, Tunnel, TunnelIdle, error_answer,
-    prefetch,
+    Client, OldBackend, Permit, Proxy, ProxyContext, Rejected, SplitBody, Tunnel, TunnelIdle,
+    error_answer, prefetch,
 };
 use crate::request_body::RequestBody;
 use crate::sse::Api;
@@ -57,6 +57,16 @@ const READS_AT_ONCE: u32 = 8;
 
 /// The client went away.
 struct Gone;
+
+/// What is known of a request that is refused.
+enum Refused<'a> {
+    /// Its head could not be read.
+    Unread,
+    /// It is not routed yet.
+    Head(&'a RequestHead, Instant),
+    /// It has been routed, so its exchange writes the access line.
+    Routed,
+}
 
 /// What to do after an exchange.
 enum Next {
@@ -102,7 +112,7 @@ impl<O: OldBackend> Connection<O> {
                 Ok(None) => break,
                 Err(refusal) => {
                     let is_head = self.inbound.begins_with_head_method();
-                    Box::pin(self.refuse(refusal, is_head)).await;
+                    Box::pin(self.refuse(refusal, &Refused::Unread, is_head)).await;
                     Box::pin(linger::linger(&mut self.transport)).await;
                     break;
                 }
@@ -135,16 +145,20 @@ impl<O: OldBackend> Connection<O> {
         let keep_alive = head.keep_alive;
         let (body, permit) = match self.gather(&head).await {
             Ok(gathered) => gathered,
-            Err(Some(refusal)) => {
-                Box::pin(self.refuse(refusal, is_head)).await;
+            Err((Some(refusal), since)) => {
+                let refused = Refused::Head(&head, since);
+                Box::pin(self.refuse(refusal, &refused, is_head)).await;
                 return Ok(Next::Close);
             }
-            Err(None) => return Err(Gone),
+            Err((None, since)) => {
+                rejected(&self.client, Some(&head), since).left();
+                return Err(Gone);
+            }
         };
         let response = match self.answer(request(head, body), permit).await {
             Ok(response) => response,
             Err(Some(refusal)) => {
-                Box::pin(self.refuse(refusal, is_head)).await;
+                Box::pin(self.refuse(refusal, &Refused::Routed, is_head)).await;
                 return Ok(Next::Close);
             }
             Err(None) => return Err(Gone),
@@ -168,11 +182,12 @@ impl<O: OldBackend> Connection<O> {
     }
 
     /// The request body, and a permit if the body had to be waited for. At the limit of concurrent requests it is not
-    /// waited for, since the request will be refused.
+    /// waited for, since the request will be refused. The error has the time since which it was waited for, and is `None` if the
+    /// client went away.
     async fn gather(
         &mut self,
         head: &RequestHead,
-    ) -> Result<(RequestBody, Option<Permit>), Option<Refusal>> {
+    ) -> Result<(RequestBody, Option<Permit>), (Option<Refusal>, Instant)> {
         if let Some(body) = self.inbound.body_at_once(head) {
             return Ok((body, None));
         }
@@ -182,7 +197,9 @@ impl<O: OldBackend> Connection<O> {
         let gathering = self
             .inbound
             .body(head, &mut self.transport, &mut self.watch);
-        let body = Box::pin(gathering).await?;
+        let since = Instant::now();
+        let body = Box::pin(gathering).await;
+        let body = body.map_err(|refusal| (refusal, since))?;
         Ok((body, Some(permit)))
     }
 
@@ -287,7 +304,7 @@ impl<O: OldBackend> Connection<O> {
 
     /// Refuses an invalid or failed request; the connection is closed afterwards. The response to a HEAD request has no
     /// content (RFC 9110 §9.3.2).
-    async fn refuse(&mut self, refusal: Refusal, is_head: bool) {
+    async fn refuse(&mut self, refusal: Refusal, refused: &Refused<'_>, is_head: bool) {
         let ProxyContext {
             metrics, memory, ..
         } = &**self.proxy.context();
@@ -302,6 +319,15 @@ impl<O: OldBackend> Connection<O> {
         if refusal.cause == Some(Reject::NoMemory) {
             let headers = answer.headers_mut();
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        let client = &self.client;
+        let known = match refused {
+            Refused::Unread => Some(rejected(client, None, Instant::now())),
+            Refused::Head(head, since) => Some(rejected(client, Some(head), *since)),
+            Refused::Routed => None,
+        };
+        if let Some(known) = known {
+            known.answered_with(&mut answer, refusal.message);
         }
         let (parts, body) = answer.map(SplitBody::own).into_parts();
         self.inbound.discard();
@@ -324,6 +350,15 @@ impl<O: OldBackend> Connection<O> {
             passed: metrics.timed_out(Timeout::TunnelIdle),
         };
         tunnel.join(client, idle, ending).await;
+    }
+}
+
+fn rejected<'a>(client: &'a Client, head: Option<&'a RequestHead>, since: Instant) -> Rejected<'a> {
+    Rejected {
+        client: Some(client),
+        head: head.map(|head| (&head.method, &head.uri, &head.headers)),
+        api: Api::Other,
+        since,
     }
 }
 

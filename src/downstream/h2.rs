@@ -6,7 +6,7 @@ mod on_demand;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::h2::server::{Builder, SendResponse};
 use ::h2::{Reason, RecvStream};
@@ -18,7 +18,6 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
-use tower::BoxError;
 
 use self::connection::{Open, Seat};
 use self::on_demand::{OnDemand, Wanted, continue_response, expectation};
@@ -26,7 +25,9 @@ use super::limits::Limits;
 use crate::http1::{expectations_are_known, host_is_valid};
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::{Budget, Purpose};
-use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Paced, Proxy, SplitBody, error_answer};
+use crate::proxy::{
+    BodyLimit, Client, Cut, OldBackend, Paced, Proxy, Rejected, SplitBody, error_answer,
+};
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
@@ -197,12 +198,23 @@ async fn answer<O: OldBackend>(
                 // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream
                 // lives.
                 answer = Box::pin(proxy.handle(with_body(request, reads, limit, &memory), Some(client), None)) => answer,
-                () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
+                () = ending => {
+                    let message = "the proxy is shutting down";
+                    error_answer(Api::Other, StatusCode::SERVICE_UNAVAILABLE, message).map(SplitBody::own)
+                }
             }
         }
         Some((status, message)) => {
             proxy.context().metrics.rejected(Reject::MalformedHead);
-            refused(status, message)
+            let rejected = Rejected {
+                client: Some(&client),
+                head: Some((request.method(), request.uri(), request.headers())),
+                api: Api::Other,
+                since: Instant::now(),
+            };
+            let mut answer = error_answer(Api::Other, status, message);
+            rejected.answered_with(&mut answer, message);
+            answer.map(SplitBody::own)
         }
     };
     if is_head {
@@ -226,18 +238,15 @@ fn with_body(
     let (head, stream) = request.into_parts();
     let body = Spooled::new(stream, &head.headers, memory, Purpose::RequestBody);
     let body = body.map_err(|error| match error {
-        Broken::NoMemory => BoxError::from(Fault::NoMemory),
-        Broken::Stream(error) => error.into(),
+        Broken::NoMemory => Fault::NoMemory,
+        // RFC 9113 §5.1: a stream whose request breaks off is closed, in both directions.
+        Broken::Stream(_) => Fault::Gone,
     });
     let body = match reads {
         Some(reads) => RequestBody::stream(Paced::new(OnDemand::new(body, reads), limit)),
         None => RequestBody::stream(Paced::new(body, limit)),
     };
     Request::from_parts(head, body)
-}
-
-fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
-    error_answer(Api::Other, status, message).map(SplitBody::own)
 }
 
 /// Applies checks that HTTP/1.1 heads undergo but that HTTP/2 itself does not require (RFC 9113 §8.3.1).

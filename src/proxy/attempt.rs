@@ -144,6 +144,7 @@ impl<O: OldBackend> Retry for Attempts<O> {
             self.body.forget();
             return None;
         }
+        self.body.shrink();
         Some(Box::new(Source {
             head: KeptHead::of(&self.head),
             proxy: self.proxy,
@@ -196,6 +197,7 @@ impl<O: OldBackend> Attempts<O> {
                 Some(Fault::TooSlow) => return Err(Error::BodyTimeout),
                 Some(Fault::NoMemory) => return Err(Error::NoMemory),
                 Some(Fault::Broken) => return Err(Error::RequestBody),
+                Some(Fault::Gone) => return Err(Error::ClientGone),
                 None => {}
             }
             let cause = failure.cause;

@@ -23,6 +23,9 @@ pub enum Error {
     Loop,
     #[error("the request body could not be read")]
     RequestBody,
+    /// There is nobody to send the response to.
+    #[error("the client went away before the request body had arrived")]
+    ClientGone,
     /// No target could serve the request. The client learns which generations failed and why, but not their addresses.
     #[error("{}", .failures.for_client)]
     Upstream {
@@ -65,7 +68,7 @@ impl Error {
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Loop => StatusCode::LOOP_DETECTED,
-            Self::RequestBody => StatusCode::BAD_REQUEST,
+            Self::RequestBody | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Upstream { status, .. } => *status,
         }
     }
@@ -88,7 +91,7 @@ impl Error {
             Self::BodyTooLarge(_) => Some(Reject::BodyTooLarge),
             Self::BodyTimeout => Some(Reject::BodyTimeout),
             Self::Loop => Some(Reject::Loop),
-            Self::RequestBody | Self::Upstream { .. } => None,
+            Self::RequestBody | Self::ClientGone | Self::Upstream { .. } => None,
         }
     }
 

@@ -7,7 +7,7 @@ mod parts;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use self::comparison::Compared;
 use super::context::Permit;
@@ -107,7 +107,9 @@ impl Exchange {
         context.metrics.opened(assignment.generation);
         let has_trace = tracer.is_some() || names.may_hold(&TRACEPARENT);
         Self {
-            trace: has_trace.then(|| Some(trace_id(head)?.into())).flatten(),
+            trace: has_trace
+                .then(|| Some(trace_id(&head.headers)?.into()))
+                .flatten(),
             context,
             assignment,
             answering: assignment.generation,
@@ -375,7 +377,7 @@ impl Drop for Exchange {
         let line = access::Line {
             client: self.client.as_ref().map(|client| client.address()),
             request_id: self.request_id.text(&mut room),
-            assignment: self.assignment,
+            assignment: Some(self.assignment),
             answered: self.answered,
             method: self.method.as_str(),
             path: &self.path,
@@ -404,7 +406,8 @@ impl Drop for Exchange {
 }
 
 /// The trace id of the W3C trace context (`traceparent`: version-traceid-parentid-flags).
-fn trace_id(head: &Head) -> Option<&str> {
-    let value = head.headers.get(TRACEPARENT)?.to_str().ok()?;
-    value.split('-').nth(1).filter(|id| id.len() == 32)
+pub fn trace_id(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(TRACEPARENT)?.to_str().ok()?;
+    let id = value.split('-').nth(1)?;
+    (id.len() == 32 && id.bytes().any(|digit| digit != b'0')).then_some(id)
 }

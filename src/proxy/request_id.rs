@@ -26,17 +26,28 @@ pub const ROOM: Text = [0; Hyphenated::LENGTH];
 impl RequestId {
     /// The client's id, or a random one, which is added to `headers`. `names` are the names of its fields.
     pub fn take_or_make(headers: &mut HeaderMap, names: NameFilter) -> Self {
-        if names.may_hold(&REQUEST_ID) {
-            let mut given = headers.get_all(&REQUEST_ID).iter();
-            if let (Some(id), None) = (given.next(), given.next())
-                && let Some(id) = usable(id)
-            {
-                return Self::Given(id.into());
-            }
+        Self::given(headers, names).unwrap_or_else(|| {
+            let id = Self::made();
+            headers.insert(REQUEST_ID, id.value());
+            id
+        })
+    }
+
+    /// The client's id, if it can be used. `names` are the names of the fields of `headers`.
+    pub fn given(headers: &HeaderMap, names: NameFilter) -> Option<Self> {
+        if !names.may_hold(&REQUEST_ID) {
+            return None;
         }
-        let id = Self::Made(random_uuid(fastrand::u128(..)));
-        headers.insert(REQUEST_ID, id.value());
-        id
+        let mut given = headers.get_all(&REQUEST_ID).iter();
+        match (given.next(), given.next()) {
+            (Some(id), None) => Some(Self::Given(usable(id)?.into())),
+            _ => None,
+        }
+    }
+
+    /// A random id.
+    pub fn made() -> Self {
+        Self::Made(random_uuid(fastrand::u128(..)))
     }
 
     /// The id as text, which is written to `room` if it is a random one.

@@ -91,7 +91,11 @@ pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
     if let Some(cause) = error.reject() {
         exchange.rejected(cause);
     }
-    exchange.refused(error.status());
+    if matches!(error, Error::ClientGone) {
+        exchange.ended(End::Gone);
+    } else {
+        exchange.refused(error.status());
+    }
     // What a server did is counted already.
     exchange.excuse();
     exchange.because(error.for_log());

@@ -14,6 +14,7 @@ use super::context::Permit;
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::head::{self, Client};
+use super::rejection::Rejected;
 use super::respond::refuse;
 use super::route::Route;
 use super::{attributes, models};
@@ -53,12 +54,7 @@ impl<O: OldBackend> Proxy<O> {
             let entered = self.enter(&snapshot, &request, names, permit);
             let (guard, permit, charge) = match entered {
                 Ok(entered) => entered,
-                Err(error) => {
-                    if let Some(cause) = error.reject() {
-                        self.context.metrics.rejected(cause);
-                    }
-                    return error.answer(route.api()).map(SplitBody::own);
-                }
+                Err(error) => return self.reject(&request, client.as_deref(), route.api(), &error),
             };
             let now = Instant::now();
             // Clients do not know the guard, so they cannot hide requests this way.
@@ -147,6 +143,28 @@ impl<O: OldBackend> Proxy<O> {
                 },
             }
         }
+    }
+
+    /// Answers a request that is not admitted.
+    fn reject(
+        &self,
+        request: &Request<RequestBody>,
+        client: Option<&Client>,
+        api: Api,
+        error: &Error,
+    ) -> Response<SplitBody> {
+        if let Some(cause) = error.reject() {
+            self.context.metrics.rejected(cause);
+        }
+        let rejected = Rejected {
+            client,
+            head: Some((request.method(), request.uri(), request.headers())),
+            api,
+            since: Instant::now(),
+        };
+        let mut response = error.answer(api);
+        rejected.answered_with(&mut response, &error.to_string());
+        response.map(SplitBody::own)
     }
 
     /// Admits a request, bounds its body, and returns the guard value to add if the request is forwarded. `None` means

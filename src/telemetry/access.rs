@@ -8,9 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-
+use super::clock;
 use super::output::{self, Kind};
 use crate::continuation;
 use crate::failover::Cause;
@@ -71,7 +69,8 @@ pub struct Line<'a> {
     /// The address of the client's connection; `None` if the request did not come over one.
     pub client: Option<IpAddr>,
     pub request_id: &'a str,
-    pub assignment: Assignment,
+    /// `None` if the request was rejected before it was assigned.
+    pub assignment: Option<Assignment>,
     /// The generation that answered; `None` if the proxy did, or nobody.
     pub answered: Option<Generation>,
     pub method: &'a str,
@@ -108,23 +107,14 @@ pub fn log(line: &Line<'_>) {
         return;
     };
     LINES.with_borrow_mut(|lines| {
-        let time = now();
-        if settings.form == Form::Json {
-            line.write::<true>(&mut lines.0, &time, settings.client);
-        } else {
-            line.write::<false>(&mut lines.0, &time, settings.client);
-        }
+        clock::with_now(|time| match settings.form == Form::Json {
+            true => line.write::<true>(&mut lines.0, time, settings.client),
+            false => line.write::<false>(&mut lines.0, time, settings.client),
+        });
         if lines.0.len() >= ENOUGH {
             lines.hand_over();
         }
     });
-}
-
-/// The time as in log lines (RFC 3339, UTC, microseconds).
-fn now() -> String {
-    let mut time = String::with_capacity("2026-01-01T00:00:00.000000Z".len());
-    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    time
 }
 
 /// Queues the lines of this thread for writing. Call it periodically on each thread.
@@ -149,8 +139,13 @@ impl Line<'_> {
             fields.shown(name!("client"), client);
         }
         fields.text(name!("request_id"), self.request_id);
-        fields.word(name!("generation"), self.assignment.generation.as_str());
-        fields.word(name!("reason"), self.assignment.reason.as_str());
+        let assigned = self.assignment.map(|assignment| {
+            let Assignment { generation, reason } = assignment;
+            (generation.as_str(), reason.as_str())
+        });
+        let (generation, reason) = assigned.unwrap_or(("none", "rejected"));
+        fields.word(name!("generation"), generation);
+        fields.word(name!("reason"), reason);
         fields.word(
             name!("answered"),
             self.answered.map_or("none", Generation::as_str),
@@ -291,10 +286,10 @@ mod tests {
         let line = Line {
             client: Some([10, 0, 0, 9].into()),
             request_id: "request-7",
-            assignment: Assignment {
+            assignment: Some(Assignment {
                 generation: Generation::New,
                 reason: Reason::Sticky,
-            },
+            }),
             answered: Some(Generation::Old),
             method: "POST",
             path,

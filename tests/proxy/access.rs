@@ -108,3 +108,83 @@ async fn a_unary_answer_names_its_model_and_addresses_of_clients_can_be_left_out
     assert_eq!(line["completion_tokens"], 1, "{line}");
     assert!(line.get("client").is_none(), "{line}");
 }
+
+#[tokio::test]
+async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
+    let gate = Gate::closed();
+    let wait = gate.clone();
+    let old = Upstream::start(move |_| Script::new().wait(&wait).json(200, "{}")).await;
+    let limits = [
+        "--max-requests",
+        "1",
+        "--max-body-bytes",
+        "1000",
+        "--body-timeout",
+        "200ms",
+    ];
+    let proxy = Proxy::before(&old, &limits).await;
+    let long = "x".repeat(2000);
+    let is = |line: &Value, id: &str, status: u16, outcome: &str| {
+        assert_eq!(line["request_id"], id, "{line}");
+        assert_eq!(line["status"], status, "{line}");
+        assert_eq!(line["outcome"], outcome, "{line}");
+        assert_eq!(line["client"], "127.0.0.1", "{line}");
+        assert_eq!(
+            (&line["generation"], &line["reason"]),
+            (&"none".into(), &"rejected".into())
+        );
+        assert!(line["why"].is_string(), "{line}");
+    };
+    let response = client::post(proxy.address, CHAT, &[(REQUEST_ID, "long")], long).await;
+    assert_eq!(
+        (response.status, response.header(REQUEST_ID)),
+        (413, Some("long"))
+    );
+    let line = proxy.access_line(1).await;
+    is(&line, "long", 413, "completed");
+    assert_eq!(
+        (&line["method"], &line["path"]),
+        (&"POST".into(), &CHAT.into())
+    );
+    // Its body stalls.
+    let mut slow = Client::connect(proxy.address).await;
+    slow.send("POST /x HTTP/1.1\r\nHost: a\r\nX-Request-Id: slow\r\nContent-Length: 9\r\n\r\n1")
+        .await;
+    let response = slow.response().await;
+    assert_eq!(
+        (response.status, response.header(REQUEST_ID)),
+        (408, Some("slow"))
+    );
+    is(&proxy.access_line(2).await, "slow", 408, "completed");
+    // It leaves in the middle of its body.
+    let mut leaves = Client::connect(proxy.address).await;
+    leaves
+        .send("POST /x HTTP/1.1\r\nHost: a\r\nX-Request-Id: left\r\nContent-Length: 9\r\n\r\n1")
+        .await;
+    drop(leaves);
+    is(&proxy.access_line(3).await, "left", 0, "cancelled");
+    // Its head cannot be read.
+    let mut bad = Client::connect(proxy.address).await;
+    bad.send("nonsense\r\n\r\n").await;
+    let response = bad.response().await;
+    assert_eq!(response.status, 400);
+    let line = proxy.access_line(4).await;
+    is(
+        &line,
+        response.header(REQUEST_ID).unwrap(),
+        400,
+        "completed",
+    );
+    assert_eq!((&line["method"], &line["path"]), (&"-".into(), &"-".into()));
+    // There is no room for another one.
+    let first = tokio::spawn(client::post(proxy.address, CHAT, &[], UNARY));
+    old.request(1).await;
+    let response = client::post(proxy.address, CHAT, &[(REQUEST_ID, "over")], UNARY).await;
+    assert_eq!(
+        (response.status, response.header(REQUEST_ID)),
+        (503, Some("over"))
+    );
+    is(&proxy.access_line(5).await, "over", 503, "failed");
+    gate.open();
+    first.await.unwrap();
+}

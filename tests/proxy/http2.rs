@@ -908,6 +908,15 @@ async fn a_request_that_its_client_resets_is_never_taken_for_whole() {
                 assert_ne!(old.last().connection, request.connection, "{code}");
             }
         }
+        proxy.outcomes("cancelled", 2).await;
+        // The same if its connection breaks.
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, 0, "POST", CHAT).await;
+        frames.send(DATA, 0, 1, &STREAMING.as_bytes()[..20]).await;
+        let request = old.request(5).await;
+        eventually("half a body", async || request.body_length() == 20).await;
+        drop(frames);
+        proxy.outcomes("cancelled", 3).await;
     }
 }
 

@@ -14,7 +14,7 @@ use opentelemetry_semantic_conventions::attribute;
 
 use super::context;
 use crate::failover::Cause;
-use crate::split::{Generation, Reason};
+use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
 use crate::telemetry::access::Line;
 
@@ -114,8 +114,6 @@ impl Span {
         let mut attributes = vec![
             KeyValue::new(attribute::HTTP_REQUEST_METHOD, method(line.method)),
             KeyValue::new(attribute::HTTP_RESPONSE_BODY_SIZE, integer(line.bytes)),
-            KeyValue::new("crossfade.generation", line.assignment.generation.as_str()),
-            KeyValue::new("crossfade.reason", line.assignment.reason.as_str()),
             KeyValue::new(
                 "crossfade.answered",
                 line.answered.map_or("none", Generation::as_str),
@@ -125,6 +123,10 @@ impl Span {
             KeyValue::new("crossfade.outcome", line.outcome.as_str()),
             KeyValue::new("crossfade.events", integer(line.events)),
         ];
+        if let Some(Assignment { generation, reason }) = line.assignment {
+            attributes.push(KeyValue::new("crossfade.generation", generation.as_str()));
+            attributes.push(KeyValue::new("crossfade.reason", reason.as_str()));
+        }
         let mut also = |name, value: Option<Value>| {
             attributes.extend(value.map(|value| KeyValue::new(name, value)));
         };
@@ -191,7 +193,10 @@ impl Span {
             method(line.method),
         )];
         // A request for both generations' models belongs to both.
-        if line.assignment.reason != Reason::Models {
+        let is_of_both = line
+            .assignment
+            .is_some_and(|assignment| assignment.reason == Reason::Models);
+        if !is_of_both {
             let generation = attempt.generation.as_str();
             attributes.push(KeyValue::new("crossfade.generation", generation));
         }
@@ -337,10 +342,10 @@ mod tests {
             request_id: "request-7",
             model: Some("tiny"),
             endpoint: None,
-            assignment: Assignment {
+            assignment: Some(Assignment {
                 generation: Generation::New,
                 reason: Reason::Weighted,
-            },
+            }),
             answered: Some(Generation::Old),
             method,
             path,

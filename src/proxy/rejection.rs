@@ -1,0 +1,85 @@
+//! What becomes of a request that the proxy rejects before it assigns it to a generation: it gets a request id and an access
+//! line like any other.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response, Uri};
+
+use super::exchange::trace_id;
+use super::head::Client;
+use super::request_id::{REQUEST_ID, ROOM, RequestId};
+use crate::http1::NameFilter;
+use crate::sse::{Api, Outcome, Usage};
+use crate::telemetry::access;
+
+/// How an access line shows the method and the path of a request whose head could not be read.
+const UNKNOWN: &str = "-";
+
+/// What is known of a request that is rejected.
+pub struct Rejected<'a> {
+    pub client: Option<&'a Client>,
+    /// Its method, target, and fields; `None` if its head could not be read.
+    pub head: Option<(&'a Method, &'a Uri, &'a HeaderMap)>,
+    pub api: Api,
+    pub since: Instant,
+}
+
+impl Rejected<'_> {
+    /// Adds the request's id to the response, and writes the access line. `why` is in this program's words.
+    pub fn answered_with(&self, response: &mut Response<Bytes>, why: &str) {
+        let id = self.request_id();
+        response.headers_mut().insert(REQUEST_ID, id.value());
+        let status = response.status();
+        let outcome = match status.is_server_error() {
+            true => Outcome::Failed,
+            false => Outcome::Completed,
+        };
+        let bytes = response.body().len() as u64;
+        self.log(&id, Some(status.as_u16()), outcome, bytes, why);
+    }
+
+    /// Writes the access line of a request whose client left before there was a response.
+    pub fn left(&self) {
+        let why = "the client went away before the request body had arrived";
+        self.log(&self.request_id(), None, Outcome::Cancelled, 0, why);
+    }
+
+    fn request_id(&self) -> RequestId {
+        let given = self
+            .head
+            .and_then(|(_, _, headers)| RequestId::given(headers, NameFilter::of(headers)));
+        given.unwrap_or_else(RequestId::made)
+    }
+
+    fn log(&self, id: &RequestId, status: Option<u16>, outcome: Outcome, bytes: u64, why: &str) {
+        let (method, path, headers) = match self.head {
+            Some((method, uri, headers)) => (method.as_str(), uri.path(), Some(headers)),
+            None => (UNKNOWN, UNKNOWN, None),
+        };
+        access::log(&access::Line {
+            client: self.client.map(Client::address),
+            request_id: id.text(&mut { ROOM }),
+            assignment: None,
+            answered: None,
+            method,
+            path,
+            class: self.api,
+            model: None,
+            endpoint: None,
+            status,
+            attempts: 0,
+            cause: None,
+            outcome,
+            continued: 0,
+            not_continued: None,
+            first_event: None,
+            duration: self.since.elapsed(),
+            events: 0,
+            bytes,
+            usage: Usage::default(),
+            why: Some(why),
+            trace: headers.and_then(trace_id),
+        });
+    }
+}
