@@ -13,7 +13,7 @@ use self::comparison::Compared;
 use super::context::Permit;
 use super::gap_sample::GapSample;
 use super::head::Client;
-use super::request_id::{ROOM, RequestId};
+use super::request_id::RequestId;
 use crate::continuation;
 use crate::failover::Cause;
 use crate::http1::NameFilter;
@@ -373,10 +373,9 @@ impl Drop for Exchange {
             }
             None => metrics.delivered(self.answering, events, bytes, self.usage),
         }
-        let mut room = ROOM;
         let line = access::Line {
             client: self.client.as_ref().map(|client| client.address()),
-            request_id: self.request_id.text(&mut room),
+            request_id: self.request_id.text(),
             assignment: Some(self.assignment),
             answered: self.answered,
             method: self.method.as_str(),

@@ -11,6 +11,7 @@ use http::header::{
 use http::{HeaderMap, Request, Version};
 
 use crate::http1::{NameFilter, list_members};
+use crate::telemetry::access;
 use crate::upstream::{Added, Head, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -32,10 +33,11 @@ impl Client {
     #[must_use]
     pub fn new(address: IpAddr, tls: bool) -> Self {
         let address = address.to_canonical();
+        let mut text = Vec::new();
+        access::write_address(&mut text, address);
         Self {
             address,
-            address_value: HeaderValue::try_from(text(address))
-                .expect("an address is a valid header value"),
+            address_value: HeaderValue::try_from(text).expect("an address is a valid header value"),
             tls,
         }
     }
@@ -49,21 +51,6 @@ impl Client {
     fn proto(&self) -> &'static str {
         if self.tls { "https" } else { "http" }
     }
-}
-
-/// An address as text. Formats IPv4, by far the most common, without the cost of `Display`.
-fn text(address: IpAddr) -> String {
-    let IpAddr::V4(address) = address else {
-        return address.to_string();
-    };
-    let mut text = String::with_capacity("255.255.255.255".len());
-    for (at, octet) in address.octets().into_iter().enumerate() {
-        if at > 0 {
-            text.push('.');
-        }
-        text.push_str(itoa::Buffer::new().format(octet));
-    }
-    text
 }
 
 /// The approximate memory that a head takes, in bytes: its text and a map entry for each field.

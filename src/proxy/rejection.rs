@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Response, Uri};
 
 use super::exchange::trace_id;
 use super::head::Client;
-use super::request_id::{REQUEST_ID, ROOM, RequestId};
+use super::request_id::{REQUEST_ID, RequestId};
 use crate::http1::NameFilter;
 use crate::sse::{Api, Outcome, Usage};
 use crate::telemetry::access;
@@ -59,7 +59,7 @@ impl Rejected<'_> {
         };
         access::log(&access::Line {
             client: self.client.map(Client::address),
-            request_id: id.text(&mut { ROOM }),
+            request_id: id.text(),
             assignment: None,
             answered: None,
             method,

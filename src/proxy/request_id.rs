@@ -1,7 +1,6 @@
 //! The id that identifies a request in the logs of its client, of crossfade and of the model server: `x-request-id`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use crate::http1::NameFilter;
@@ -12,16 +11,12 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id that is taken from a client, in bytes. Each open request keeps its id.
 const LONGEST: usize = 128;
 
-/// The id of a request, as each open exchange keeps it: a random one without an allocation.
+/// The id of a request, as each open exchange keeps it: the text of a random one without an allocation.
 #[derive(Debug)]
 pub enum RequestId {
     Given(Box<str>),
-    Made(Uuid),
+    Made([u8; Hyphenated::LENGTH]),
 }
-
-/// Room for the text of a random id.
-pub type Text = [u8; Hyphenated::LENGTH];
-pub const ROOM: Text = [0; Hyphenated::LENGTH];
 
 impl RequestId {
     /// The client's id, or a random one, which is added to `headers`. `names` are the names of its fields.
@@ -47,19 +42,26 @@ impl RequestId {
 
     /// A random id.
     pub fn made() -> Self {
-        Self::Made(random_uuid(fastrand::u128(..)))
+        Self::from_random(fastrand::u128(..))
     }
 
-    /// The id as text, which is written to `room` if it is a random one.
-    pub fn text<'a>(&'a self, room: &'a mut Text) -> &'a str {
+    /// A UUID of version 4 from random bits. They come from the thread's own generator, which costs no system call per request.
+    fn from_random(random: u128) -> Self {
+        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+        let mut text = [0; Hyphenated::LENGTH];
+        id.hyphenated().encode_lower(&mut text);
+        Self::Made(text)
+    }
+
+    pub fn text(&self) -> &str {
         match self {
             Self::Given(id) => id,
-            Self::Made(id) => id.hyphenated().encode_lower(room),
+            Self::Made(text) => str::from_utf8(text).expect("hexadecimal digits and hyphens"),
         }
     }
 
     pub fn value(&self) -> HeaderValue {
-        HeaderValue::from_str(self.text(&mut { ROOM })).expect("graphic characters")
+        HeaderValue::from_str(self.text()).expect("graphic characters")
     }
 }
 
@@ -68,11 +70,6 @@ fn usable(id: &HeaderValue) -> Option<&str> {
     let is_usable =
         (1..=LONGEST).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
     is_usable.then(|| id.to_str().ok()).flatten()
-}
-
-/// A UUID of version 4 from random bits. They come from the thread's own generator, which costs no system call per request.
-fn random_uuid(random: u128) -> Uuid {
-    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
 }
 
 #[cfg(test)]
@@ -88,7 +85,7 @@ mod tests {
         let id = RequestId::take_or_make(&mut headers, names);
         let sent = headers.get_all(REQUEST_ID).iter();
         let sent = sent.map(|value| value.to_str().unwrap().to_owned());
-        (id.text(&mut { ROOM }).to_owned(), sent.collect())
+        (id.text().to_owned(), sent.collect())
     }
 
     #[test]
@@ -122,7 +119,7 @@ mod tests {
                 "01234567-89ab-4def-8123-456789abcdef",
             ),
         ] {
-            assert_eq!(RequestId::Made(random_uuid(random)).value(), id);
+            assert_eq!(RequestId::from_random(random).value(), id);
         }
     }
 }

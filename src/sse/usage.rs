@@ -53,9 +53,8 @@ const LONGEST_MODEL: usize = 256;
 /// counts, which all families write ahead of anything nested. Generated text cannot match: its quotes are escaped.
 #[must_use]
 pub fn model(data: &[u8]) -> Option<Box<str>> {
-    const KEY: &[u8] = b"\"model\"";
-    let name = memmem::find_iter(data, KEY).find_map(|at| {
-        let value = data[at + KEY.len()..].trim_ascii_start();
+    let name = MODEL_KEY.find_iter(data).find_map(|at| {
+        let value = data[at + MODEL_KEY.needle().len()..].trim_ascii_start();
         let value = value.strip_prefix(b":")?.trim_ascii_start();
         let end = memchr::memchr(b'"', value.strip_prefix(b"\"")?)? + 2;
         // A name with an escaped quote is none that a server has.
@@ -63,6 +62,9 @@ pub fn model(data: &[u8]) -> Option<Box<str>> {
     })?;
     (1..=LONGEST_MODEL).contains(&name.len()).then_some(name)
 }
+
+static MODEL_KEY: LazyLock<memmem::Finder<'_>> =
+    LazyLock::new(|| memmem::Finder::new(b"\"model\""));
 
 /// Data with token counts contains this.
 pub(super) static USAGE_KEY: LazyLock<memmem::Finder<'_>> =
