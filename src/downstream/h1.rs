@@ -105,7 +105,7 @@ impl<O: OldBackend> Connection<O> {
         loop {
             let head = match self
                 .inbound
-                .head(&mut self.transport, &mut self.watch)
+                .head(self.proxy.context(), &mut self.transport, &mut self.watch)
                 .await
             {
                 Ok(Some(head)) => head,
@@ -194,6 +194,7 @@ impl<O: OldBackend> Connection<O> {
         let Ok(permit) = self.proxy.context().admit() else {
             return Ok((self.inbound.unread_body(head), None));
         };
+        let _arriving = self.proxy.context().arrives(true);
         let gathering = self
             .inbound
             .body(head, &mut self.transport, &mut self.watch);

@@ -125,6 +125,16 @@ impl ProxyContext {
         Err(Error::TooManyRequests)
     }
 
+    /// Notes a request that has arrived in part and is waited for, until the result is dropped: the request is not assigned yet,
+    /// so nothing else reports it. `is_use` says whether it is known to be one that a client may depend on.
+    pub fn arrives(self: &Arc<Self>, is_use: bool) -> Arriving {
+        self.metrics.arrives();
+        Arriving {
+            context: Arc::clone(self),
+            is_use,
+        }
+    }
+
     pub(super) fn may_retry(&self, snapshot: &Snapshot) -> bool {
         let percent = snapshot.plan.failover.retry_budget_percent;
         let allowed = self
@@ -134,6 +144,21 @@ impl ProxyContext {
             self.metrics.retries_refused.inc();
         }
         allowed
+    }
+}
+
+/// A request that has arrived in part.
+pub struct Arriving {
+    context: Arc<ProxyContext>,
+    is_use: bool,
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        if self.is_use {
+            self.context.metrics.used(Instant::now());
+        }
+        self.context.metrics.arrived();
     }
 }
 

@@ -68,7 +68,8 @@ impl<O: OldBackend> Proxy<O> {
                 let affinity = &snapshot.plan.affinity;
                 key = attributes::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
-                    key = Box::pin(self.body_key(&snapshot, &mut request)).await;
+                    let is_use = !is_question;
+                    key = Box::pin(self.body_key(&snapshot, &mut request, is_use)).await;
                     // Time spent waiting for the client's body does not count against the first attempt.
                     started = Instant::now();
                 }
@@ -216,7 +217,9 @@ impl<O: OldBackend> Proxy<O> {
         &self,
         snapshot: &Snapshot,
         request: &mut Request<RequestBody>,
+        is_use: bool,
     ) -> Option<Key> {
+        let _arriving = is_use.then(|| self.context.arrives(true));
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
         // What follows the part that was read is limited, and may be kept, like any other body.

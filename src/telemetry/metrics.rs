@@ -4,7 +4,7 @@ mod names;
 mod page;
 mod reading;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,8 @@ pub struct Metrics {
     pub answered: Window,
     /// The second after the last request that a client may depend on; 0 if there was none.
     used_until: AtomicU64,
+    /// Requests that have arrived in part.
+    arriving: AtomicUsize,
     windows: Windows,
     requests: IntCounterVec,
     /// Resolved at first use: most combinations never occur.
@@ -181,9 +183,23 @@ impl Metrics {
         }
     }
 
-    /// How long no client has sent a request that it may depend on: at least so long, at most a second longer.
+    /// Notes a request that begins to arrive. Call [`Self::arrived`] once for it.
+    pub fn arrives(&self) {
+        self.arriving.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a request has arrived, or will not.
+    pub fn arrived(&self) {
+        self.arriving.fetch_sub(1, Ordering::Release);
+    }
+
+    /// How long no client has sent a request that it may depend on, or a part of any request: at least so long, at most a second
+    /// longer.
     #[must_use]
     pub fn quiet_for(&self, now: Instant) -> Duration {
+        if self.arriving.load(Ordering::Acquire) > 0 {
+            return Duration::ZERO;
+        }
         let used_until = Duration::from_secs(self.used_until.load(Ordering::Relaxed));
         let running = now.saturating_duration_since(self.started);
         running.saturating_sub(used_until)

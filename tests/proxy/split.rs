@@ -314,6 +314,75 @@ async fn how_long_no_client_came_is_told_and_health_checks_do_not_count() {
     }
 }
 
+/// What `crossfade status` reports about a proxy.
+fn state(proxy: &Proxy) -> serde_json::Value {
+    let address = proxy.admin.to_string();
+    let output = crate::rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
+    let state: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    state["total"].clone()
+}
+
+fn quiet(proxy: &Proxy) -> f64 {
+    state(proxy)["quietSeconds"].as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_that_is_still_being_sent_is_a_client_and_follows_the_plan_of_its_end() {
+    let (old, new) = pair().await;
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 1, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let body = r#"{"stream": true}"#;
+    let length = body.len();
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+    let mut slow = Client::connect(proxy.address).await;
+    slow.send(format!("{head}{}", &body[..10])).await;
+    eventually("it is noticed", async || quiet(&proxy) == 0.0).await;
+    plan.replace(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    eventually("old drains", async || {
+        state(&proxy)["plan"]["oldDrains"] == true
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let now = state(&proxy);
+    assert_eq!(now["quietSeconds"], 0.0, "{now}");
+    assert_eq!(now["old"]["openStreams"], 0, "{now}");
+    slow.send(&body[10..]).await;
+    assert_eq!(slow.response().await.generation(), "new");
+    eventually("nobody sends", async || quiet(&proxy) > 1.5).await;
+
+    // It waits in the middle of its head.
+    slow.send(&head[..30]).await;
+    eventually("a head is noticed", async || quiet(&proxy) == 0.0).await;
+    slow.send(format!("{}{body}", &head[30..])).await;
+    assert_eq!(slow.response().await.generation(), "new");
+    eventually("nobody sends any more", async || quiet(&proxy) > 1.5).await;
+
+    let mut gone = Client::connect(proxy.address).await;
+    gone.send(format!("{head}{}", &body[..10])).await;
+    eventually("another one is noticed", async || quiet(&proxy) == 0.0).await;
+    drop(gone);
+    eventually("it is gone", async || quiet(&proxy) > 1.5).await;
+}
+
+#[tokio::test]
+async fn a_request_whose_session_is_still_to_come_is_a_client() {
+    let (old, new) = pair().await;
+    let lines = "affinity: {bodyFields: [user]}\noldDraining: true";
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, lines));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+    let mut slow = Client::connect(proxy.address).await;
+    slow.send(format!("{head}9\r\n{{\"user\": \r\n")).await;
+    eventually("it is noticed", async || quiet(&proxy) == 0.0).await;
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let now = state(&proxy);
+    assert_eq!(now["quietSeconds"], 0.0, "{now}");
+    assert_eq!(now["new"]["openStreams"], 0, "{now}");
+    slow.send("4\r\n\"a\"}\r\n0\r\n\r\n").await;
+    assert_eq!(slow.response().await.generation(), "new");
+    eventually("nobody sends", async || quiet(&proxy) > 1.5).await;
+}
+
 #[tokio::test]
 async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
     let (old, new) = pair().await;

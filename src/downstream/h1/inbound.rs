@@ -18,7 +18,7 @@ use crate::downstream::limits::Limits;
 use crate::http1::{self, RequestHead};
 use crate::lifecycle::{Phase, Watch};
 use crate::memory::{Budget, FREE};
-use crate::proxy::BodyLimit;
+use crate::proxy::{BodyLimit, ProxyContext};
 use crate::telemetry::Reject;
 use crate::transport::write_timeout::WriteTimeout;
 use ahead::Ahead;
@@ -72,6 +72,7 @@ impl Inbound {
     /// Reads the next head. `None` means to close the connection without a response.
     pub async fn head(
         &mut self,
+        context: &Arc<ProxyContext>,
         transport: &mut WriteTimeout,
         watch: &mut Watch,
     ) -> Result<Option<RequestHead>, Refusal> {
@@ -83,6 +84,7 @@ impl Inbound {
             self.head_timeout
         };
         let mut deadline = Instant::now() + patience;
+        let mut arriving = None;
         std::future::poll_fn(|cx| {
             loop {
                 if !self.read.bytes.is_empty() {
@@ -90,6 +92,7 @@ impl Inbound {
                         Ok(None) => {}
                         other => return Poll::Ready(other),
                     }
+                    arriving.get_or_insert_with(|| context.arrives(false));
                     if !self.read.detach_head() {
                         return Poll::Ready(Err(NO_MEMORY));
                     }

@@ -1,6 +1,6 @@
 //! Names, help texts and buckets of all metrics. Each is created and registered here, once.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
@@ -180,6 +180,7 @@ impl Default for Metrics {
             window: Window::default(),
             answered: Window::default(),
             used_until: AtomicU64::new(0),
+            arriving: AtomicUsize::default(),
             windows: Windows::new(started),
             requests: by_generation.counters(
                 "crossfade_requests_total",
