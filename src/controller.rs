@@ -12,6 +12,7 @@
 //!
 //! This module observes, applies and reports. It contains no policy: [`crate::rollout`] makes the decisions.
 
+mod admission;
 mod apply;
 mod backoff;
 mod comparisons;
@@ -31,6 +32,7 @@ mod outcome;
 mod pages;
 mod parsed;
 mod poller;
+mod proof;
 mod proxies;
 mod queue;
 mod reconcile;
@@ -44,6 +46,7 @@ mod work_loop;
 mod worker_load;
 
 pub use self::{
+    admission::MostUpdates,
     metrics::{Described, Metrics},
     pages::{Pages, serve},
     settings::{ControllerSettings, ProxyPods},

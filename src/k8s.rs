@@ -13,7 +13,10 @@ mod watch;
 pub mod workloads;
 
 pub use access::may_read_all_namespaces;
-pub use cache::{Cache, Changed, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER, Scope};
+pub use cache::{
+    BothClocks, Cache, Changed, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER, Scope,
+    trimmed_update,
+};
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
 pub use lease::{Leading, Lease};

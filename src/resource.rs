@@ -59,7 +59,7 @@ pub use self::{
     },
     target::{Host, Target, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},
-    update::{ReportedStatus, Update, is_lifted},
+    update::{ReportedStatus, UPDATE_MANAGER, Update, is_lifted},
     weights::WeightsSpec,
     yaml::MAX_BYTES,
 };

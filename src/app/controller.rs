@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::Error;
 use super::shutdown::Signals;
-use crate::controller::{Controller, ControllerSettings, Metrics, ProxyPods, serve};
+use crate::controller::{Controller, ControllerSettings, Metrics, MostUpdates, ProxyPods, serve};
 use crate::k8s::{Connection, Lease, Reporter, Scope, may_read_all_namespaces};
 use crate::pages::Hosts;
 
@@ -48,6 +48,7 @@ pub struct Config {
     pub any_target: bool,
     pub assume_isolated: bool,
     pub quiet_period: Duration,
+    pub most_updates: MostUpdates,
     pub resolve: HashMap<String, SocketAddr>,
 }
 
@@ -137,6 +138,7 @@ fn settings(config: &Config, namespace: &str) -> ControllerSettings {
         any_target: config.any_target,
         assume_isolated: config.assume_isolated,
         quiet_period: config.quiet_period,
+        most_updates: config.most_updates,
         resolve: config.resolve.clone(),
     }
 }

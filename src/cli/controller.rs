@@ -8,9 +8,9 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::LogFormat;
-use super::parse::{address, domain, host_name, lease, seconds_or_none};
+use super::parse::{address, count, domain, host_name, lease, seconds_or_none};
 use crate::app::controller::{Config, Namespaces};
-use crate::controller::ProxyPods;
+use crate::controller::{MostUpdates, ProxyPods};
 use crate::pages::Hosts;
 use crate::telemetry::log::Level;
 
@@ -83,6 +83,12 @@ pub struct ControllerArgs {
     /// Time without client requests to old's frontends before old can be deleted
     #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "10", value_name = "DURATION", value_parser = seconds_or_none)]
     quiet_period: Duration,
+    /// Number of updates that are followed in one namespace, the oldest first; likewise of rollouts
+    #[arg(long, env = "CROSSFADE_MAX_UPDATES_PER_NAMESPACE", default_value_t = 500, value_name = "COUNT", value_parser = count)]
+    max_updates_per_namespace: usize,
+    /// Number of updates that are followed in all namespaces together, the oldest first; likewise of rollouts
+    #[arg(long, env = "CROSSFADE_MAX_UPDATES", default_value_t = 2000, value_name = "COUNT", value_parser = count)]
+    max_updates: usize,
     /// The cluster domain
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
     cluster_domain: String,
@@ -144,6 +150,10 @@ impl ControllerArgs {
             any_target: self.allow_any_target,
             assume_isolated: self.assume_isolated_namespace,
             quiet_period: self.quiet_period,
+            most_updates: MostUpdates {
+                per_namespace: self.max_updates_per_namespace,
+                in_all: self.max_updates,
+            },
             resolve: self.resolve.into_iter().collect(),
         }
     }

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use super::parsed::MANAGER;
 use super::{Key, Metrics};
 use crate::k8s::workloads::ScalingError;
-use crate::k8s::{Connection, Leading, Object};
+use crate::k8s::{Connection, Leading, Object, trimmed_update};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
 use crate::rollout::{Action, DesiredSplit};
 
@@ -137,7 +137,7 @@ impl Writer {
     ) -> Result<Object, Error> {
         self.metrics.writes.inc();
         match tokio::time::timeout(self.patience, writing).await {
-            Ok(Ok(object)) => Ok(Arc::new(object)),
+            Ok(Ok(object)) => Ok(Arc::new(trimmed_update(object))),
             Ok(Err(ClientError::Api(status))) if status.code == 409 => Err(Error::Changed),
             Ok(Err(error)) => Err(Error::Refused(error.into())),
             Err(_) => Err(Error::Late),

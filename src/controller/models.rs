@@ -29,6 +29,8 @@ const MISSED: u32 = 2;
 /// Maximum number of models checked per frontend, in the order of their names, and the maximum length of a name, in bytes.
 const MAX_MODELS: usize = 512;
 pub(super) const MAX_ID: usize = 512;
+/// Maximum number of Dynamo namespaces kept per frontend, in the order of their names.
+const MAX_NAMESPACES: usize = 32;
 /// Concurrent probes per frontend, and how much of a response is read, in bytes.
 const TRIALS: usize = 2;
 const MAX_TRIAL: usize = 64 * 1024;
@@ -44,6 +46,8 @@ pub(super) struct Served {
     pub left_out: usize,
     /// The workers that it reports.
     pub registered: Registered,
+    /// The Dynamo namespaces of these workers.
+    pub namespaces: BTreeSet<String>,
     /// Whether its responses come through a crossfade.
     pub is_proxied: bool,
     /// Why it could not be polled.
@@ -101,6 +105,7 @@ impl Served {
             && self.is_trying == other.is_trying
             && self.left_out == other.left_out
             && self.registered == other.registered
+            && self.namespaces == other.namespaces
             && self.is_proxied == other.is_proxied
             && self.models == other.models
     }
@@ -205,7 +210,12 @@ async fn served(
         let path = format!("/v1/models/{}/ready", in_path(&model));
         let answer = ask(&path, MAX_LIST).await?;
         let status = answer.status;
-        pages.push(registered(status, &answer.body));
+        let page = Page::read(status, &answer.body);
+        pages.push(page.registered());
+        served.namespaces.extend(page.with_workers());
+        while served.namespaces.len() > MAX_NAMESPACES {
+            served.namespaces.pop_last();
+        }
         match status {
             StatusCode::OK => _ = served.models.insert(model),
             // A frontend of an older version, without this page.
@@ -314,39 +324,60 @@ async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
     answers
 }
 
-/// The workers of a model by its page, summed over all Dynamo namespaces.
-fn registered(status: StatusCode, page: &[u8]) -> Registered {
-    #[derive(Default, Deserialize)]
-    struct Page {
-        #[serde(default)]
-        namespaces: BTreeMap<String, Namespace>,
+/// The page of a model.
+#[derive(Default, Deserialize)]
+struct Page {
+    /// By name of the Dynamo namespace.
+    #[serde(default)]
+    namespaces: BTreeMap<String, Namespace>,
+}
+
+#[derive(Deserialize)]
+struct Namespace {
+    #[serde(default)]
+    worker_types: BTreeMap<String, WorkerType>,
+}
+
+#[derive(Deserialize)]
+struct WorkerType {
+    workers: u32,
+}
+
+impl Page {
+    /// The page; empty if it reports no workers.
+    fn read(status: StatusCode, page: &[u8]) -> Self {
+        // A frontend that is not ready reports its namespaces, too.
+        let is_told = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
+        match is_told {
+            true => serde_json::from_slice(page).unwrap_or_default(),
+            false => Self::default(),
+        }
     }
-    #[derive(Deserialize)]
-    struct Namespace {
-        #[serde(default)]
-        worker_types: BTreeMap<String, Type>,
+
+    /// The workers, summed over all Dynamo namespaces.
+    fn registered(&self) -> Registered {
+        let types = self.namespaces.values();
+        let types = types.flat_map(|namespace| &namespace.worker_types);
+        let mut found = Registered::default();
+        for (name, WorkerType { workers }) in types {
+            let count = match name.as_str() {
+                "prefill" => &mut found.prefill,
+                _ => &mut found.others,
+            };
+            *count = Some(count.unwrap_or(0).saturating_add(*workers));
+        }
+        found
     }
-    #[derive(Deserialize)]
-    struct Type {
-        workers: u32,
+
+    /// The Dynamo namespaces that have workers.
+    fn with_workers(self) -> impl Iterator<Item = String> {
+        let namespaces = self.namespaces.into_iter();
+        namespaces.filter_map(|(name, namespace)| {
+            let mut types = namespace.worker_types.values();
+            let has_workers = types.any(|of_type| of_type.workers > 0);
+            (has_workers && name.len() <= MAX_ID).then_some(name)
+        })
     }
-    // A frontend that is not ready reports its namespaces, too.
-    let is_told = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
-    let page: Page = match is_told {
-        true => serde_json::from_slice(page).unwrap_or_default(),
-        false => Page::default(),
-    };
-    let types = page.namespaces.values();
-    let types = types.flat_map(|namespace| &namespace.worker_types);
-    let mut found = Registered::default();
-    for (name, Type { workers }) in types {
-        let count = match name.as_str() {
-            "prefill" => &mut found.prefill,
-            _ => &mut found.others,
-        };
-        *count = Some(count.unwrap_or(0).saturating_add(*workers));
-    }
-    found
 }
 
 /// The workers of all models. A worker that serves several models is counted once for each, so the sum is never too low.
@@ -483,7 +514,7 @@ mod tests {
         let page = |types: serde_json::Value| {
             let page =
                 json!({"model": "m", "ready": true, "namespaces": {"a": {"worker_types": types}}});
-            registered(StatusCode::OK, page.to_string().as_bytes())
+            Page::read(StatusCode::OK, page.to_string().as_bytes()).registered()
         };
         let of = |prefill, others| Registered { prefill, others };
         let whole = page(json!({"aggregated": {"workers": 2, "needs": []}}));
@@ -492,12 +523,20 @@ mod tests {
         assert_eq!(halves, of(Some(3), Some(1)));
         let none = page(json!({}));
         for silent in [&b"{}"[..], b"", b"[", br#"{"namespaces": 7}"#] {
-            assert_eq!(registered(StatusCode::OK, silent), none);
+            assert_eq!(Page::read(StatusCode::OK, silent).registered(), none);
         }
-        assert_eq!(registered(StatusCode::NOT_FOUND, b"{}"), none);
+        assert_eq!(Page::read(StatusCode::NOT_FOUND, b"{}").registered(), none);
         assert_eq!(in_all(&[whole, halves]), of(Some(3), Some(3)));
         assert_eq!(in_all(&[whole, none]), none);
         assert_eq!(in_all(&[]), none);
+    }
+
+    #[test]
+    fn a_namespace_without_workers_is_not_used() {
+        let types = |workers: u32| json!({"worker_types": {"aggregated": {"workers": workers}}});
+        let page = json!({"namespaces": {"a": types(1), "b": types(0), "c": {}, "d": types(2)}});
+        let page = Page::read(StatusCode::OK, page.to_string().as_bytes());
+        assert_eq!(page.with_workers().collect::<Vec<_>>(), ["a", "d"]);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 mod clients;
 mod comparisons;
+mod confirm;
 mod frontends;
 mod kinds;
+mod leads;
 mod other_proxies;
 mod pools;
 mod references;
@@ -28,6 +30,7 @@ use super::limits::Limits;
 use super::models::Served;
 use super::parsed::{self, ParsedUpdate};
 use super::poller::{Pace, Pollers};
+use super::proof::Proof;
 use super::proxies::{self, Heard, Report};
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
@@ -111,6 +114,14 @@ pub(super) struct Observer {
     tls_cache: TlsCache,
     /// The proxies of each update, as of the last time that its pods were looked up.
     proxy_pods: Mutex<HashMap<Key, Arc<[ProxyPod]>>>,
+    /// What was last proven of each update.
+    proofs: Mutex<HashMap<Key, Proof>>,
+    /// The other namespaces whose objects an update rests on, as of its last observation.
+    elsewhere: Mutex<HashMap<Key, BTreeSet<String>>>,
+    leads: leads::Leads,
+    /// The updates for which lists are under way.
+    confirming: Mutex<BTreeSet<Key>>,
+    wake: mpsc::UnboundedSender<Key>,
 }
 
 impl Observer {
@@ -127,10 +138,15 @@ impl Observer {
             beyond: Pollers::new(wake.clone()),
             models: Pollers::new(wake.clone()),
             comparisons: Pollers::new(wake.clone()),
-            loads: Pollers::new(wake),
+            loads: Pollers::new(wake.clone()),
             limits: Limits::default(),
             tls_cache: TlsCache::default(),
             proxy_pods: Mutex::default(),
+            proofs: Mutex::default(),
+            elsewhere: Mutex::default(),
+            leads: leads::Leads::default(),
+            confirming: Mutex::default(),
+            wake,
         }
     }
 
@@ -142,6 +158,8 @@ impl Observer {
         self.comparisons.keep(key, &BTreeSet::new());
         self.loads.keep(key, &BTreeSet::new());
         self.known().remove(key);
+        self.disprove(key);
+        self.rests_on(key, BTreeSet::new());
     }
 
     /// Finds the proxies of the update `key` of the deployment `source`, and starts to follow them.
@@ -251,6 +269,7 @@ impl Observer {
         } = self.reports(parsed, &pods, &mut early_until);
         let compared = self.comparisons(parsed, &proxies, &mut early_until);
         let frontends = self.frontends(parsed, &pods, &mut early_until)?;
+        let (clients, updates_to_old) = self.ways_to_old(parsed, &pods, updates);
         let observation = Observation {
             resource_generation: parsed
                 .identity
@@ -266,10 +285,10 @@ impl Observer {
             workers,
             frontends,
             proxies,
-            clients: self.clients(parsed, &pods),
-            updates_to_old: self.updates_to_old(parsed, &pods, updates),
+            clients,
+            updates_to_old,
             sees_elsewhere: self.settings.sees == Scope::All || self.settings.assume_isolated,
-            is_current: self.cache.are_current(),
+            is_current: self.cache.are_current() && self.is_confirmed(parsed),
             lengths,
             judged: None,
         };

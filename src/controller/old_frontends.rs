@@ -17,10 +17,10 @@ pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiR
 }
 
 /// The running frontend pods of `source`, with or without a proxy: clients reach them either way. A pod whose labels were edited
-/// is still one of them while a Deployment of these frontends owns it: the pod is deleted with the Deployment.
+/// is still one of them while a Deployment or StatefulSet of these frontends owns it: the pod is deleted with that.
 ///
 /// # Errors
-/// When pods or Deployments are not listed.
+/// When pods, Deployments or StatefulSets are not listed.
 pub(super) fn frontends(
     cache: &Cache,
     namespace: &str,
@@ -37,31 +37,38 @@ pub(super) fn frontends(
         let is_selected = filled.any(|selector| includes(labels, selector));
         is_selected && !(is_told_apart && is_other)
     };
-    let owners = cache.of(&deployments(), namespace)?;
-    let owners = owners.iter().filter(|owner| {
-        let template = labels_at(owner, "/spec/template/metadata/labels");
-        template.is_some_and(|template| are_meant(&template))
-    });
-    let owners: BTreeSet<&str> = owners
-        .filter_map(|owner| owner.metadata.name.as_deref())
-        .collect();
-    pods.retain(|pod| {
-        let is_meant = labels(pod).is_some_and(are_meant)
-            || deployment_of(pod).is_some_and(|owner| owners.contains(owner));
-        is_meant && is_alive(pod)
-    });
+    let (deployments, stateful_sets) = (
+        cache.of(&deployments(), namespace),
+        cache.of(&stateful_sets(), namespace),
+    );
+    let names = |owners: &[Object]| -> BTreeSet<String> {
+        let owners = owners.iter().filter(|owner| {
+            let template = labels_at(owner, "/spec/template/metadata/labels");
+            template.is_some_and(|template| are_meant(&template))
+        });
+        owners
+            .filter_map(|owner| owner.metadata.name.clone())
+            .collect()
+    };
+    let (deployments, stateful_sets) = (names(&deployments?), names(&stateful_sets?));
+    let is_owned = |pod: &DynamicObject| match controller(pod) {
+        // Its name ends with a hash.
+        Some(("ReplicaSet", name)) => name
+            .rsplit_once('-')
+            .is_some_and(|(deployment, _)| deployments.contains(deployment)),
+        Some(("StatefulSet", name)) => stateful_sets.contains(name),
+        _ => false,
+    };
+    pods.retain(|pod| (labels(pod).is_some_and(are_meant) || is_owned(pod)) && is_alive(pod));
     Ok(pods)
-}
-
-/// The name of the Deployment that owns a pod, by its ReplicaSet, whose name ends with a hash.
-fn deployment_of(pod: &DynamicObject) -> Option<&str> {
-    let (kind, name) = controller(pod)?;
-    let (deployment, _) = name.rsplit_once('-')?;
-    (kind == "ReplicaSet").then_some(deployment)
 }
 
 pub(super) fn deployments() -> ApiResource {
     kind("apps", "v1", "Deployment", "deployments")
+}
+
+fn stateful_sets() -> ApiResource {
+    kind("apps", "v1", "StatefulSet", "statefulsets")
 }
 
 /// The frontend pods of the deployment `name`, by the labels of a graph or the selector of a Deployment.
@@ -112,15 +119,24 @@ fn address(pod: &DynamicObject) -> Option<&str> {
     pod.data.pointer("/status/podIP")?.as_str()
 }
 
-/// The number of the port with this name.
-pub(super) fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
+/// The numbers of the ports with this name: several containers may have one.
+pub(super) fn ports(pod: &DynamicObject, name: &str) -> BTreeSet<u16> {
     let containers = ["initContainers", "containers"].into_iter();
     let containers =
         containers.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
-    let mut ports =
+    let ports =
         containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
-    let port = ports.find(|port| port["name"] == name)?;
-    u16::try_from(port["containerPort"].as_u64()?).ok()
+    let named = ports.filter(|port| port["name"] == name);
+    named
+        .filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok())
+        .collect()
+}
+
+/// The number of the only port with this name: of several, none is known to be the one that is meant.
+fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
+    let mut ports = ports(pod, name).into_iter();
+    let port = ports.next();
+    port.filter(|_| ports.next().is_none())
 }
 
 /// The address of the port with this name.

@@ -17,8 +17,7 @@ use crate::resource::{
 use crate::rollout::{self, DesiredSplit, Memory, Role, Sides};
 use crate::split::Weights;
 
-/// The field manager of the controller's writes.
-pub(super) const MANAGER: &str = "crossfade-controller";
+pub(super) use crate::resource::UPDATE_MANAGER as MANAGER;
 
 /// An update with a valid spec.
 pub(super) struct ParsedUpdate {

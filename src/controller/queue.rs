@@ -1,5 +1,8 @@
 //! The work queue: schedules the next reconcile of each update.
 //!
+//! Of several updates that are due, one comes next whose namespace has used the least time of late: a namespace with many, or
+//! with expensive ones, does not hold up another.
+//!
 //! An update is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
 //! delays the reconcile after a change. Pure: `now` and the jitter are arguments.
 
@@ -12,8 +15,35 @@ use super::backoff::pause;
 /// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);
 
+/// After which time what a namespace has used counts half.
+const HALVED: Duration = Duration::from_secs(5);
+/// What counts as nothing, in seconds.
+const NOTHING: f64 = 1e-4;
+
 #[derive(Debug, Default)]
-pub(super) struct Queue(HashMap<Key, Entry>);
+pub(super) struct Queue {
+    entries: HashMap<Key, Entry>,
+    /// The time that reconciles have used, by namespace.
+    used: HashMap<String, Used>,
+}
+
+/// Time that was used up to some point.
+#[derive(Debug)]
+struct Used {
+    seconds: f64,
+    at: Instant,
+}
+
+impl Used {
+    /// What it counts at `now`, in seconds.
+    fn at(&self, now: Instant) -> f64 {
+        let halvings = now
+            .saturating_duration_since(self.at)
+            .div_duration_f64(HALVED);
+        let left = self.seconds * (-halvings).exp2();
+        if left < NOTHING { 0.0 } else { left }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -35,33 +65,50 @@ pub(super) struct Due {
 impl Queue {
     /// Schedules a reconcile after a related object has changed.
     pub fn wake(&mut self, key: Key, now: Instant) {
-        let entry = self.0.entry(key).or_default();
+        let entry = self.entries.entry(key).or_default();
         entry.changed.get_or_insert(now);
         entry.be_due(now + GATHER);
     }
 
     /// Schedules a reconcile at `at`, or earlier if it is already due earlier.
     pub fn wake_at(&mut self, key: Key, at: Instant) {
-        self.0.entry(key).or_default().be_due(at);
+        self.entries.entry(key).or_default().be_due(at);
     }
 
     pub fn forget(&mut self, key: &Key) {
-        self.0.remove(key);
+        self.entries.remove(key);
     }
 
     /// When the next update is due.
     pub fn next(&self) -> Option<Instant> {
-        self.0.values().filter_map(Entry::at).min()
+        self.entries.values().filter_map(Entry::at).min()
     }
 
-    /// Takes the update that has been due for longest.
+    /// Notes that a reconcile of an update of this namespace has taken so long.
+    pub fn used(&mut self, namespace: &str, time: Duration, now: Instant) {
+        let used = self.used.get(namespace).map_or(0.0, |used| used.at(now));
+        let seconds = used + time.as_secs_f64();
+        self.used
+            .insert(namespace.to_owned(), Used { seconds, at: now });
+    }
+
+    /// Takes an update that is due: of the namespaces that have used the least time, the one that has been due for longest.
     pub fn take(&mut self, now: Instant) -> Option<Due> {
-        let due = self.0.iter_mut();
-        let due = due.filter_map(|(key, entry)| Some((entry.at()?, key, entry)));
-        let (at, key, entry) = due.min_by_key(|(at, ..)| *at)?;
-        if at > now {
-            return None;
-        }
+        self.used.retain(|_, used| used.at(now) > 0.0);
+        let used = |key: &Key| {
+            self.used
+                .get(&key.namespace)
+                .map_or(0.0, |used| used.at(now))
+        };
+        let due = self.entries.iter_mut();
+        let due = due.filter_map(|(key, entry)| {
+            let at = entry.at().filter(|at| *at <= now)?;
+            Some(((used(key), at), key, entry))
+        });
+        let first = |one: &(f64, Instant), other: &(f64, Instant)| {
+            one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
+        };
+        let (_, key, entry) = due.min_by(|(one, ..), (other, ..)| first(one, other))?;
         entry.due = None;
         Some(Due {
             key: key.clone(),
@@ -71,21 +118,21 @@ impl Queue {
 
     /// Marks an update as being applied.
     pub fn begin(&mut self, key: &Key) {
-        if let Some(entry) = self.0.get_mut(key) {
+        if let Some(entry) = self.entries.get_mut(key) {
             entry.busy = true;
         }
     }
 
     /// Ends a successful reconcile and resets the backoff.
     pub fn done(&mut self, key: &Key) {
-        if let Some(entry) = self.0.get_mut(key) {
+        if let Some(entry) = self.entries.get_mut(key) {
             (entry.busy, entry.failures) = (false, 0);
         }
     }
 
     /// Ends a failed reconcile and retries it with backoff. `chance`, from 0 to 1, sets the jitter.
     pub fn failed(&mut self, key: &Key, now: Instant, chance: f64) {
-        if let Some(entry) = self.0.get_mut(key) {
+        if let Some(entry) = self.entries.get_mut(key) {
             entry.busy = false;
             entry.be_due(now + pause(entry.failures, chance));
             entry.failures += 1;
@@ -94,7 +141,7 @@ impl Queue {
 
     /// Puts back an update that could not be reconciled yet. Keeps the time of its oldest change.
     pub fn put_back(&mut self, due: Due, at: Instant) {
-        let entry = self.0.entry(due.key).or_default();
+        let entry = self.entries.entry(due.key).or_default();
         entry.changed = entry.changed.into_iter().chain(due.changed).min();
         entry.be_due(at);
     }
@@ -156,6 +203,35 @@ mod tests {
         queue.take(now + GATHER);
         queue.failed(&key("a"), now, 1.0);
         assert_eq!(queue.next(), Some(now + Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_namespace_that_uses_much_time_waits_for_one_that_uses_little() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        let of = |namespace: &str, name: &str| Key {
+            namespace: namespace.into(),
+            ..key(name)
+        };
+        let busy: Vec<Key> = (0..20).map(|i| of("busy", &i.to_string())).collect();
+        for key in &busy {
+            queue.wake(key.clone(), now);
+        }
+        now += GATHER;
+        for _ in 0..5 {
+            let due = queue.take(now).unwrap();
+            now += Duration::from_millis(100);
+            queue.used(&due.key.namespace, Duration::from_millis(100), now);
+        }
+        // It is due last, and next all the same.
+        queue.wake_at(of("calm", "a"), now);
+        assert_eq!(name(queue.take(now)), "a");
+        queue.used("calm", Duration::from_millis(1), now);
+        assert_eq!(queue.take(now).unwrap().key.namespace, "busy");
+        // After a while, whoever is due for longest is next.
+        queue.wake_at(of("calm", "b"), now);
+        now += 30 * HALVED;
+        assert_eq!(queue.take(now).unwrap().key.namespace, "busy");
+        assert!(queue.used.is_empty());
     }
 
     #[test]

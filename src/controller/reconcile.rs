@@ -6,9 +6,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::jiff;
 
+use super::admission::TooMany;
 use super::job::Job;
 use super::observer::{self, Observed};
 use super::parsed::{self, ParsedUpdate};
+use super::proof::Proof;
 use super::queue::Due;
 use super::work_loop::{AGAIN, Controller};
 use super::{Key, status};
@@ -39,6 +41,10 @@ impl Controller {
         self.metrics.reconciles.inc();
         let tracked = self.tracked.entry(key.clone()).or_default();
         let object = tracked.newest(found);
+        if let Some(limit) = self.admission.refuses(&key) {
+            let job = self.unfollowed(&key, &object, limit);
+            return self.carry_out(job, due.changed);
+        }
         let job = match tracked.parse(&object, &self.settings) {
             Err(problems) => {
                 self.metrics.errors.with_label_values(&["invalid"]).inc();
@@ -71,11 +77,34 @@ impl Controller {
             },
         };
         self.metrics.decision.observe(begun.elapsed().as_secs_f64());
-        if self.settings.dry_run {
-            self.pretend(job);
-            return;
+        self.carry_out(job, due.changed);
+    }
+
+    fn carry_out(&mut self, job: Job, since: Option<Instant>) {
+        match self.settings.dry_run {
+            true => self.pretend(job),
+            false => self.apply(job, since),
         }
-        self.apply(job, due.changed);
+    }
+
+    /// The job for an update that is one too many.
+    fn unfollowed(&mut self, key: &Key, object: &Object, limit: TooMany) -> Job {
+        self.observer.leave(key);
+        self.metrics.forget(key);
+        if let Some(tracked) = self.tracked.get_mut(key) {
+            tracked.shrink();
+        }
+        let (before, _) = parsed::status(object);
+        let (told, now) = (limit.told("updates"), jiff::Timestamp::now());
+        let status = status::refused(
+            before.clone(),
+            &before,
+            status::TOO_MANY,
+            told.clone(),
+            object.metadata.generation,
+            now,
+        );
+        self.refused(key, object, status, status::TOO_MANY, told)
     }
 
     fn decide(&mut self, parsed: &ParsedUpdate, mut seen: Observed) -> Job {
@@ -94,6 +123,11 @@ impl Controller {
         wants.quiet_period = self.settings.quiet_period;
         let decision = rollout::step(&wants, &memory, &seen.observation, now);
         self.metrics.decided(key, &decision);
+        self.observer
+            .prove(key, Proof::of(&parsed.identity, &decision));
+        if decision.phase.old_drains() {
+            self.observer.confirm(parsed);
+        }
         let generation = parsed.identity.generation;
         let status = status::status(parsed, &seen, &decision, generation, jiff::Timestamp::now());
         let mut events = events(&parsed.identity, &decision);
@@ -149,6 +183,7 @@ impl Controller {
         reason: &'static str,
         note: String,
     ) -> Job {
+        self.observer.disprove(key);
         let (before, _) = parsed::status(object);
         let is_new = before.message != status.message;
         let notice = Notice {

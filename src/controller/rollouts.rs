@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 pub(super) use self::job::Done;
 use self::job::{Step, Work};
 use self::write::{Writer, Written};
+use super::admission::Admission;
 use super::observer::Observer;
 use super::queue::{Due, Queue};
 use super::{ControllerSettings, Key, Metrics, apply, parsed};
@@ -81,6 +82,7 @@ pub(super) struct Rollouts {
     metrics: Arc<Metrics>,
     notices: Notices,
     queue: Queue,
+    admission: Admission,
     tracked: HashMap<Key, Tracked>,
     running: JoinSet<(Key, Done)>,
 }
@@ -105,6 +107,7 @@ impl Rollouts {
             observer: Arc::clone(observer),
             metrics: Arc::clone(metrics),
             queue: Queue::default(),
+            admission: Admission::new(settings.most_updates),
             tracked: HashMap::new(),
             running: JoinSet::new(),
         }
@@ -136,6 +139,13 @@ impl Rollouts {
         if !self.settings.manages(namespace) {
             return;
         }
+        if changed.plural == "dynamorollouts" {
+            let (key, kind) = (parsed::key(&changed.object), DynamoRollout::api_resource());
+            match self.observer.cache.one(&kind, namespace, &key.name) {
+                Ok(Some(rollout)) => self.admission.note(&rollout),
+                _ => self.admission.forget(&key),
+            }
+        }
         let at = Instant::now() + GATHER;
         for rollout in self.all(Some(namespace)) {
             self.queue.wake_at(parsed::key(&rollout), at);
@@ -162,12 +172,20 @@ impl Rollouts {
         found.unwrap_or_default()
     }
 
-    /// Looks at the rollout that has been due for longest.
+    /// Looks at the rollout that is due next.
     pub fn look_at_next(&mut self, leads: bool) {
-        let due = self.queue.take(Instant::now());
+        let begun = Instant::now();
+        let due = self.queue.take(begun);
         let Some(due) = due.filter(|_| leads) else {
             return;
         };
+        let namespace = due.key.namespace.clone();
+        self.look_at(due);
+        let now = Instant::now();
+        self.queue.used(&namespace, now - begun, now);
+    }
+
+    fn look_at(&mut self, due: Due) {
         let key = due.key.clone();
         let kind = DynamoRollout::api_resource();
         let cache = &self.observer.cache;
@@ -176,6 +194,7 @@ impl Rollouts {
             Ok(None) => {
                 self.tracked.remove(&key);
                 self.queue.forget(&key);
+                self.admission.forget(&key);
                 self.metrics.rollouts.forget(&key);
                 return;
             }
@@ -193,6 +212,10 @@ impl Rollouts {
             rollout: &rollout,
             before: &before,
         };
+        if let Some(limit) = self.admission.refuses(&key) {
+            let work = look::refused(subject, "TooManyRollouts", limit.told("rollouts"));
+            return self.begin(work);
+        }
         match self.work(subject) {
             Ok(work) => self.begin(work),
             Err(Early) => self.put_back(due),

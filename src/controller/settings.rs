@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::MostUpdates;
 use crate::k8s::Scope;
 
 /// The settings of a controller.
@@ -35,6 +36,8 @@ pub struct ControllerSettings {
     pub assume_isolated: bool,
     /// How long old's frontends must have had no request from a client before old may be deleted.
     pub quiet_period: Duration,
+    /// How many updates are followed, and how many rollouts.
+    pub most_updates: MostUpdates,
     /// Addresses of targets, by `host:port`, that override name resolution.
     pub resolve: HashMap<String, SocketAddr>,
 }

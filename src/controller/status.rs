@@ -21,6 +21,9 @@ use crate::split::{Generation, Weights};
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
+/// The reason of an update that is one too many.
+pub(super) const TOO_MANY: &str = "TooManyUpdates";
+
 /// How often the promises in a status are renewed.
 pub(super) const RENEWED: Duration = Duration::from_secs(30);
 
@@ -208,7 +211,7 @@ pub(super) fn refused(
         Some(time) if before.phase == Some(Phase::Degraded) => Some(time.clone()),
         _ => Some(Time(now)),
     };
-    let accepted = reason != "Invalid";
+    let accepted = !matches!(reason, "Invalid" | TOO_MANY);
     for (kind, holds) in [
         (condition::ACCEPTED, accepted),
         (condition::DEGRADED, true),

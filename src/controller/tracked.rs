@@ -89,6 +89,11 @@ impl Tracked {
         Some(self.judge.as_mut()?.look(trial, asked, now))
     }
 
+    /// Forgets everything that only an update that is followed needs.
+    pub fn shrink(&mut self) {
+        (self.parsed, self.valid, self.judge) = (None, None, None);
+    }
+
     /// Remembers the spec of a valid update.
     pub fn note_valid(&mut self, object: &Object) {
         self.valid = Some(LastValid {

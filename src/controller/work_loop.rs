@@ -11,6 +11,7 @@ use kube::CustomResourceExt;
 use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 
+use super::admission::Admission;
 use super::apply::Writer;
 use super::backoff::Backoffs;
 use super::dashboard::Dashboard;
@@ -44,6 +45,7 @@ pub struct Controller {
     pub(super) notices: Notices,
     pub(super) metrics: Arc<Metrics>,
     pub(super) ready: Arc<AtomicBool>,
+    pub(super) admission: Admission,
     pub(super) tracked: HashMap<Key, Tracked>,
     pub(super) running: JoinSet<(Key, Applied)>,
     /// The update of each running task.
@@ -90,6 +92,7 @@ impl Controller {
             notices,
             metrics,
             ready,
+            admission: Admission::new(settings.most_updates),
             tracked: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
@@ -244,14 +247,18 @@ impl Controller {
         let sources = match there {
             Ok(Some(update)) => {
                 self.queue.wake(key.clone(), now);
+                self.admission.note(&update);
                 // A standby replica remembers specs, too: the leader may die before it sees the next edit.
                 let tracked = self.tracked.entry(key.clone()).or_default();
-                let valid = match tracked.parse(&update, &self.settings) {
-                    Ok(_) => {
+                let is_refused = self.admission.refuses(&key).is_some();
+                let parsed = (!is_refused).then(|| tracked.parse(&update, &self.settings));
+                let valid = match parsed {
+                    None => None,
+                    Some(Ok(_)) => {
                         tracked.note_valid(&update);
                         None
                     }
-                    Err(_) => tracked.last_valid(&update),
+                    Some(Err(_)) => tracked.last_valid(&update),
                 };
                 let valid = valid.as_ref().map(|valid| &valid.spec);
                 self.index.learn(&key, &update, valid)
@@ -276,6 +283,7 @@ impl Controller {
     fn forget(&mut self, key: &Key) -> BTreeSet<String> {
         let sources = self.index.forget(key);
         self.queue.forget(key);
+        self.admission.forget(key);
         self.observer.leave(key);
         self.metrics.forget(key);
         self.tracked.remove(key);
@@ -284,10 +292,14 @@ impl Controller {
 
     fn look_at_next(&mut self) {
         // One at a time, so that changes in the meantime do not wait for all due updates.
-        if let Some(due) = self.queue.take(Instant::now())
+        let begun = Instant::now();
+        if let Some(due) = self.queue.take(begun)
             && self.leads()
         {
+            let namespace = due.key.namespace.clone();
             self.reconcile(due);
+            let now = Instant::now();
+            self.queue.used(&namespace, now - begun, now);
         }
     }
 }

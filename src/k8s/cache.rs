@@ -1,5 +1,7 @@
 //! Caches objects from the API server. A kind is listed when it is first requested, and watched from then on.
 
+mod confirm;
+mod confirmed;
 mod objects;
 mod store;
 
@@ -8,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::Client;
 use kube::api::{Api, ApiResource};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::Connection;
-use store::{BothClocks, Store, noting};
+use store::{Store, noting};
 
 pub use objects::Object;
-pub use store::{Changed, NotSynced, ROLLOUT_LABEL, ROLLOUT_MANAGER};
+pub use store::{BothClocks, Changed, NotSynced, ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
 
 /// The namespaces to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,9 @@ pub struct Cache {
     client: Client,
     scope: Scope,
     told: mpsc::UnboundedSender<Changed>,
-    cache: Mutex<HashMap<String, Arc<Store>>>,
+    cache: Mutex<HashMap<String, (Arc<Store>, ApiResource)>>,
+    /// For the lists that confirm what is cached.
+    turns: Semaphore,
 }
 
 impl Cache {
@@ -41,6 +45,7 @@ impl Cache {
             scope,
             told,
             cache: Mutex::default(),
+            turns: Semaphore::new(confirm::AT_ONCE),
         };
         (cache, changes)
     }
@@ -80,6 +85,7 @@ impl Cache {
     /// As for [`Self::of`].
     pub fn all(&self, kind: &ApiResource) -> Result<Vec<Object>, NotSynced> {
         let store = self.store(kind);
+        store.widen();
         let state = store.state();
         store.check(&state)?;
         let objects = state.objects.values();
@@ -104,7 +110,7 @@ impl Cache {
     #[must_use]
     pub fn stale(&self) -> usize {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let stale = cache.values().filter(|store| store.state().is_stale());
+        let stale = cache.values().filter(|(store, _)| store.state().is_stale());
         stale.count()
     }
 
@@ -113,13 +119,15 @@ impl Cache {
     pub fn are_current(&self) -> bool {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let now = BothClocks::now();
-        cache.values().all(|store| store.state().is_current(now))
+        cache
+            .values()
+            .all(|(store, _)| store.state().is_current(now))
     }
 
     fn store(&self, kind: &ApiResource) -> Arc<Store> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let key = format!("{}.{}", kind.plural, kind.api_version);
-        let store = cache.entry(key).or_insert_with(|| {
+        let (store, _) = cache.entry(key).or_insert_with(|| {
             let store = Store::new(&kind.plural);
             let client = noting(self.client.clone(), Arc::clone(&store));
             let api = match &self.scope {
@@ -128,7 +136,7 @@ impl Cache {
             };
             let filling = Arc::clone(&store).fill(api, self.client.clone(), self.told.clone());
             tokio::spawn(filling);
-            store
+            (store, kind.clone())
         });
         Arc::clone(store)
     }
@@ -186,6 +194,7 @@ mod tests {
             scope: Scope::All,
             told,
             cache: Mutex::default(),
+            turns: Semaphore::new(confirm::AT_ONCE),
         };
         let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
         let mut was_stale = false;
@@ -265,6 +274,7 @@ mod tests {
                 scope: Scope::All,
                 told,
                 cache: Mutex::default(),
+                turns: Semaphore::new(confirm::AT_ONCE),
             };
             let begun = Instant::now();
             let found = loop {
@@ -287,6 +297,7 @@ mod tests {
             scope: Scope::All,
             told,
             cache: Mutex::default(),
+            turns: Semaphore::new(confirm::AT_ONCE),
         };
         let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
         let found = loop {

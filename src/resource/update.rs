@@ -9,6 +9,9 @@ use super::{
 };
 use crate::split::Weights;
 
+/// The field manager of what the controller writes of an update.
+pub const UPDATE_MANAGER: &str = "crossfade-controller";
+
 /// An update of a cluster, not yet validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {

@@ -19,6 +19,8 @@ pub enum Evidence {
     AllToNew,
     /// Each frontend of new was observed to serve, so no client needs old back.
     NewServes,
+    /// No frontend of new has registered workers of a Dynamo namespace of which a frontend of old has, too.
+    NewLeavesOldWorkers,
     /// At least one proxy of old's frontends answers.
     ProxySeen,
     /// Every live frontend of old has a proxy that answers, has applied this generation of the resource, and gives old
@@ -48,13 +50,14 @@ pub enum Evidence {
 
 impl Evidence {
     /// Required before the last worker of old may be removed.
-    pub const FOR_LAST_WORKER: [Self; 13] = [
+    pub const FOR_LAST_WORKER: [Self; 14] = [
         Self::CurrentView,
         Self::SeesElsewhere,
         Self::UpdateStays,
         Self::Complete,
         Self::AllToNew,
         Self::NewServes,
+        Self::NewLeavesOldWorkers,
         Self::ProxySeen,
         Self::NoNewRequestOnOld,
         Self::NoFallbackToOld,
@@ -94,6 +97,10 @@ impl Evidence {
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not send all requests to new",
             Self::NewServes => "not every frontend of new has been seen serving",
+            Self::NewLeavesOldWorkers => {
+                "the frontends of new and of old list workers of the same Dynamo namespace, so new may send requests to the \
+                 workers of old"
+            }
             Self::ProxySeen => "no proxy of old's frontends answers",
             Self::NoNewRequestOnOld => {
                 "not every frontend of old has a proxy that sends no request to old"
@@ -150,6 +157,10 @@ impl EvidenceInput<'_> {
                 let each_is_asked = seen.frontends.new.left_out == 0;
                 let serve = gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed;
                 serve && each_is_asked
+            }
+            Evidence::NewLeavesOldWorkers => {
+                let (of_old, of_new) = (&seen.frontends.old, &seen.frontends.new);
+                of_old.namespaces().is_disjoint(&of_new.namespaces())
             }
             Evidence::ProxySeen => proxies.heard > 0,
             Evidence::NoNewRequestOnOld => proxies.have_left_old(),

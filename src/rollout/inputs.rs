@@ -166,6 +166,8 @@ pub struct Frontend {
     pub left_out: usize,
     /// The workers that it has registered.
     pub registered: Registered,
+    /// The Dynamo namespaces of these workers, as far as it reports them.
+    pub namespaces: BTreeSet<String>,
     /// Whether it answered.
     pub answer: Answer,
 }
@@ -209,6 +211,12 @@ impl Frontends {
     pub(super) fn models(&self) -> BTreeSet<&String> {
         let each = self.asked.iter();
         each.flat_map(|frontend| &frontend.models).collect()
+    }
+
+    /// The Dynamo namespaces whose workers any of them may send requests to.
+    pub(super) fn namespaces(&self) -> BTreeSet<&String> {
+        let each = self.asked.iter();
+        each.flat_map(|frontend| &frontend.namespaces).collect()
     }
 
     /// Whether it is not yet known what one of them serves.

@@ -52,6 +52,7 @@ fn frontend(answer: Answer) -> Frontend {
         left_out: 0,
         registered: Registered::default(),
         answer,
+        namespaces: [].into(),
     }
 }
 

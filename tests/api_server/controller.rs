@@ -3,6 +3,8 @@
 
 mod analysis;
 mod attempts;
+mod crowds;
+mod doubts;
 mod end;
 mod faults;
 mod frontends;
@@ -16,4 +18,5 @@ mod promises;
 mod questions;
 mod rollouts;
 mod rules;
+mod silence;
 mod stage;

@@ -6,6 +6,8 @@
 mod browser;
 #[path = "../support/cluster.rs"]
 mod cluster;
+#[path = "../support/gateway.rs"]
+mod gateway;
 #[path = "../support/helm.rs"]
 mod helm;
 #[path = "../support/manifests.rs"]

@@ -17,7 +17,7 @@ use super::kinds::{
 use super::pools::{self, PoolsToOld};
 use super::services::{OldPlace, ServicesToOld};
 use super::ways::{
-    OldPods, ServiceName, addresses, backends, is_owned_by, is_pool_of_route,
+    OldPods, ServiceName, addresses, backends, is_owned_by, is_owned_by_exactly, is_pool_of_route,
     is_service_of_ingress, is_service_of_route, may_listen,
 };
 use crate::k8s::workloads::pod_is_ready;
@@ -34,21 +34,42 @@ fn told((namespace, name): &ServiceName, own: &str) -> String {
 }
 
 impl Observer {
-    /// Where clients are routed. Only needed once old drains, so nothing is listed for it earlier.
-    pub(super) fn clients(&self, parsed: &ParsedUpdate, old: &[Object]) -> Clients {
+    /// Where clients are routed, and what sends requests to the frontends of old as to its new ones, if that is known. Only needed
+    /// once old drains, so nothing is listed for it earlier.
+    pub(super) fn ways_to_old(
+        &self,
+        parsed: &ParsedUpdate,
+        old: &[Object],
+        updates: &[Object],
+    ) -> (Clients, Option<Vec<String>>) {
         if !parsed.memory().phase.old_drains() {
-            return Clients::default();
+            return (Clients::default(), None);
         }
         let Ok(all) = self.cache.of(&pods(), &parsed.key.namespace) else {
-            return Clients::default();
+            return (Clients::default(), None);
         };
         let old = OldPods::of(old, &all);
+        // Every Service and slice of the cluster is looked at for it.
         let to_old = self.services_to_old(parsed, &old);
-        let pools = self.pools_to_old(parsed, &old);
-        let (to_old, pools) = (to_old.as_ref(), pools.as_ref());
+        let clients = self.clients(parsed, &old, &all, to_old.as_ref());
+        let to_old = to_old.ok();
+        let updates_to_old =
+            to_old.and_then(|to_old| self.updates_to_old(parsed, &old, &to_old, updates));
+        (clients, updates_to_old)
+    }
+
+    fn clients(
+        &self,
+        parsed: &ParsedUpdate,
+        old: &OldPods,
+        all: &[Object],
+        to_old: Result<&ServicesToOld, &NotSynced>,
+    ) -> Clients {
+        let pools = self.pools_to_old(parsed, old);
+        let pools = pools.as_ref();
         let (reach_new, reach_old) = match &parsed.spec.client_service {
             None => (None, None),
-            Some(service) => match self.client_service(parsed, service, &old, to_old, &all) {
+            Some(service) => match self.client_service(parsed, service, old, to_old, all) {
                 Ok(known) => known,
                 Err(not_synced) => {
                     tracing::debug!(update = %parsed.key, %not_synced, "it is not known where clients are routed");
@@ -59,7 +80,7 @@ impl Observer {
         Clients {
             reach_new,
             reach_old,
-            other_ways: self.other_ways(parsed, &old, to_old, pools).ok(),
+            other_ways: self.other_ways(parsed, old, to_old, pools).ok(),
             around_proxies: to_old.ok().zip(pools.ok()).map(|(to_old, pools)| {
                 let around = to_old.around_proxies.iter();
                 let around = around.map(|name| told(name, &parsed.key.namespace));
@@ -174,7 +195,7 @@ impl Observer {
     }
 
     /// The Services that lead to frontends of old.
-    pub(super) fn services_to_old(
+    fn services_to_old(
         &self,
         parsed: &ParsedUpdate,
         old: &OldPods,
@@ -208,15 +229,48 @@ impl Observer {
         Ok(PoolsToOld::of(&pools, old, &place?))
     }
 
-    /// The clients' own Service, if it is deleted together with old.
-    fn goes_with_old(&self, parsed: &ParsedUpdate) -> Result<Option<String>, NotSynced> {
-        let Some(name) = &parsed.spec.client_service else {
-            return Ok(None);
+    /// What clients need and is deleted together with old: their own Service, and what makes or leads to the frontends of new.
+    fn go_with_old(&self, parsed: &ParsedUpdate) -> Result<Vec<String>, NotSynced> {
+        let namespace = &*parsed.key.namespace;
+        let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
+        let told = |kind: &str, object: &Object| {
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            format!("{kind} {name}, which is deleted together with old")
         };
-        let place = self.old_place(parsed)?;
-        let object = self.cache.one(&services(), place.namespace, name)?;
-        let goes = object.is_some_and(|object| is_owned_by(&object, place.source));
-        Ok(goes.then(|| format!("Service {name}, which is deleted together with old")))
+        let mut found = Vec::new();
+        if let Some(name) = &parsed.spec.client_service {
+            let object = self.cache.one(&services(), namespace, name)?;
+            let object = object.filter(|object| is_owned_by(object, source));
+            found.extend(object.map(|object| told("Service", &object)));
+        }
+        let target = parsed.spec.target_deployment.as_deref();
+        let is_of_old = |object: &Object| is_owned_by_exactly(object, source);
+        for (kind, resource) in [
+            ("Deployment", old_frontends::deployments()),
+            ("DynamoGraphDeployment", graphs()),
+        ] {
+            let object = target.map(|target| self.cache.one(&resource, namespace, target));
+            let object = object.transpose()?.flatten();
+            found.extend(object.filter(is_of_old).map(|object| told(kind, &object)));
+        }
+        for target in &parsed.plan.new {
+            let Some((name, _)) =
+                service(target, &self.settings.domain).filter(|(_, place)| place == namespace)
+            else {
+                continue;
+            };
+            let object = self.cache.one(&services(), namespace, &name)?;
+            found.extend(
+                object
+                    .filter(is_of_old)
+                    .map(|object| told("Service", &object)),
+            );
+        }
+        for name in self.pods_of_new(parsed)?.keys() {
+            let object = self.cache.one(&pods(), namespace, name)?;
+            found.extend(object.filter(is_of_old).map(|object| told("pod", &object)));
+        }
+        Ok(found)
     }
 
     /// What else leads to old's frontends: Services that were not created with old, and everything that routes to any Service
@@ -240,7 +294,7 @@ impl Observer {
         let client_service = parsed.spec.client_service.as_ref();
         let pools = pools.map_err(Clone::clone)?;
         let mut found = pools.ways.clone();
-        found.extend(self.goes_with_old(parsed)?);
+        found.extend(self.go_with_old(parsed)?);
         for name in &to_old.names {
             let (own, service) = name;
             let is_clients = own == namespace && client_service == Some(service);

@@ -215,6 +215,7 @@ fn frontend(served: Served) -> Frontend {
         models: served.models,
         left_out: served.left_out,
         registered: served.registered,
+        namespaces: served.namespaces,
         answer,
     }
 }

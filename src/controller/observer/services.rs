@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
-use super::super::old_frontends::port;
+use super::super::old_frontends::ports as ports_named;
 use super::references::{self, Follower, Followers, Reference};
 use super::ways::{OldPods, ServiceName, belongs_to, leads_to, selects_any};
 use crate::k8s::Object;
@@ -55,7 +55,7 @@ impl OldPlace<'_> {
     /// The numbers of the frontends' own port.
     pub fn own_ports(&self, old: &OldPods) -> BTreeSet<u16> {
         let pods = old.pods().iter();
-        pods.filter_map(|pod| port(pod, self.frontend_port))
+        pods.flat_map(|pod| ports_named(pod, self.frontend_port))
             .collect()
     }
 }

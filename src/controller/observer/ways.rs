@@ -185,6 +185,12 @@ pub(super) fn is_owned_by(object: &DynamicObject, source: &str) -> bool {
     rests.any(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
+/// Whether an object of old's own name owns this object. Another deployment may have a name that begins like it.
+pub(super) fn is_owned_by_exactly(object: &DynamicObject, source: &str) -> bool {
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.name == source)
+}
+
 /// Whether the operator created this object for the deployment `source` and will delete it with that. A label or a name alone
 /// does not tell: a user may have copied it.
 pub(super) fn belongs_to(object: &DynamicObject, name: &str, source: &str, is_graph: bool) -> bool {

@@ -356,7 +356,7 @@ impl Rollouts {
 }
 
 /// The work for a rollout for which nothing can be done.
-fn refused(subject: Subject, reason: &str, why: String) -> Work {
+pub(super) fn refused(subject: Subject, reason: &str, why: String) -> Work {
     let generation = subject.rollout.metadata.generation;
     let status = status::refused(subject.before, reason, why, generation, write::now());
     let mut work = Work::status(subject, status);

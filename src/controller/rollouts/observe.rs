@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::{frontends_by_name, kind};
-use super::super::{Key, observer::Observer, proxies::Report};
+use super::super::{Key, observer::Observer, proof::Proof, proxies::Report};
 use super::accept::{self, Objects};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
@@ -20,16 +20,14 @@ use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, SideStatus,
 };
-use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, Promise, condition};
+use crate::resource::status::{AnalysisStatus, AnalysisVerdict, condition};
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
-use crate::rollout::{Evidence, Lengths, Role, Sides};
+use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{Clients, LastWorker, Removes, Seen, Serves, Side, Traffic, Verdict, Workers};
 use crate::split::{Generation, Weights};
 
 /// How long a worker must have been ready before requests move towards it.
 const WARM: Duration = Duration::from_secs(5);
-/// How a status begins to tell what keeps old's frontends, but not its workers.
-const OTHER_WAYS: &str = "these lead to the frontends of old:";
 
 /// What is observed of a rollout.
 pub(super) struct Observed {
@@ -142,7 +140,7 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         verdict: verdict(&update_status, look, is_of_update),
         clients: Clients {
             retired: is_retired,
-            ..clients(look, &update_status, service.as_ref(), &frontends)
+            ..clients(observer, look, service.as_ref(), &frontends)
         },
         unchanged_for: Duration::ZERO,
         at_rest_for: Duration::ZERO,
@@ -296,26 +294,23 @@ pub(super) fn is_of_rollout(analysis: &AnalysisStatus, accepted: &AcceptedStatus
     failed_at.is_none_or(|failed_at| failed_at.0 >= accepted.at.0)
 }
 
+/// What leads to old is not judged by the status of the update: that may be old, and others can write it.
 fn clients(
+    observer: &Observer,
     look: &Looked,
-    status: &DynamoUpdateConfigStatus,
     service: Option<&Object>,
     frontends: &Sides<Vec<Object>>,
 ) -> Clients {
-    let generation = look.update.metadata.generation;
-    let holds = |promise: Option<Promise>| promise == Some(Promise::Holds);
-    let is_dispensable = holds(status.last_old_worker_may_go(generation, look.now));
+    let proof = observer.proof(look.key, look.update);
     let service = service.and_then(|service| leads_to(service, frontends));
     Clients {
         service,
         selector_saved: !look.before.previous_selector.is_empty(),
         direct_to_new: service.map(|side| side == Generation::New),
-        last_worker: match is_dispensable {
-            true => LastWorker::Dispensable,
-            false if only_streams(status, generation) => LastWorker::Streams,
-            false => LastWorker::Needed,
-        },
-        safe_to_delete_old: holds(status.old_may_be_deleted(generation, look.now)),
+        last_worker: proof
+            .as_ref()
+            .map_or(LastWorker::Needed, Proof::last_worker),
+        safe_to_delete_old: proof.is_some_and(|proof| proof.is_safe_to_delete_old()),
         retired: false,
     }
 }
@@ -332,20 +327,6 @@ fn is_retired(look: &Looked, old: &Objects, frontends: Option<&[Owner]>) -> bool
     let is_asked = look.retire != RetireSpec::Keep;
     memory.is_some_and(|memory| memory.retired)
         || handed_over && is_asked && !frontends_left && !workers_left
-}
-
-/// Whether streams on old are all that keeps its last worker.
-fn only_streams(status: &DynamoUpdateConfigStatus, generation: Option<i64>) -> bool {
-    let streams = Evidence::NoStreamOnOld.missing();
-    let is_of_deletion = |missing: &str| {
-        let mut later = Evidence::FOR_DELETION.into_iter();
-        missing.starts_with(OTHER_WAYS) || later.any(|evidence| evidence.missing() == missing)
-    };
-    let missing = &status.missing_for_deletion;
-    status.phase == Some(Phase::Complete)
-        && status.observed_generation == generation
-        && missing.iter().any(|missing| missing == streams)
-        && { missing.iter() }.all(|missing| missing == streams || is_of_deletion(missing))
 }
 
 /// The objects that an autoscaler scales: kind and name, with the name of the autoscaler.
@@ -426,35 +407,5 @@ mod tests {
             };
             assert_eq!(is_of_rollout(&analysis, &accepted), is_its, "{at:?}");
         }
-    }
-
-    #[test]
-    fn the_last_worker_waits_for_streams_alone_if_nothing_else_is_missing() {
-        let status = |missing: &[Evidence]| DynamoUpdateConfigStatus {
-            phase: Some(Phase::Complete),
-            observed_generation: Some(1),
-            missing_for_deletion: missing.iter().map(|one| one.missing().to_owned()).collect(),
-            ..DynamoUpdateConfigStatus::default()
-        };
-        let only = |missing: &[Evidence]| only_streams(&status(missing), Some(1));
-        assert!(only(&[Evidence::NoStreamOnOld, Evidence::ClientsLeftOld]));
-        assert!(!only(&[Evidence::NoStreamOnOld, Evidence::NoLateRequest]));
-        assert!(!only(&[Evidence::ClientsLeftOld]) && !only(&[]));
-        for (missing, is_only) in [
-            ("these lead to the frontends of old: Ingress a", true),
-            (
-                "these updates and proxies lead to the frontends of old: b",
-                false,
-            ),
-            (
-                "these lead to the frontends of old around their proxies: Service c",
-                false,
-            ),
-        ] {
-            let mut status = status(&[Evidence::NoStreamOnOld]);
-            status.missing_for_deletion.push(missing.to_owned());
-            assert_eq!(only_streams(&status, Some(1)), is_only, "{missing}");
-        }
-        assert!(!only_streams(&status(&[Evidence::NoStreamOnOld]), Some(2)));
     }
 }

@@ -1,5 +1,6 @@
 //! The store of one kind: lists it, watches it, and decides what an error means for the cached objects.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,6 +11,7 @@ use kube::{Client, Error as ClientError};
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 
+use super::confirmed::Confirmed;
 use super::objects::{Object, Objects, differing, place, put};
 use crate::error_chain::error_chain;
 
@@ -55,6 +57,8 @@ pub enum NotSynced {
 pub struct Store {
     plural: String,
     state: Mutex<State>,
+    /// Whether somebody reads the objects of all namespaces, so that those of one are not enough to confirm.
+    is_wide: AtomicBool,
 }
 
 /// A point in time by both clocks. The monotonic one stops while the machine sleeps, and the other one may be set.
@@ -68,12 +72,15 @@ pub const ROLLOUT_LABEL: &str = "crossfade/rollout-uid";
 pub const ROLLOUT_MANAGER: &str = "crossfade-rollout-";
 
 impl BothClocks {
+    /// The present.
+    #[must_use]
     pub fn now() -> Self {
         Self(Instant::now(), SystemTime::now())
     }
 
-    /// How long ago this was, by the clock that says more.
-    fn elapsed(self, now: Self) -> Duration {
+    /// How long before `now` this was, by the clock that says more.
+    #[must_use]
+    pub fn elapsed(self, now: Self) -> Duration {
         let by_wall = now.1.duration_since(self.1).unwrap_or_default();
         now.0.saturating_duration_since(self.0).max(by_wall)
     }
@@ -92,6 +99,8 @@ pub struct State {
     heard: Option<BothClocks>,
     /// Since when the API server has answered only that it does not know the kind.
     unknown_since: Option<Instant>,
+    /// What lists have confirmed beside the watch.
+    pub confirmed: Confirmed,
 }
 
 impl State {
@@ -103,6 +112,11 @@ impl State {
     /// Whether the cluster does not serve the kind.
     pub const fn is_absent(&self) -> bool {
         self.absent
+    }
+
+    /// Whether the kind was listed in full, or is known not to exist.
+    pub const fn is_listed(&self) -> bool {
+        self.listed
     }
 
     /// Whether the kind was listed, but can no longer be listed or watched.
@@ -123,7 +137,23 @@ impl Store {
         Arc::new(Self {
             plural: plural.to_owned(),
             state: Mutex::default(),
+            is_wide: AtomicBool::default(),
         })
+    }
+
+    /// The plural of the kind.
+    pub fn plural(&self) -> &str {
+        &self.plural
+    }
+
+    /// Records that somebody reads the objects of all namespaces.
+    pub fn widen(&self) {
+        self.is_wide.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody reads the objects of all namespaces.
+    pub fn is_wide(&self) -> bool {
+        self.is_wide.load(Ordering::Relaxed)
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -212,8 +242,12 @@ impl Store {
                 }
                 let before = std::mem::replace(&mut state.objects, objects);
                 (state.listed, state.absent) = (true, false);
+                // The list may be older than what was confirmed while it arrived.
+                state.confirmed.clear();
                 return differing(&before, &state.objects);
             }
+            // A watch that is behind reports what a later list has already told.
+            Event::Apply(object) | Event::Delete(object) if state.confirmed.covers(&object) => {}
             Event::Apply(object) => {
                 let object = self.trimmed(object);
                 put(&mut state.objects, Arc::clone(&object));
@@ -224,6 +258,7 @@ impl Store {
                 if let Some(objects) = state.objects.get_mut(&namespace) {
                     objects.remove(&name);
                 }
+                state.confirmed.note_deleted(&object);
                 return vec![self.trimmed(object)];
             }
         }
@@ -291,9 +326,9 @@ impl Store {
     }
 
     /// Drops the fields that are not used: there may be thousands of objects.
-    fn trimmed(&self, mut object: DynamicObject) -> Object {
+    pub fn trimmed(&self, mut object: DynamicObject) -> Object {
         if self.plural == "dynamoupdateconfigs" {
-            return Arc::new(object);
+            return Arc::new(trimmed_update(object));
         }
         if let Some(fields) = &mut object.metadata.managed_fields {
             // Who has scaled an object matters to a rollout.
@@ -323,6 +358,23 @@ impl Store {
         }
         Arc::new(object)
     }
+}
+
+/// An update without what is not used of it: a namespace's users can create many, and make each large.
+#[must_use]
+pub fn trimmed_update(mut object: DynamicObject) -> DynamicObject {
+    let metadata = &mut object.metadata;
+    if let Some(entries) = &mut metadata.managed_fields {
+        entries.retain(|entry| {
+            let is_status = entry.subresource.as_deref() == Some("status");
+            !is_status && entry.manager.as_deref() == Some(crate::resource::UPDATE_MANAGER)
+        });
+    }
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|name, _| name == crate::resource::RETRIED_AT);
+    }
+    metadata.labels = None;
+    object
 }
 
 /// Whether a rollout has made the object.

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use self::operator::{Operator, deployments};
 use super::stage::{Controller, PATIENCE, Stage, resource, server};
+use crate::gateway::{Gateway, Withheld};
 
 fn rollouts() -> ApiResource {
     resource("nvidia.com", "v1alpha1", "DynamoRollout", "dynamorollouts")
@@ -508,6 +509,51 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
     managed.phase("Complete").await;
     let frontends = managed.stage.api(&deployments()).get("old").await.unwrap();
     assert_eq!(frontends.data["spec"]["replicas"], 0);
+}
+
+#[tokio::test]
+async fn old_is_not_retired_by_what_a_status_still_says() {
+    let mut managed = Managed::begun(json!({})).await;
+    managed.owned_frontends("old").await;
+    let gateway = Gateway::before(&managed.stage.client).await;
+    managed.stage.kubeconfig = gateway.kubeconfig();
+    let controller = managed.controller().await;
+    managed.own_frontends("old").await;
+    managed.waits_for("the clients to be sent").await;
+    managed.move_clients().await;
+    managed.phase("Complete").await;
+    let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
+    managed.stage.until("chat", "safe", is_safe).await;
+    // The status stays as it is, while something begins to lead to old.
+    gateway.withhold(Withheld {
+        statuses: true,
+        ..Withheld::default()
+    });
+    let legacy = json!({"spec": {"selector": frontends("old"), "ports": [{"port": 80}]}});
+    managed.stage.create(&services(), "legacy", legacy).await;
+    let looks = async || {
+        let metrics = controller.metrics().await;
+        metrics.sum("crossfade_controller_reconciles_total", &[])
+    };
+    let before = looks().await;
+    crate::rig::eventually("it is looked at", async || looks().await >= before + 3.0).await;
+    managed
+        .edit(json!({"handover": {"retire": "ScaleToZero"}}))
+        .await;
+    managed.waits_for("old to be safe to delete").await;
+    assert!(is_safe(&managed.stage.get("chat").await), "by its status");
+    let replicas = async || {
+        let old = managed.stage.api(&deployments()).get("old").await.unwrap();
+        old.data["spec"]["replicas"].as_u64().unwrap()
+    };
+    for _ in 0..50 {
+        assert_ne!(replicas().await, 0);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    gateway.withhold(Withheld::default());
+    managed.stage.delete(&services(), "legacy").await;
+    managed.phase("Complete").await;
+    assert_eq!(replicas().await, 0);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
-    let holes: [Hole; 34] = [
+    let holes: [Hole; 35] = [
         (
             "a watch that was not heard of late",
             |scene| scene.seen.is_current = false,
@@ -65,6 +65,16 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
             "new has more frontends than are asked",
             |scene| scene.seen.frontends.new.left_out = 1,
             NewServes,
+        ),
+        (
+            "new lists workers of the same namespace as old",
+            |scene| {
+                let frontends = &mut scene.seen.frontends;
+                for side in [&mut frontends.old, &mut frontends.new] {
+                    side.asked[0].namespaces.insert("shared".into());
+                }
+            },
+            NewLeavesOldWorkers,
         ),
         (
             "a person gives old a share",

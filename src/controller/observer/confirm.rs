@@ -1,0 +1,94 @@
+//! What was proven of each update, and the lists that a proof needs beside the watches. Contains no policy.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::super::Key;
+use super::super::parsed::ParsedUpdate;
+use super::super::proof::Proof;
+use super::Observer;
+use super::frontends::service;
+use crate::k8s::Object;
+
+impl Observer {
+    /// Whether recent lists confirm all that the update rests on.
+    pub(super) fn is_confirmed(&self, parsed: &ParsedUpdate) -> bool {
+        self.cache.are_confirmed(&self.namespaces(parsed))
+    }
+
+    /// Lists what the update rests on, unless that was done lately, and then wakes it if that was missing.
+    pub fn confirm(self: &Arc<Self>, parsed: &ParsedUpdate) {
+        let (key, namespaces) = (parsed.key.clone(), self.namespaces(parsed));
+        if !self.confirming().insert(key.clone()) {
+            return;
+        }
+        let observer = Arc::clone(self);
+        tokio::spawn(async move {
+            let cache = &observer.cache;
+            let was_confirmed = cache.are_confirmed(&namespaces);
+            cache.confirm(&namespaces).await;
+            observer.confirming().remove(&key);
+            // What cannot be confirmed is tried again when the update is next due.
+            if !was_confirmed && cache.are_confirmed(&namespaces) {
+                let _ = observer.wake.send(key);
+            }
+        });
+    }
+
+    /// Records what was just proven of an update.
+    pub fn prove(&self, key: &Key, proof: Proof) {
+        let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
+        proofs.insert(key.clone(), proof);
+    }
+
+    /// Forgets what was proven of an update.
+    pub fn disprove(&self, key: &Key) {
+        let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
+        proofs.remove(key);
+    }
+
+    /// What this process has just proven of `update` as it is.
+    pub fn proof(&self, key: &Key, update: &Object) -> Option<Proof> {
+        let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
+        let proof = proofs.get(key).filter(|proof| proof.is_of(update))?;
+        Some(proof.clone())
+    }
+
+    /// Records the other namespaces that an update rests on.
+    pub(super) fn rests_on(&self, key: &Key, namespaces: BTreeSet<String>) {
+        let mut elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match namespaces.is_empty() {
+            true => elsewhere.remove(key),
+            false => elsewhere.insert(key.clone(), namespaces),
+        };
+    }
+
+    fn confirming(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+        self.confirming
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The namespaces with objects that the update rests on.
+    fn namespaces(&self, parsed: &ParsedUpdate) -> BTreeSet<String> {
+        let domain = &self.settings.domain;
+        let of_targets = parsed
+            .plan
+            .new
+            .iter()
+            .filter_map(|target| service(target, domain));
+        let of_targets = of_targets.map(|(_, namespace)| namespace);
+        let elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = elsewhere.get(&parsed.key).into_iter().flatten().cloned();
+        of_targets
+            .chain(elsewhere)
+            .chain([parsed.key.namespace.clone()])
+            .collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! Where each update sends requests. Remembered for as long as the update stays as it is, because every update is looked at for
+//! every other one.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::api::DynamicObject;
+
+use super::super::parsed::{self, ParsedUpdate};
+use crate::k8s::Object;
+use crate::resource::{Target, TargetScope};
+
+/// Where an update sends requests.
+pub(super) struct Lead {
+    /// Whether its spec can be used. If not, the targets are those that it names.
+    pub is_usable: bool,
+    pub targets: Vec<Target>,
+    /// Whether they get a share.
+    pub gives: bool,
+    pub source: Option<String>,
+    pub target_deployment: Option<String>,
+}
+
+/// What is remembered of an update: its `resourceVersion`, and where it leads.
+type Known = (Option<String>, Arc<Lead>);
+
+/// Where the updates send requests, by `metadata.uid` and by whether they may name targets anywhere.
+#[derive(Default)]
+pub(super) struct Leads(Mutex<HashMap<(String, bool), Known>>);
+
+impl Leads {
+    /// Where an update that may use the targets of `scope` sends requests.
+    pub fn of(&self, update: &Object, scope: &TargetScope) -> Arc<Lead> {
+        let metadata = &update.metadata;
+        let Some(uid) = metadata.uid.clone() else {
+            return Arc::new(Lead::of(update, scope));
+        };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = (uid, scope.anywhere);
+        match known.get(&place) {
+            Some((version, lead)) if *version == metadata.resource_version => Arc::clone(lead),
+            _ => {
+                let lead = Arc::new(Lead::of(update, scope));
+                let version = metadata.resource_version.clone();
+                known.insert(place, (version, Arc::clone(&lead)));
+                lead
+            }
+        }
+    }
+
+    /// Forgets all but these `updates` once much more is remembered.
+    pub fn keep<'a>(&self, updates: impl Iterator<Item = &'a Object> + Clone) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() <= 2 * updates.clone().count() + 64 {
+            return;
+        }
+        let uids: HashSet<&str> = updates
+            .filter_map(|one| one.metadata.uid.as_deref())
+            .collect();
+        known.retain(|(uid, _), _| uids.contains(&**uid));
+    }
+}
+
+impl Lead {
+    fn of(update: &Object, scope: &TargetScope) -> Self {
+        match ParsedUpdate::read_within(update, scope) {
+            Ok(parsed) => Self {
+                is_usable: true,
+                targets: parsed.plan.new.clone(),
+                gives: parsed.plan.weights.new_weight() > 0,
+                source: parsed.spec.source_deployment,
+                target_deployment: parsed.spec.target_deployment,
+            },
+            Err(_) => Self {
+                is_usable: false,
+                targets: targets_of(update),
+                gives: true,
+                source: parsed::source(update).map(str::to_owned),
+                target_deployment: None,
+            },
+        }
+    }
+}
+
+/// The targets that an update names, in its spec and in the last valid one, even if it cannot be used.
+fn targets_of(update: &DynamicObject) -> Vec<Target> {
+    let (spec, valid) = (
+        &update.data["spec"],
+        &update.data["status"]["lastValid"]["spec"],
+    );
+    let named = [spec, valid].map(|spec| spec["newFrontendService"].as_str());
+    let named = named.into_iter().flatten();
+    let each = named.flat_map(|targets| targets.split(','));
+    each.filter_map(|target| target.trim().parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn update(uid: &str, version: &str, target: &str) -> Object {
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": {"name": "u", "namespace": "n", "uid": uid, "resourceVersion": version},
+                "spec": {"newFrontendService": target, "trafficSplitPercent": 5, "sourceDeployment": "a"},
+            }))
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn where_an_update_leads_is_remembered_until_it_changes() {
+        let leads = Leads::default();
+        let scope = TargetScope {
+            namespace: "n".into(),
+            domain: "cluster.local".into(),
+            anywhere: true,
+        };
+        let lead = leads.of(&update("1", "1", "http://10.0.0.1:80"), &scope);
+        assert!(lead.is_usable && lead.gives);
+        let same = leads.of(&update("1", "1", "http://10.0.0.1:80"), &scope);
+        assert!(Arc::ptr_eq(&lead, &same));
+        let edited = leads.of(&update("1", "2", "http://10.0.0.2:80"), &scope);
+        assert_ne!(edited.targets, lead.targets);
+        let bad = leads.of(
+            &update("2", "3", "https://10.0.0.1:80,http://10.0.0.2:80"),
+            &scope,
+        );
+        assert!(!bad.is_usable && bad.targets.len() == 2);
+        for i in 0..100 {
+            leads.of(&update(&format!("x{i}"), "1", "http://10.0.0.1:80"), &scope);
+        }
+        let left = [update("1", "2", "")];
+        leads.keep(left.iter());
+        assert_eq!(leads.0.lock().unwrap().len(), 1);
+    }
+}

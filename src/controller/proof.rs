@@ -1,0 +1,105 @@
+//! What the last look at an update has proven. It is kept in memory only: a status may be old, may not have been written, and
+//! may have been written by somebody else.
+
+use std::time::Duration;
+
+use crate::k8s::{BothClocks, Object};
+use crate::resource::Identity;
+use crate::rollout::{Decision, Evidence, Phase};
+use crate::scaling::LastWorker;
+
+/// For how long a proof holds. An update that is complete is looked at more often.
+const HOLDS: Duration = Duration::from_secs(15);
+
+/// What one look at an update has proven.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    uid: Option<String>,
+    generation: Option<i64>,
+    at: BothClocks,
+    is_complete: bool,
+    missing: Vec<Evidence>,
+}
+
+impl Proof {
+    /// What `decision` proves of the update, which was just observed.
+    pub fn of(update: &Identity, decision: &Decision) -> Self {
+        Self {
+            uid: update.uid.clone(),
+            generation: update.generation,
+            at: BothClocks::now(),
+            is_complete: decision.phase == Phase::Complete,
+            missing: decision.missing.clone(),
+        }
+    }
+
+    /// Whether it is about this update as it is, and recent.
+    pub fn is_of(&self, update: &Object) -> bool {
+        let metadata = &update.metadata;
+        let is_it = self.uid.is_some() && self.uid == metadata.uid;
+        is_it && self.generation == metadata.generation && self.is_recent(BothClocks::now())
+    }
+
+    fn is_recent(&self, now: BothClocks) -> bool {
+        self.at.elapsed(now) < HOLDS
+    }
+
+    /// Whether old may be deleted.
+    pub fn is_safe_to_delete_old(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// What keeps the last worker of old.
+    pub fn last_worker(&self) -> LastWorker {
+        let missing =
+            { self.missing.iter() }.filter(|evidence| Evidence::FOR_LAST_WORKER.contains(evidence));
+        let missing: Vec<Evidence> = missing.copied().collect();
+        match *missing {
+            [] => LastWorker::Dispensable,
+            [Evidence::NoStreamOnOld] if self.is_complete => LastWorker::Streams,
+            _ => LastWorker::Needed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proof(missing: &[Evidence]) -> Proof {
+        Proof {
+            uid: None,
+            generation: None,
+            at: BothClocks::now(),
+            is_complete: true,
+            missing: missing.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_last_worker_waits_for_streams_alone_if_nothing_else_is_missing() {
+        let last_worker = |missing: &[Evidence]| proof(missing).last_worker();
+        assert_eq!(last_worker(&[]), LastWorker::Dispensable);
+        assert_eq!(
+            last_worker(&[Evidence::ClientsLeftOld]),
+            LastWorker::Dispensable
+        );
+        let streams = [Evidence::NoStreamOnOld, Evidence::ClientsLeftOld];
+        assert_eq!(last_worker(&streams), LastWorker::Streams);
+        for more in [
+            Evidence::NoLateRequest,
+            Evidence::NoWayAroundProxies,
+            Evidence::CurrentView,
+        ] {
+            assert_eq!(
+                last_worker(&[Evidence::NoStreamOnOld, more]),
+                LastWorker::Needed
+            );
+        }
+        let incomplete = Proof {
+            is_complete: false,
+            ..proof(&streams)
+        };
+        assert_eq!(incomplete.last_worker(), LastWorker::Needed);
+    }
+}

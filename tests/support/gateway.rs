@@ -1,0 +1,155 @@
+//! A gateway before a real API server that passes everything on, until it is told to withhold something.
+
+use std::convert::Infallible;
+use std::io::Write;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use kube::client::Body as KubeBody;
+use serde_json::json;
+use tempfile::NamedTempFile;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What it withholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Withheld {
+    /// Watches are granted and deliver nothing, open ones too.
+    pub watches: bool,
+    /// Lists are never answered.
+    pub lists: bool,
+    /// Status writes of updates are refused.
+    pub statuses: bool,
+}
+
+/// A running gateway.
+pub struct Gateway {
+    withheld: watch::Sender<Withheld>,
+    kubeconfig: NamedTempFile,
+}
+
+impl Gateway {
+    /// One before the API server of `client`, with the rights of that.
+    pub async fn before(client: &Client) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "c", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        });
+        let mut file = NamedTempFile::new().unwrap();
+        write!(file, "{kubeconfig}").unwrap();
+        let (withheld, seen) = watch::channel(Withheld::default());
+        let client = client.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (client, seen) = (client.clone(), seen.clone());
+                tokio::spawn(async move {
+                    let service = service_fn(|request| {
+                        let (client, seen) = (client.clone(), seen.clone());
+                        async move { Ok::<_, Infallible>(pass(client, seen, request).await) }
+                    });
+                    let connection = hyper::server::conn::http1::Builder::new();
+                    let _ = connection
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self {
+            withheld,
+            kubeconfig: file,
+        }
+    }
+
+    /// The path of a kubeconfig that leads through it.
+    pub fn kubeconfig(&self) -> String {
+        self.kubeconfig.path().to_string_lossy().into_owned()
+    }
+
+    /// From now on, this is withheld.
+    pub fn withhold(&self, withheld: Withheld) {
+        self.withheld.send_replace(withheld);
+    }
+}
+
+async fn pass(
+    client: Client,
+    mut seen: watch::Receiver<Withheld>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let query = request.uri().query().unwrap_or_default();
+    let is_watch = query.contains("watch=");
+    // Single objects are read only for the lease.
+    let is_list =
+        request.method() == Method::GET && !is_watch && !request.uri().path().contains("/leases/");
+    let path = request.uri().path();
+    let is_status = path.contains("/dynamoupdateconfigs/") && path.ends_with("/status");
+    let withheld = *seen.borrow();
+    if withheld.watches && is_watch {
+        let silence = stream::once(async move { silence(&mut seen).await });
+        let nothing = silence.filter_map(|()| std::future::ready(None));
+        return Response::new(BodyExt::boxed_unsync(StreamBody::new(nothing)));
+    }
+    if withheld.lists && is_list {
+        let _ = seen.wait_for(|withheld| !withheld.lists).await;
+    }
+    if withheld.statuses && is_status {
+        return failed("told to refuse it");
+    }
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let mut request = Request::from_parts(parts, KubeBody::from(body.to_vec()));
+    request.headers_mut().remove(http::header::HOST);
+    let response = match client.send(request).await {
+        Ok(response) => response,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let (mut parts, body) = response.into_parts();
+    parts.headers.remove(http::header::TRANSFER_ENCODING);
+    parts.headers.remove(http::header::CONTENT_LENGTH);
+    let mut until_end = seen.clone();
+    let end = stream::once(async move {
+        if is_watch {
+            silence(&mut until_end).await;
+        }
+    });
+    let end = end.filter_map(|()| std::future::ready(None));
+    let frames = body.into_data_stream().filter_map(move |data| {
+        let is_withheld = is_watch && seen.borrow().watches;
+        let frame = data.ok().filter(|_| !is_withheld);
+        std::future::ready(frame.map(|data| Ok(Frame::data(data))))
+    });
+    Response::from_parts(
+        parts,
+        BodyExt::boxed_unsync(StreamBody::new(frames.chain(end))),
+    )
+}
+
+/// Ends when watches are not withheld.
+async fn silence(seen: &mut watch::Receiver<Withheld>) {
+    let _ = seen.wait_for(|withheld| !withheld.watches).await;
+}
+
+fn failed(message: &str) -> Response<Body> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+        "message": message,
+    });
+    let body = Full::new(Bytes::from(status.to_string())).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}
