@@ -46,8 +46,6 @@ async fn old_may_not_go_after_an_edit_until_it_is_proven_anew() {
         json!({"newFrontendService": both}),
         json!({"clientService": "no-such-service"}),
         json!({"clientService": null}),
-        json!({"trafficSplitPercent": 100, "weights": {"old": 0, "new": 1}, "targetDeployment": "nobody"}),
-        json!({"models": ["no-such-model"]}),
         // The last one, because it makes the controller forget how large old was.
         json!({"sourceDeployment": "nobody"}),
     ] {
