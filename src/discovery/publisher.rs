@@ -145,7 +145,7 @@ impl Publisher {
             return;
         }
         tracing::error!(%why, "new has failed the analysis: all requests go to old");
-        self.failed = Some(Failed::of(&current.plan, why));
+        self.failed = Some(Failed::of(&current.plan, &self.builder.addresses, why));
         let wanted = self
             .without_failed(RequestedPlan {
                 plan: Arc::clone(&current.plan),
@@ -160,9 +160,13 @@ impl Publisher {
     /// The plan as it is put in force: without requests for a new generation that has failed, unless old drains. A plan with another
     /// one ends that.
     async fn without_failed(&mut self, wanted: RequestedPlan) -> RequestedPlan {
+        if self.failed.is_some() {
+            self.builder.resolve(&wanted.plan.new).await;
+        }
+        let addresses = &self.builder.addresses;
         let ended = self
             .failed
-            .take_if(|failed| !failed.is_new_of(&wanted.plan));
+            .take_if(|failed| !failed.is_new_of(&wanted.plan, addresses));
         if ended.is_some() {
             self.keep_failed().await;
         }

@@ -51,12 +51,16 @@ impl SnapshotBuilder {
         let speaks = |targets: &[Target]| targets.iter().any(|target| target.tls);
         let old = speaks(&self.old) || speaks(&self.peers);
         self.certificates.prepare(plan, [old, speaks(&plan.new)])?;
-        // Requests must find the addresses of new. But a name that did not resolve earlier must not delay later plans.
-        let targets = self.targets(plan);
-        for (target, addresses) in resolve(self.addresses.unasked(&targets)).await {
+        self.resolve(&self.targets(plan)).await;
+        Ok(())
+    }
+
+    /// Finds the addresses of targets for which the resolver was not asked yet: requests must find those of new. But a name that did
+    /// not resolve earlier must not delay later plans.
+    pub async fn resolve(&mut self, targets: &[Target]) {
+        for (target, addresses) in resolve(self.addresses.unasked(targets)).await {
             self.addresses.learn(target, addresses);
         }
-        Ok(())
     }
 
     /// Builds the snapshot of a plan. Endpoints that `previous` has keep their state and connections.
