@@ -230,6 +230,13 @@ impl Status {
         })
     }
 
+    /// Why new has failed by the analysis of this process, if it has.
+    #[must_use]
+    pub fn failed(&self, plan: &Plan) -> Option<String> {
+        let judged = self.judged(plan)?;
+        (judged.verdict == Verdict::FAIL).then_some(judged.text)
+    }
+
     /// How long the plan source has been unreachable; zero if it is reachable.
     #[must_use]
     pub fn lost_for(&self) -> Duration {

@@ -76,6 +76,7 @@ impl Admin {
                 .as_ref()
                 .map(|analysis| v1::Margins::from(&analysis.rules)),
             rolled_back: plan.failed_analysis.as_deref().unwrap_or_default().into(),
+            failed: self.status.failed(plan).unwrap_or_default(),
         }
     }
 

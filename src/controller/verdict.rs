@@ -194,6 +194,7 @@ mod tests {
             new_targets: Vec::new(),
             margins: None,
             rolled_back: String::new(),
+            failed: String::new(),
             process: Some(v1::Process {
                 started: Some(prost_types::Timestamp::default()),
                 uptime: Some(duration(500)),

@@ -259,6 +259,10 @@ pub struct Comparison {
     /// Why new has failed, while all requests go to old because of that. Empty if they do not.
     #[prost(string, tag = "7")]
     pub rolled_back: ::prost::alloc::string::String,
+    /// Why new has failed by the proxy's own analysis, by these margins. Empty if it has not, if the proxy does not judge by itself, and
+    /// from older proxies.
+    #[prost(string, tag = "8")]
+    pub failed: ::prost::alloc::string::String,
 }
 /// How much worse than old new may be.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

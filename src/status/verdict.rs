@@ -40,6 +40,8 @@ pub struct Judgement {
     differ: bool,
     /// Why new has failed, if all requests go to old because of that: little is seen of new then.
     rolled_back: Option<String>,
+    /// Why new has failed by the analysis of a proxy or a controller, which has seen more than this judge.
+    failed: Option<String>,
 }
 
 /// The rules by which the plans of these proxies judge new: each once, the first one with the name of a proxy that has it. A proxy
@@ -118,6 +120,12 @@ impl Judge {
         let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
         let mut told = answers.iter().copied().filter_map(comparison);
         let rolled_back = told.find(|(_, told)| !told.rolled_back.is_empty());
+        // By other margins it may not have failed.
+        let mut told = answers.iter().copied().filter_map(comparison);
+        let failed = told.find(|(_, told)| {
+            let margins = told.margins.as_ref().and_then(v1::Margins::rules);
+            !told.failed.is_empty() && margins == Some(self.rules)
+        });
         Judgement {
             report,
             needed: self.rules.min_samples,
@@ -125,6 +133,7 @@ impl Judge {
             silent: silent.collect(),
             differ: targets.len() > 1,
             rolled_back: rolled_back.map(|(_, told)| told.rolled_back.clone()),
+            failed: failed.map(|(_, told)| told.failed.clone()),
         }
     }
 }
@@ -168,6 +177,13 @@ impl Judgement {
         self
     }
 
+    /// The same, if the controller of an update has failed new for this reason.
+    #[must_use]
+    pub fn or_failed(mut self, why: Option<&str>) -> Self {
+        self.failed = self.failed.or_else(|| why.map(str::to_owned));
+        self
+    }
+
     /// Did any proxy tell something?
     #[must_use]
     pub fn has_data(&self) -> bool {
@@ -181,9 +197,15 @@ impl Judgement {
         match &self.report.verdict {
             _ if self.rolled_back.is_some() => Verdict::FAIL,
             _ if self.differ => Verdict::INCONCLUSIVE,
+            _ if self.failed.is_some() => Verdict::FAIL,
             Verdict::Pass if !self.silent.is_empty() => Verdict::INCONCLUSIVE,
             verdict => verdict.as_str(),
         }
+    }
+
+    /// Has new failed by what this judge has seen?
+    fn has_failed(&self) -> bool {
+        matches!(self.report.verdict, Verdict::Fail(_))
     }
 
     fn sentence(&self) -> String {
@@ -195,6 +217,9 @@ impl Judgement {
         }
         if self.differ {
             return "The proxies do not have the same new generation.".to_owned();
+        }
+        if let (Some(why), false) = (&self.failed, self.has_failed()) {
+            return format!("New has failed: {why}");
         }
         if self.verdict() != self.report.verdict.as_str() {
             let (silent, asked) = (self.silent.len(), self.asked);
@@ -322,6 +347,7 @@ mod tests {
             new_targets: Vec::new(),
             margins: None,
             rolled_back: String::new(),
+            failed: String::new(),
             process: Some(v1::Process {
                 started: Some(prost_types::Timestamp::default()),
                 uptime: Some(prost_types::Duration {
@@ -389,6 +415,31 @@ mod tests {
         assert_eq!(judged.verdict(), "inconclusive");
         let text = "inconclusive: The proxies do not have the same new generation.";
         assert!(judged.text().starts_with(text), "{}", judged.text());
+    }
+
+    #[test]
+    fn new_that_a_proxy_has_failed_by_the_same_margins_has_failed() {
+        let rules = Rules::default();
+        let judged = |rules: Rules| {
+            let mut told = told([900, 0], 0, 500, &[(60, 1), (0, 2)]);
+            told.failed = "New fails 50.0 % of requests.".to_owned();
+            told.margins = Some(v1::Margins::from(&Rules::default()));
+            let judged = Judge::new(rules).past(&[answer("a", Ok(Some(told)))]);
+            (judged.verdict(), judged.text())
+        };
+        let (verdict, text) = judged(rules);
+        assert_eq!(verdict, "fail");
+        let expected = "fail: New has failed: New fails 50.0 % of requests.\n";
+        assert!(text.starts_with(expected), "{text}");
+        let min_samples = 7;
+        assert_eq!(
+            judged(Rules {
+                min_samples,
+                ..rules
+            })
+            .0,
+            "inconclusive"
+        );
     }
 
     #[test]

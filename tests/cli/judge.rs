@@ -333,6 +333,30 @@ async fn what_was_rolled_back_has_failed_whatever_was_seen_lately() {
     }
 }
 
+/// Its own looks are many and the past has few, so they may not agree otherwise.
+#[tokio::test]
+async fn what_a_proxy_has_failed_is_failed_by_the_same_margins_also_while_new_gets_all_requests() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(500))).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "analysis: {onFailure: Hold}"));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    until("the proxy fails new", async || {
+        proxy.chat().await;
+        let page: Value = serde_json::from_str(&proxy.plan().await).unwrap();
+        (page["analysis"]["verdict"] == "fail").then_some(())
+    })
+    .await;
+    let address = proxy.admin.to_string();
+    for more in [&[][..], &["--for", "600"]] {
+        let (judged, status) = judge(&address, more);
+        assert_eq!(status, FAIL, "{judged}");
+        let text = judged["text"].as_str().unwrap();
+        assert!(text.contains("New fails 100.0 % of requests"), "{text}");
+    }
+    let (judged, status) = judge(&address, &["--min-samples", "7"]);
+    assert_eq!(status, INCONCLUSIVE, "of other margins: {judged}");
+}
+
 /// By their own margins, if these are the same.
 #[tokio::test]
 async fn proxies_are_judged_by_the_margins_of_their_plans() {

@@ -34,7 +34,7 @@ pub struct JudgeOptions {
 }
 
 /// Rules that were given by flags.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RuleChanges {
     pub window: Option<Duration>,
     pub min_samples: Option<u64>,
@@ -111,6 +111,22 @@ impl Source {
         analysis.rolled_back.then_some(&*analysis.message)
     }
 
+    /// Why the controller has failed new by the rules of the update, if it has and no other rules are asked for.
+    fn failed(&self, changes: RuleChanges) -> Option<&str> {
+        let Self::Cluster(_, update) = self else {
+            return None;
+        };
+        let analysis = update.status.as_ref()?.analysis.as_ref()?;
+        let is_failed = analysis.failed_at.is_some() && changes == RuleChanges::default();
+        is_failed.then_some(&*analysis.message)
+    }
+
+    /// With what the controller has found.
+    fn complete(&self, judged: Judgement, changes: RuleChanges) -> Judgement {
+        let judged = judged.or_rolled_back(self.rolled_back());
+        judged.or_failed(self.failed(changes))
+    }
+
     async fn compare(&mut self, with_past: bool) -> Result<Vec<Compared>, status::Error> {
         match self {
             Self::Proxies(proxies) => Ok(proxies.compare(with_past).await),
@@ -162,7 +178,7 @@ async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
         let answers = source.compare(true).await?;
         let rules = source.rules(options.rules, &answers)?;
         let judged = Judge::new(rules).past(&answers);
-        return Ok(judged.or_rolled_back(source.rolled_back()));
+        return Ok(source.complete(judged, options.rules));
     };
     let begin = Instant::now();
     let mut judge = None;
@@ -178,7 +194,7 @@ async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
                     None => Judge::new(source.rules(options.rules, &answers)?),
                 };
                 let judged = judging.look(&answers, elapsed);
-                let judged = judged.or_rolled_back(source.rolled_back());
+                let judged = source.complete(judged, options.rules);
                 // Before a proxy has answered, its margins are not known.
                 judge = (has_begun || judged.has_data()).then_some(judging);
                 Some(judged)
