@@ -7,7 +7,8 @@
 //! - Requests are compared within strata (API class and size of the body), so a different mix on the two sides does not affect
 //!   the verdict.
 //! - Failures: new fails if its rate exceeds old's by more than `max_failure_rate_increase`. [`Memory::interim_look`] checks only
-//!   failures, so that a crash is detected within seconds.
+//!   failures, so that a crash is detected within seconds. New's first requests are also compared with what old did before; see
+//!   [`crash`].
 //! - Latencies: a request of old counts as slow if it takes longer than a threshold near old's quantile; a request of new counts
 //!   as slow if it takes longer than `ratio` times that threshold. New fails if it has the larger share of slow requests. The
 //!   threshold is chosen before the look that uses it, and old is compared with it as well, so an error in the threshold affects
@@ -22,6 +23,7 @@
 
 mod accumulate;
 mod counts;
+mod crash;
 mod evidence;
 mod failures;
 mod figures;
@@ -36,6 +38,7 @@ use std::time::Duration;
 
 pub use self::accumulate::{Accumulator, Reading};
 pub use self::counts::{Counts, MAX_STRATA, Side, Stratum};
+use self::crash::Crash;
 use self::evidence::{Block, Evidence, Law};
 use self::failures::Failures;
 pub use self::figures::Row;
@@ -43,7 +46,7 @@ pub use self::outcomes::{Outcomes, Tally};
 pub use self::replay::replay;
 pub use self::rules::{Metric, Rules};
 use self::window::Window;
-use crate::latency::{ENOUGH, Scale};
+use crate::latency::{ENOUGH, Scale, Sketch};
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +96,9 @@ pub struct Memory {
     window: Window,
     evidence: [Evidence; Metric::ALL.len()],
     failures: Failures,
+    crash: Crash,
+    /// What old did before the first look.
+    earlier: Counts,
     /// What interim looks since the last look have taken in.
     taken: Outcomes,
     /// When the last product of the evidence on failures began.
@@ -107,10 +113,37 @@ pub struct Memory {
 const MOST_PER_SECOND: f64 = 0.3;
 /// Longer looks count as this long.
 const LONGEST: f64 = 60.0;
+/// What old did before the first look counts until looks cover this time.
+const EARLIER: Duration = Duration::from_secs(60);
 /// Products of the evidence on failures begin this far apart at least: interim looks would divide their weight among too many.
 const BETWEEN_PRODUCTS: Duration = Duration::from_millis(500);
 
 impl Memory {
+    /// Begins after old did this, with which new's first requests are compared.
+    #[must_use]
+    pub fn after(earlier: Counts) -> Self {
+        Self {
+            earlier,
+            ..Self::default()
+        }
+    }
+
+    /// Learns how often old fails.
+    fn learn(&mut self, total: &Counts, covers: Duration) {
+        if covers >= EARLIER {
+            self.earlier = Counts::default();
+        }
+        if self.earlier.0.is_empty() {
+            self.failures.learn(total);
+            self.crash.learn(total);
+            return;
+        }
+        let mut known = self.earlier.clone();
+        known.add(total);
+        self.failures.learn(&known);
+        self.crash.learn(&known);
+    }
+
     /// Takes in what was counted since the last look. The first look only sets the time. `now` is of any clock that only advances.
     pub fn look(&mut self, rules: &Rules, counts: Counts, now: Duration) -> Report {
         let last = *self.last.get_or_insert(now);
@@ -121,7 +154,7 @@ impl Memory {
             self.window.add(counts, last, now, rules.window);
         }
         let (total, covers) = self.window.total();
-        self.failures.learn(&total);
+        self.learn(&total, covers);
         let rows: Vec<Row> = Metric::ALL
             .into_iter()
             .map(|metric| figures::row(metric, rules, (&total, covers), self.confidence(metric)))
@@ -143,7 +176,11 @@ impl Memory {
     /// One minus the p-value of a metric, corrected for the number of metrics.
     fn confidence(&self, metric: Metric) -> f64 {
         let p = self.evidence[metric as usize].p_value() / metric.budget();
-        1.0 - p.min(1.0)
+        let crash = match metric {
+            Metric::Failures => self.crash.p_value() / Metric::BUDGET_OF_CRASH,
+            _ => 1.0,
+        };
+        1.0 - p.min(crash).min(1.0)
     }
 
     /// Takes in how requests ended since the last look, and nothing else. May be called many times between two looks, with ever more
@@ -159,6 +196,7 @@ impl Memory {
 
     fn weigh_failures(&mut self, rules: &Rules, all: &Outcomes, now: Duration, interim: bool) {
         let outcomes = all.since(&self.taken);
+        self.crash.add(&outcomes, rules.max_failure_rate_increase);
         let blocks = self.failures.add(&outcomes, now, interim);
         if blocks.is_empty() {
             return;
@@ -177,14 +215,16 @@ impl Memory {
         self.weigh_failures(rules, &counts.into(), now, false);
         self.taken = Outcomes::default();
         let (before, _) = self.window.total();
-        let [_, new] = counts.total();
         let most = MOST_PER_SECOND * seconds.min(LONGEST);
         for metric in Metric::ALL {
-            let Some(values) = metric.values(&new) else {
+            if metric == Metric::Failures {
                 continue;
-            };
+            }
             let index = metric as usize;
-            self.seen[index] = self.seen[index].saturating_add(values.count());
+            for [_, new] in counts.0.values() {
+                let values = metric.values(new).map_or(0, Sketch::count);
+                self.seen[index] = self.seen[index].saturating_add(values);
+            }
             let blocks = slow(metric, rules, counts, &before);
             if !blocks.is_empty() {
                 self.evidence[index].begin();
@@ -211,7 +251,7 @@ impl Memory {
         if let Some(row) = &self.failed {
             return Verdict::Fail(row.clone());
         }
-        let [old, new] = &counts.total();
+        let [old, new] = &counts.outcomes();
         if old.started == 0 && new.started == 0 {
             return Verdict::Inconclusive(Why::NoTraffic);
         }
@@ -265,9 +305,9 @@ fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
         let of_class = classes.entry(&stratum.class).or_default();
         of_class.0.insert(stratum.clone(), sides.clone());
     }
-    let [_, all] = counts.total();
+    let [_, all] = counts.outcomes();
     let found = classes.into_iter().find(|(_, of_class)| {
-        let [_, new] = of_class.total();
+        let [_, new] = of_class.outcomes();
         let matters = new.decided.saturating_mul(10) >= all.decided;
         matters && new.failed.saturating_mul(2) > new.decided
     });

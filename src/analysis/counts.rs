@@ -48,6 +48,13 @@ pub struct Side {
 impl Side {
     /// Adds what another one counted.
     pub fn add(&mut self, other: &Self) {
+        self.add_outcomes(other);
+        self.first_event.add(&other.first_event);
+        self.gap.add(&other.gap);
+        self.per_token.add(&other.per_token);
+    }
+
+    fn add_outcomes(&mut self, other: &Self) {
         self.started = self.started.saturating_add(other.started);
         self.decided = self.decided.saturating_add(other.decided);
         self.ended = self.ended.saturating_add(other.ended);
@@ -56,9 +63,6 @@ impl Side {
         self.unanswered = self.unanswered.saturating_add(other.unanswered);
         self.retried = self.retried.saturating_add(other.retried);
         self.retries_failed = self.retries_failed.saturating_add(other.retries_failed);
-        self.first_event.add(&other.first_event);
-        self.gap.add(&other.gap);
-        self.per_token.add(&other.per_token);
     }
 
     /// What was counted since `before`; `None` if a count is lower now, so that both cannot be of one series.
@@ -119,6 +123,18 @@ impl Counts {
             Some((stratum.clone(), sides))
         });
         Some(Self(strata.collect::<Option<_>>()?))
+    }
+
+    /// Both sides over all strata, without their times: merging those takes long.
+    #[must_use]
+    pub fn outcomes(&self) -> [Side; 2] {
+        let mut total: [Side; 2] = Default::default();
+        for sides in self.0.values() {
+            for (total, side) in total.iter_mut().zip(sides) {
+                total.add_outcomes(side);
+            }
+        }
+        total
     }
 
     /// Both sides over all strata.

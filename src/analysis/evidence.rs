@@ -24,7 +24,7 @@
 //!
 //! The e-variables of strata and looks are multiplied, and the products for several alternatives are averaged. Since a product over
 //! hours of good traffic would take hours to recover, half of the weight goes to products that begin later, the `t`-th with weight
-//! `1 / (t (t + 1))`: a mixture of e-processes that start later, kept in one number as in the Shiryaev-Roberts
+//! `w(t) − w(t + 1)`, where `w(t) = 1 / (1 + ln t)`, which is small for none of them: a mixture of e-processes that start later, kept in one number as in the Shiryaev-Roberts
 //! procedure (Shin, Ramdas, Rinaldo, *E-detectors*, NEJSDS 2024). The weights add up to 1, so the bound holds for all time.
 
 /// What both sides of one stratum did between two looks, old first.
@@ -176,8 +176,9 @@ impl Evidence {
     /// Begins a product with the next block.
     pub(super) fn begin(&mut self) {
         self.begun = self.begun.saturating_add(1);
+        let left = |number: f64| 1.0 / (1.0 + number.ln());
         let number = f64::from(self.begun);
-        let weight = -(number * (number + 1.0)).ln();
+        let weight = (left(number) - left(number + 1.0)).ln();
         for later in &mut self.later {
             *later = log_add(*later, weight);
         }

@@ -194,7 +194,7 @@ struct Rates {
 
 impl Rates {
     fn of_old(known: &Counts) -> Self {
-        let [all, _] = known.total();
+        let [all, _] = known.outcomes();
         let pooled = (all.failed as f64 + PRIOR * PRIOR_RATE) / (all.started as f64 + PRIOR);
         let strata = known.0.iter().map(|(stratum, [old, _])| {
             let failed = old.failed as f64 + POOLED * pooled;

@@ -72,7 +72,7 @@ fn rates(counts: &Counts) -> Figures {
         old_rate += decided * rate(old);
         new_failed += decided * rate(new);
     }
-    let [old, new] = counts.total();
+    let [old, new] = counts.outcomes();
     if old.started == 0 && old.retried > 0 {
         return without_old(&old, &new);
     }

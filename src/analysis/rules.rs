@@ -90,11 +90,14 @@ impl Metric {
         }
     }
 
-    /// Its share of the error budget.
+    /// The share of the error budget for a crash from the first request on.
+    pub(super) const BUDGET_OF_CRASH: f64 = 0.4;
+
+    /// Its share of the error budget. All shares add up to 1.
     pub(super) const fn budget(self) -> f64 {
         match self {
-            Self::Failures => 0.4,
-            _ => 0.15,
+            Self::Failures => 0.2,
+            _ => 0.1,
         }
     }
 

@@ -50,9 +50,10 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn of(plan: &Plan, counted: Counts, now: Instant) -> Option<Self> {
+    /// `earlier` is what old did before.
+    fn of(plan: &Plan, counted: Counts, earlier: Counts, now: Instant) -> Option<Self> {
         let subject = Subject::of(plan)?;
-        let mut memory = Memory::default();
+        let mut memory = Memory::after(earlier);
         memory.look(&subject.analysis.rules, Counts::default(), Duration::ZERO);
         Some(Self {
             subject,
@@ -100,6 +101,8 @@ pub async fn judge(
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
+        let now = Instant::now();
+        metrics.strata.remember(now);
         let plan = Arc::clone(&snapshots.load().plan);
         let Some(analysis) = &plan.analysis else {
             if comparison.take().is_some() {
@@ -107,9 +110,9 @@ pub async fn judge(
             }
             continue;
         };
-        let now = Instant::now();
         let Some(current) = comparison.as_mut().filter(|known| known.is_of(&plan)) else {
-            comparison = Comparison::of(&plan, metrics.strata.counts(), now);
+            let strata = &metrics.strata;
+            comparison = Comparison::of(&plan, strata.counts(), strata.earlier(now), now);
             continue;
         };
         if !current.interim_look(&metrics.strata.outcomes(), now) {

@@ -180,15 +180,18 @@ struct Past {
     began: Instant,
     /// The counts then.
     before: Counts,
+    /// What was counted in the last minutes before.
+    earlier: Counts,
     /// The counts of the last minutes of the series, oldest first.
     minutes: VecDeque<(Instant, Counts)>,
 }
 
 impl Past {
-    fn begin(now: Instant, counts: Counts) -> Self {
+    fn begin(now: Instant, counts: Counts, earlier: Counts) -> Self {
         Self {
             began: now,
             before: counts.clone(),
+            earlier,
             minutes: [(now, counts)].into(),
         }
     }
@@ -212,7 +215,7 @@ impl Strata {
         Self {
             records: [const { [const { OnceLock::new() }; KINDS] }; 2],
             series: AtomicU64::new(1),
-            past: Mutex::new(Past::begin(now, Counts::default())),
+            past: Mutex::new(Past::begin(now, Counts::default(), Counts::default())),
         }
     }
 
@@ -226,7 +229,23 @@ impl Strata {
     pub fn begin_series(&self, now: Instant) {
         let mut past = self.past();
         self.series.fetch_add(1, Ordering::Relaxed);
-        *past = Past::begin(now, self.counts());
+        let counts = self.counts();
+        let first = past.minutes.front();
+        let earlier = first.and_then(|(_, first)| counts.since(first));
+        *past = Past::begin(now, counts, earlier.unwrap_or_default());
+    }
+
+    /// What old did in the last minutes before the current series, if that began within the last minute.
+    #[must_use]
+    pub fn earlier(&self, now: Instant) -> Counts {
+        let past = self.past();
+        if now.saturating_duration_since(past.began) >= STEP {
+            return Counts::default();
+        }
+        let strata = past.earlier.0.iter();
+        let only_old =
+            strata.map(|(stratum, [old, _])| (stratum.clone(), [old.clone(), Side::default()]));
+        Counts(only_old.collect())
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
@@ -420,6 +439,13 @@ mod tests {
             assert_eq!((new.started, new.decided, new.failed), (1, 1, 0));
             let mut past = series.counts.iter().take(remembered);
             assert!(past.all(|(_, counts)| counts.total()[1].started == 0));
+        }
+        let old = strata.record(Generation::Old, Api::Chat, 1);
+        old.started();
+        strata.begin_series(at(100));
+        for (now, started) in [(100, 1), (159, 1), (160, 0)] {
+            let [old, new] = strata.earlier(at(now)).total();
+            assert_eq!((old.started, new.started), (started, 0), "{now}");
         }
         assert_eq!(strata.counts().total()[1].started, 2, "of the process");
     }

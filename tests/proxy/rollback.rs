@@ -69,6 +69,20 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     assert_eq!(edited["trafficSplitPercent"], 0, "{edited}");
     assert_eq!(bad.count(), asked);
 
+    // Nor does another spelling of it.
+    let spelled = bad.url().replace("127.0.0.1", "localhost");
+    assert_ne!(spelled, bad.url());
+    file.write(&manifest(&spelled, 1, 9, ROLL_BACK));
+    until("the other spelling is in the plan", async || {
+        let page = page(&proxy).await.to_string();
+        page.contains(&spelled).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(proxy.chat().await.generation(), "old");
+    }
+    assert_eq!(bad.count(), asked);
+
     // Nor does another server beside it.
     let good = Upstream::start(healthy("new")).await;
     let both = format!("{},{}", good.url(), bad.url());
@@ -228,6 +242,38 @@ async fn new_that_fails_while_it_gets_all_requests_is_rolled_back_by_what_old_ma
     let expected = "New fails 100.0 % of requests, old 0.0 % (";
     assert!(text.starts_with(expected), "{text}");
     assert_eq!(proxy.chat().await.generation(), "old");
+}
+
+/// What old did before new's first request counts, even before the plan named this new.
+#[tokio::test]
+async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothing() {
+    let old = Upstream::start(healthy("old")).await;
+    let unused = Upstream::start(healthy("new")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&unused, (1, 0), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    for _ in 0..250 {
+        proxy.chat().await;
+    }
+    file.write(&plan(&bad, (9, 1), ROLL_BACK));
+    until("the plan is in force", async || {
+        let page = page(&proxy).await;
+        (page["trafficSplitPercent"] == 10).then_some(())
+    })
+    .await;
+    while bad.count() < 2 {
+        proxy.chat().await;
+    }
+    // That they are new's is no chance beside so many of old.
+    for _ in 0..9 {
+        proxy.chat().await;
+    }
+    until("it rolls back without another request", async || {
+        let page = page(&proxy).await;
+        (page["analysis"]["rolledBack"] == true).then_some(())
+    })
+    .await;
+    assert_eq!(bad.count(), 2);
 }
 
 /// What both fail is not new's fault.

@@ -70,9 +70,10 @@ fn a_look_raises_the_evidence_by_a_limited_factor_at_most() {
     evidence.begin();
     evidence.multiply(Law::Slow, &[block], 1.5);
     let most = 1.5_f64.exp();
-    // The mixture is 1/2 of the products so far and 1/4 of those that begin now; the rest begins later and counts for nothing.
+    // One half of the mixture is the products so far. Of the other one, a part begins now; the rest begins later and counts for nothing.
+    let now = 1.0 - 1.0 / (1.0 + 2.0_f64.ln());
     assert!(
-        (evidence.value() - 0.75 * most).abs() < 1e-9,
+        (evidence.value() - 0.5 * (1.0 + now) * most).abs() < 1e-9,
         "{}",
         evidence.value()
     );

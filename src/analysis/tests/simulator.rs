@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::analysis::{Counts, Memory, Outcomes, Report, Rules, Side, Stratum, Verdict};
 use crate::latency::{BUCKETS, Scale, Sketch};
+use crate::split::{Diffusion, Generation, Weights};
 
 /// What a side does to a request.
 #[derive(Clone, Copy)]
@@ -36,10 +37,14 @@ pub const USUAL: Behaviour = Behaviour {
 pub struct Traffic {
     /// Requests per second.
     pub rate: f64,
-    /// The share of new.
-    pub share: f64,
+    /// The share of new, in percent.
+    pub percent: u8,
     pub old: Behaviour,
     pub new: Behaviour,
+    /// What old does before new gets requests.
+    pub earlier: Behaviour,
+    /// For so many seconds new does the same.
+    pub good_for: f64,
     /// The time between two looks, in seconds.
     pub look: f64,
     /// Interim looks per look, the look included.
@@ -114,14 +119,17 @@ impl Values {
 
 fn side(
     draw: &mut Draw,
-    requests: f64,
+    requests: u64,
     behaviour: &Behaviour,
     only_outcomes: bool,
 ) -> [Side; STRATA] {
+    if requests == 0 {
+        return Default::default();
+    }
     let mut sides: [Side; STRATA] = Default::default();
     let mut times: [[Values; 3]; STRATA] =
         std::array::from_fn(|_| std::array::from_fn(|_| Values::new()));
-    for _ in 0..draw.poisson(requests) {
+    for _ in 0..requests {
         let stratum = draw.stratum(&behaviour.mix);
         let side = &mut sides[stratum];
         side.started += 1;
@@ -156,17 +164,35 @@ fn side(
     sides
 }
 
-/// What both sides do between two looks.
-pub fn look(draw: &mut Draw, traffic: &Traffic) -> Counts {
-    step(draw, traffic, traffic.look)
+/// Requests as they come, split as a proxy splits them.
+pub struct Arrivals {
+    draw: Draw,
+    split: Diffusion,
+}
+
+impl Arrivals {
+    pub fn new(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let split = Diffusion::new(draw.next());
+        Self { draw, split }
+    }
+
+    /// What both sides do between two looks.
+    pub fn look(&mut self, traffic: &Traffic) -> Counts {
+        step(self, traffic, traffic.look)
+    }
 }
 
 /// What both sides do in some seconds.
-fn step(draw: &mut Draw, traffic: &Traffic, seconds: f64) -> Counts {
-    let requests = traffic.rate * seconds;
+fn step(Arrivals { draw, split }: &mut Arrivals, traffic: &Traffic, seconds: f64) -> Counts {
+    let weights = Weights::percent(traffic.percent).unwrap();
+    let mut requests = [0, 0];
+    for _ in 0..draw.poisson(traffic.rate * seconds) {
+        requests[split.free(&weights).index()] += 1;
+    }
     let quick = traffic.only_outcomes;
-    let old = side(draw, requests * (1.0 - traffic.share), &traffic.old, quick);
-    let new = side(draw, requests * traffic.share, &traffic.new, quick);
+    let old = side(draw, requests[Generation::Old.index()], &traffic.old, quick);
+    let new = side(draw, requests[Generation::New.index()], &traffic.new, quick);
     let strata = old.into_iter().zip(new).enumerate();
     let strata = strata.map(|(size, (mut old, new))| {
         for _ in 0..new.failed {
@@ -183,29 +209,45 @@ fn step(draw: &mut Draw, traffic: &Traffic, seconds: f64) -> Counts {
     Counts(strata.collect())
 }
 
-/// A rollout: the time in seconds after which new was failed, if it was within `seconds`, and the last report.
+/// A rollout: the time in seconds from the first request that new treats in its own way to its failure, if it was failed within
+/// `seconds`, and the last report.
 pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Option<f64>, Report) {
     // Old has been observed for a minute before new gets its first request.
-    let before = Traffic {
-        share: 0.0,
+    let alone = Traffic {
+        percent: 0,
+        old: traffic.earlier,
         ..*traffic
     };
-    let mut draw = Draw(seed);
+    let good = Traffic {
+        new: traffic.earlier,
+        ..*traffic
+    };
+    let mut arrivals = Arrivals::new(seed);
     let mut memory = Memory::default();
     let mut now = 0.0;
     let mut report = memory.look(rules, Counts::default(), Duration::ZERO);
     while now < 60.0 {
         now += traffic.look;
-        let counts = look(&mut draw, &before);
+        let counts = arrivals.look(&alone);
         report = memory.look(rules, counts, Duration::from_secs_f64(now));
     }
-    let begin = now;
+    let turns = now + traffic.good_for;
+    let mut began = None;
     let interim = traffic.look / f64::from(traffic.interim_looks);
-    while now - begin < seconds {
+    while began.is_none_or(|began| now - began < seconds) {
         let mut counts = Counts::default();
         for number in 1..=traffic.interim_looks {
+            let is_good = now < turns;
+            let since = step(
+                &mut arrivals,
+                if is_good { &good } else { traffic },
+                interim,
+            );
+            if !is_good && began.is_none() && since.total()[1].started > 0 {
+                began = Some(now);
+            }
             now += interim;
-            counts.add(&step(&mut draw, traffic, interim));
+            counts.add(&since);
             let time = Duration::from_secs_f64(now);
             if number < traffic.interim_looks
                 && memory.interim_look(rules, &Outcomes::from(&counts), time)
@@ -215,7 +257,8 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
         }
         report = memory.look(rules, counts, Duration::from_secs_f64(now));
         if matches!(report.verdict, Verdict::Fail(_)) {
-            return (Some(now - begin), report);
+            // One that was failed while it was good was found at once, and wrongly.
+            return (Some(began.map_or(0.0, |began| now - began)), report);
         }
     }
     (None, report)

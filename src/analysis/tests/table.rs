@@ -1,8 +1,9 @@
 //! The table of docs/analysis.md.
 
-use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use super::simulator::{Behaviour, LARGE, Traffic, USUAL, rollout};
 use crate::analysis::Rules;
@@ -14,6 +15,8 @@ pub struct Case {
     pub traffic: Traffic,
     /// The longest time of a rollout, in seconds.
     pub seconds: f64,
+    /// How many rollouts the table has.
+    pub rollouts: u64,
     /// New is worse than its rules allow.
     pub finds: bool,
     /// It takes so long to be found that only the table has it.
@@ -26,9 +29,11 @@ const HOUR: f64 = 3600.0;
 fn traffic(new: Behaviour) -> Traffic {
     Traffic {
         rate: 50.0,
-        share: 0.1,
+        percent: 10,
         old: USUAL,
         new,
+        earlier: USUAL,
+        good_for: 0.0,
         look: 5.0,
         interim_looks: 1,
         only_outcomes: false,
@@ -59,6 +64,7 @@ pub fn cases() -> Vec<Case> {
         rules,
         traffic,
         seconds: HOUR,
+        rollouts: ROLLOUTS,
         finds: true,
         is_slow: false,
     };
@@ -71,15 +77,16 @@ pub fn cases() -> Vec<Case> {
         is_slow: true,
         ..case(what, rules, failing(failures))
     };
-    let crash = |what, failures, share| Case {
+    let crash = |what, failures, percent| Case {
         seconds: 60.0,
+        rollouts: ROLLOUTS_OF_A_MINUTE,
         ..case(
             what,
             rules,
             Traffic {
                 look: 0.5,
                 interim_looks: 10,
-                share,
+                percent,
                 ..failing(failures)
             },
         )
@@ -91,7 +98,7 @@ pub fn cases() -> Vec<Case> {
         })
     };
     let quarter = |traffic| Traffic {
-        share: 0.25,
+        percent: 25,
         ..traffic
     };
     let gap = |gap| traffic(Behaviour { gap, ..USUAL });
@@ -99,10 +106,36 @@ pub fn cases() -> Vec<Case> {
         look: 0.5,
         interim_looks: 10,
         old: Behaviour { failures, ..USUAL },
+        earlier: Behaviour { failures, ..USUAL },
         ..failing(failures)
     };
+    // Both begin to fail more as new gets its first request.
+    let both_turn = |what, failures| Case {
+        seconds: 60.0,
+        rollouts: ROLLOUTS_OF_A_MINUTE,
+        ..equal(
+            what,
+            rules,
+            Traffic {
+                earlier: USUAL,
+                ..often(failures)
+            },
+        )
+    };
+    let late = |what, failures| {
+        let case = crash(what, failures, 10);
+        let traffic = Traffic {
+            good_for: 600.0,
+            ..case.traffic
+        };
+        Case {
+            traffic,
+            rollouts: ROLLOUTS,
+            ..case
+        }
+    };
     let half = Traffic {
-        share: 0.5,
+        percent: 50,
         ..traffic(USUAL)
     };
     let larger = traffic(Behaviour {
@@ -142,20 +175,30 @@ pub fn cases() -> Vec<Case> {
             no_margin,
             often(0.05),
         ),
-        crash("new fails 60 %", 0.6, 0.1),
-        crash("new fails 90 %", 0.9, 0.1),
-        crash("new fails 100 %", 1.0, 0.1),
-        crash("new fails 90 %; share of new 100 %", 0.9, 1.0),
+        both_turn(
+            "equal, both begin to fail 5 % with new's first request; a proxy judges by itself",
+            0.05,
+        ),
+        both_turn(
+            "equal, both begin to fail 50 % with new's first request; a proxy judges by itself",
+            0.5,
+        ),
+        crash("new fails 60 %", 0.6, 10),
+        crash("new fails 90 %", 0.9, 10),
+        crash("new fails 100 %", 1.0, 10),
+        late("new fails 90 % after ten good minutes", 0.9),
+        late("new fails 100 % after ten good minutes", 1.0),
+        crash("new fails 90 %; share of new 100 %", 0.9, 100),
         equal(
             "equal, both fail 5 %; share of new 100 %, a proxy judges by itself, without any margin",
             no_margin,
             Traffic {
-                share: 1.0,
+                percent: 100,
                 ..often(0.05)
             },
         ),
-        crash("new fails 90 %; share of new 25 %", 0.9, 0.25),
-        crash("new fails 100 %; share of new 25 %", 1.0, 0.25),
+        crash("new fails 90 %; share of new 25 %", 0.9, 25),
+        crash("new fails 100 %; share of new 25 %", 1.0, 25),
         case(
             "first token 25 % later, ratio 1.1",
             tenth,
@@ -173,15 +216,20 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The share of rollouts that were failed, and the 50th and 99th of a hundred of their times.
-pub fn run(case: &Case, rollouts: u64, seed: u64) -> Outcome {
-    let mut times: Vec<f64> = (0..rollouts)
-        .map(|number| {
-            let seed = seed.wrapping_add(number.wrapping_mul(0x5851_f42d_4c95_7f2d));
-            let (time, _) = rollout(seed, &case.rules, &case.traffic, case.seconds);
-            time.unwrap_or(f64::INFINITY)
-        })
-        .collect();
+/// The share of rollouts that failed, and within which time half and 99 % of them did, in seconds.
+type Outcome = (f64, Option<f64>, Option<f64>);
+
+/// The times of some rollouts of a case, infinite for those that were not failed.
+fn times(case: &Case, rollouts: Range<u64>, seed: u64) -> Vec<f64> {
+    let times = rollouts.map(|number| {
+        let seed = seed.wrapping_add(number.wrapping_mul(0x5851_f42d_4c95_7f2d));
+        let (time, _) = rollout(seed, &case.rules, &case.traffic, case.seconds);
+        time.unwrap_or(f64::INFINITY)
+    });
+    times.collect()
+}
+
+fn outcome(mut times: Vec<f64>) -> Outcome {
     times.sort_by(f64::total_cmp);
     let failed = times.iter().filter(|time| time.is_finite()).count();
     let at = |share: f64| {
@@ -194,37 +242,43 @@ pub fn run(case: &Case, rollouts: u64, seed: u64) -> Outcome {
     (failed as f64 / times.len() as f64, at(0.5), at(0.99))
 }
 
-/// The share of rollouts that failed, and within which time half and 99 % of them did, in seconds.
-type Outcome = (f64, Option<f64>, Option<f64>);
+/// What came of so many rollouts of a case.
+pub fn run(case: &Case, rollouts: u64, seed: u64) -> Outcome {
+    outcome(times(case, 0..rollouts, seed))
+}
 
 /// What came of each case, on as many threads as there are cores.
 fn run_all() -> Vec<(Case, Outcome)> {
-    let cases = cases();
-    let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let work = || {
-        let mut done = Vec::new();
-        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = run(case, ROLLOUTS, 42);
-            println!("{} {result:?}", case.what);
-            done.push((case.what, result));
-        }
-        done
-    };
-    let results: BTreeMap<_, _> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let done = threads.into_iter().map(|thread| thread.join().unwrap());
-        done.flatten().collect()
-    });
-    let with_result = |case: Case| {
-        let result = results[case.what];
+    let run = |case: Case| {
+        let began = Instant::now();
+        let next = AtomicU64::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= case.rollouts {
+                    return done;
+                }
+                done.extend(times(&case, number..number + 1, 42));
+            }
+        };
+        let times = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let done = threads.into_iter().map(|thread| thread.join().unwrap());
+            done.flatten().collect()
+        });
+        let result = outcome(times);
+        let took = began.elapsed().as_secs();
+        println!("{} {result:?}, in {took} s", case.what);
         (case, result)
     };
-    cases.into_iter().map(with_result).collect()
+    cases().into_iter().map(run).collect()
 }
 
-/// Rollouts of each row.
+/// Rollouts of each row, and of one of which a minute is enough.
 const ROLLOUTS: u64 = 300;
+const ROLLOUTS_OF_A_MINUTE: u64 = 3000;
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/analysis.md");
 const BEGIN: &str = "<!-- made by `make analysis-table` -->\n";
 const END: &str = "<!-- end -->\n";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::simulator::{Behaviour, Draw, LARGE, Traffic, USUAL, look, rollout};
+use super::simulator::{Arrivals, Behaviour, LARGE, Traffic, USUAL, rollout};
 use super::table;
 use crate::analysis::{
     Counts, Memory, Metric, Outcomes, Report, Rules, Side, Stratum, Verdict, Why,
@@ -73,9 +73,11 @@ fn equal_sides_are_not_failed_and_worse_ones_are_found() {
 fn the_metric_that_is_worse_is_named() {
     let traffic = |new| Traffic {
         rate: 50.0,
-        share: 0.2,
+        percent: 20,
         old: USUAL,
         new,
+        earlier: USUAL,
+        good_for: 0.0,
         look: 5.0,
         interim_looks: 1,
         only_outcomes: false,
@@ -114,21 +116,20 @@ fn the_metric_that_is_worse_is_named() {
 fn a_mix_that_differs_does_not_show_in_the_figures() {
     let traffic = Traffic {
         rate: 500.0,
-        share: 0.5,
+        percent: 50,
         old: USUAL,
         new: Behaviour {
             mix: LARGE,
             ..USUAL
         },
+        earlier: USUAL,
+        good_for: 0.0,
         look: 5.0,
         interim_looks: 1,
         only_outcomes: false,
     };
-    let mut draw = Draw(5);
-    let report = looks(
-        &Rules::default(),
-        (0..20).map(|_| look(&mut draw, &traffic)),
-    );
+    let mut arrivals = Arrivals::new(5);
+    let report = looks(&Rules::default(), (0..20).map(|_| arrivals.look(&traffic)));
     for row in &report.rows {
         let [Some(old), Some(new)] = row.figures else {
             panic!("{row:?}");
@@ -432,12 +433,14 @@ fn failures_of_earlier_requests_do_not_count_against_the_few_that_begin_now() {
 #[test]
 fn one_pause_decides_nothing() {
     let rules = Rules::default();
-    let mut draw = Draw(11);
+    let mut arrivals = Arrivals::new(11);
     let traffic = Traffic {
         rate: 50.0,
-        share: 0.2,
+        percent: 20,
         old: USUAL,
         new: USUAL,
+        earlier: USUAL,
+        good_for: 0.0,
         look: 5.0,
         interim_looks: 1,
         only_outcomes: false,
@@ -450,7 +453,7 @@ fn one_pause_decides_nothing() {
         ..traffic
     };
     let counts =
-        (0..200).map(|number| look(&mut draw, if number == 100 { &stalled } else { &traffic }));
+        (0..200).map(|number| arrivals.look(if number == 100 { &stalled } else { &traffic }));
     let report = looks(&rules, counts);
     assert!(
         !matches!(report.verdict, Verdict::Fail(_)),
