@@ -94,7 +94,7 @@ reference: ## regenerate docs/reference.md, after a change of flags, fields, or 
 
 .PHONY: analysis-table
 analysis-table: ## regenerate the table of docs/analysis.md, after a change of src/analysis; takes minutes
-	cargo test --locked --release --lib analysis::tests::table -- --ignored --nocapture
+	cargo test --locked --profile simulation --no-default-features --lib analysis::tests::table -- --ignored --nocapture
 
 .PHONY: scaling-laws
 scaling-laws: ## check the invariants of managed updates in a million reconciles of an adverse cluster, after a change of src/scaling; takes a minute
