@@ -46,6 +46,7 @@
 //! - Record a size after writing it. A size that is neither recorded nor written by the rollout is somebody else's.
 //! - Remember a failed verdict until the owner decides: once all requests are back on old, nothing is compared any more.
 
+mod action;
 mod assessment;
 mod decide;
 mod ending;
@@ -60,6 +61,7 @@ mod shrink;
 mod wait;
 
 pub use self::{
+    action::Action,
     decide::{Decision, decide},
     feasible::way,
     progress::Progress,
@@ -68,38 +70,6 @@ pub use self::{
     shape::{Shape, Sizes},
     wait::Wait,
 };
-
-use crate::rollout::Role;
-use crate::split::{Generation, Weights};
-
-/// One thing to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Write the split.
-    Split(Weights),
-    /// Raise the sizes of a side.
-    Grow { side: Generation, sizes: Sizes },
-    /// Mark these pods, and no others of the role, to go first.
-    Mark {
-        side: Generation,
-        role: Role,
-        pods: Vec<String>,
-    },
-    /// Lower the sizes of a side.
-    Shrink { side: Generation, sizes: Sizes },
-    /// Delete these pods of a side, which their object replaces with pods of the other side.
-    Replace {
-        side: Generation,
-        role: Role,
-        pods: Vec<String>,
-    },
-    /// Save the selector of the Service of the clients.
-    SaveSelector,
-    /// Make the Service of the clients select the frontends of this side.
-    Retarget(Generation),
-    /// Retire the objects of old.
-    Retire(Retire),
-}
 
 #[cfg(test)]
 mod tests;

@@ -229,7 +229,7 @@ impl Rollouts {
     /// Starts to carry out what is to be done.
     fn begin(&mut self, work: Work) {
         let key = work.key.clone();
-        self.metrics.rollouts.tell(&key, &work.status);
+        self.metrics.rollouts.set_status(&key, &work.status);
         let is_over = work.status.phase.is_some_and(RolloutPhase::is_over);
         let interval = if is_over { ENDED } else { MOVING };
         self.queue.wake_at(key.clone(), Instant::now() + interval);

@@ -5,19 +5,10 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 use super::super::Key;
 use super::Registered;
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, SideStatus, condition};
+use crate::scaling::Action;
 use crate::split::Generation;
 
-/// What a rollout does, as the label `action` has it.
-pub(in super::super) const ACTIONS: [&str; 7] = [
-    "split",
-    "grow",
-    "shrink",
-    "replace",
-    "save_selector",
-    "move_clients",
-    "retire",
-];
-/// What is counted of workers, as the label `state` has it.
+/// Values of the label `state` of workers.
 const STATES: [&str; 3] = ["wanted", "ready", "terminating"];
 
 /// Handles of the metrics of rollouts.
@@ -73,7 +64,7 @@ impl RolloutMetrics {
     }
 
     /// Sets the gauges of a rollout to its status.
-    pub fn tell(&self, key: &Key, status: &DynamoRolloutStatus) {
+    pub fn set_status(&self, key: &Key, status: &DynamoRolloutStatus) {
         let labels = [&*key.namespace, &*key.name];
         for phase in RolloutPhase::ALL {
             let is_it = i64::from(status.phase == Some(phase));
@@ -88,11 +79,11 @@ impl RolloutMetrics {
             .with_label_values(&labels)
             .set(is_stalled.into());
         let step = status.step.unwrap_or_default();
-        for (side, told, units) in [
+        for (side, workers, units) in [
             (Generation::Old, &status.source, step.old),
             (Generation::New, &status.target, step.new),
         ] {
-            for (state, count) in STATES.into_iter().zip(counts(told.as_ref())) {
+            for (state, count) in STATES.into_iter().zip(counts(workers.as_ref())) {
                 let labels = [labels[0], labels[1], side.as_str(), state];
                 self.workers.with_label_values(&labels).set(count);
             }
@@ -126,7 +117,7 @@ impl RolloutMetrics {
             let labels = [namespace, name, side.as_str()];
             let _ = self.units.remove_label_values(&labels);
         }
-        for action in ACTIONS {
+        for action in Action::LABELS {
             let labels = [namespace, name, action];
             let _ = self.actions.remove_label_values(&labels);
         }
@@ -134,7 +125,7 @@ impl RolloutMetrics {
         let _ = self.gpus.remove_label_values(&[namespace, name]);
     }
 
-    /// Removes the gauges of all rollouts: another replica leads, and tells what is so now.
+    /// Removes the gauges of all rollouts: another replica leads and reports them.
     pub(super) fn rest(&self) {
         for gauges in [
             &self.phase,
@@ -158,4 +149,31 @@ fn counts(side: Option<&SideStatus>) -> [i64; 3] {
             terminating + i64::from(role.terminating),
         ]
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::controller::Key;
+    use crate::controller::metrics::Metrics;
+    use crate::resource::rollout_status::DynamoRolloutStatus;
+    use crate::scaling::Action;
+
+    #[test]
+    fn forgetting_a_rollout_removes_all_of_its_series() {
+        let metrics = Metrics::default();
+        let key = Key {
+            namespace: "test".to_owned(),
+            name: "chat".to_owned(),
+        };
+        metrics
+            .rollouts
+            .set_status(&key, &DynamoRolloutStatus::default());
+        for action in Action::LABELS {
+            metrics.rollouts.acted(&key, action);
+        }
+        let page = || String::from_utf8(metrics.render()).unwrap();
+        assert!(page().contains("chat"));
+        metrics.rollouts.forget(&key);
+        assert!(!page().contains("chat"), "{}", page());
+    }
 }

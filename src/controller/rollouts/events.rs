@@ -70,7 +70,7 @@ pub(super) fn changes(
     if let (Some(from), Some(to)) = (next(before), next(after))
         && from != to
     {
-        let note = format!("new is to have {to} units instead of {from}");
+        let note = format!("the target of new changed from {from} to {to} units");
         notices.push(about.notice("StepChanged", note, false));
     }
     notices
@@ -89,20 +89,6 @@ pub(super) fn acted(about: &About, action: &Action) -> Notice {
         Action::Retire(_) => "Retired",
     };
     about.notice(reason, action_text(action), false)
-}
-
-/// An action as a label of metrics.
-pub(super) const fn label(action: &Action) -> &'static str {
-    match action {
-        Action::Split(_) => "split",
-        Action::Grow { .. } => "grow",
-        Action::Shrink { .. } => "shrink",
-        Action::Mark { .. } => "mark",
-        Action::Replace { .. } => "replace",
-        Action::SaveSelector => "save_selector",
-        Action::Retarget(_) => "move_clients",
-        Action::Retire(_) => "retire",
-    }
 }
 
 const fn is_bad(phase: RolloutPhase) -> bool {

@@ -155,7 +155,7 @@ impl Work {
                 }
             }
         }
-        done.acted = acted.as_ref().map(events::label);
+        done.acted = acted.as_ref().map(Action::label);
         let acted = acted.map(|action| events::acted(&about, &action));
         done.events.splice(0..0, acted);
         (self.key, done)

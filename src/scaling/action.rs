@@ -1,0 +1,63 @@
+//! The actions of a rollout, and their names in metrics.
+
+use super::{Retire, Sizes};
+use crate::rollout::Role;
+use crate::split::{Generation, Weights};
+
+/// A change of the cluster that a decision asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write the split.
+    Split(Weights),
+    /// Raise the sizes of a side.
+    Grow { side: Generation, sizes: Sizes },
+    /// Mark these pods, and no others of the role, to go first.
+    Mark {
+        side: Generation,
+        role: Role,
+        pods: Vec<String>,
+    },
+    /// Lower the sizes of a side.
+    Shrink { side: Generation, sizes: Sizes },
+    /// Delete these pods of a side, which their object replaces with pods of the other side.
+    Replace {
+        side: Generation,
+        role: Role,
+        pods: Vec<String>,
+    },
+    /// Save the selector of the Service of the clients.
+    SaveSelector,
+    /// Make the Service of the clients select the frontends of this side.
+    Retarget(Generation),
+    /// Retire the objects of old.
+    Retire(Retire),
+}
+
+/// Defines the labels from one table. A kind of action without a label does not compile.
+macro_rules! labels {
+    ($($kind:ident => $label:literal,)*) => {
+        impl Action {
+            /// The labels of all kinds of actions.
+            pub const LABELS: &[&str] = &[$($label),*];
+
+            /// The kind of the action, as a label of metrics.
+            #[must_use]
+            pub const fn label(&self) -> &'static str {
+                match self {
+                    $(Self::$kind { .. } => $label,)*
+                }
+            }
+        }
+    };
+}
+
+labels! {
+    Split => "split",
+    Grow => "grow",
+    Mark => "mark",
+    Shrink => "shrink",
+    Replace => "replace",
+    SaveSelector => "save_selector",
+    Retarget => "move_clients",
+    Retire => "retire",
+}
