@@ -19,13 +19,13 @@
 //! | 7 | [`downstream`] | connections of clients: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
 //! | 6 | [`admin`] | the admin port of a proxy: metrics, health, plan, live page, gRPC; read-only except for drain and log level |
 //! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
-//! | 5 | [`controller`] | keeps the split of every update in a cluster in step with the capacity |
+//! | 5 | [`controller`] | keeps the split of every update in line with the capacity; scales workers and routes clients for managed updates |
 //! | 5 | [`snapshot`] | the plan in force with its pools, replaced atomically |
 //! | 4 | [`pages`] | the shared parts of all admin ports: responses, quotas, the live page and its history |
-//! | 4 | [`status`] | reads and edits an update from a user's machine |
+//! | 4 | [`status`] | reads and edits an update or a rollout from a user's machine |
 //! | 4 | [`upstream`] | the pool of a generation: endpoints, connections, sending one attempt |
 //! | 3 | [`guard`] | the header that prevents forwarding a request twice for one update |
-//! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, ownership of workers |
+//! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, counting and scaling workers |
 //! | 3 | [`managed_update`] | translates a `DynamoRollout` for `scaling` |
 //! | 3 | [`simulation`] | predicts the duration and cost of a managed update by running its decisions on a modelled cluster |
 //! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions and client |
@@ -75,7 +75,7 @@
 //! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once, in metrics, the
 //!    access line, the number of open streams and, if enabled, spans.
 //!
-//! A plan takes a different path: `discovery::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
+//! A plan takes a different path: `discovery::source::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
 //! and stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
 //!
 //! # The hot path
@@ -104,24 +104,6 @@
 //!   released, or on a generation of weight 0 (except old, until it drains).
 //! - Do not label a metric with anything that a client or a plan can choose, or log a header value or a prompt.
 //! - Do not panic except for a broken invariant, with `expect("why it cannot be")`.
-
-// Tests may unwrap and need no safety comments.
-#![cfg_attr(
-    not(test),
-    warn(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)
-)]
-#![cfg_attr(
-    not(test),
-    warn(
-        clippy::cloned_instead_of_copied,
-        clippy::explicit_iter_loop,
-        clippy::implicit_clone,
-        clippy::inefficient_to_string,
-        clippy::map_unwrap_or,
-        clippy::must_use_candidate,
-        clippy::unnested_or_patterns
-    )
-)]
 
 pub mod admin;
 pub mod analysis;

@@ -1,7 +1,5 @@
 //! Parses the command line, starts logging, runs the subcommand and turns an error into an exit code.
 
-#![warn(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
-
 use std::io::Write;
 use std::process::ExitCode;
 

@@ -2,6 +2,12 @@
 //!
 //! Needs etcd, kube-apiserver and kubectl; the charts also need helm, the controller's page Chromium, the monitoring Prometheus.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 #[path = "../support/browser.rs"]
 mod browser;
 #[path = "../support/cluster.rs"]

@@ -4,6 +4,12 @@
 //! `make chaos SECONDS=3600 SEED=0x1f` runs it longer. The behaviour of each actor follows only from the seed and the actor's
 //! numbers, so a seed reproduces the decisions, but not their timing.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 mod client;
 mod draw;
 mod http1;

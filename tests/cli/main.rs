@@ -1,5 +1,11 @@
 //! The command line as a person uses it: arguments, the demo, and `status` with what it prints. Needs nothing but the machine.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 #[path = "../support/manifests.rs"]
 mod manifests;
 #[path = "../support/rig.rs"]

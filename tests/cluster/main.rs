@@ -5,6 +5,12 @@
 //! cluster that exists: `CROSSFADE_TEST_CLUSTER=existing cargo test --test cluster -- --ignored --test-threads=1`, from
 //! where its Services can be reached, with CROSSFADE_TEST_IMAGE and CROSSFADE_TEST_DYNAMO_IMAGE.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 #[path = "../support/cluster.rs"]
 mod cluster;
 #[path = "../support/dynamo.rs"]

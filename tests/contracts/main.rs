@@ -2,6 +2,12 @@
 //!
 //! Needs nothing but the sources. `make reference` and `make proto` write what two of these compare.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 #[path = "../support/rig.rs"]
 mod rig;
 

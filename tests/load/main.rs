@@ -2,6 +2,12 @@
 //!
 //! A test that measures takes [`alone`], so that no other one of this binary runs beside it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[path = "../support/cluster.rs"]

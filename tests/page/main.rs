@@ -1,5 +1,11 @@
 //! The proxy's live page in a real browser. Needs Chromium; without it the tests are skipped.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 #[path = "../support/browser.rs"]
 mod browser;
 #[path = "../support/page.rs"]

@@ -1,5 +1,11 @@
 //! The running program between clients and model servers that do as told. Needs nothing but the machine.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test may panic"
+)]
+
 #[path = "../support/rig.rs"]
 mod rig;
 
