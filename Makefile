@@ -30,7 +30,7 @@ build: ## compile the program, optimized: target/release/crossfade
 
 .PHONY: demo
 demo: ## move live traffic from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
-	@test -x "$(TARGET)/demo/examples/demo" || echo "The first build takes two to three minutes on two cores. Later runs start immediately."
+	@test -x "$(TARGET)/demo/examples/demo" || echo "The first build takes less than four minutes on two cores. Later runs start immediately."
 	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test

@@ -90,7 +90,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// The defaults of the command line, without any generation.
+    /// Defaults for a program that embeds the proxy. The command line has other ones for addresses, threads, and signals.
     fn default() -> Self {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         Self {

@@ -1,4 +1,5 @@
-//! The Kubernetes controller: reconciles every update and keeps its split in line with the capacity of both generations.
+//! The Kubernetes controller: keeps the split of every update in line with the capacity of both generations, and carries out
+//! managed updates (`rollouts`).
 //!
 //! ```text
 //! watches, proxies, frontends ──▶ observe ──▶ rollout::step ──▶ apply: actions, status, Events

@@ -1,7 +1,8 @@
 //! Serves client connections: accepts them, detects HTTP/1.1 or HTTP/2, reads requests and writes responses.
 //!
-//! Each request goes through [`Proxy::handle`](crate::proxy::Proxy::handle). Contains no policy about which generation
-//! responds or how often a request is attempted.
+//! Each request goes through [`Proxy::handle`](crate::proxy::Proxy::handle). The rest that this module uses of `proxy` is about
+//! connections: permits, limits of bodies, tunnels, and error responses. Contains no policy about which generation responds or
+//! how often a request is attempted.
 
 mod accept;
 mod body_channel;

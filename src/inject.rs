@@ -105,7 +105,7 @@ pub enum Error {
         line: usize,
         message: String,
     },
-    #[error("this build knows no image of crossfade: give --image or CROSSFADE_IMAGE")]
+    #[error("this build has no default image: set --image or CROSSFADE_IMAGE or CROSSFADE_IMAGE")]
     NoImage,
     /// Nothing in it is known to be a frontend.
     #[error(

@@ -1,5 +1,5 @@
-//! The Kubernetes API client: watches, Events, leader election, the addresses behind a Service, and worker counts per kind of
-//! workload.
+//! The Kubernetes API client: watches, Events, leader election, the addresses behind a Service, and the workloads whose workers
+//! are counted and scaled.
 //!
 //! Contains no rollout policy.
 

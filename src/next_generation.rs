@@ -139,7 +139,7 @@ fn new_objects(from: &Parts, to: &Parts, change: &Change, notes: &mut Vec<String
     }
     for autoscaler in &from.autoscalers {
         notes.push(format!(
-            "{autoscaler} scales workers: remove it before the rollout, which stops while somebody else scales"
+            "{autoscaler} scales workers: remove it before the rollout, which pauses while another client scales the workers"
         ));
     }
     let is_new = |object: &&Json| {

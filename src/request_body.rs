@@ -51,7 +51,7 @@ pub enum Fault {
     #[error("too much memory is in use here")]
     NoMemory,
     /// The client's connection or framing broke.
-    #[error("the client broke the request body off")]
+    #[error("the client aborted the request body")]
     Broken,
     /// The client reset the stream, or its connection is gone. It gets no response.
     #[error("the client is gone")]

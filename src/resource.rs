@@ -1,4 +1,5 @@
-//! The `DynamoUpdateConfig` as users write it, and its translation into a plan, reporting every problem at once.
+//! `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines. Reports every problem of a
+//! manifest at once.
 //!
 //! Flags, files and clusters share one language: the types of the `spec` define the schema, files are checked against that
 //! schema with line numbers, and one function builds the [`Plan`] for every source. Does not depend on where a manifest comes

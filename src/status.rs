@@ -1,5 +1,5 @@
-//! `crossfade status` and the commands that edit an update: reads an update and its proxies from a user's machine, and makes
-//! the few edits that a user asks for.
+//! `crossfade status` and the commands that edit an update or a rollout: reads them and their proxies from a user's machine,
+//! and makes the few edits that a user requests.
 
 mod change;
 mod cluster;

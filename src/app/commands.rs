@@ -25,7 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Status(#[from] status::Error),
     /// There is no cluster, and proxies can be asked without one.
-    #[error("{}; to ask proxies without a cluster, use --proxy HOST:PORT", error_chain(.0))]
+    #[error("{}; to query proxies without a cluster, use --proxy HOST:PORT", error_chain(.0))]
     NoCluster(status::Error),
     #[error("cannot start")]
     Start(#[from] super::Error),

@@ -93,7 +93,7 @@ pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
             .any(|prefix| name.as_str().starts_with(prefix));
     match is_taken {
         true => Err(format!(
-            "'{name}' has a meaning of its own; choose another name, such as x-generation"
+            "'{name}' is reserved; choose another name, such as x-generation"
         )),
         false => Ok(name),
     }

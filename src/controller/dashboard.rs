@@ -27,7 +27,7 @@ use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 use crate::state_api::{total, v1};
 use totals::Totals;
 
-/// All updates, as the live page shows them.
+/// All updates and rollouts, as the live page shows them.
 pub(super) struct Dashboard {
     observer: Arc<Observer>,
     leading: Leading,

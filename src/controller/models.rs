@@ -83,7 +83,7 @@ pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollS
     loop {
         let answer = served(&mut asker, &share, &mut trials, &mut kept).await;
         if let Err(missing) = &answer {
-            tracing::debug!(trouble = missing.why, "a frontend does not answer");
+            tracing::debug!(trouble = missing.why, "a frontend does not respond");
         }
         if let Some((served, is_news)) = reading.take(answer) {
             sink.tell(served, is_news);

@@ -160,7 +160,7 @@ impl Controller {
         self.metrics.errors.with_label_values(&["not_synced"]).inc();
         let told = error_chain(error);
         tracing::warn!(update = %key, "{told}");
-        let message = format!("nothing is changed while something cannot be observed: {told}");
+        let message = format!("making no changes until everything can be observed: {told}");
         let generation = object.metadata.generation;
         let now = jiff::Timestamp::now();
         let before = &parsed.status;

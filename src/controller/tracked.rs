@@ -1,4 +1,5 @@
-//! Everything that the controller remembers about one update, so that one removal forgets the update.
+//! What reconciling remembers about one update. The queue, the index, the observer, and the metrics keep their own state of it:
+//! `WorkLoop::forget` removes all.
 //!
 //! Nothing in it needs to survive a restart: such state is in the status of the update.
 

@@ -148,7 +148,7 @@ impl Asked {
         match &self.answer {
             Answer::Told(_) if self.reading().is_some() => None,
             Answer::Told(_) => Some(format!("{} does not say which process it is", self.name)),
-            Answer::NotYet => Some(format!("{} has not answered yet", self.name)),
+            Answer::NotYet => Some(format!("{} has not responded yet", self.name)),
             Answer::Silent(why) => Some(format!("{} {why}", self.name)),
         }
     }

@@ -38,7 +38,7 @@ async fn asked(asker: &mut Asker, share: &Share) -> Option<u64> {
     };
     let answer = asker.ask(&question, PATIENCE, share).await;
     let answer = answer
-        .inspect_err(|error| tracing::debug!(%error, place = %asker.place, "a worker does not tell its load"))
+        .inspect_err(|error| tracing::debug!(%error, place = %asker.place, "a worker does not report its load"))
         .ok()?;
     let body = std::str::from_utf8(&answer.body).ok()?;
     load(body).filter(|_| answer.status == StatusCode::OK)

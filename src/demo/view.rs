@@ -75,7 +75,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &DemoFrame<'_>) {
         .map(|page| format!(" · page {page}"))
         .unwrap_or_default();
     frame.render_widget(
-        Line::from(format!(" q or Ctrl-C ends it{page}")).dim(),
+        Line::from(format!(" press q or Ctrl-C to quit{page}")).dim(),
         footer,
     );
 }

@@ -44,7 +44,7 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
             asked.shutdown().await;
             open.clear();
             let told = changes.changed().await;
-            told.expect("the snapshots that tells of changes is held here");
+            told.expect("the sender lives in `snapshots`, which is held here");
             continue;
         }
         if looked.elapsed() >= LOOK {
@@ -54,7 +54,7 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
         drop(snapshot);
         tokio::select! {
             told = changes.changed() => {
-                told.expect("the snapshots that tells of changes is held here");
+                told.expect("the sender lives in `snapshots`, which is held here");
             }
             Some(done) = asked.join_next(), if !asked.is_empty() => match done {
                 Ok(question) => {

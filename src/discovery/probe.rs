@@ -37,7 +37,7 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
             // Wait for a plan that wants probes, without keeping the pools of this one alive.
             drop(snapshot);
             let told = changes.changed().await;
-            told.expect("the snapshots that tells of changes is held here");
+            told.expect("the sender lives in `snapshots`, which is held here");
             continue;
         };
         let mut asked = tokio::task::JoinSet::new();

@@ -269,7 +269,7 @@ impl Publisher {
     pub fn reject(&self, problems: Problems, source: Arc<str>) {
         self.metrics.plans_rejected.inc();
         for problem in problems.iter().take(20) {
-            tracing::error!(%source, %problem, "plan refused; the last good one stays in force");
+            tracing::error!(%source, %problem, "plan rejected; the last good one stays in force");
         }
         self.status.rejection.store(Arc::new(Some(Rejection {
             problems,
@@ -295,10 +295,7 @@ impl Publisher {
             && !manifest.without_effect.is_empty()
         {
             let fields = manifest.without_effect.join(", ");
-            tracing::info!(
-                fields,
-                "fields that only mean something in a cluster are without effect here"
-            );
+            tracing::info!(fields, "fields without effect outside a cluster");
         }
         Ok(())
     }

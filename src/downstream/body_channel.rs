@@ -135,7 +135,7 @@ impl Body for BodyReceiver {
             return Poll::Ready(None);
         }
         if slot.broken {
-            return Poll::Ready(Some(Err("the client broke the request body off".into())));
+            return Poll::Ready(Some(Err("the client aborted the request body".into())));
         }
         slot.wanted = true;
         slot.body = Some(cx.waker().clone());

@@ -110,7 +110,7 @@ impl<'i> Injection<'i, '_> {
             );
         }
         if self.spec()["automountServiceAccountToken"] == false {
-            self.note.warn("automountServiceAccountToken is false: crossfade cannot see updates until it is true or removed");
+            self.note.warn("automountServiceAccountToken is false: crossfade cannot read updates until it is true or removed");
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl<'i> Injection<'i, '_> {
                 entry.retain(|key, _| key != "hostPort" && key != "hostIP");
             }
             self.note.tell(format!(
-                "port {} of the node leads to crossfade instead of the frontend",
+                "port {} of the node routes to crossfade instead of the frontend",
                 host_port.port
             ));
             return self.editor.set(&list, entries);
@@ -256,7 +256,7 @@ impl<'i> Injection<'i, '_> {
         };
         let volumes = self.spec()["volumes"].as_array().into_iter().flatten();
         if volumes.into_iter().any(|volume| volume["name"] == NAME) {
-            return Err(self.refuse(format!("the pod has a volume '{NAME}' already")));
+            return Err(self.refuse(format!("the pod already has a volume '{NAME}'")));
         }
         self.editor
             .push(&below(&self.workload.spec, [list]), sidecar.container())?;

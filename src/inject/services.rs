@@ -76,7 +76,7 @@ fn tell(note: &mut Note, port: &Json, pods: &Injected) {
         .map_or_else(|| target.to_string(), str::to_owned);
     if by_number || by_name {
         note.tell(format!(
-            "its targetPort {shown} now leads to crossfade in {}",
+            "its targetPort {shown} now routes to crossfade in {}",
             pods.name
         ));
     } else if target

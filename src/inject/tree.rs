@@ -103,7 +103,7 @@ fn json<'n>(
 ) -> Result<Json, Unreadable> {
     *left = left.checked_sub(1).ok_or_else(|| Unreadable {
         at: node.span.start,
-        message: "aliases unfold to too much".to_owned(),
+        message: "aliases expand to too many values".to_owned(),
     })?;
     let value = match &node.value {
         Value::Scalar { text, plain } => match plain {
@@ -125,7 +125,7 @@ fn json<'n>(
         Value::Alias(anchor) => match anchors.get(anchor) {
             Some(&node) => return json(node, anchors, left),
             None => {
-                let message = "an alias of something that is not a complete value before it";
+                let message = "an alias of an anchor that is not complete at this point";
                 return Err(Unreadable {
                     at: node.span.start,
                     message: message.to_owned(),

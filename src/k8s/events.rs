@@ -1,6 +1,6 @@
-//! Writes Events on an update, for `kubectl describe`: one per reason and edit, from whichever proxy writes it first.
+//! Writes Events on an update or a rollout, for `kubectl describe`: one per reason, edit, and occasion.
 //!
-//! All proxies of a deployment observe the same state. The name of an Event is a hash of the edit, the reason and the occasion,
+//! All proxies of a deployment observe the same state, and so does a controller that restarts. The name of an Event is a hash of the edit, the reason and the occasion,
 //! so the API server keeps the first Event and rejects the duplicates. Nothing waits for an Event, and a failed write is only
 //! logged.
 

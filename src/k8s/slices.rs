@@ -61,7 +61,7 @@ impl Slices {
                 Some(Err(error)) => {
                     self.lost = true;
                     let service = &self.service;
-                    tracing::warn!(%service, %error, "its EndpointSlices cannot be watched; what is known stays");
+                    tracing::warn!(%service, %error, "its EndpointSlices cannot be watched; the last known addresses stay in use");
                 }
                 None => std::future::pending().await,
             }

@@ -55,7 +55,7 @@ pub(super) fn between(from: &Parts, to: &Parts) -> Result<Change, String> {
         ),
         _ => {
             return Err(
-                "one of the two has a DynamoGraphDeployment and the other has Deployments: a plan keeps the kind".to_owned(),
+                "one of the two has a DynamoGraphDeployment and the other has Deployments: both must be of the same kind".to_owned(),
             );
         }
     };

@@ -50,8 +50,8 @@ pub(super) fn generation(
                 workers += 1;
             }
             "planner" => notes.push(format!(
-                "component {name} of {} scales workers: remove it for the duration of the rollout, which stops while \
-                 somebody else scales",
+                "component {name} of {} scales workers: remove it for the duration of the rollout, which pauses while \
+                 another client scales the workers",
                 shown(new)
             )),
             _ => {}

@@ -58,7 +58,7 @@ impl Parts {
         let several = |what: &str, objects: &[Json]| {
             let names: Vec<_> = objects.iter().map(shown).collect();
             format!(
-                "{which} has several {what}: {}; give those of one at a time",
+                "{which} has several {what}: {}; pass one at a time",
                 names.join(", ")
             )
         };

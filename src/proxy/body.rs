@@ -24,7 +24,7 @@ pub use relay::Relay;
 
 /// The response ended early, after everything that could be forwarded was.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer was cut: {0}")]
+#[error("the response was cut: {0}")]
 pub struct Cut(pub Box<str>);
 
 /// The body of a response to a client.

@@ -10,7 +10,7 @@ use crate::telemetry::Reject;
 /// Why the proxy itself responds.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("too many requests are open here")]
+    #[error("too many open requests")]
     TooManyRequests,
     /// The memory budget has no room for the request's head or body.
     #[error("too much memory is in use here")]

@@ -250,7 +250,7 @@ fn one_of(text: &str, schema: &Json) -> Result<(), String> {
 fn mismatch(path: &str, node: &Node, wanted: &str, problems: &mut Problems) -> Option<Json> {
     let hint = match (&node.value, wanted) {
         (Value::Text(text), "a whole number" | "a number") if text.parse::<f64>().is_ok() => {
-            "; write it without quotes and leading zeros"
+            "; write it without quotes or leading zeros"
         }
         (Value::Text(text), "true or false") if matches!(&**text, "true" | "false") => {
             "; write it without quotes"

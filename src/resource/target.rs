@@ -195,14 +195,14 @@ fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {
         return Err("names no host; write host:port".into());
     }
     if text.contains('@') {
-        return Err("carries a user or password; leave it out".into());
+        return Err("contains credentials; remove them".into());
     }
     if text.contains('?') || text.contains('#') {
         return Err("has a query or fragment; only a host and port make sense here".into());
     }
     if text.contains('/') {
         return Err(
-            "has a path; only a host and port make sense here, paths are passed on as they come"
+            "has a path; only a host and port make sense here, paths are forwarded unchanged"
                 .into(),
         );
     }
@@ -344,7 +344,7 @@ mod tests {
             ("http://frontend//", "path"),
             ("http://frontend?x=1", "query"),
             ("http://frontend#x", "query or fragment"),
-            ("http://me:secret@frontend", "user or password"),
+            ("http://me:secret@frontend", "credentials"),
             ("frontend:", "port ''"),
             ("frontend:0", "port '0'"),
             ("frontend:65536", "port '65536'"),

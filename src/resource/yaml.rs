@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
             Event::Alias(anchor) => {
                 // An anchor is known once its value is complete. Anchors on keys are never known.
                 let Some(node) = self.anchors.get(&anchor).cloned() else {
-                    let message = "an alias of something that is not a complete value before it";
+                    let message = "an alias of an anchor that is not complete at this point";
                     return Err(Problem::new("", message).at(line));
                 };
                 self.unfold(&node, line)?;

@@ -105,7 +105,7 @@ impl Evidence {
             Self::NoNewRequestOnOld => {
                 "not every frontend of old has a proxy that sends no request to old"
             }
-            Self::NoFallbackToOld => "not every proxy knows that old is no longer a fallback",
+            Self::NoFallbackToOld => "not every proxy has stopped using old as a fallback",
             Self::NoLateRequest => {
                 "open requests of an earlier split may still be sent to old, or a proxy does not report whether there are any"
             }

@@ -37,14 +37,14 @@ impl fmt::Display for Obstacle {
                 } else {
                     ("are", "s")
                 };
-                write!(f, "the model{s} {} {is} not served there", listed(models))
+                write!(f, "it does not serve the model{s} {}", listed(models))
             }
             Self::NoAnswer(trouble) => {
-                write!(f, "its frontend cannot be asked for its models: {trouble}")
+                write!(f, "its frontend cannot be queried for models: {trouble}")
             }
             Self::ListTooLong(count) => write!(
                 f,
-                "it lists {count} models more than the controller checks, which takes them in the order of their names"
+                "it lists {count} more models than the controller checks (the first in alphabetical order)"
             ),
             Self::NotYet => f.write_str("its frontends have not responded yet"),
             Self::OldModelsUnknown => f.write_str(

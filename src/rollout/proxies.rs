@@ -47,13 +47,10 @@ impl Proxies {
         let told = |proxy: &Proxy| match &proxy.state {
             Ok(_) => proxy.name.clone(),
             Err(Silence::NotYet) => format!("{} (no response yet)", proxy.name),
-            Err(Silence::NoAnswer) => format!("{} (does not answer)", proxy.name),
-            Err(Silence::NoPort(port)) => format!("{} (has no port {port})", proxy.name),
+            Err(Silence::NoAnswer) => format!("{} (does not respond)", proxy.name),
+            Err(Silence::NoPort(port)) => format!("{} (no port {port})", proxy.name),
             Err(Silence::TooMany(most)) => {
-                format!(
-                    "{} (not asked, as one of more than {most} proxies)",
-                    proxy.name
-                )
+                format!("{} (not queried: more than {most} proxies)", proxy.name)
             }
         };
         let ready = || lagging_alive.iter().filter(|proxy| proxy.ready);

@@ -292,7 +292,7 @@ impl Trial {
             },
             None => Analysis {
                 verdict: Verdict::Inconclusive,
-                sentence: "The analysis has just begun.".to_owned(),
+                sentence: "The analysis has just started.".to_owned(),
                 failure: None,
             },
         })

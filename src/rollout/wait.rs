@@ -45,7 +45,7 @@ pub enum WaitFor {
 impl fmt::Display for WaitFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gate(_) => f.write_str("new to be able to serve"),
+            Self::Gate(_) => f.write_str("new to become able to serve"),
             Self::Stability(side) => write!(f, "the workers of {side} to stay ready"),
             Self::Proxies(names) => {
                 let s = if names.len() == 1 { "y" } else { "ies" };
@@ -53,24 +53,24 @@ impl fmt::Display for WaitFor {
                 write!(f, "{count} prox{s} to apply the last change: {listed}")
             }
             Self::Streams(Some(1)) => f.write_str("1 stream on old to end"),
-            Self::Streams(Some(0)) => f.write_str("all proxies to know that old drains"),
+            Self::Streams(Some(0)) => f.write_str("all proxies to apply `oldDraining`"),
             Self::Streams(Some(count)) => write!(f, "{count} streams on old to end"),
-            Self::Streams(None) => {
-                f.write_str("streams on old to end, as many as a proxy that does not answer has")
-            }
+            Self::Streams(None) => f.write_str(
+                "streams on old to end: their number is unknown because a proxy does not respond",
+            ),
             Self::Moves(moving, open) => {
                 let s = if *moving == 1 { "" } else { "s" };
                 write!(f, "{moving} stream{s} on old to move to new")?;
                 match open.map(|open| open.saturating_sub(*moving)) {
                     Some(0) => Ok(()),
                     Some(rest) => write!(f, ", and {rest} to end"),
-                    None => f.write_str(", and as many to end as a proxy that does not answer has"),
+                    None => f.write_str(", and others to end: their number is unknown because a proxy does not respond"),
                 }
             }
-            Self::Resume => f.write_str("the pause to end"),
+            Self::Resume => f.write_str("the pause to be lifted"),
             Self::Retry => f.write_str("`crossfade retry`, or another new generation in the spec"),
-            Self::Hold(percent) => write!(f, "the hold at {percent} % to be over"),
-            Self::Pass(percent) => write!(f, "the analysis to pass new at {percent} %"),
+            Self::Hold(percent) => write!(f, "the hold at {percent} % to elapse"),
+            Self::Pass(percent) => write!(f, "new to pass the analysis at {percent} %"),
         }
     }
 }

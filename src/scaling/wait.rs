@@ -104,45 +104,45 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RoleMissing(side, role) => {
-                write!(f, "{side} has no {role} workers that can be scaled")
+                write!(f, "{role} workers of {side} that can be scaled: none found")
             }
-            Self::NotCurrent => f.write_str("the API server to show what was written last"),
+            Self::NotCurrent => f.write_str("the watch to catch up with the last write"),
             Self::Unobserved(side, role) => {
-                write!(f, "the status of {side}'s {role} workers to follow their size")
+                write!(f, "the status of {side}'s {role} workers to reflect their size")
             }
-            Self::Hold => f.write_str("the hold to end"),
+            Self::Hold => f.write_str("`intent: Hold` to be lifted"),
             Self::Contested {
                 side,
                 role,
                 asked,
                 recorded,
             } => {
-                write!(f, "somebody else has set {side}'s {role} workers to {asked}")?;
-                match recorded {
-                    Some(recorded) => write!(f, ", from {recorded}"),
-                    None => Ok(()),
+                write!(f, "{side}'s {role} workers were scaled to {asked}")?;
+                if let Some(recorded) = recorded {
+                    write!(f, " from {recorded}")?;
                 }
+                f.write_str(" by another client")
             }
             Self::Resized { asked, full } => write!(
                 f,
-                "the {full} replicas that were accepted: somebody else has set {asked}"
+                "the replicas to be {full} again, as accepted: another client has set {asked}"
             ),
             Self::Lost(why) => f.write_str(why),
-            Self::Scaler(side, what) => write!(f, "{what} scales {side}: remove it first"),
+            Self::Scaler(side, what) => write!(f, "{what} to be removed: it scales {side}"),
             Self::Infeasible => f.write_str(
-                "maxSurge, maxUnavailable and gpuBudget allow no next step: raise one of them",
+                "room for the next step: raise maxSurge, maxUnavailable, or gpuBudget",
             ),
             Self::InPlace => f.write_str(
                 "one object has the workers of both generations: maxUnavailable must be at least 1, of at least 2 workers",
             ),
             Self::Surge { occupied, limit } => {
-                write!(f, "room: {occupied} of {limit} units exist or terminate")
+                write!(f, "room: {occupied} of {limit} units are in use, including terminating ones")
             }
             Self::Budget {
                 used,
                 more: 0,
                 budget,
-            } => write!(f, "a gpuBudget of {used}, which old needs: {budget} leave no way back"),
+            } => write!(f, "a gpuBudget of at least {used}: with {budget}, the rollout could not go back to old"),
             Self::Budget { used, more, budget } => {
                 write!(f, "{more} more GPUs: {used} of gpuBudget {budget} are in use")
             }
@@ -155,38 +155,38 @@ impl fmt::Display for Wait {
                 asked,
                 overdue,
             } => {
-                write!(f, "{side} to be ready: {usable} of {asked} units are")?;
-                f.write_str(if *overdue { ", for too long" } else { "" })
+                write!(f, "{side} to be ready: {usable} of {asked} units are ready")?;
+                f.write_str(if *overdue { " (timed out)" } else { "" })
             }
-            Self::Serving(side) => write!(f, "{side} to be seen serving"),
-            Self::Verdict => f.write_str("new to be judged good"),
-            Self::Failed => f.write_str("a decision: new was judged bad"),
-            Self::Interval => f.write_str("the time between two steps to pass"),
+            Self::Serving(side) => write!(f, "{side} to serve requests"),
+            Self::Verdict => f.write_str("the analysis of new to pass"),
+            Self::Failed => f.write_str("a decision: new has failed the analysis"),
+            Self::Interval => f.write_str("`stepIntervalSeconds` to elapse"),
             Self::Step(units) => write!(f, "the step of {units} units to end"),
             Self::Proxies { applied, all } => {
-                write!(f, "the proxies to apply the split: {applied} of {all} have")
+                write!(f, "the proxies to apply the split: {applied} of {all} have applied it")
             }
             Self::Streams {
                 side,
                 open: Some(open),
                 fit,
-            } => write!(f, "streams on {side} to end: {open} are open, {fit} may be"),
+            } => write!(f, "streams on {side} to end: {open} open, at most {fit} allowed"),
             Self::Streams { side, .. } => write!(
                 f,
-                "streams on {side} to end, as many as a proxy that does not answer has"
+                "streams on {side} to end: their number is unknown because a proxy does not respond"
             ),
             Self::Grace { side, grace, p99 } => grace_text(f, *side, *grace, *p99),
-            Self::NoOther(side) => write!(f, "{} to serve before {side} ends", side.other()),
-            Self::LastWorker => f.write_str("the last worker of old not to be needed"),
-            Self::DirectClients => f.write_str("no client to connect to the frontends of new directly"),
+            Self::NoOther(side) => write!(f, "{} to serve before {side} is removed", side.other()),
+            Self::LastWorker => f.write_str("the last worker of old to be no longer needed"),
+            Self::DirectClients => f.write_str("clients that connect directly to the frontends of new to disconnect"),
             Self::Frontend(side) => write!(f, "a ready frontend of {side}"),
-            Self::Clients => f.write_str("the clients to be sent to the frontends of new"),
+            Self::Clients => f.write_str("clients to be routed to the frontends of new"),
             Self::Unsafe => f.write_str("old to be safe to delete"),
             Self::Unretirable(why) => write!(
                 f,
-                "the frontends of old cannot be retired: {why}; name their Deployment by frontends.source, or set handover.retire to Keep and retire them yourself"
+                "the frontends of old to be retired: {why}; set frontends.source to their Deployment, or set handover.retire to Keep and retire them yourself"
             ),
-            Self::Terminating(side) => write!(f, "the pods of {side} to end"),
+            Self::Terminating(side) => write!(f, "the pods of {side} to terminate"),
         }
     }
 }
@@ -200,7 +200,7 @@ fn grace_text(
     match (grace, p99) {
         (Some(grace), Some(p99)) => write!(
             f,
-            "a longer terminationGracePeriodSeconds of {side}: {} s, and one stream in a hundred takes {} s or more",
+            "a longer terminationGracePeriodSeconds of {side}: it is {} s, but 1 % of streams last {} s or longer",
             grace.as_secs(),
             p99.as_secs()
         ),

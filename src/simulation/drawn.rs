@@ -86,7 +86,7 @@ pub fn svg(report: &Report) -> String {
     text(&mut svg, LEFT, 24.0, &headline(report));
     let totals = &report.totals;
     let cost = format!(
-        "{:.1} GPU-hours, peak {} GPUs, {} streams moved, {} waited for, {} cut",
+        "{:.1} GPU-hours, peak {} GPUs, {} streams moved, {} awaited, {} cut",
         totals.gpu_hours,
         totals.gpus_peak,
         totals.streams_moved,
@@ -111,7 +111,7 @@ fn headline(report: &Report) -> String {
         ),
         Ended::Never(progress, waits) => {
             format!(
-                "never ends ({}); it waits for {}",
+                "never ends ({}); waiting for {}",
                 ending(*progress),
                 waits.join("; ")
             )

@@ -7,7 +7,7 @@ use super::{
     Ended, Report, Row, Sample, Scenario, Totals, Waited,
     cluster::{Cluster, Counts},
 };
-use crate::scaling::{Action, Decision, Progress, Sizes, Wait, decide};
+use crate::scaling::{Action, Decision, Progress, Retire, Sizes, Wait, decide};
 use crate::split::Generation;
 
 /// How long a rollout may take, in seconds: beyond that it counts as one that never ends.
@@ -35,7 +35,7 @@ pub fn run(scenario: &Scenario) -> Report {
             acted_at = cluster.now;
         } else if decision.waits == [Wait::Clients] {
             cluster.service = Generation::New;
-            let action = "a person sends the clients to the frontends of new";
+            let action = "the owner routes clients to new's frontends";
             run.acted(&cluster, Some(action.to_owned()));
             acted_at = cluster.now;
         } else if is_over(&decision) {
@@ -257,8 +257,11 @@ fn told(action: &Action) -> Option<String> {
         Action::Grow { side, sizes: to } => format!("grow {side} to {}", sizes(to)),
         Action::Shrink { side, sizes: to } => format!("shrink {side} to {}", sizes(to)),
         Action::Mark { .. } | Action::Replace { .. } => return None,
-        Action::SaveSelector => "save the selector of the clients' Service".to_owned(),
-        Action::Retarget(side) => format!("send the clients to the frontends of {side}"),
-        Action::Retire(retire) => format!("retire old: {retire:?}"),
+        Action::SaveSelector => "save the selector of clientService".to_owned(),
+        Action::Retarget(side) => format!("route clients to the frontends of {side}"),
+        Action::Retire(retire) => match retire {
+            Retire::Delete => "delete old".to_owned(),
+            _ => "scale the frontends of old to zero".to_owned(),
+        },
     })
 }

@@ -71,7 +71,7 @@ fn a_surge_of_one_replaces_one_worker_after_the_other() {
             "grow new to 2",
             "split old 0 : new 1",
             "shrink old to 0",
-            "a person sends the clients to the frontends of new",
+            "the owner routes clients to new's frontends",
         ]
     );
     assert_eq!(report.ended, Ended::At(Progress::Complete));
@@ -162,8 +162,8 @@ fn what_can_never_end_says_why() {
     });
     for (scenario, why) in [
         (budget, "gpuBudget 16"),
-        (held, "the hold to end"),
-        (idle, "new to be judged good"),
+        (held, "`intent: Hold` to be lifted"),
+        (idle, "the analysis of new to pass"),
     ] {
         let report = run(&scenario);
         let Ended::Never(_, waits) = &report.ended else {
@@ -193,9 +193,9 @@ fn steps_partition_and_an_automatic_end_are_in_the_timeline() {
     assert_eq!(
         actions[actions.len() - 3..],
         [
-            "save the selector of the clients' Service",
-            "send the clients to the frontends of new",
-            "retire old: Delete",
+            "save the selector of clientService",
+            "route clients to the frontends of new",
+            "delete old",
         ]
     );
 }

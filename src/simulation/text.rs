@@ -27,7 +27,7 @@ pub fn text(report: &Report) -> String {
         "OLD",
         "SPLIT",
         "GPUS",
-        "THEN WAITS FOR",
+        "THEN WAITING FOR",
     ]);
     for row in &report.rows {
         let side = |ready: u32, asked: u32| format!("{ready}/{asked}");
@@ -65,10 +65,7 @@ fn summary(report: &Report) -> String {
             format!("{} ({})", clock(totals.time), ending(*progress)),
         ),
         Ended::Never(progress, waits) => {
-            line(
-                "never ends",
-                format!("{}; it waits for:", ending(*progress)),
-            );
+            line("never ends", format!("{}; waiting for:", ending(*progress)));
             for wait in waits {
                 line("", wait.clone());
             }
@@ -78,7 +75,7 @@ fn summary(report: &Report) -> String {
     line(
         "GPU-hours",
         format!(
-            "{:.1}: {} than old alone takes in this time",
+            "{:.1} ({} than old alone would use in this time)",
             totals.gpu_hours,
             match more < 0.0 {
                 true => format!("{:.1} less", -more),
@@ -93,7 +90,7 @@ fn summary(report: &Report) -> String {
     line(
         "streams",
         format!(
-            "{} begun, {} moved, {} waited for, {} cut",
+            "{} started, {} moved, {} awaited, {} cut",
             totals.streams_begun,
             totals.streams_moved,
             totals.streams_waited_for,
@@ -113,9 +110,9 @@ pub(super) const fn ending(progress: Progress) -> &'static str {
         Progress::Forward => "on its way to new",
         Progress::Back => "on its way back to old",
         Progress::Held => "held by intent: Hold",
-        Progress::Contested => "somebody else scales",
+        Progress::Contested => "another client scales the workers",
         Progress::Stalled => "workers are not ready in time",
-        Progress::Partition => "new has what the partition leaves",
+        Progress::Partition => "new has all units above the partition",
         Progress::Complete => "new serves everything",
         Progress::RolledBack => "old serves everything",
     }

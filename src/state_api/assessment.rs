@@ -194,7 +194,7 @@ fn split(state: &v1::State) -> Option<String> {
     let observed = last.share_of_new()?;
     (last.old.saturating_add(last.new) >= ENOUGH && (observed - wanted).abs() > OFF).then(|| {
         format!(
-            "New gets {} of the requests of the last minute, but {} is wanted.",
+            "New got {} of the requests of the last minute; the split is {}.",
             percent(observed),
             percent(wanted)
         )
@@ -214,7 +214,7 @@ fn serving<'a>(state: &v1::State, [old, new]: &'a [Side; 2]) -> Vec<&'a Side> {
 fn takes(state: &v1::State) -> String {
     match state.plan.as_ref().and_then(v1::Plan::share_of_new) {
         None => "The split is not known.".to_owned(),
-        Some(0.0) => "Old takes all requests.".to_owned(),
+        Some(0.0) => "Old gets all requests.".to_owned(),
         Some(1.0) => "New takes all requests.".to_owned(),
         Some(share) => format!("New takes {} of the requests.", percent(share)),
     }

@@ -25,7 +25,7 @@ pub struct State {
     pub process: ::core::option::Option<Process>,
     #[prost(enumeration = "Phase", tag = "3")]
     pub phase: i32,
-    /// What `/readyz` says: it serves, and a model server that the plan uses can be reached.
+    /// The result of `/readyz`: it serves, and a model server that the plan uses can be reached.
     #[prost(bool, tag = "4")]
     pub ready: bool,
     #[prost(message, optional, tag = "5")]
@@ -40,16 +40,16 @@ pub struct State {
     pub old: ::core::option::Option<Generation>,
     #[prost(message, optional, tag = "9")]
     pub new: ::core::option::Option<Generation>,
-    /// Requests that another place answered after their first one failed, by why it failed. Without zeros.
+    /// Requests recovered by failover, by the cause of the failure. Without zeros.
     #[prost(btree_map = "string, uint64", tag = "10")]
     pub saves: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Moves to another generation that the retry budget did not allow.
+    /// Failovers to another generation that the retry budget denied.
     #[prost(uint64, tag = "11")]
     pub retries_refused: u64,
-    /// Requests refused before any model server saw them, by why. Without zeros.
+    /// Requests rejected before any model server saw them, by cause. Without zeros.
     #[prost(btree_map = "string, uint64", tag = "12")]
     pub rejected_requests: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -67,7 +67,7 @@ pub struct State {
     /// checks, scrapes and lists of models are none. Absent from older proxies.
     #[prost(message, optional, tag = "15")]
     pub quiet_for: ::core::option::Option<::prost_types::Duration>,
-    /// Streams that outlive the server that began them. Absent from older proxies.
+    /// Streams continued by another server. Absent from older proxies.
     #[prost(message, optional, tag = "16")]
     pub continuations: ::core::option::Option<Continuations>,
     /// `saves` in detail. Without zeros; empty from older proxies.
@@ -108,7 +108,7 @@ pub struct Proofs {
     pub supported: u32,
     #[prost(uint32, tag = "2")]
     pub unsupported: u32,
-    /// Not asked yet, or without an answer.
+    /// Not probed yet, or no response.
     #[prost(uint32, tag = "3")]
     pub unknown: u32,
 }
@@ -132,7 +132,7 @@ pub struct Plan {
     /// Counts the plans put in force by this process, from 1.
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
-    /// Where it came from, for people.
+    /// Where it came from, as text for users.
     #[prost(string, tag = "2")]
     pub source: ::prost::alloc::string::String,
     /// The resource it was made from; absent if it came from flags.
@@ -144,7 +144,7 @@ pub struct Plan {
     /// The same as a percentage of new, rounded; 0 and 100 only if exact.
     #[prost(uint32, tag = "5")]
     pub percent: u32,
-    /// The split that was asked for, if the cap lowered it.
+    /// The requested split, if the cap lowered it.
     #[prost(message, optional, tag = "6")]
     pub weights_before_cap: ::core::option::Option<Weights>,
     /// The cap (`maxTrafficSplitPercent`).
@@ -156,10 +156,10 @@ pub struct Plan {
     /// When it came in force.
     #[prost(message, optional, tag = "9")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// The last plan that was refused since; absent if none was.
+    /// The last plan that was rejected since; absent if none was.
     #[prost(message, optional, tag = "10")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// Plans that were refused.
+    /// Plans that were rejected.
     #[prost(uint64, tag = "11")]
     pub refused_total: u64,
     /// How long the source of plans has been out of reach; absent while it is in reach.
@@ -176,7 +176,7 @@ pub struct Plan {
     /// Where new is, each as a URL of scheme, host and port. Absent from older proxies.
     #[prost(string, repeated, tag = "15")]
     pub new_targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// How this process judges new. Absent if it does not.
+    /// How this process evaluates new. Absent if it does not.
     #[prost(message, optional, tag = "16")]
     pub analysis: ::core::option::Option<Analysis>,
 }
@@ -514,7 +514,7 @@ impl ContinuationMode {
         }
     }
 }
-/// Where the process is in its life. It only goes on to a later phase.
+/// The phase of the process; it only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Phase {
@@ -523,7 +523,7 @@ pub enum Phase {
     Starting = 1,
     /// Serves.
     Ready = 2,
-    /// Was asked to stop: says that it is not ready and goes on serving.
+    /// Shutdown has begun: not ready, but still serving.
     Settling = 3,
     /// Takes no new connections and lets open streams run.
     Draining = 4,
@@ -569,7 +569,7 @@ pub mod proxy_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// The state of one proxy process. Everything here reads; nothing changes anything.
+    /// The state of one proxy process. All methods are read-only.
     #[derive(Debug, Clone)]
     pub struct ProxyClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -650,7 +650,7 @@ pub mod proxy_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The state now.
+        /// Returns the current state.
         pub async fn get(
             &mut self,
             request: impl tonic::IntoRequest<super::GetRequest>,
@@ -669,7 +669,7 @@ pub mod proxy_client {
             req.extensions_mut().insert(GrpcMethod::new("crossfade.v1.Proxy", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// The state now, then again whenever a plan comes in force or the phase changes, and at least once per interval. For a
+        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. For a
         /// reader that is slow, states are left out. The stream goes on while the proxy drains and ends, with OK and after a
         /// last state, when the process does. With too many watchers: RESOURCE_EXHAUSTED.
         pub async fn watch(
@@ -693,7 +693,7 @@ pub mod proxy_client {
             req.extensions_mut().insert(GrpcMethod::new("crossfade.v1.Proxy", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// What both generations did per kind of request, for a comparison of them. UNIMPLEMENTED: this proxy does not know.
+        /// Returns what both generations did per kind of request, to compare them. Older proxies return UNIMPLEMENTED.
         pub async fn compare(
             &mut self,
             request: impl tonic::IntoRequest<super::CompareRequest>,
@@ -730,7 +730,7 @@ pub mod proxy_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ProxyServer.
     #[async_trait]
     pub trait Proxy: std::marker::Send + std::marker::Sync + 'static {
-        /// The state now.
+        /// Returns the current state.
         async fn get(
             &self,
             request: tonic::Request<super::GetRequest>,
@@ -741,20 +741,20 @@ pub mod proxy_server {
             >
             + std::marker::Send
             + 'static;
-        /// The state now, then again whenever a plan comes in force or the phase changes, and at least once per interval. For a
+        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. For a
         /// reader that is slow, states are left out. The stream goes on while the proxy drains and ends, with OK and after a
         /// last state, when the process does. With too many watchers: RESOURCE_EXHAUSTED.
         async fn watch(
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
-        /// What both generations did per kind of request, for a comparison of them. UNIMPLEMENTED: this proxy does not know.
+        /// Returns what both generations did per kind of request, to compare them. Older proxies return UNIMPLEMENTED.
         async fn compare(
             &self,
             request: tonic::Request<super::CompareRequest>,
         ) -> std::result::Result<tonic::Response<super::Comparison>, tonic::Status>;
     }
-    /// The state of one proxy process. Everything here reads; nothing changes anything.
+    /// The state of one proxy process. All methods are read-only.
     #[derive(Debug)]
     pub struct ProxyServer<T> {
         inner: Arc<T>,

@@ -38,11 +38,11 @@ impl Answers {
                 counted(self.others.len(), self.others.len())
             ),
             0 if self.forbidden => {
-                "no proxy could be asked: this needs permission to get pods/portforward, and from Kubernetes 1.35 on also to create it"
+                "no proxy could be queried: this needs permission to get pods/portforward, and from Kubernetes 1.35 on also to create it"
                     .to_owned()
             }
-            0 => "no proxy could be asked".to_owned(),
-            some => return format!("{}, asked through the API server", counted(some, asked)),
+            0 => "no proxy could be queried".to_owned(),
+            some => return format!("{}, queried through the API server", counted(some, asked)),
         };
         alone(&why)
     }
@@ -269,11 +269,11 @@ mod tests {
         };
         assert!(origin(vec![], 0, false).ends_with("has a container port named crossfade"));
         assert!(origin(vec![], 2, false).ends_with("follows it: 2 proxies"));
-        assert!(origin(vec![silent("a")], 2, false).ends_with("no proxy could be asked"));
+        assert!(origin(vec![silent("a")], 2, false).ends_with("no proxy could be queried"));
         assert!(origin(vec![silent("a")], 0, true).contains("get pods/portforward"));
         let some = origin(vec![silent("a"), answers("b"), answers("c")], 1, true);
-        assert_eq!(some, "2 of 3 proxies, asked through the API server");
+        assert_eq!(some, "2 of 3 proxies, queried through the API server");
         let all = origin(vec![answers("b")], 0, false);
-        assert_eq!(all, "1 proxy, asked through the API server");
+        assert_eq!(all, "1 proxy, queried through the API server");
     }
 }

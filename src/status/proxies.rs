@@ -38,7 +38,7 @@ impl Proxies {
         let proxies = join_all(self.0.iter_mut().map(Proxy::ask)).await;
         let answered = proxies.iter().filter(|asked| asked.state.is_ok()).count();
         Report {
-            origin: format!("{}, asked by address", counted(answered, proxies.len())),
+            origin: format!("{}, queried by address", counted(answered, proxies.len())),
             proxies,
             ..Report::default()
         }

@@ -49,31 +49,40 @@ impl RolloutVerb {
                 "neither sizes nor split change, except that requests leave a generation that cannot serve",
             )],
             Self::Resume => vec![
-                intent(Intent::Run, "it goes forward according to its strategy"),
-                undo(None, "it would go back"),
+                intent(
+                    Intent::Run,
+                    "the rollout continues to the new generation according to its strategy",
+                ),
+                undo(None, "the rollout would return to a revision"),
             ],
             Self::Promote => vec![
                 intent(
                     Intent::Promote,
-                    "it goes forward without analysis and steps",
+                    "the rollout continues to the new generation without analysis and steps",
                 ),
-                undo(None, "it would go back"),
+                undo(None, "the rollout would return to a revision"),
             ],
-            Self::Abort => vec![intent(Intent::Abort, "it goes back to the old generation")],
+            Self::Abort => vec![intent(
+                Intent::Abort,
+                "the rollout returns to the old generation",
+            )],
             Self::Undo(to) => {
                 let to = to.unwrap_or_else(|| of_generation(rollout, "old").unwrap_or(FIRST));
                 let is_new = of_generation(rollout, "new") == Some(to);
                 let why = match is_new {
-                    true => "it goes to the new generation",
-                    false => "it goes back to this revision",
+                    true => "the rollout goes to the new generation",
+                    false => "the rollout returns to this revision",
                 };
                 let mut wanted = vec![undo(Some(to), why)];
                 match spec.intent {
                     Intent::Hold => {
-                        wanted.push(intent(Intent::Run, "a hold would keep it where it is"));
+                        wanted.push(intent(Intent::Run, "a hold would stop the rollout"));
                     }
                     Intent::Abort if is_new => {
-                        wanted.push(intent(Intent::Run, "an abort would take it back"));
+                        wanted.push(intent(
+                            Intent::Run,
+                            "an abort would return it to the old generation",
+                        ));
                     }
                     _ => {}
                 }

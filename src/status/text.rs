@@ -202,7 +202,7 @@ impl Page {
             self.line(
                 "old",
                 &format!(
-                    "unknown whether it can be deleted: the controller last confirmed it at {at}; check that the controller runs"
+                    "unknown whether it can be deleted: last confirmed at {at}; check that the controller is running"
                 ),
             );
         } else {
@@ -369,7 +369,7 @@ impl Page {
             let moving = count(all.moving);
             self.line(
                 "moving",
-                &format!("{moving} streams on old are to move to new"),
+                &format!("{moving} streams on old are waiting to move to new"),
             );
         }
         let proofs = [("old", all.old), ("new", all.new)].map(|(side, proofs)| {

@@ -210,7 +210,7 @@ impl Judgement {
 
     fn sentence(&self) -> String {
         if !self.has_data() {
-            return "No proxy could be asked.".to_owned();
+            return "No proxy could be queried.".to_owned();
         }
         if let Some(why) = &self.rolled_back {
             return format!("New has failed and was rolled back: {why}");
@@ -576,7 +576,7 @@ mod tests {
         assert!(!judged.has_data());
         let text = judged.text();
         assert!(
-            text.starts_with("inconclusive: No proxy could be asked.\n"),
+            text.starts_with("inconclusive: No proxy could be queried.\n"),
             "{text}"
         );
     }

@@ -51,7 +51,7 @@ impl Tracer {
     pub fn start(settings: &Settings, counts: Counts) -> Result<Arc<Self>, Error> {
         let queue = SpanQueue::open(settings, counts)?;
         let sampler = settings.sampler.clone();
-        tracing::info!(url = settings.url()?, protocol = %settings.protocol, ?sampler, "sending traces");
+        tracing::info!(url = settings.url()?, protocol = %settings.protocol, ?sampler, "exporting traces");
         Ok(Arc::new(Self { sampler, queue }))
     }
 

@@ -211,7 +211,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let (code, text) = server.crossfade(&["status", "first"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.contains("the status of the resource only: no proxy could be asked"),
+        text.contains("the status of the resource only: no proxy could be queried"),
         "{text}"
     );
     assert!(text.contains("frontend-0"), "{text}");
@@ -241,7 +241,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     ]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
-        "no proxy could be asked: this needs permission to get pods/portforward",
+        "no proxy could be queried: this needs permission to get pods/portforward",
         "cannot forward its port: pods \"frontend-0\" is forbidden",
         "not known: cannot list the events: events is forbidden",
     ] {

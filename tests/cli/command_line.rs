@@ -176,7 +176,7 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &["proxy", "--old", "a:1", "--override-header", "host"],
-            "--override-header <NAME>': 'host' has a meaning of its own",
+            "--override-header <NAME>': 'host' is reserved",
         ),
         (
             &["controller", "--lease-seconds", "1"],

@@ -252,7 +252,7 @@ async fn an_older_proxy_and_one_that_hangs_are_named_and_nothing_passes() {
         let judging = tokio::task::spawn_blocking(move || judge(&both, wait));
         let (judged, status) = judging.await.unwrap();
         assert_eq!(status, INCONCLUSIVE, "{judged}");
-        assert_eq!(judged["text"], "No proxy could be asked.");
+        assert_eq!(judged["text"], "No proxy could be queried.");
         let silent = &judged["proxies"]["silent"];
         assert_eq!(silent[0], format!("{older}: too old to be compared"));
         let hung = silent[1].as_str().unwrap();

@@ -427,7 +427,7 @@ fn what_could_not_be_apart_is_refused() {
     let said = refused(&alone, &alone.replace("1.6.1", "1.7.0"), &[]);
     assert!(said.contains("--from has no workers"), "{said}");
     let said = refused(DEPLOYMENTS, GRAPH, &[]);
-    assert!(said.contains("a plan keeps the kind"), "{said}");
+    assert!(said.contains("both must be of the same kind"), "{said}");
     let two = format!(
         "{GRAPH}---\n{}",
         GRAPH.replace("name: chat,", "name: other,")

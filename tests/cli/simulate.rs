@@ -68,9 +68,9 @@ fn sizes_gpus_and_grace_come_from_the_manifests_beside_the_rollout() {
         ["0:00", "grow", "new", "to", "1", "0/1", "2/2", "0", "%"]
     );
     for expected in [
-        "new to be ready: 0 of 1 units are",
+        "new to be ready: 0 of 1 units are ready",
         "streams on old to end:",
-        "a person sends the clients to the frontends of new",
+        "the owner routes clients to new's frontends",
         "earliest end  ",
         "peak GPUs     20 (before: 16)",
         " 0 moved, ",
@@ -181,7 +181,7 @@ fn what_never_ends_says_why_with_status_1() {
     let (status, out, _) = simulate(&[], &text);
     assert_eq!(status, Some(1), "{out}");
     assert!(
-        out.contains("never ends    refused before the first write; it waits for:"),
+        out.contains("never ends    refused before the first write; waiting for:"),
         "{out}"
     );
     assert!(out.contains("gpuBudget 18"), "{out}");

@@ -53,7 +53,7 @@ async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing(
 
     let text = said(&run(&["status", "--proxy", &addresses]));
     for part in [
-        "2 of 3 proxies, asked by address",
+        "2 of 3 proxies, queried by address",
         "wanted     50.0 %",
         "4 of 8 requests in 60 s",
         "127.0.0.1:9 ",
@@ -71,7 +71,7 @@ async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing(
     // The address of the page, and the end of a list.
     let page = format!("http://{}/,", one.admin);
     let text = said(&run(&["status", "--proxy", &page]));
-    assert!(text.contains("1 proxy, asked by address"), "{text}");
+    assert!(text.contains("1 proxy, queried by address"), "{text}");
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn what_is_typed_beats_what_the_environment_says() {
         said(&command.stdin(Stdio::null()).output().unwrap())
     };
     let nobody = [("CROSSFADE_PROXY", "127.0.0.1:9")];
-    assert!(status(&[], &nobody).contains("asked by address"));
+    assert!(status(&[], &nobody).contains("queried by address"));
     let asked = status(&["--proxy", "127.0.0.1:9"], &[("CROSSFADE_NAMESPACE", "x")]);
-    assert!(asked.contains("asked by address"), "{asked}");
+    assert!(asked.contains("queried by address"), "{asked}");
     for args in [&["name"][..], &["-n", "x"], &["--context", "x"]] {
         let text = status(args, &nobody);
         assert!(
@@ -386,7 +386,7 @@ fn without_a_kubeconfig_the_error_says_how_to_do_without_a_cluster() {
         .unwrap();
     let text = said(&output);
     assert!(
-        text.contains("to ask proxies without a cluster, use --proxy HOST:PORT"),
+        text.contains("to query proxies without a cluster, use --proxy HOST:PORT"),
         "{text}"
     );
     assert_eq!(text.matches("No such file").count(), 1, "{text}");

@@ -30,7 +30,7 @@ async fn a_status_asks_the_sidecars_through_the_api_server_where_it_may() {
         return eprintln!("SKIPPED: a status: this cluster's rights are not ours to choose");
     };
     let look: Value = serde_json::from_str(&status(&kubeconfig, "json")).expect("JSON");
-    assert_eq!(look["origin"], "1 proxy, asked through the API server");
+    assert_eq!(look["origin"], "1 proxy, queried through the API server");
     assert_eq!(look["total"]["plan"]["percent"], 25);
     assert_eq!(look["total"]["plan"]["resource"]["name"], UPDATE);
     let pod = &stage.old_pods()[0]["metadata"]["name"];

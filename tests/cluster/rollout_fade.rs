@@ -58,7 +58,7 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         .until(UPDATE, "the model is missed", |update| {
             let status = &update["status"];
             let said = status["message"].as_str().unwrap_or_default();
-            status["new"]["workers"] == "1/1" && said.contains("tiny is not served there")
+            status["new"]["workers"] == "1/1" && said.contains("does not serve the model tiny")
         })
         .await;
     assert_eq!(update["spec"]["trafficSplitPercent"], 0, "{update}");

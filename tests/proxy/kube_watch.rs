@@ -136,7 +136,7 @@ async fn while_the_api_server_is_away_the_last_good_plan_stays_and_its_age_is_sh
     proxy.serves("old").await;
     eventually("it is found again", async || lost(&proxy).await == 0.0).await;
     assert_eq!(plan(&proxy).await["sourceLostSeconds"], Value::Null);
-    says(&proxy, "the API server answers again").await;
+    says(&proxy, "the API server responds again").await;
 }
 
 #[tokio::test]

@@ -81,13 +81,13 @@ impl Observer {
         let permit = || self.limits.proxy(&key.namespace);
         let follow = |sink, share| comparisons::follow(place.clone(), sink, share);
         match self.comparisons.hear(key, place, pace, permit, follow) {
-            None => Answer::Silent("is not asked, as there are too many proxies".to_owned()),
+            None => Answer::Silent("is not queried: too many proxies".to_owned()),
             Some(Ok(compared)) => match &compared.counts {
                 Ok(_) => Answer::Told(compared),
                 Err(why) => Answer::Silent(why.to_string()),
             },
             Some(Err(since)) if !Observed::misses(early_until, since) => Answer::NotYet,
-            Some(Err(_)) => Answer::Silent("does not answer".to_owned()),
+            Some(Err(_)) => Answer::Silent("does not respond".to_owned()),
         }
     }
 }

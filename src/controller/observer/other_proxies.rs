@@ -170,7 +170,7 @@ impl Observer {
             let can_be_asked = address.is_some_and(|ip| has_port.get(&ip) == Some(&true));
             if is_proxied && !can_be_asked {
                 found.push(format!(
-                    "a proxy before {}, whose pod has no port {port}",
+                    "a proxy in front of {}, whose pod has no port {port}",
                     place.target
                 ));
             }

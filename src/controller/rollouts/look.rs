@@ -289,7 +289,7 @@ impl Rollouts {
         }
         let terms = accept::terms(plan.accepted);
         let Some(mut settings) = managed_update::settings(plan.spec, &terms, plan.course) else {
-            let why = "nothing of what was accepted can be moved".to_owned();
+            let why = "none of the accepted objects can be scaled".to_owned();
             return Ok(refused(subject, "Invalid", why));
         };
         // The spec may name other objects by now.

@@ -213,8 +213,8 @@ fn message(decision: &Decision) -> String {
     match decision.progress {
         Progress::Complete => "new serves everything",
         Progress::RolledBack => "old serves everything",
-        Progress::Partition => "the units beyond the partition are new",
-        _ => "nothing is left to do now",
+        Progress::Partition => "all units above the partition are new",
+        _ => "up to date",
     }
     .to_owned()
 }
@@ -240,8 +240,8 @@ pub(super) fn action_text(action: &Action) -> String {
             format!("replaces {} of {side} by {}", pods.join(", "), side.other())
         }
         Action::Shrink { side, sizes: to } => format!("shrinks {side} to {}", sizes(to)),
-        Action::SaveSelector => "saves the selector of the clients' Service".to_owned(),
-        Action::Retarget(side) => format!("sends the clients to the frontends of {side}"),
+        Action::SaveSelector => "saves the selector of clientService".to_owned(),
+        Action::Retarget(side) => format!("routes clients to the frontends of {side}"),
         Action::Retire(Retire::Delete) => "deletes old".to_owned(),
         Action::Retire(_) => "scales the frontends of old to zero".to_owned(),
     }

@@ -91,7 +91,7 @@ impl Cluster {
             Ok(seen) => {
                 self.see(seen);
             }
-            Err(_) => self.lose("it has not answered yet", Instant::now()),
+            Err(_) => self.lose("it has not responded yet", Instant::now()),
         }
         let ruler = self.view.judge(&self.own, &self.scope).ruler?;
         let source = source(&ruler.identity);
@@ -140,7 +140,7 @@ impl Cluster {
     fn find(&mut self) {
         if let Some(since) = self.lost.take() {
             let seconds = since.elapsed().as_secs_f64();
-            tracing::info!(seconds, "the API server answers again");
+            tracing::info!(seconds, "the API server responds again");
         }
     }
 

@@ -266,7 +266,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         let now = Instant::now();
         let sent = self.traffic.sent();
         match (self.over_since, self.leaving_since) {
-            (Some(_), _) => return Poll::Ready(Err("the client does not take the last frame")),
+            (Some(_), _) => return Poll::Ready(Err("the client did not read the last frame")),
             (None, Some(since)) => {
                 let makes_progress = self.flushed.is_none_or(|(before, _)| before != sent);
                 let may_last = now < since.max(idle_since) + LAST_DATA;

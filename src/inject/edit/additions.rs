@@ -116,7 +116,7 @@ impl Editor<'_> {
             path.starts_with(&addition.parent) && key.is_some() && path.get(depth) == key.as_ref()
         };
         let Some(addition) = self.additions.iter_mut().find(holds) else {
-            return Err(Refused::at(0, "there is no place for what must be added"));
+            return Err(Refused::at(0, "nothing can be added here"));
         };
         let rest = &path[addition.parent.len() + 1..];
         let (last, above) = rest.split_last().unwrap_or((&Step::Item(0), &[]));
@@ -125,7 +125,7 @@ impl Editor<'_> {
                 map.insert(key.clone(), value);
             }
             (Some(Json::Array(list)), Step::Item(_)) => list.push(value),
-            _ => return Err(Refused::at(0, "there is no place for what must be added")),
+            _ => return Err(Refused::at(0, "nothing can be added here")),
         }
         Ok(())
     }

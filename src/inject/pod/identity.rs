@@ -24,7 +24,7 @@ impl Injection<'_, '_> {
             .or(self.workload.deployment.clone());
         let Some(name) = name else {
             return Err(self.refuse(
-                "it has no name by which updates could refer to it: give --deployment NAME",
+                "it has no name by which updates could refer to it: set --deployment NAME",
             ));
         };
         let is_plain = self.workload.maker == Maker::Kubernetes;
@@ -77,7 +77,7 @@ impl Injection<'_, '_> {
             .map(|name| format!(" -n {name}"))
             .unwrap_or_default();
         self.note.tell(format!(
-            "its service account '{account}' must be allowed to see updates, once per namespace: crossfade rbac {account} | kubectl apply{namespace} -f -"
+            "its service account '{account}' needs permission to read updates, once per namespace: crossfade rbac {account} | kubectl apply{namespace} -f -"
         ));
     }
 }

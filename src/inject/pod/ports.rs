@@ -100,7 +100,7 @@ impl Injection<'_, '_> {
         };
         if *scraped == ports.port.to_string() {
             self.note.warn(format!(
-                "prometheus.io/port: {scraped} leads to crossfade now: set it to {} for the metrics of the frontend, or to {} \
+                "prometheus.io/port: {scraped} routes to crossfade now: set it to {} for the metrics of the frontend, or to {} \
                  for those of crossfade",
                 ports.behind, ports.admin
             ));

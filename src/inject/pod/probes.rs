@@ -40,7 +40,7 @@ impl Injection<'_, '_> {
             } else if is_wanted {
                 self.editor.put(&place, added)?;
                 self.note
-                    .tell(format!("{probe}: asks the frontend for {live}"));
+                    .tell(format!("{probe}: probes {live} on the frontend"));
             }
         }
         Ok(())

@@ -271,7 +271,7 @@ impl Store {
         state.unknown_since = None;
         state.heard = Some(BothClocks::now());
         if state.refused.take().is_some() && state.listed {
-            tracing::info!(kind = self.plural, "the watch works again");
+            tracing::info!(kind = self.plural, "the watch has recovered");
         }
     }
 

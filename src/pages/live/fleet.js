@@ -19,7 +19,7 @@ function drawUpdates(chosen) {
   show("updates", updates.length > 1 || !chosen);
   if (chosen && !isChosen) byId("all").open = false;
   isChosen ||= Boolean(chosen);
-  say("h-updates", updates.length ? plural(updates.length, "update") : "There is no update");
+  say("h-updates", updates.length ? plural(updates.length, "update") : "No updates");
   const lines = updates.map((update) => {
     const current = chosen && nameOf(update) === nameOf(chosen);
     const link = html("a", { href: pageOf(update), ...(current ? { "aria-current": "page" } : {}) }, nameOf(update));
@@ -29,7 +29,7 @@ function drawUpdates(chosen) {
   renew(byId("list"), lines);
 }
 
-const ROLLOUT_COLUMNS = { phase: "phase", step: "units", old: "old ready", new: "new ready", split: "split", verdict: "verdict", gpus: "GPUs", waits: "waits for" };
+const ROLLOUT_COLUMNS = { phase: "phase", step: "units", old: "old ready", new: "new ready", split: "split", verdict: "verdict", gpus: "GPUs", waits: "waiting for" };
 
 function drawRollouts() {
   show("rollouts", rollouts.length);
@@ -78,7 +78,7 @@ function drawUpdate(update) {
   ];
   if (update.weights) facts.push(["weights", `old ${update.weights.old} : new ${update.weights.new}`]);
   if (known(update.cap)) facts.push(["cap", `${update.cap} %${update.capIsLifted ? ", lifted: no worker of old is ready" : ""}`]);
-  if (update.paused) facts.push(["paused", "yes: a person holds the split"]);
+  if (update.paused) facts.push(["paused", "yes: the split is held manually"]);
   if (update.since) facts.push(["phase since", new Date(update.since).toLocaleString("en-GB")]);
   if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${lasting(update.estimatedDrainSeconds)} more`]);
   if (known(update.safeToDeleteOld)) facts.push(["old can be deleted", update.safeToDeleteOld === "unknown" ? "not known" : update.safeToDeleteOld ? "yes" : "not yet"]);
@@ -90,7 +90,7 @@ const COLUMNS = { plan: "plan", phase: "phase", old: "open on old", new: "open o
 function drawProxies(update, proxies) {
   const own = proxies?.filter(({ state }) => !state?.follows) ?? [];
   const answer = own.filter((proxy) => proxy.answers).length;
-  say("h-proxies", !proxies ? "Proxies: not looked for yet" : own.length ? `Proxies: ${answering(answer, own.length)}` : "Proxies: there is none");
+  say("h-proxies", !proxies ? "Proxies: not discovered yet" : own.length ? `Proxies: ${answering(answer, own.length)}` : "Proxies: there is none");
   show("proxy-table", proxies?.length);
   const head = [html("th", { role: "columnheader", scope: "col" }, "pod"), ...Object.values(COLUMNS).map((name) => html("th", { role: "columnheader", scope: "col" }, name))];
   renew(document.querySelector("#proxy-table thead tr"), head);
@@ -99,7 +99,7 @@ function drawProxies(update, proxies) {
     const state = proxy.state;
     if (!state) {
       const last = known(proxy.heardSecondsAgo) ? `, last heard ${lasting(proxy.heardSecondsAgo)} ago` : "";
-      const words = proxy.answers === null ? "has not been asked yet" : `does not respond${last}: ${proxy.silence}`;
+      const words = proxy.answers === null ? "has not been queried yet" : `does not respond${last}: ${proxy.silence}`;
       return html("tr", { role: "row", class: "silent" }, name, html("td", { role: "cell", colspan: 6 }, words));
     }
     const behind = update.generation - state.generation;

@@ -145,7 +145,7 @@ function drawSaves(state) {
       : []),
     ...group("Requests recovered by failover", "saves", state.saves),
     row("Retries denied by the retry budget", "retriesRefused", state.retriesRefused, "head"),
-    ...group("Requests refused by crossfade", "rejected", state.rejectedRequests),
+    ...group("Requests rejected by crossfade", "rejected", state.rejectedRequests),
   ]);
 }
 
@@ -163,6 +163,6 @@ function drawPlan(plan) {
   }
   if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was wanted`)]);
   if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: nothing is retried on it")]);
-  rows.push(["plans refused", figure("plan.refused", count(plan.refusedTotal), "dd")]);
+  rows.push(["plans rejected", figure("plan.refused", count(plan.refusedTotal), "dd")]);
   renew(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));
 }

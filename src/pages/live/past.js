@@ -216,5 +216,5 @@ function drawLog() {
   });
   const latest = happened.toSorted((one, other) => other.at - one.at).slice(0, 20);
   const lines = latest.map(({ at, text }) => html("li", {}, html("time", { datetime: new Date(at).toISOString() }, clock(at)), text));
-  renew(byId("log"), lines.length ? lines : [html("li", {}, "nothing in the last minutes")]);
+  renew(byId("log"), lines.length ? lines : [html("li", {}, "no events in the last five minutes")]);
 }

@@ -22,11 +22,11 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  maxTrafficSplitPercent: \"25\"",
-            "line 6: spec.maxTrafficSplitPercent: must be a whole number, is the text \"25\"; write it without quotes and leading zeros",
+            "line 6: spec.maxTrafficSplitPercent: must be a whole number, is the text \"25\"; write it without quotes or leading zeros",
         ),
         (
             "  maxTrafficSplitPercent: 010",
-            "line 6: spec.maxTrafficSplitPercent: must be a whole number, is the text \"010\"; write it without quotes and leading zeros",
+            "line 6: spec.maxTrafficSplitPercent: must be a whole number, is the text \"010\"; write it without quotes or leading zeros",
         ),
         (
             "  maxTrafficSplitPercent: 2.5",

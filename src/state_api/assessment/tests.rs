@@ -61,7 +61,7 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(0, [side(1000, 1, 300), None]),
             Level::Good,
-            "Old takes all requests. Old: 0.1 % errors",
+            "Old gets all requests. Old: 0.1 % errors",
         ),
         (
             state(5, [side(1000, 1, 300), side(49, 0, 300)]),

@@ -55,7 +55,7 @@ fn asked(rollout: &DynamoRollout) -> Option<String> {
         (Intent::Hold, _) => "Hold; `crossfade rollout resume` continues",
         (_, Some(number)) => {
             return Some(format!(
-                "to revision {number} (undoTo); `crossfade rollout resume` goes forward again"
+                "to revision {number} (undoTo); `crossfade rollout resume` continues to the new generation"
             ));
         }
         (Intent::Abort, _) => "Abort: back to the old generation",
@@ -102,10 +102,13 @@ pub fn rollouts(rollouts: &[DynamoRollout]) -> String {
 pub fn rollout_history(rollout: &DynamoRollout, now: Timestamp) -> String {
     let mut page = Page(String::new());
     let status = rollout.status.clone().unwrap_or_default();
-    let row = |[number, age, place, frontends, workers]: [&str; 5]| {
-        format!("{number:<10}{age:<10}{place:<10}{frontends:<32} {workers}")
+    let row = |[number, age, generation, frontends, workers]: [&str; 5]| {
+        format!("{number:<10}{age:<10}{generation:<12}{frontends:<32} {workers}")
     };
-    page.put(0, &row(["REVISION", "AGE", "NOW", "FRONTENDS", "WORKERS"]));
+    page.put(
+        0,
+        &row(["REVISION", "AGE", "GENERATION", "FRONTENDS", "WORKERS"]),
+    );
     for known in &status.revisions {
         let age = known.at.as_ref().map(|at| since(at.0, now));
         let place = match known.exists {
@@ -124,7 +127,7 @@ pub fn rollout_history(rollout: &DynamoRollout, now: Timestamp) -> String {
         );
     }
     if status.revisions.is_empty() {
-        page.put(2, "no revision is kept yet");
+        page.put(2, "no revisions yet");
     }
     page.0
 }
@@ -145,7 +148,7 @@ impl Page {
             let units =
                 { status.accepted.as_ref() }.map(|accepted| format!(" of {}", accepted.units));
             let said = format!(
-                "new has {}{} units, old {}; new is to have {} next",
+                "new {}{} units, old {}; next: new {}",
                 step.new,
                 units.unwrap_or_default(),
                 step.old,
@@ -154,7 +157,7 @@ impl Page {
             self.line("step", &said);
         }
         for (place, wait) in status.waiting_for.iter().enumerate() {
-            let name = if place == 0 { "waits for" } else { "" };
+            let name = if place == 0 { "waiting for" } else { "" };
             self.line(
                 name,
                 &format!("{}, for {}", wait.what, since(wait.since.0, now)),
@@ -174,7 +177,7 @@ impl Page {
         if let Some(gpus) = &status.gpus {
             self.line(
                 "GPUs",
-                &format!("{} in use, {} at most so far", gpus.used, gpus.peak),
+                &format!("{} in use (peak: {})", gpus.used, gpus.peak),
             );
         }
     }
@@ -328,7 +331,7 @@ mod tests {
             "phase": "Progressing",
             "message": "grows new",
             "step": {"old": 3, "new": 2, "next": 3},
-            "waitingFor": [{"what": "new to be ready: 1 of 2 units are", "since": "2026-01-02T03:04:05Z"}],
+            "waitingFor": [{"what": "new to be ready: 1 of 2 units are ready", "since": "2026-01-02T03:04:05Z"}],
             "split": {"percent": 33, "weights": {"old": 2, "new": 1}},
             "analysis": {"verdict": "Pass", "message": "as good as old"},
             "gpus": {"used": 40, "peak": 48},
@@ -341,11 +344,11 @@ mod tests {
         let text = rollout(&rollout_of, now);
         for expected in [
             "phase       Progressing\n            grows new\n            as of edit 2: the controller has not observed edit 3 yet\n",
-            "step        new has 2 units, old 3; new is to have 3 next\n",
-            "waits for   new to be ready: 1 of 2 units are, for 10 min\n",
+            "step        new 2 units, old 3; next: new 3\n",
+            "waiting for new to be ready: 1 of 2 units are ready, for 10 min\n",
             "split       33.3 % of the requests go to new\n",
             "verdict     Pass: as good as old\n",
-            "GPUs        40 in use, 48 at most so far\n",
+            "GPUs        40 in use (peak: 48)\n",
             "old         decode: Deployment/d1                2      1            1       12\n",
             "            prefill: Deployment/p1               3      3            0\n",
             "new         DynamoGraphDeployment/chat-2         2      1            0        -\n",

@@ -131,7 +131,7 @@ fn continued_and_moving_streams_are_told_where_a_plan_continues_any() {
     }));
     for line in [
         "continued   10 (7 connection, 3 planned move); not continued 2 (2 tool calls)\n",
-        "moving      5 streams on old are to move to new\n",
+        "moving      5 streams on old are waiting to move to new\n",
         "            proven by old 1 of 2, new 2 of 2 endpoints and models\n",
     ] {
         assert!(on.contains(line), "{line}{on}");

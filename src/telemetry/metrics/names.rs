@@ -123,7 +123,7 @@ impl Default for Metrics {
         );
         let rejects = by_generation.counters(
             "crossfade_rejected_requests_total",
-            "Requests refused before they reached any upstream",
+            "Requests rejected before they reached any upstream",
             &["cause"],
         );
         let timeouts = by_generation.counters(
@@ -215,7 +215,7 @@ impl Default for Metrics {
             )),
             plans_rejected: by_generation.add(IntCounter::new(
                 "crossfade_plans_rejected_total",
-                "Refused plans; the last good plan stayed in force",
+                "Rejected plans; the last good plan stayed in force",
             )),
             plan_apply: by_generation.histogram(
                 "crossfade_plan_apply_seconds",

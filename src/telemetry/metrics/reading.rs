@@ -92,7 +92,7 @@ impl Metrics {
         reasons
     }
 
-    /// Requests refused before they reached a model server.
+    /// Requests rejected before they reached a model server.
     pub fn rejects_by_cause(&self) -> impl Iterator<Item = (Reject, u64)> {
         Reject::ALL
             .into_iter()

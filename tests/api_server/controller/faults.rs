@@ -112,7 +112,7 @@ async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_tol
     stage.splits("up", 4, 1).await;
     let said = stage.happens("ProxiesLag").await;
     assert!(
-        said.contains("old-frontend-mute (does not answer)"),
+        said.contains("old-frontend-mute (does not respond)"),
         "{said}"
     );
     let both = |object: &Value| object["status"]["frontends"]["total"] == 2;

@@ -57,7 +57,7 @@ async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
         object["spec"]["trafficSplitPercent"] == 100
             && status["wanted"]["percent"] == 100
             && status["frontends"]["total"] == 2
-            && message(object).contains("old-frontend-bare (has no port crossfade)")
+            && message(object).contains("old-frontend-bare (no port crossfade)")
             && waits.any(|wait| what(wait).contains("old-frontend-bare"))
     };
     stage.until("up", "waiting", is_waiting).await;
@@ -101,7 +101,7 @@ async fn no_port_of_that_name_at_all_is_not_nobody() {
     let object = stage
         .until("up", "all to new, and waiting", |object| {
             object["spec"]["trafficSplitPercent"] == 100
-                && message(object).contains("old-frontend-0 (has no port another)")
+                && message(object).contains("old-frontend-0 (no port another)")
         })
         .await;
     assert_eq!(object["spec"]["oldDraining"], json!(false), "{object}");

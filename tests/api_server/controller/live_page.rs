@@ -431,7 +431,7 @@ async fn it_has_a_table_of_rollouts() {
             text.contains("there is no Deployment v1") && text.contains("1 of 4, next 4")
         })
         .await;
-    for part in ["chat", "embed", "Refused", "waits for", "3/3", "25 % new"] {
+    for part in ["chat", "embed", "Refused", "waiting for", "3/3", "25 % new"] {
         assert!(shown.contains(part), "{part} is not in {shown}");
     }
     browser.picture("controller-rollouts").await;

@@ -202,7 +202,7 @@ async fn old_may_not_go_while_new_is_behind_a_proxy_that_cannot_be_asked_where_i
     stage
         .edit("up", json!({"newFrontendService": url.clone()}))
         .await;
-    let unknown = format!("a proxy before {url}, whose pod has no port crossfade");
+    let unknown = format!("a proxy in front of {url}, whose pod has no port crossfade");
     let unknown: &'static str = Box::leak(unknown.into_boxed_str());
     stage.until("up", "unknown", lacks(false, unknown)).await;
     let ports = json!([{"name": "crossfade", "containerPort": before_new.admin.port()}]);

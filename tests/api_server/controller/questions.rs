@@ -31,7 +31,7 @@ async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token
     stage.worker("new", 0, "worker").await;
     let is_told = |object: &Value| {
         let said = object["status"]["message"].as_str().unwrap_or_default();
-        said.contains("the model tiny is not served there")
+        said.contains("it does not serve the model tiny")
     };
     stage.until("up", "told", is_told).await;
     stage.keeps(&controller, "up", 0).await;
@@ -80,7 +80,7 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
     let object = stage
         .until("up", "distrusted", says("invalid peer certificate"))
         .await;
-    assert!(says("cannot be asked for its models")(&object), "{object}");
+    assert!(says("cannot be queried for models")(&object), "{object}");
     stage.edit("up", trusting("/nowhere/ca.pem")).await;
     let object = stage
         .until("up", "told", says("cannot read /nowhere/ca.pem"))

@@ -358,7 +358,7 @@ async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
     managed.patch(&deployments(), "v1", scaled).await;
     managed.edit(json!({"strategy": {"partition": 2}})).await;
     let object = managed.phase("Contested").await;
-    let expected = "somebody else has set old's worker workers to 3";
+    let expected = "old's worker workers were scaled to 3";
     managed.happens("Contested", expected).await;
     let conditions = object["status"]["conditions"].to_string();
     assert!(conditions.contains("ScaleContested"), "{conditions}");

@@ -122,7 +122,7 @@ async fn without_its_model_new_gets_nothing_however_ready_its_workers_are() {
     let controller = stage.controller(&[]).await;
     let is_told = |object: &serde_json::Value| {
         let said = object["status"]["message"].as_str().unwrap_or_default();
-        said.contains("the model tiny is not served there")
+        said.contains("it does not serve the model tiny")
     };
     stage.until("up", "told", is_told).await;
     stage.keeps(&controller, "up", 0).await;

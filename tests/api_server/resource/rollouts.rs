@@ -351,7 +351,7 @@ fn status() -> DynamoRolloutStatus {
     DynamoRolloutStatus {
         observed_generation: Some(1),
         phase: Some(RolloutPhase::Progressing),
-        message: Some("new to be ready: 1 of 2 units are".into()),
+        message: Some("new to be ready: 1 of 2 units are ready".into()),
         update: Some("chat".into()),
         accepted: Some(AcceptedStatus {
             at: from_value(at(0)).unwrap(),

@@ -15,7 +15,7 @@ spec:
 
 const LOOK: &str = r#"{"status": {"phase": "Progressing", "message": "grows new", "observedGeneration": 1,
   "step": {"old": 4, "new": 1, "next": 4}, "split": {"percent": 0, "weights": {"old": 1, "new": 0}},
-  "waitingFor": [{"what": "new to be ready: 0 of 1 units are", "since": "2026-01-02T03:04:05Z"}],
+  "waitingFor": [{"what": "new to be ready: 0 of 1 units are ready", "since": "2026-01-02T03:04:05Z"}],
   "source": {"workers": "4/4", "roles": {"worker": {"spec": 4, "ready": 4}}, "openStreams": 12},
   "target": {"workers": "0/1", "roles": {"worker": {"spec": 1, "ready": 0}}},
   "conditions": [{"type": "Reconciling", "status": "True", "reason": "Progressing", "message": "grows new",
@@ -66,8 +66,8 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
     for part in [
         "rollout     chat in namespace default, edit 1\n",
         "phase       Progressing\n            grows new\n",
-        "step        new has 1 units, old 4; new is to have 4 next\n",
-        "waits for   new to be ready: 0 of 1 units are, for ",
+        "step        new 1 units, old 4; next: new 4\n",
+        "waiting for new to be ready: 0 of 1 units are ready, for ",
         "split       0 % of the requests go to new\n",
         "old         Deployment/chat-v1",
         "new         Deployment/chat-v2",
@@ -102,7 +102,7 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
         .args(["rollout", "chat", "--watch", "--interval", "0.1"])
         .env("KUBECONFIG", kubeconfig);
     let mut terminal = Terminal::run(command, 100, 30);
-    terminal.shows(&["waits for", "Deployment/chat-v2"]).await;
+    terminal.shows(&["waiting for", "Deployment/chat-v2"]).await;
     server.0.kubectl(&[
         "patch",
         "dro",
@@ -167,7 +167,7 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
     server.crossfade(&["rollout", "resume", "chat", "--yes"]);
     let (code, text) = server.crossfade(&["rollout", "history", "chat"]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("no revision is kept yet"), "{text}");
+    assert!(text.contains("no revisions yet"), "{text}");
     let revisions = json!({"status": {"revisions": [
         {"revision": 1, "workers": "Deployment chat-v0", "frontends": "chat-v0-frontend", "exists": false},
         {"revision": 2, "workers": "Deployment chat-v1", "frontends": "chat-v1-frontend", "exists": true, "generation": "old"},
@@ -197,8 +197,8 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
             1,
             "objects of revision 1 have been deleted",
         ),
-        (&["--to", "3"], 3, "it goes to the new generation"),
-        (&[], 2, "it goes back to this revision"),
+        (&["--to", "3"], 3, "the rollout goes to the new generation"),
+        (&[], 2, "the rollout returns to this revision"),
     ] {
         let (code, text) =
             server.crossfade(&[&["rollout", "undo", "chat", "--yes"], args].concat());

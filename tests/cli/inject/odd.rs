@@ -177,7 +177,7 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
     let bomb = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
         format!("{text}a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)
     });
-    either(&bomb, Some("aliases unfold to too much"));
+    either(&bomb, Some("aliases expand to too many values"));
 }
 
 #[test]

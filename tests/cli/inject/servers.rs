@@ -295,7 +295,7 @@ fn a_host_port_of_a_pod_with_its_own_network_leaves_the_frontend_and_comes_back(
     assert_eq!(all.matches("hostPort: 9000").count(), 1, "{all}");
     let told = report.notes[0].details.join("\n");
     assert!(
-        told.contains("port 80 of the node leads to crossfade"),
+        told.contains("port 80 of the node routes to crossfade"),
         "{told}"
     );
     assert_eq!(uninject(&report.text).unwrap().text, text);
@@ -427,8 +427,8 @@ fn services_are_told_of_and_never_changed() {
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: api}]\n",
     );
     for (target, said) in [
-        ("8000", "its targetPort 8000 now leads to crossfade"),
-        ("api", "its targetPort api now leads to crossfade"),
+        ("8000", "its targetPort 8000 now routes to crossfade"),
+        ("api", "its targetPort api now routes to crossfade"),
         ("9000", "left as it is"),
     ] {
         let text = format!("{server}{}", service(target));

@@ -80,7 +80,7 @@ fn a_frontend_that_cannot_be_asked_is_told_by_what_is_in_the_way_and_not_by_its_
     assert!(
         decision
             .message
-            .contains("its frontend cannot be asked for its models: new:8000 cannot be reached"),
+            .contains("its frontend cannot be queried for models: new:8000 cannot be reached"),
         "{}",
         decision.message
     );

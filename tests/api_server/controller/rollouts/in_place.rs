@@ -410,13 +410,13 @@ async fn another_partition_size_or_template_stops_a_rollout_within_one_object() 
     let partition =
         |partition: u32| json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}});
     set.write(partition(3)).await;
-    set.says("somebody else has set old's worker workers to 3, from 2")
+    set.says("old's worker workers were scaled to 3 from 2 by another client")
         .await;
     set.write(partition(2)).await;
     set.phase("Partition").await;
     set.write(json!({"replicas": 3})).await;
     let object = set
-        .says("the 4 replicas that were accepted: somebody else has set 3")
+        .says("the replicas to be 4 again, as accepted: another client has set 3")
         .await;
     assert_eq!(object["status"]["phase"], "Contested");
     set.write(json!({"replicas": 4})).await;

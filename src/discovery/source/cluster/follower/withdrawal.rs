@@ -26,7 +26,7 @@ impl Follower {
             return;
         }
         let snapshot = self.snapshots.load();
-        tracing::info!(update = %snapshot.source, "the update is gone; asking old whether it can serve");
+        tracing::info!(update = %snapshot.source, "the update is gone; probing old");
         self.asking = Some(Box::pin(async move {
             // If old is a service in this process there is nothing to probe.
             let Some(old) = &snapshot.old else {
@@ -64,7 +64,7 @@ impl Follower {
                 "{gone}, but old had {percent} % of its capacity when it was last seen: new keeps its share, until an update \
                  says where requests should go"
             ),
-            (false, _) => format!("{gone}, but old does not answer: new keeps its share"),
+            (false, _) => format!("{gone}, but old does not respond: new keeps its share"),
         };
         tracing::warn!("{kept}");
         self.tell(&identity, "DeletedNewKept", kept.clone(), true);
