@@ -74,7 +74,7 @@ impl Default for Metrics {
         new.add(Ok(dropped_lines()));
         Self {
             leads: new.add(IntGauge::new(
-                "crossfade_controller_leads",
+                "crossfade_controller_leader",
                 "1 on the leader",
             )),
             updates: new.add(IntGauge::new(

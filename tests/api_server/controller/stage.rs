@@ -132,7 +132,7 @@ impl Controller {
     }
 
     pub async fn leads(&self) -> bool {
-        self.metrics().await.sum("crossfade_controller_leads", &[]) == 1.0
+        self.metrics().await.sum("crossfade_controller_leader", &[]) == 1.0
     }
 
     pub fn said(&self) -> String {
