@@ -56,7 +56,7 @@ fn framing(c: &mut Criterion) {
     group.finish();
 }
 
-fn judging(c: &mut Criterion) {
+fn classifying(c: &mut Criterion) {
     let mut group = c.benchmark_group("judging");
     for (api, bytes) in [
         (Api::Chat, chat_event()),
@@ -83,6 +83,6 @@ criterion_group! {
     config = Criterion::default()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
-    targets = framing, judging
+    targets = framing, classifying
 }
 criterion_main!(benches);

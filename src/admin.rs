@@ -22,7 +22,7 @@ pub use state::Process;
 use crate::continuation::{Mode, Probe};
 #[cfg(test)]
 use crate::guard::Guard;
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::pages::Hosts;
 #[cfg(test)]
 use crate::resource::Plan;
@@ -44,7 +44,7 @@ pub struct Admin {
 impl Admin {
     /// Does it serve, and can it reach either generation?
     async fn is_ready(&self) -> bool {
-        self.lifecycle.phase() == Phase::Ready && self.snapshots.load().can_serve().await
+        self.lifecycle.phase() == ProcessPhase::Ready && self.snapshots.load().can_serve().await
     }
 
     /// The metrics that are read off the snapshot at each scrape.
@@ -62,8 +62,8 @@ impl Admin {
             conflicts: self.status.conflicts.load(Ordering::Relaxed),
             verdict: self
                 .status
-                .judged(&snapshot.plan)
-                .map(|judged| judged.verdict),
+                .analysis_result(&snapshot.plan)
+                .map(|result| result.verdict),
             endpoints: endpoints(&snapshot, now),
             proofs: proofs(&snapshot),
             moving: self.snapshots.moving(),

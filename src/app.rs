@@ -28,7 +28,7 @@ use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::{self, TlsFault};
 use crate::downstream::{self, Limits, Listener};
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::proxy::{OldPool, Proxy};
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
@@ -159,7 +159,7 @@ fn disable_huge_pages() {
 }
 
 /// Logs that fewer clients can connect than they are allowed to.
-fn tell_of_scarce_descriptors(limits: &Limits) {
+fn warn_about_scarce_descriptors(limits: &Limits) {
     let clients = Shares::now().clients;
     if clients < limits.max_connections {
         tracing::info!(
@@ -216,7 +216,7 @@ impl Bound {
         let sockets = sockets.collect::<Result<Vec<_>, Error>>()?;
         // The process has what it needs, and no client yet.
         descriptors::share(&admin).map_err(Error::Runtime)?;
-        tell_of_scarce_descriptors(&limits);
+        warn_about_scarce_descriptors(&limits);
         let mut threads = Vec::new();
         for (socket, runtime) in sockets {
             let proxy = Proxy::new(Arc::clone(&context), OldPool);
@@ -264,11 +264,11 @@ impl Bound {
                 true => Signals::listen(),
                 false => Signals::none(),
             };
-            lifecycle.advance(Phase::Ready);
+            lifecycle.advance(ProcessPhase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             let ended = shutdown::run(&config, &lifecycle, &context, threads, signals).await;
             // Watchers of the state are sent the final phase.
-            lifecycle.advance(Phase::Ending);
+            lifecycle.advance(ProcessPhase::Ending);
             let _ = tokio::time::timeout(GOODBYE, serving).await;
             Ok(ended)
         });

@@ -78,7 +78,7 @@ pub struct Config {
     /// Interval of active probes, if the plan sets none.
     pub probe_interval: Option<Duration>,
     /// Where traces are sent; `None`: nowhere.
-    pub traces: Option<trace::Settings>,
+    pub traces: Option<trace::TraceSettings>,
     /// Shared by the proxies of an update, so that clients cannot forge the guard header.
     pub guard_key: Vec<u8>,
     /// Time between reporting not ready and closing the listeners.

@@ -21,7 +21,7 @@ mod tests;
 
 pub use capability::{Capability, Probe};
 pub use request::Request;
-pub use sent::{Ask, Opening, Rewritten, Sent};
+pub use sent::{Opening, Resumption, Rewritten, Sent};
 
 /// Where a broken stream may be continued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,7 +190,7 @@ reasons! {
     TooOften = "too_often",
     /// The retry budget denied it.
     RetryBudget = "retry_budget",
-    /// No place is left that may be asked.
+    /// No target is left.
     NoTarget = "no_target",
     /// No server is known to support it.
     NotSupported = "not_supported",

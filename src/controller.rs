@@ -24,6 +24,7 @@ mod index;
 mod invalid;
 mod job;
 mod last_valid;
+mod leader_client;
 mod limits;
 mod metrics;
 mod models;
@@ -65,7 +66,7 @@ struct Key {
 
 impl Key {
     /// The name to print in a message about `other`: without the namespace if both have the same.
-    fn told_from(&self, other: &Self) -> String {
+    fn name_relative_to(&self, other: &Self) -> String {
         match self.namespace == other.namespace {
             true => self.name.clone(),
             false => self.to_string(),

@@ -31,7 +31,7 @@ pub use proxy::{Percentiles, ProxyControl, Sample};
 use runner::Runner;
 use screen::Screen;
 pub use script::SHORTEST;
-pub use summary::{Saved, Summary, WorstStep};
+pub use summary::{RecoveryCounts, Summary, WorstStep};
 
 /// Why the demo failed.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ mod source;
 mod source_event;
 mod state;
 
-pub use analysis::judge;
+pub use analysis::analyse;
 pub use capability::prove_continuations;
 pub use probe::probe;
 pub use publisher::{Publisher, TlsFault};

@@ -29,6 +29,7 @@ use self::path::Path;
 pub use self::rbac::rbac;
 pub use self::record::ANNOTATION;
 use self::run::Run;
+pub use self::workload::shown;
 
 /// The largest text that is taken, in bytes.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -50,7 +51,7 @@ pub struct Note {
     /// In a few words.
     pub summary: String,
     pub details: Vec<String>,
-    /// What a person should look at.
+    /// What the user should check.
     pub warnings: Vec<String>,
 }
 
@@ -65,7 +66,7 @@ impl Note {
         }
     }
 
-    fn tell(&mut self, detail: impl Into<String>) {
+    fn add_detail(&mut self, detail: impl Into<String>) {
         self.details.push(detail.into());
     }
 

@@ -41,6 +41,7 @@
 //! | 1 | [`rollout`] | decides the split from the capacity of both generations, and the end of an update |
 //! | 1 | [`tls`] | TLS configurations that are reloaded when their files change |
 //! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
+//! | 0 | [`backoff`] | the delays between attempts at something that fails |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
 //! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
@@ -108,6 +109,7 @@
 pub mod admin;
 pub mod analysis;
 pub mod app;
+pub mod backoff;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;

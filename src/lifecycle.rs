@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 /// The phase of a process. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Phase {
+pub enum ProcessPhase {
     /// Some sockets or addresses are not there yet.
     Starting,
     /// Serving.
@@ -25,7 +25,7 @@ pub enum Phase {
     Ending,
 }
 
-impl Phase {
+impl ProcessPhase {
     const ALL: [Self; 5] = [
         Self::Starting,
         Self::Ready,
@@ -57,7 +57,7 @@ struct State {
     now: AtomicU8,
     draining: Arc<Notify>,
     ending: Arc<Notify>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ProcessPhase>,
     drained: watch::Sender<bool>,
 }
 
@@ -67,7 +67,7 @@ impl Default for Lifecycle {
             now: AtomicU8::default(),
             draining: Arc::default(),
             ending: Arc::default(),
-            phase: watch::Sender::new(Phase::Starting),
+            phase: watch::Sender::new(ProcessPhase::Starting),
             drained: watch::Sender::new(false),
         }))
     }
@@ -75,12 +75,12 @@ impl Default for Lifecycle {
 
 impl Lifecycle {
     #[must_use]
-    pub fn phase(&self) -> Phase {
-        Phase::ALL[usize::from(self.0.now.load(Ordering::Relaxed))]
+    pub fn phase(&self) -> ProcessPhase {
+        ProcessPhase::ALL[usize::from(self.0.now.load(Ordering::Relaxed))]
     }
 
     /// Advances to `phase`. Going back is ignored.
-    pub fn advance(&self, phase: Phase) {
+    pub fn advance(&self, phase: ProcessPhase) {
         self.0.phase.send_if_modified(|current| {
             let later = phase > *current;
             if later {
@@ -91,8 +91,8 @@ impl Lifecycle {
         });
         // After the store, so that a woken task sees the phase.
         for (begun, notify) in [
-            (Phase::Draining, &self.0.draining),
-            (Phase::Ending, &self.0.ending),
+            (ProcessPhase::Draining, &self.0.draining),
+            (ProcessPhase::Ending, &self.0.ending),
         ] {
             if phase >= begun {
                 notify.notify_waiters();
@@ -101,7 +101,7 @@ impl Lifecycle {
     }
 
     /// Waits until `phase` is reached.
-    pub fn reached(&self, phase: Phase) -> impl Future<Output = ()> + Send + use<> {
+    pub fn reached(&self, phase: ProcessPhase) -> impl Future<Output = ()> + Send + use<> {
         let mut receiver = self.0.phase.subscribe();
         async move {
             let _ = receiver.wait_for(|now| *now >= phase).await;
@@ -110,7 +110,7 @@ impl Lifecycle {
 
     /// Signals every phase that begins from now on.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<Phase> {
+    pub fn changes(&self) -> watch::Receiver<ProcessPhase> {
         self.0.phase.subscribe()
     }
 
@@ -132,7 +132,7 @@ impl Lifecycle {
     pub fn watch(&self) -> Watch {
         Watch {
             lifecycle: self.clone(),
-            awaited: Phase::Starting,
+            awaited: ProcessPhase::Starting,
             notify: None,
         }
     }
@@ -143,21 +143,21 @@ impl Lifecycle {
 pub struct Watch {
     lifecycle: Lifecycle,
     /// The phase whose beginning wakes the task; earlier ones do not.
-    awaited: Phase,
+    awaited: ProcessPhase,
     notify: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Watch {
     /// The current phase. The task is woken when draining begins and when ending begins.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> ProcessPhase {
         loop {
             let now = self.lifecycle.phase();
-            if now < self.awaited || now == Phase::Ending {
+            if now < self.awaited || now == ProcessPhase::Ending {
                 return now;
             }
             let (next, notify) = match now {
-                Phase::Draining => (Phase::Ending, &self.lifecycle.0.ending),
-                _ => (Phase::Draining, &self.lifecycle.0.draining),
+                ProcessPhase::Draining => (ProcessPhase::Ending, &self.lifecycle.0.ending),
+                _ => (ProcessPhase::Draining, &self.lifecycle.0.draining),
             };
             let mut notify = Box::pin(Arc::clone(notify).notified_owned());
             // A change before this is seen by the next read, a change after it wakes the task.
@@ -169,12 +169,12 @@ impl Watch {
     }
 
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ProcessPhase {
         self.lifecycle.phase()
     }
 
     /// As [`Lifecycle::reached`].
-    pub fn reached(&self, phase: Phase) -> impl Future<Output = ()> + Send + use<> {
+    pub fn reached(&self, phase: ProcessPhase) -> impl Future<Output = ()> + Send + use<> {
         self.lifecycle.reached(phase)
     }
 }
@@ -194,7 +194,7 @@ mod tests {
             std::future::poll_fn(|cx| {
                 let phase = watch.poll(cx);
                 seen.push(phase);
-                if phase == Phase::Ending {
+                if phase == ProcessPhase::Ending {
                     Poll::Ready(())
                 } else {
                     Poll::Pending
@@ -204,16 +204,23 @@ mod tests {
             seen
         });
         tokio::task::yield_now().await;
-        lifecycle.advance(Phase::Ready);
+        lifecycle.advance(ProcessPhase::Ready);
         tokio::task::yield_now().await;
-        lifecycle.advance(Phase::Settling);
+        lifecycle.advance(ProcessPhase::Settling);
         tokio::task::yield_now().await;
-        lifecycle.advance(Phase::Draining);
+        lifecycle.advance(ProcessPhase::Draining);
         tokio::task::yield_now().await;
-        lifecycle.advance(Phase::Ready);
-        lifecycle.advance(Phase::Ending);
+        lifecycle.advance(ProcessPhase::Ready);
+        lifecycle.advance(ProcessPhase::Ending);
         let seen = seen.await.expect("does not panic");
-        assert_eq!(seen, [Phase::Starting, Phase::Draining, Phase::Ending]);
+        assert_eq!(
+            seen,
+            [
+                ProcessPhase::Starting,
+                ProcessPhase::Draining,
+                ProcessPhase::Ending
+            ]
+        );
     }
 
     struct Woken(AtomicBool);
@@ -233,11 +240,11 @@ mod tests {
             let waker = Waker::from(Arc::clone(&woken));
             let mut cx = Context::from_waker(&waker);
             std::thread::scope(|scope| {
-                scope.spawn(|| lifecycle.advance(Phase::Draining));
-                while watch.poll(&mut cx) < Phase::Draining {}
+                scope.spawn(|| lifecycle.advance(ProcessPhase::Draining));
+                while watch.poll(&mut cx) < ProcessPhase::Draining {}
             });
             woken.0.store(false, Ordering::SeqCst);
-            lifecycle.advance(Phase::Ending);
+            lifecycle.advance(ProcessPhase::Ending);
             assert!(woken.0.load(Ordering::SeqCst));
         }
     }

@@ -11,7 +11,8 @@ use crate::resource::{
 };
 use crate::rollout::{Role, Sides};
 use crate::scaling::{
-    self, Handover, Intent, OnFailure, Retire, Settings, Shape, Sizes, Step, Strategy, Switch,
+    self, Handover, Intent, OnFailure, Retire, RolloutSettings, Shape, Sizes, Step, Strategy,
+    Switch,
 };
 
 /// What a rollout moves, as accepted when it begins.
@@ -91,7 +92,7 @@ pub fn role(name: &str) -> Option<Role> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
     /// As `spec.intent` says.
-    AsAsked,
+    AsSpecified,
     /// Back to the old generation: it is the revision to undo to.
     Back,
     /// Back to the old generation, because another one is wanted instead of the new one.
@@ -102,8 +103,12 @@ pub enum Course {
 
 /// The settings of a rollout. `None` if one side has nothing to move, or an amount is none.
 #[must_use]
-pub fn settings(spec: &DynamoRolloutSpec, accepted: &Accepted, course: Course) -> Option<Settings> {
-    Some(Settings {
+pub fn settings(
+    spec: &DynamoRolloutSpec,
+    accepted: &Accepted,
+    course: Course,
+) -> Option<RolloutSettings> {
+    Some(RolloutSettings {
         shape: Shape::of(accepted.full.clone())?,
         gpus: accepted.gpus.clone(),
         strategy: strategy(spec)?,

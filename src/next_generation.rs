@@ -27,10 +27,10 @@ const COMPONENT: &str = "nvidia.com/dynamo-component-type";
 const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
 const NAMESPACE: &str = "nvidia.com/dynamo-namespace";
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// The manifests of today.
+    /// The current manifests.
     pub from: &'a str,
     /// The edited ones.
     pub to: &'a str,
@@ -38,7 +38,7 @@ pub struct Request<'a> {
     pub image: Option<&'a str>,
     /// The Service that clients connect to, where it is not found.
     pub client_service: Option<&'a str>,
-    /// Make a generation even if a rolling update would do.
+    /// Create a generation even if a rolling update is enough.
     pub anyway: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Request<'a> {
 pub struct Planned {
     /// The objects to apply. Empty if a rolling update does.
     pub text: String,
-    /// What a person should know.
+    /// What the user should know.
     pub notes: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl From<String> for Error {
     }
 }
 
-/// An object with what is said of it where it is printed.
+/// An object and the comment printed above it.
 struct Made {
     comment: String,
     object: Json,

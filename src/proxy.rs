@@ -17,6 +17,7 @@ mod exchange;
 mod gap_sample;
 mod head;
 mod layer;
+mod media;
 mod models;
 mod prefetch;
 mod rejection;

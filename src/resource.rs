@@ -44,8 +44,8 @@ pub use self::{
 pub use self::{
     last_valid::LastValidStatus,
     manifest::{API_VERSION, Identity, KIND, Manifest},
-    phase::Phase,
-    plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, Question, Tls},
+    phase::UpdatePhase,
+    plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, ProbeKind, Tls},
     problems::{Problem, Problems},
     rollout::{
         Amount, AmountSpec, ClientsSpec, DynamoRolloutSpec, FrontendsSpec, HandoverSpec,
@@ -107,7 +107,7 @@ fn read(
         .ok()?;
 
     let mut found = Problems::default();
-    let plan = validate::judge(identity.clone(), &spec, unless_given(&spec), &mut found);
+    let plan = validate::validate(identity.clone(), &spec, unless_given(&spec), &mut found);
     let known: Vec<String> = problems.iter().map(|known| known.path.clone()).collect();
     for problem in found.into_iter().filter(|found| !follows(found, &known)) {
         let line = resource.line_of(&problem.path);

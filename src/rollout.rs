@@ -129,10 +129,10 @@ pub use self::{
     end::Phase,
     estimate::{Lengths, drain_estimate},
     evidence::Evidence,
-    gate::{Asked, ByProxies, Gate, Obstacle, RequiredModels, gate},
+    gate::{ByProxies, Gate, GateInput, Obstacle, RequiredModels, gate},
     inputs::{
-        Answer, Clients, Experience, Frontend, Frontends, Observation, Proxy, ProxyState, Settings,
-        Sides, Silence,
+        Answer, Clients, Experience, Frontend, Frontends, Observation, ObservedProxy, ProxyState,
+        Sides, Silence, UpdateSettings,
     },
     memory::{Change, Memory},
     ratio::Ratio,
@@ -140,7 +140,7 @@ pub use self::{
     rules::Rule,
     step::{Decision, step},
     timestamp::Timestamp,
-    trial::{Analysis, AtStep, Failure, Judged, OnFailure, Step, Trial, Verdict},
+    trial::{Analysis, AtStep, Failure, OnFailure, Step, Trial, TrialResult, Verdict},
     wait::{Wait, WaitFor},
 };
 

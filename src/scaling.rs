@@ -1,6 +1,6 @@
 //! Decides how a managed update scales both generations: maps an observation of the cluster to at most one action.
 //!
-//! One pure function, [`decide`], maps [`Settings`] and the observed state ([`Seen`]) to a [`Decision`]. The caller carries out
+//! One pure function, [`decide`], maps [`RolloutSettings`] and the observed state ([`RolloutObservation`]) to a [`Decision`]. The caller carries out
 //! the one [`Action`], reads the cluster again, and decides again. A decision needs nothing that is not in the cluster, so a
 //! controller that restarts continues where the previous one stopped.
 //!
@@ -42,7 +42,7 @@
 //! # For the caller
 //!
 //! - Make each write conditional on the `resourceVersion` that was read. Wait for the result of a write. If there is none, wait
-//!   until the write can no longer take effect, and read again: [`Seen::is_current`] indicates this.
+//!   until the write can no longer take effect, and read again: [`RolloutObservation::is_current`] indicates this.
 //! - Record a size after writing it. A size that is neither recorded nor written by the rollout is somebody else's.
 //! - Remember a failed verdict until the owner decides: once all requests are back on old, nothing is compared any more.
 
@@ -65,8 +65,13 @@ pub use self::{
     decide::{Decision, decide},
     feasible::way,
     progress::Progress,
-    seen::{Clients, LastWorker, Pod, Removes, Seen, Serves, Side, Traffic, Verdict, Workers},
-    settings::{Amount, Handover, Intent, OnFailure, Retire, Settings, Step, Strategy, Switch},
+    seen::{
+        Clients, LastWorker, Pod, Removes, RolloutObservation, Serves, Side, Traffic, Verdict,
+        Workers,
+    },
+    settings::{
+        Amount, Handover, Intent, OnFailure, Retire, RolloutSettings, Step, Strategy, Switch,
+    },
     shape::{Shape, Sizes},
     wait::Wait,
 };

@@ -30,7 +30,7 @@ pub use self::{
     run::run,
     text::text,
 };
-use crate::scaling::{Settings, Sizes};
+use crate::scaling::{RolloutSettings, Sizes};
 
 /// The most replicas of a role that are modelled.
 pub const MAX_REPLICAS: u32 = 1000;
@@ -42,7 +42,7 @@ pub const MAX_GPUS: u32 = 100_000;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The rollout.
-    pub settings: Settings,
+    pub settings: RolloutSettings,
     /// The sizes that new has before the first step. Its workers start with the rollout.
     pub begun: Sizes,
     /// How long a worker takes until it is ready.

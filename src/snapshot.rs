@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use self::moves::Moves;
-pub use self::moves::{MoveWatch, Turn};
+pub use self::moves::{MoveDecision, MoveWatch};
 use crate::analysis::{Report, Verdict};
 use crate::failover::{Rules, Target};
 use crate::guard::Guard;
@@ -200,9 +200,9 @@ pub struct Rejection {
     pub at: SystemTime,
 }
 
-/// What is known of new, for people.
+/// The result of the analysis of new, as text for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct AnalysisResult {
     /// The name of the verdict.
     pub verdict: &'static str,
     pub text: String,
@@ -213,9 +213,9 @@ pub struct Judged {
 impl Status {
     /// The verdict on new, if there is one: after a roll back the one that led to it, which may be of an earlier process.
     #[must_use]
-    pub fn judged(&self, plan: &Plan) -> Option<Judged> {
+    pub fn analysis_result(&self, plan: &Plan) -> Option<AnalysisResult> {
         if let Some(why) = &plan.failed_analysis {
-            return Some(Judged {
+            return Some(AnalysisResult {
                 verdict: Verdict::FAIL,
                 text: why.to_string(),
                 rolled_back: true,
@@ -223,7 +223,7 @@ impl Status {
         }
         let report = self.analysis.load();
         let report = report.as_ref().as_ref()?;
-        Some(Judged {
+        Some(AnalysisResult {
             verdict: report.verdict.as_str(),
             text: report.sentence(),
             rolled_back: false,
@@ -233,8 +233,8 @@ impl Status {
     /// Why new has failed by the analysis of this process, if it has.
     #[must_use]
     pub fn failed(&self, plan: &Plan) -> Option<String> {
-        let judged = self.judged(plan)?;
-        (judged.verdict == Verdict::FAIL).then_some(judged.text)
+        let result = self.analysis_result(plan)?;
+        (result.verdict == Verdict::FAIL).then_some(result.text)
     }
 
     /// How long the plan source has been unreachable; zero if it is reachable.
@@ -255,7 +255,7 @@ pub struct Status {
     pub lost_since: ArcSwap<Option<Instant>>,
     /// Remarks about the plan source for people: conflicting updates, a missing one.
     pub remarks: ArcSwap<Vec<String>>,
-    /// The last report on new, if this process judges it.
+    /// The last report on new, if this process evaluates it.
     pub analysis: ArcSwap<Option<Report>>,
     /// Number of updates of the same deployment that have no effect because another one takes precedence.
     pub conflicts: AtomicUsize,

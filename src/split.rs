@@ -16,7 +16,8 @@
 //!
 //! * Each proxy starts at a random phase, so that many proxies with little traffic do not all
 //!   withhold their first request for the new generation until the same moment.
-//! * The accumulator outlives the plan: a new weight does not restart the count.
+//! * The accumulator outlives the plan: a new weight does not restart the count. So it is kept apart from the [`Weights`], which
+//!   belong to the plan, and [`assign`] takes both.
 //! * A request with an affinity key goes to the side given by the hash of its key ([`Key`]) and is
 //!   *counted*. Requests without a key compensate, so that the total still meets the weight as long
 //!   as there are enough of them.

@@ -9,7 +9,7 @@ mod total;
 #[rustfmt::skip]
 pub mod v1;
 
-pub use assessment::{Assessment, Level, assess, judged};
+pub use assessment::{Assessment, Level, assess, assess_analysis};
 pub use client::{Client, Error, StateStream};
 pub use total::total;
 
@@ -26,7 +26,7 @@ impl v1::State {
         self.plan.as_ref()?.resource.as_ref()
     }
 
-    /// The verdict on new, if the proxy judges it by itself.
+    /// The verdict on new, if the proxy evaluates it on its own.
     #[must_use]
     pub fn verdict(&self) -> Option<&v1::Analysis> {
         self.plan.as_ref()?.analysis.as_ref()

@@ -23,10 +23,10 @@ pub use cluster::{Choice, Cluster};
 pub use colour::coloured;
 pub use format::printable;
 pub use json::{json, json_list, rollout_json, rollouts_json, yaml};
-pub use proxies::Proxies;
+pub use proxies::ProxyClients;
 pub use rollout::RolloutVerb;
 pub use text::{list, rollout as rollout_text, rollout_history, rollouts as rollout_list, text};
-pub use verdict::{Compared, Judge, Judgement, no_judgement, rules};
+pub use verdict::{AnalysisReport, Compared, ComparisonRun, no_report, rules};
 
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;

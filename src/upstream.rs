@@ -18,7 +18,7 @@ mod pool;
 mod quick_ack;
 
 pub use body::{BodyError, UpstreamBody};
-pub use capability::{Demand, GuardField, ProvenConnection, QUESTION, Wanted};
+pub use capability::{Demand, GuardField, ModelDemand, ProvenConnection, QUESTION};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};

@@ -3,7 +3,7 @@
 use super::h1::{self, Piece};
 use super::h2;
 use super::measure::Histogram;
-use super::payload::{Ask, DONE, EVENT, Payload};
+use super::payload::{DONE, EVENT, Payload, RequestForm};
 
 /// What is counted while `on`.
 pub struct Meters {
@@ -44,7 +44,7 @@ impl Meters {
 /// A request and what came of it.
 pub struct Task {
     id: u64,
-    ask: Ask,
+    ask: RequestForm,
     /// When the request was due.
     started: u64,
     sequence: u64,
@@ -57,7 +57,7 @@ pub struct Task {
 }
 
 impl Task {
-    pub fn new(id: u64, ask: Ask, started: u64) -> Self {
+    pub fn new(id: u64, ask: RequestForm, started: u64) -> Self {
         Self {
             id,
             ask,
@@ -215,7 +215,7 @@ impl Client {
     pub fn request(
         &mut self,
         task: usize,
-        ask: Ask,
+        ask: RequestForm,
         secure: bool,
         payload: &Payload,
         out: &mut Vec<u8>,

@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::client::{Client, Meters, Task};
 use super::measure::now;
-use super::payload::{Ask, Payload};
+use super::payload::{Payload, RequestForm};
 use super::server::Server;
 use super::wire::Wire;
 
@@ -37,7 +37,7 @@ pub enum Way {
 
 /// Sends requests at even intervals.
 pub struct Opener {
-    pub ask: Ask,
+    pub ask: RequestForm,
     pub way: Way,
     /// When the next is due, in nanoseconds.
     pub next: u64,
@@ -81,7 +81,7 @@ pub struct Engine {
     idle: VecDeque<usize>,
     shared: VecDeque<usize>,
     /// Requests that no connection was free for, by when they were due.
-    waiting: VecDeque<(u64, Ask)>,
+    waiting: VecDeque<(u64, RequestForm)>,
     pub tasks: Vec<Task>,
     pub meters: Meters,
     /// Requests per generation.
@@ -158,7 +158,7 @@ impl Engine {
     pub fn start_loop(&mut self) {
         let begun = now();
         while let Some(at) = self.idle.pop_front() {
-            self.request(at, Ask::Short, begun);
+            self.request(at, RequestForm::Short, begun);
         }
     }
 
@@ -288,7 +288,7 @@ impl Engine {
         }
     }
 
-    fn request(&mut self, at: usize, ask: Ask, due: u64) {
+    fn request(&mut self, at: usize, ask: RequestForm, due: u64) {
         let task = self.tasks.len();
         self.tasks.push(Task::new(task as u64, ask, due));
         let Some(mut end) = self.ends[at].take() else {
@@ -453,11 +453,11 @@ impl Engine {
             Ok(None) => {}
             Ok(Some(ask)) => {
                 self.served[server.side()] += 1;
-                if ask == Ask::Paced && !self.stopping {
+                if ask == RequestForm::Paced && !self.stopping {
                     let time = now();
                     server.event(&self.payload, &mut wire.out, time);
                     self.pace.push_back((time + self.set.interval, at));
-                } else if ask == Ask::Flood && !self.stopping {
+                } else if ask == RequestForm::Flood && !self.stopping {
                     self.floods.push(at);
                 } else {
                     server.end(&mut wire.out);
@@ -513,7 +513,7 @@ impl Engine {
     fn free(&mut self, at: usize, wire: &mut Wire, client: &mut Client) {
         let next = match self.waiting.pop_front() {
             Some(next) => next,
-            None if self.set.closed_loop && !self.stopping => (now(), Ask::Short),
+            None if self.set.closed_loop && !self.stopping => (now(), RequestForm::Short),
             None => return self.idle.push_back(at),
         };
         let task = self.tasks.len();

@@ -14,7 +14,7 @@ const DIGITS: usize = 20;
 
 /// What a request asks the model server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum RequestForm {
     /// Events at the pace of the workload.
     Paced,
     /// Events as fast as the connection takes them.
@@ -30,7 +30,7 @@ pub enum Ask {
     Body4M,
 }
 
-impl Ask {
+impl RequestForm {
     pub const ALL: [Self; 8] = [
         Self::Paced,
         Self::Flood,
@@ -82,7 +82,7 @@ impl Ask {
 pub struct Payload {
     event: [u8; EVENT],
     reply: Vec<u8>,
-    prompts: [Vec<u8>; Ask::ALL.len()],
+    prompts: [Vec<u8>; RequestForm::ALL.len()],
     event_at: [usize; 3],
     reply_at: usize,
 }
@@ -110,7 +110,7 @@ impl Payload {
             event: event.into_bytes().try_into().expect("padded to its length"),
             reply_at: 7,
             reply,
-            prompts: Ask::ALL.map(|ask| {
+            prompts: RequestForm::ALL.map(|ask| {
                 sized(
                     &format!(
                         r#"{{"model":"tiny","stream":{},"messages":[{{"role":"user","content":""#,
@@ -125,7 +125,7 @@ impl Payload {
     }
 
     /// The body of a request.
-    pub fn prompt(&self, ask: Ask) -> &[u8] {
+    pub fn prompt(&self, ask: RequestForm) -> &[u8] {
         &self.prompts[ask as usize]
     }
 

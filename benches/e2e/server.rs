@@ -1,7 +1,7 @@
 //! The far end: a model server that checks requests and writes events.
 
 use super::h1::value;
-use super::payload::{Ask, Payload, stream_end, stream_head};
+use super::payload::{Payload, RequestForm, stream_end, stream_head};
 use memchr::memmem;
 
 /// An accepted connection.
@@ -13,7 +13,7 @@ pub struct Server {
     /// How much is still to come of the body of a question.
     skip: usize,
     /// The request whose body is being read, and how much of it was.
-    request: Option<(Ask, u64, usize)>,
+    request: Option<(RequestForm, u64, usize)>,
     serving: Option<Serving>,
 }
 
@@ -50,7 +50,7 @@ impl Server {
         input: &[u8],
         payload: &Payload,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Ask>, String> {
+    ) -> Result<Option<RequestForm>, String> {
         let whole;
         let mut input = input;
         let skipped = self.skip.min(input.len());
@@ -78,7 +78,7 @@ impl Server {
             let ask = bench
                 .bytes()
                 .next()
-                .and_then(Ask::of)
+                .and_then(RequestForm::of)
                 .ok_or("what is asked?")?;
             let id = bench[1..].parse().map_err(|_| "for whom?")?;
             let length = payload.prompt(ask).len().to_string();

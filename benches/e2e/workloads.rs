@@ -13,7 +13,7 @@ use super::engine::{Engine, Opener, Settings, Way};
 use super::machine::{self, Census, Others};
 use super::measure::{count, median, nanos, now};
 use super::metric::Metric;
-use super::payload::Ask;
+use super::payload::RequestForm;
 use super::peers::{Front, Peer, Proxy, Start};
 use super::plan::Plan;
 
@@ -168,12 +168,12 @@ impl Workload {
     }
 
     /// What each request sends, the time between two, and the connections for them, where the size of a body is measured.
-    fn bodies(self) -> Option<(Ask, Duration, usize)> {
+    fn bodies(self) -> Option<(RequestForm, Duration, usize)> {
         match self {
-            Self::Body4K => Some((Ask::Body4K, Duration::from_micros(500), 64)),
-            Self::Body100K => Some((Ask::Body100K, Duration::from_millis(2), 32)),
-            Self::Body1M => Some((Ask::Body1M, Duration::from_millis(10), 16)),
-            Self::Body4M => Some((Ask::Body4M, Duration::from_millis(40), 8)),
+            Self::Body4K => Some((RequestForm::Body4K, Duration::from_micros(500), 64)),
+            Self::Body100K => Some((RequestForm::Body100K, Duration::from_millis(2), 32)),
+            Self::Body1M => Some((RequestForm::Body1M, Duration::from_millis(10), 16)),
+            Self::Body4M => Some((RequestForm::Body4M, Duration::from_millis(40), 8)),
             _ => None,
         }
     }
@@ -339,7 +339,12 @@ fn load(workload: Workload, engine: &mut Engine, streams: u64, interval: Duratio
     }
     match workload {
         _ if workload.is_flood() => {
-            engine.open(opener(Ask::Flood, keep, Duration::from_millis(1), streams));
+            engine.open(opener(
+                RequestForm::Flood,
+                keep,
+                Duration::from_millis(1),
+                streams,
+            ));
         }
         Workload::Short => {
             engine.connect_idle(64);
@@ -348,23 +353,28 @@ fn load(workload: Workload, engine: &mut Engine, streams: u64, interval: Duratio
         Workload::ShortRate => {
             engine.connect_idle(64);
             let every = Duration::from_micros(200);
-            engine.open(opener(Ask::Short, Way::Pooled, every, u64::MAX));
+            engine.open(opener(RequestForm::Short, Way::Pooled, every, u64::MAX));
         }
         Workload::Connect => {
             let way = Way::NewConnection { keep: false };
-            engine.open(opener(Ask::Paced, way, Duration::from_millis(2), u64::MAX));
+            engine.open(opener(
+                RequestForm::Paced,
+                way,
+                Duration::from_millis(2),
+                u64::MAX,
+            ));
         }
         Workload::TokensH2 | Workload::TokensH2Tls => {
             engine.connect_idle(10);
-            engine.open(opener(Ask::Paced, Way::Shared, apart, streams));
+            engine.open(opener(RequestForm::Paced, Way::Shared, apart, streams));
         }
-        _ => engine.open(opener(Ask::Paced, keep, apart, streams)),
+        _ => engine.open(opener(RequestForm::Paced, keep, apart, streams)),
     }
     if workload == Workload::Prompt {
         engine.connect_idle(1);
         // Not in step with the events of any stream.
         engine.open(opener(
-            Ask::Big,
+            RequestForm::Big,
             Way::Pooled,
             Duration::from_micros(50_130),
             u64::MAX,
@@ -373,7 +383,7 @@ fn load(workload: Workload, engine: &mut Engine, streams: u64, interval: Duratio
     if workload == Workload::Plan {
         engine.connect_idle(4);
         engine.open(opener(
-            Ask::Short,
+            RequestForm::Short,
             Way::Pooled,
             Duration::from_millis(1),
             u64::MAX,

@@ -57,7 +57,7 @@ fn feed(decoder: &mut Decoder, slice: &[u8], fed: usize, reading: &mut Reading) 
     while let Some(event) = events.next() {
         assert!(last_end < event.end && event.end <= slice.len());
         last_end = event.end;
-        judge(&event);
+        classify(&event);
         reading.events.push(Expected {
             name: event.name.to_vec(),
             data: event.data.to_vec(),
@@ -76,7 +76,7 @@ fn feed(decoder: &mut Decoder, slice: &[u8], fed: usize, reading: &mut Reading) 
 }
 
 /// [`meaning`] and [`tail_meaning`] agree about errors and ends.
-fn judge(event: &crossfade::sse::Event<'_>) {
+fn classify(event: &crossfade::sse::Event<'_>) {
     for api in Api::ALL {
         let tail = match meaning(api, event) {
             Meaning::Error { code } => Tail::Error { code },

@@ -60,10 +60,10 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "spec": snapshot.manifest.as_ref().map(|manifest| &manifest.spec),
         "withoutEffect": snapshot.manifest.as_ref().map(|manifest| &manifest.without_effect),
         "movingStreams": admin.snapshots.moving(),
-        "analysis": admin.status.judged(plan).map(|judged| json!({
-            "verdict": judged.verdict,
-            "text": judged.text,
-            "rolledBack": judged.rolled_back,
+        "analysis": admin.status.analysis_result(plan).map(|result| json!({
+            "verdict": result.verdict,
+            "text": result.text,
+            "rolledBack": result.rolled_back,
         })),
         "endpoints": endpoints(&snapshot),
         "lastRejection": rejection,

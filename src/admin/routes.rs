@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Limited};
 
 use super::live::Live;
 use super::{Admin, plan_page};
-use crate::lifecycle::Phase;
+use crate::lifecycle::ProcessPhase;
 use crate::pages::{Answer, Peer, Routes, metrics, page, text};
 use crate::telemetry::log;
 
@@ -75,7 +75,7 @@ async fn exposition(State(admin): State<Admin>) -> Answer {
 async fn readiness(State(admin): State<Admin>) -> Answer {
     let why = match admin.lifecycle.phase() {
         _ if admin.is_ready().await => return text(StatusCode::OK, "ready\n"),
-        Phase::Ready => "cannot reach any model server",
+        ProcessPhase::Ready => "cannot reach any model server",
         phase => phase.as_str(),
     };
     text(
@@ -96,13 +96,13 @@ async fn drain(State(admin): State<Admin>, request: Request) -> Answer {
     if !is_local(&request) {
         return forbidden("crossfade drain");
     }
-    admin.lifecycle.advance(Phase::Settling);
+    admin.lifecycle.advance(ProcessPhase::Settling);
     text(StatusCode::OK, "draining\n")
 }
 
 /// Responds once the last stream has ended. A model server beside this process must not end before.
 async fn drained(State(admin): State<Admin>) -> Answer {
-    let begun = admin.lifecycle.reached(Phase::Settling);
+    let begun = admin.lifecycle.reached(ProcessPhase::Settling);
     if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
         return text(StatusCode::CONFLICT, "not draining\n");
     }

@@ -20,7 +20,7 @@ use super::grpc::Grpc;
 use super::live::Live;
 use super::local::Local;
 use super::routes::routes;
-use crate::lifecycle::Phase;
+use crate::lifecycle::ProcessPhase;
 use crate::pages::{Answer, Connections, Peer, Requests, Routes, Stalls, TooMany, limited};
 use crate::transport::accept::AcceptErrors;
 
@@ -40,7 +40,7 @@ pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
     let service = AdminService::new(admin);
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut ending = std::pin::pin!(service.admin.lifecycle.reached(Phase::Ending));
+    let mut ending = std::pin::pin!(service.admin.lifecycle.reached(ProcessPhase::Ending));
     let mut connections = JoinSet::new();
     let (seats, mut errors) = (Connections::default(), AcceptErrors::default());
     loop {
@@ -138,7 +138,7 @@ impl AdminService {
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         // Hyper's timeout for a head begins only once it knows the HTTP version.
         let mut late = std::pin::pin!(tokio::time::sleep(patience));
-        let mut ending = std::pin::pin!(self.admin.lifecycle.reached(Phase::Ending));
+        let mut ending = std::pin::pin!(self.admin.lifecycle.reached(ProcessPhase::Ending));
         let mut stalled = std::pin::pin!(stalls.overdue());
         let (mut watches, mut lives) = (true, true);
         let ended = loop {

@@ -180,10 +180,10 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         remarks: status.remarks.load().to_vec(),
         earlier_requests_that_may_reach_old: None,
         new_targets: new_targets(plan),
-        analysis: status.judged(plan).map(|judged| v1::Analysis {
-            verdict: judged.verdict.to_owned(),
-            text: judged.text,
-            rolled_back: judged.rolled_back,
+        analysis: status.analysis_result(plan).map(|result| v1::Analysis {
+            verdict: result.verdict.to_owned(),
+            text: result.text,
+            rolled_back: result.rolled_back,
         }),
     }
 }

@@ -6,14 +6,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Admin;
-use crate::lifecycle::Phase;
+use crate::lifecycle::ProcessPhase;
 use crate::state_api::v1;
 
 /// A watch. It reads the next state only when its client has taken the last one.
 pub(super) struct StateWatch {
     admin: Admin,
     plans: watch::Receiver<()>,
-    phases: watch::Receiver<Phase>,
+    phases: watch::Receiver<ProcessPhase>,
     interval: Duration,
     /// When the last state was read.
     last: Option<Instant>,

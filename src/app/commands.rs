@@ -17,7 +17,7 @@ pub use self::verdict::{JudgeOptions, RuleChanges, judge};
 use crate::error_chain::error_chain;
 use crate::printable::{self, printable};
 use crate::resource::{DynamoRollout, DynamoUpdateConfig};
-use crate::status::{self, Change, Choice, Cluster, Proxies, Report, Verb};
+use crate::status::{self, Change, Choice, Cluster, ProxyClients, Report, Verb};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ pub struct StatusOptions {
 
 /// What is read.
 enum Source {
-    Proxies(Proxies),
+    Proxies(ProxyClients),
     /// The update of this name; without a name, all of them.
     Cluster(Cluster, Option<String>),
     /// The rollout of this name; without a name, all of them.
@@ -161,7 +161,7 @@ pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
             let cluster = Cluster::open(&options.cluster).await;
             Source::Cluster(cluster.map_err(Error::with_proxy_flag)?, options.name)
         } else {
-            Source::Proxies(Proxies::at(options.proxies))
+            Source::Proxies(ProxyClients::at(options.proxies))
         };
         show(source, options.every, options.form).await
     })

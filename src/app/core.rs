@@ -51,10 +51,10 @@ impl Core {
         let tracer = traces.map(|settings| Tracer::start(settings, metrics.spans.clone()));
         let tracer = tracer.transpose()?;
         // In a cluster, who sets the split is to judge.
-        let judges = !source.is_shared();
+        let analyses = !source.is_shared();
         let start = |first: First, state| {
             let metrics = Arc::clone(&metrics);
-            Publisher::start(config, metrics, state, first.wanted, first.source, judges)
+            Publisher::start(config, metrics, state, first.wanted, first.source, analyses)
         };
         let rejected = first.rejected.clone();
         let publisher = match start(first, state.clone()).await {
@@ -96,13 +96,13 @@ impl Core {
             snapshots: Arc::clone(self.publisher.snapshots()),
             status: Arc::clone(self.publisher.status()),
         };
-        let judges = !self.source.is_shared();
-        let judging = {
+        let analyses = !self.source.is_shared();
+        let analysing = {
             let (snapshots, status) = (Arc::clone(&context.snapshots), Arc::clone(&context.status));
             let (metrics, events) = (Arc::clone(&self.context.metrics), self.events.clone());
             async move {
-                if judges {
-                    discovery::judge(snapshots, metrics, status, events).await;
+                if analyses {
+                    discovery::analyse(snapshots, metrics, status, events).await;
                 }
             }
         };
@@ -110,7 +110,7 @@ impl Core {
         tokio::join!(
             probing,
             proving,
-            judging,
+            analysing,
             watching,
             publish(self.publisher, self.received, tls)
         );

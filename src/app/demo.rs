@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Error, Handle, build};
 use crate::config::{Config, PlanSource};
 use crate::demo::{self, ModelServer, Options, Percentiles, ProxyControl, Sample, Summary};
-use crate::lifecycle::Phase;
+use crate::lifecycle::ProcessPhase;
 use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec, Identity, Plan, Target};
 use crate::split::Generation;
 use crate::sse::Outcome;
@@ -56,7 +56,7 @@ pub fn run(options: Options) -> Result<Summary, DemoError> {
         .spawn(move || bound.run())
         .map_err(DemoError::Thread)?;
     let summary = super::runtime()?.block_on(demo::run(options, old, new, control, Some(page)));
-    lifecycle.advance(Phase::Ending);
+    lifecycle.advance(ProcessPhase::Ending);
     let _ = proxy.join();
     Ok(summary?)
 }

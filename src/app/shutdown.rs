@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Ended;
 use crate::config::Config;
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::proxy::ProxyContext;
 
 /// How long clients that wait for the end of the drain may take to receive it.
@@ -27,19 +27,19 @@ pub(super) async fn run(
     mut signals: Signals,
 ) -> Ended {
     tokio::select! {
-        () = signals.first() => lifecycle.advance(Phase::Settling),
-        () = lifecycle.reached(Phase::Settling) => {}
+        () = signals.first() => lifecycle.advance(ProcessPhase::Settling),
+        () = lifecycle.reached(ProcessPhase::Settling) => {}
     }
-    let settles = lifecycle.phase() == Phase::Settling;
+    let settles = lifecycle.phase() == ProcessPhase::Settling;
     if settles {
         tracing::info!(seconds = config.settle.as_secs_f64(), "not ready, settling");
         tokio::select! {
             () = tokio::time::sleep(config.settle) => {}
-            () = lifecycle.reached(Phase::Draining) => {}
+            () = lifecycle.reached(ProcessPhase::Draining) => {}
             () = signals.second() => return exit_now(context),
         }
     }
-    lifecycle.advance(Phase::Draining);
+    lifecycle.advance(ProcessPhase::Draining);
     tracing::info!(open = context.open(), "draining");
     let mut joined = std::pin::pin!(tokio::task::spawn_blocking(move || {
         for thread in threads {
@@ -51,7 +51,7 @@ pub(super) async fn run(
         () = tokio::time::sleep(config.drain) => {
             let open = context.open();
             tracing::warn!(open, "the drain timeout has passed, ending all open streams");
-            lifecycle.advance(Phase::Ending);
+            lifecycle.advance(ProcessPhase::Ending);
             let _ = tokio::time::timeout(FINAL_BYTES, joined).await;
             if open == 0 { Ended::Clean } else { Ended::Cut }
         }

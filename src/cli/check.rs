@@ -36,9 +36,9 @@ impl CheckArgs {
     /// Checks every file, and prints its problems.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let judged: Vec<_> = self.files.iter().map(|path| (path, judge(path))).collect();
+        let checked: Vec<_> = self.files.iter().map(|path| (path, check(path))).collect();
         if self.output == CheckForm::Text {
-            for (path, report) in &judged {
+            for (path, report) in &checked {
                 if let Err(error) = report {
                     eprintln!("{}: {error}", printable(path.display()));
                 }
@@ -46,11 +46,11 @@ impl CheckArgs {
         }
         let text = match self.output {
             CheckForm::Text => {
-                let texts = judged.iter().map(|(path, report)| text(path, report));
+                let texts = checked.iter().map(|(path, report)| text(path, report));
                 texts.collect::<String>().into_bytes()
             }
             CheckForm::Json => {
-                let files: Vec<_> = judged
+                let files: Vec<_> = checked
                     .iter()
                     .map(|(path, report)| json(path, report))
                     .collect();
@@ -63,7 +63,7 @@ impl CheckArgs {
         };
         // It is not an error if the reader has gone, as with `head`.
         let _ = io::stdout().write_all(&text);
-        let all_good = judged
+        let all_good = checked
             .iter()
             .all(|(_, report)| report.as_ref().is_ok_and(|report| report.summary.is_some()));
         ExitCode::from(u8::from(!all_good))
@@ -71,7 +71,7 @@ impl CheckArgs {
 }
 
 /// The result for a file, or why it cannot be read.
-fn judge(path: &Path) -> Result<Report, Problems> {
+fn check(path: &Path) -> Result<Report, Problems> {
     let text = match path == Path::new("-") {
         true => standard_input(),
         false => read_text(path),

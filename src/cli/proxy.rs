@@ -154,8 +154,8 @@ impl ProxyArgs {
 
     /// What access lines contain.
     #[must_use]
-    pub fn access(&self) -> access::Settings {
-        access::Settings {
+    pub fn access(&self) -> access::AccessLogSettings {
+        access::AccessLogSettings {
             form: match (self.life.no_access_log, self.life.log_format) {
                 (true, _) => access::Form::Off,
                 (false, LogFormat::Text) => access::Form::Text,
@@ -171,7 +171,7 @@ impl ProxyArgs {
     /// When an OpenTelemetry variable has an unsupported value.
     pub fn config(self) -> Result<Config, trace::Error> {
         let variable = |name: &str| std::env::var(name).ok();
-        let traces = trace::Settings::read(self.traces.otlp_endpoint.clone(), variable)?;
+        let traces = trace::TraceSettings::read(self.traces.otlp_endpoint.clone(), variable)?;
         let plan = self.plan_source();
         let threads = self.threads.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),

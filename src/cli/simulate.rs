@@ -18,7 +18,7 @@ use crate::inject::{Manifest, manifests};
 use crate::managed_update::{self, Accepted, Course};
 use crate::printable::{printable, printable_lines, write_json_pretty};
 use crate::resource::{AmountSpec, DrainSpec, ROLLOUT_KIND, RolloutManifest, load_rollout};
-use crate::scaling::Settings;
+use crate::scaling::RolloutSettings;
 use crate::simulation::{self, Ended, MAX_REPLICAS, Moves, Report, Samples, Scenario};
 
 /// How long the proxies take to apply a split, and an idle worker takes to terminate.
@@ -187,7 +187,7 @@ impl SimulateArgs {
         &self,
         rollout: &mut RolloutManifest,
         accepted: &Accepted,
-    ) -> Result<Settings, String> {
+    ) -> Result<RolloutSettings, String> {
         let strategy = &mut rollout.spec.strategy;
         if let Some(surge) = &self.max_surge {
             strategy.max_surge = surge.clone();
@@ -198,7 +198,7 @@ impl SimulateArgs {
         if strategy.max_surge.is_none() && strategy.max_unavailable.is_none() {
             return Err("maxSurge and maxUnavailable must not both be 0".to_owned());
         }
-        let settings = managed_update::settings(&rollout.spec, accepted, Course::AsAsked);
+        let settings = managed_update::settings(&rollout.spec, accepted, Course::AsSpecified);
         let mut settings = settings.ok_or("a generation has no workers to move")?;
         if settings.shape.units() > MAX_REPLICAS {
             return Err(format!(

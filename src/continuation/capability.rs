@@ -110,9 +110,9 @@ impl Probe {
     /// What the answer to [`Probe::body`] means.
     ///
     /// Only a 400 that gives the expected reason proves that the server continues messages. One that gives another, and any
-    /// success, prove that it does not. What says that the server is not there or busy proves nothing.
+    /// success, prove that it does not. Errors that mean unavailable or busy prove nothing.
     #[must_use]
-    pub fn judge(self, status: u16, body: &[u8]) -> Capability {
+    pub fn classify(self, status: u16, body: &[u8]) -> Capability {
         match status {
             401 | 403 => return Capability::Unauthorized,
             404 | 408 | 429 | 500.. => return Capability::Unknown,
@@ -176,8 +176,8 @@ mod tests {
             (503, both, Unknown),
             (529, "", Unknown),
         ] {
-            let judged = Probe::Chat.judge(status, body.as_bytes());
-            assert_eq!(judged, expected, "{status} {body}");
+            let classified = Probe::Chat.classify(status, body.as_bytes());
+            assert_eq!(classified, expected, "{status} {body}");
         }
     }
 
@@ -203,13 +203,13 @@ mod tests {
             (404, "", Unknown),
             (529, proof, Unknown),
         ] {
-            let judged = Probe::Messages.judge(status, body.as_bytes());
-            assert_eq!(judged, expected, "{status} {body}");
+            let classified = Probe::Messages.classify(status, body.as_bytes());
+            assert_eq!(classified, expected, "{status} {body}");
         }
     }
 
     #[test]
-    fn the_question_names_the_model_and_asks_for_one_token() {
+    fn the_probe_requests_one_token_of_the_model() {
         for (probe, both) in [(Probe::Chat, json!(true)), (Probe::Messages, json!(null))] {
             let body = probe.body("a \"b\"");
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();

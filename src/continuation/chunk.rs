@@ -14,7 +14,7 @@ pub enum Step {
     Stop,
 }
 
-/// What an event says.
+/// A parsed event.
 #[derive(Debug)]
 pub struct Chunk<'a> {
     /// The whole event.

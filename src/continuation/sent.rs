@@ -28,13 +28,13 @@ const MAX_IDENTITY: usize = 512;
 /// Most bytes kept of these fields and of the event around a text.
 const MAX_AROUND: usize = 640;
 
-/// What another server is to be asked.
+/// How another server is asked for the rest of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum Resumption {
     /// The same request again: the client has only reasoning so far.
-    Again,
+    Resend,
     /// For the rest of the answer.
-    Rest,
+    Continue,
 }
 
 /// What a client has of a stream.
@@ -162,7 +162,7 @@ impl Sent {
     ///
     /// # Errors
     /// Why the stream cannot be continued.
-    pub fn ask(&self) -> Result<Ask, Reason> {
+    pub fn resumption(&self) -> Result<Resumption, Reason> {
         if let Some(reason) = self.prevented {
             return Err(reason);
         }
@@ -172,7 +172,11 @@ impl Sent {
         let said = self.said();
         let is_blank = said.is_some_and(|said| given(self.api, &said).is_empty());
         // The client has nothing that could contradict another answer.
-        Ok(if is_blank { Ask::Again } else { Ask::Rest })
+        Ok(if is_blank {
+            Resumption::Resend
+        } else {
+            Resumption::Continue
+        })
     }
 
     /// Takes the data of an event that the client gets, as the first server sent it.
@@ -196,8 +200,8 @@ impl Sent {
             return self.take_other(data);
         };
         // In Messages, only the first event has it.
-        let is_told = self.api != Api::Messages || chunk.object.get("message").is_some();
-        if is_told && !self.known {
+        let has_role = self.api != Api::Messages || chunk.object.get("message").is_some();
+        if has_role && !self.known {
             self.known = true;
             self.learn_identity(&chunk);
         }

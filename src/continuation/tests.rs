@@ -198,16 +198,16 @@ fn what_was_sent_tells_what_to_ask() {
     let tool = delta("a", r#"{"tool_calls":[{"index":0}]}"#);
     let finish = r#"{"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
     for (events, expected) in [
-        (vec![&*role, &*think], Ok(Ask::Again)),
-        (vec![&*role, &*text], Ok(Ask::Rest)),
-        (vec![&*think, &*text, &*text], Ok(Ask::Rest)),
+        (vec![&*role, &*think], Ok(Resumption::Resend)),
+        (vec![&*role, &*text], Ok(Resumption::Continue)),
+        (vec![&*think, &*text, &*text], Ok(Resumption::Continue)),
         (vec![&*text, &*tool], Err(Reason::ToolCalls)),
         (vec![&*tool, &*text], Err(Reason::ToolCalls)),
         (vec![&*text, finish], Err(Reason::Finished)),
         (vec![&*text, "[DONE]"], Err(Reason::Finished)),
         (vec![&*text, "what?"], Err(Reason::Content)),
     ] {
-        assert_eq!(sent(&events).ask(), expected, "{events:?}");
+        assert_eq!(sent(&events).resumption(), expected, "{events:?}");
     }
 }
 
@@ -216,7 +216,7 @@ fn an_event_without_text_is_no_token() {
     let [text, none] = ["x", ""].map(|text| delta("a", &json!({"content": text}).to_string()));
     let mut sent = sent(&[&none, &text, &none, &text, &none]);
     assert_eq!(sent.tokens(), 2);
-    sent.join(Ask::Rest, 0);
+    sent.join(Resumption::Continue, 0);
     for event in [&none, &text, &none] {
         passed(&mut sent, event);
     }
@@ -227,7 +227,7 @@ fn an_event_without_text_is_no_token() {
 fn only_the_first_event_of_a_second_answer_goes_on_without_its_reasoning() {
     let both = r#"{"reasoning_content":"hm","role":"assistant","content":"x","reasoning":"hm"}"#;
     let mut first = sent(&[&delta("a", r#"{"reasoning":"hm"}"#)]);
-    first.join(Ask::Again, 1);
+    first.join(Resumption::Resend, 1);
     let expected = r#"{"reasoning_content":null,"content":"x","reasoning":null}"#;
     assert_eq!(passed(&mut first, &delta("b", both)), delta("a", expected));
     let rest = r#"{"content":"y","reasoning":"hm"}"#;
@@ -240,10 +240,13 @@ fn text_beyond_the_limit_is_given_up() {
     for _ in 0..3 {
         sent.take(delta("a", r#"{"content":"x"}"#).as_bytes());
     }
-    assert_eq!((&sent.text()[..], sent.ask()), (&b"xxx"[..], Ok(Ask::Rest)));
+    assert_eq!(
+        (&sent.text()[..], sent.resumption()),
+        (&b"xxx"[..], Ok(Resumption::Continue))
+    );
     sent.take(delta("a", r#"{"content":"x"}"#).as_bytes());
     assert_eq!(
-        (&sent.text()[..], sent.ask()),
+        (&sent.text()[..], sent.resumption()),
         (&b""[..], Err(Reason::TextTooLong))
     );
 }
@@ -267,7 +270,7 @@ fn a_continued_event_has_the_ids_of_the_first_part_and_no_second_role() {
         &delta("a", r#"{"role":"assistant"}"#),
         &delta("a", r#"{"content":"x"}"#),
     ]);
-    first.join(Ask::Rest, 0);
+    first.join(Resumption::Continue, 0);
     let event = r#"{"id":"b", "created" : 2,"x":"y","choices":[{"index":0,"delta":{"role":"assistant","content":"\"id\":"}}]}"#;
     let expected = r#"{"id":"a", "created" : 1,"x":"y","choices":[{"index":0,"delta":{"content":"\"id\":"}}]}"#;
     assert_eq!(passed(&mut first, event), expected);
@@ -287,21 +290,21 @@ fn token_counts_are_those_of_the_whole_answer() {
         1,
     );
     let mut plain = sent(&[&text, &text]);
-    plain.join(Ask::Rest, 0);
+    plain.join(Resumption::Continue, 0);
     // The second server counts the text so far as part of its prompt.
     assert_eq!(plain.corrected(usage(9, 4)), usage(7, 6));
     // It is not given the reasoning.
     let think = delta("a", r#"{"reasoning":"hm"}"#);
     let mut reasoned = sent(&[&think, &think, &think, &text, &text]);
-    reasoned.join(Ask::Rest, 0);
+    reasoned.join(Resumption::Continue, 0);
     assert_eq!(reasoned.corrected(usage(9, 4)), usage(7, 9));
     let mut again = sent(&[&think, &think]);
-    again.join(Ask::Again, 1);
+    again.join(Resumption::Resend, 1);
     passed(&mut again, &text);
-    again.join(Ask::Rest, 0);
+    again.join(Resumption::Continue, 0);
     assert_eq!(again.corrected(usage(8, 4)), usage(7, 6));
     let mut reported = sent(&[&text, &counted]);
-    reported.join(Ask::Rest, 0);
+    reported.join(Resumption::Continue, 0);
     assert_eq!(reported.corrected(usage(99, 4)), usage(7, 9));
     let last = r#"{"id":"b","choices":[],"usage":{"prompt_tokens":99,"completion_tokens":4,"total_tokens":103,"x":{"y":1}}}"#;
     let expected = r#"{"id":"a","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16,"x":{"y":1}}}"#;
@@ -317,7 +320,7 @@ fn token_counts_are_those_of_the_whole_answer() {
     }
     // A request that is asked again is answered as a whole.
     let mut again = sent(&[&delta("a", r#"{"reasoning":"hm"}"#)]);
-    again.join(Ask::Again, 3);
+    again.join(Resumption::Resend, 3);
     assert_eq!(again.corrected(usage(7, 9)), usage(7, 9));
     assert_eq!(again.tokens(), 3);
 }
@@ -331,8 +334,8 @@ fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
             .to_string()
     };
     let mut broken = sent(&[&text("a", 1), &text("b\n", 2), &text("\n", 3)]);
-    assert_eq!(broken.ask(), Ok(Ask::Rest));
-    broken.join(Ask::Rest, 0);
+    assert_eq!(broken.resumption(), Ok(Resumption::Continue));
+    broken.join(Resumption::Continue, 0);
     for (given, expected) in [
         (text("\n", 1), text("", 3)),
         (text("\n c", 2), text(" c", 4)),
@@ -346,8 +349,8 @@ fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
     );
     // White space alone is asked for again.
     let mut blank = sent(&[&delta("a", r#"{"reasoning":"hm"}"#), &text("\n\n", 2)]);
-    assert_eq!(blank.ask(), Ok(Ask::Again));
-    blank.join(Ask::Again, 0);
+    assert_eq!(blank.resumption(), Ok(Resumption::Resend));
+    blank.join(Resumption::Resend, 0);
     assert_eq!(passed(&mut blank, &text("\n\na", 1)), text("a", 1));
 }
 
@@ -356,47 +359,59 @@ fn a_second_server_begins_where_the_first_broke_off() {
     let first = sent(&[&delta("a", r#"{"content":"x"}"#)]);
     let think = delta("b", r#"{"reasoning":"hm"}"#);
     let both = delta("b", r#"{"reasoning":"hm","content":"y"}"#);
-    for (ask, data, expected) in [
+    for (resumption, data, expected) in [
         (
-            Ask::Rest,
+            Resumption::Continue,
             delta("b", r#"{"role":"assistant","content":""}"#),
             Opening::Skip { token: false },
         ),
         (
-            Ask::Rest,
+            Resumption::Continue,
             r#"{"choices":[],"usage":null}"#.into(),
             Opening::Skip { token: false },
         ),
-        (Ask::Rest, delta("b", r#"{"content":"y"}"#), Opening::Begin),
         (
-            Ask::Rest,
+            Resumption::Continue,
+            delta("b", r#"{"content":"y"}"#),
+            Opening::Begin,
+        ),
+        (
+            Resumption::Continue,
             r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#.into(),
             Opening::Begin,
         ),
         (
-            Ask::Rest,
+            Resumption::Continue,
             delta("b", r#"{"tool_calls":[{"index":0}]}"#),
             Opening::Begin,
         ),
-        (Ask::Rest, think.clone(), Opening::Refuse(Reason::Reasoning)),
-        (Ask::Again, think, Opening::Skip { token: true }),
-        (Ask::Again, both.clone(), Opening::Begin),
-        (Ask::Rest, both, Opening::Refuse(Reason::Reasoning)),
         (
-            Ask::Rest,
+            Resumption::Continue,
+            think.clone(),
+            Opening::Refuse(Reason::Reasoning),
+        ),
+        (Resumption::Resend, think, Opening::Skip { token: true }),
+        (Resumption::Resend, both.clone(), Opening::Begin),
+        (
+            Resumption::Continue,
+            both,
+            Opening::Refuse(Reason::Reasoning),
+        ),
+        (
+            Resumption::Continue,
             "[DONE]".into(),
             Opening::Refuse(Reason::AttemptsFailed),
         ),
         (
-            Ask::Rest,
+            Resumption::Continue,
             r#"{"error":{"code":503}}"#.into(),
             Opening::Refuse(Reason::AttemptsFailed),
         ),
     ] {
         assert_eq!(
-            first.opening(ask, data.as_bytes()),
+            first.opening(resumption, data.as_bytes()),
             expected,
-            "{ask:?} {data}"
+            "{resumption:?} {data}"
         );
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum TooMany {
 
 impl TooMany {
     /// The limit as text for users. `what` is limited, in the plural.
-    pub fn told(self, what: &str) -> String {
+    pub fn message(self, what: &str) -> String {
         let (limit, place, flag) = match self {
             Self::InNamespace(limit) => (limit, "of this namespace", "--max-updates-per-namespace"),
             Self::InAll(limit) => (limit, "of all namespaces", "--max-updates"),

@@ -4,34 +4,18 @@
 //! returned, so a decision never overwrites a state that it has not seen. Contains no policy.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
-use kube::{Client, CustomResourceExt, Error as ClientError};
+use kube::{CustomResourceExt, Error as ClientError};
 use serde_json::{Value as Json, json};
 
+use super::Key;
+pub(super) use super::leader_client::Error;
+use super::leader_client::LeaderClient;
 use super::parsed::MANAGER;
-use super::{Key, Metrics};
-use crate::k8s::workloads::ScalingError;
-use crate::k8s::{Connection, Leading, Object, trimmed_update};
+use crate::k8s::{Object, trimmed_update};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
 use crate::rollout::{Action, DesiredSplit};
-
-/// Why a write did not happen.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
-    /// The object has changed since it was observed: reconcile again.
-    #[error("it has changed meanwhile")]
-    Changed,
-    #[error("this replica may no longer be the leader")]
-    NotLeading,
-    #[error(transparent)]
-    Unscalable(#[from] ScalingError),
-    #[error("the API server does not answer")]
-    Late,
-    #[error("the API server refuses it")]
-    Refused(#[source] Box<ClientError>),
-}
 
 /// The update that an action was decided for.
 #[derive(Clone, Copy)]
@@ -42,31 +26,11 @@ pub(super) struct Found<'a> {
     pub status: &'a DynamoUpdateConfigStatus,
 }
 
-/// Writes to the API server while this replica leads.
+/// Writes updates and their statuses.
 #[derive(Clone)]
-pub(super) struct Writer {
-    client: Client,
-    leading: Leading,
-    /// Timeout of a write. A write that starts while the lease is surely held ends before another replica can hold the lease.
-    patience: Duration,
-    metrics: Arc<Metrics>,
-}
+pub(super) struct Writer(pub LeaderClient);
 
 impl Writer {
-    pub fn new(
-        connection: &Connection,
-        leading: Leading,
-        lease: Duration,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self {
-            client: connection.client(),
-            leading,
-            patience: lease / 3,
-            metrics,
-        }
-    }
-
     /// Carries out an action. Returns the update, if that was written.
     ///
     /// # Errors
@@ -123,11 +87,8 @@ impl Writer {
     }
 
     fn open(&self, key: &Key) -> Result<(Api<DynamicObject>, PatchParams), Error> {
-        if self.leading.remaining().is_none() {
-            return Err(Error::NotLeading);
-        }
         let kind = DynamoUpdateConfig::api_resource();
-        let api = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        let api = self.0.api(&key.namespace, &kind)?;
         Ok((api, PatchParams::apply(MANAGER).force()))
     }
 
@@ -135,13 +96,8 @@ impl Writer {
         &self,
         writing: impl Future<Output = Result<DynamicObject, ClientError>>,
     ) -> Result<Object, Error> {
-        self.metrics.writes.inc();
-        match tokio::time::timeout(self.patience, writing).await {
-            Ok(Ok(object)) => Ok(Arc::new(trimmed_update(object))),
-            Ok(Err(ClientError::Api(status))) if status.code == 409 => Err(Error::Changed),
-            Ok(Err(error)) => Err(Error::Refused(error.into())),
-            Err(_) => Err(Error::Late),
-        }
+        let object = self.0.write(writing).await?;
+        Ok(Arc::new(trimmed_update(object)))
     }
 }
 

@@ -5,16 +5,14 @@
 
 use std::time::{Duration, Instant};
 
+use crate::backoff;
 use crate::rollout::Action;
 
-/// Delay after the first error, doubled with each further error, and its maximum.
-const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
-
-/// Delay after `failures` earlier errors. `chance`, from 0 to 1, sets the jitter: half of the delay to all of it.
-pub(super) fn pause(failures: u32, chance: f64) -> Duration {
-    let whole = PAUSES[1].min(PAUSES[0] * 2u32.pow(failures.min(10)));
-    whole.mul_f64(0.5 + chance / 2.0)
-}
+/// The delays after refused writes.
+pub(super) const WRITES: backoff::Backoff = backoff::Backoff {
+    first: Duration::from_millis(500),
+    longest: Duration::from_secs(60),
+};
 
 /// What one request writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +64,7 @@ impl Backoffs {
     pub fn refused(&mut self, part: Part, now: Instant, chance: f64) -> Instant {
         let before = self.0.iter().find(|refused| refused.part.is_like(&part));
         let failures = before.map_or(0, |before| before.failures + 1);
-        let until = now + pause(failures, chance);
+        let until = now + WRITES.jittered(failures, chance);
         self.written(&part);
         self.0.push(Backoff {
             part,
@@ -96,11 +94,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_holds_up_the_same_again_and_nothing_else() {
+    fn a_refused_write_delays_only_its_own_kind() {
         let (mut backoffs, now) = (Backoffs::default(), Instant::now());
         let (to_new, to_old) = (spec(Weights::ALL_NEW), spec(Weights::ALL_OLD));
         let until = backoffs.refused(to_new.clone(), now, 1.0);
-        assert_eq!(until, now + PAUSES[0]);
+        assert_eq!(until, now + WRITES.first);
         assert_eq!(backoffs.until(&to_new, now), Some(until));
         assert_eq!(backoffs.until(&to_new, until), None);
         assert_eq!(backoffs.until(&to_old, now), None, "away at once");
@@ -112,17 +110,17 @@ mod tests {
     }
 
     #[test]
-    fn each_pause_is_longer_to_a_limit() {
+    fn delays_grow_up_to_a_limit() {
         let (mut backoffs, now) = (Backoffs::default(), Instant::now());
         let mut before = Duration::ZERO;
         for i in 0..12 {
             let part = spec(Weights::percent(i).unwrap());
             let pause = backoffs.refused(part, now, 1.0) - now;
-            assert!(pause > before || pause == PAUSES[1], "{pause:?}");
+            assert!(pause > before || pause == WRITES.longest, "{pause:?}");
             before = pause;
         }
-        assert_eq!(before, PAUSES[1]);
+        assert_eq!(before, WRITES.longest);
         let half = backoffs.refused(Part::Status, now, 0.0) - now;
-        assert_eq!(half, PAUSES[0] / 2);
+        assert_eq!(half, WRITES.first / 2);
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Compared {
 /// Follows the proxy with the admin port at `address`, and reconnects forever.
 pub(super) async fn follow(address: String, mut sink: PollSink<Compared>, _share: ProxyShare) {
     loop {
-        let silence = match ask(&address, &mut sink).await {
+        let silence = match query(&address, &mut sink).await {
             Ok(never) => match never {},
             Err(error) => error_chain(&error),
         };
@@ -39,12 +39,12 @@ pub(super) async fn follow(address: String, mut sink: PollSink<Compared>, _share
             counts: Err(silence.into()),
             past: None,
         };
-        sink.tell(silent, false);
+        sink.report(silent, false);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn ask(
+async fn query(
     address: &str,
     sink: &mut PollSink<Compared>,
 ) -> Result<std::convert::Infallible, Error> {
@@ -71,7 +71,7 @@ async fn ask(
                 .clone()
                 .filter(|(at, _)| now.duration_since(*at) < KEPT),
         };
-        sink.tell(compared, matters);
+        sink.report(compared, matters);
         sink.pause(PACES[0], PACES[1]).await;
         answer = client.compare(false).await?;
     }

@@ -44,7 +44,7 @@ struct Record {
     totals: Mutex<Totals>,
 }
 
-type Proxies = Vec<(ProxyPod, Option<Heard>)>;
+type ProxyRows = Vec<(ProxyPod, Option<Heard>)>;
 
 impl Dashboard {
     pub fn new(
@@ -69,8 +69,8 @@ impl Dashboard {
         let leads = self.leads_or_did();
         let mut records = self.records();
         let is_wanted = |key: &Key, record: &Arc<Record>| {
-            let is_looked_at = Arc::strong_count(record) > 1;
-            updates.contains_key(key) && (leads || is_looked_at)
+            let is_watched = Arc::strong_count(record) > 1;
+            updates.contains_key(key) && (leads || is_watched)
         };
         records.retain(|key, record| {
             let is_wanted = is_wanted(key, record);
@@ -179,7 +179,7 @@ impl Dashboard {
             true => "dry run",
             false if self.leads() => "leads",
             false if self.leads_or_did() => "unsure",
-            false => "stands by",
+            false => "standby",
         };
         json!({
             "name": host(&self.settings.identity),
@@ -200,7 +200,7 @@ fn host(identity: &str) -> &str {
 impl Record {
     /// Adds a sample to the history. Skips it until at least one proxy has reported: before that, nothing is known, and
     /// silence is no problem yet.
-    fn sample(&self, update: &Object, proxies: &Proxies) {
+    fn sample(&self, update: &Object, proxies: &ProxyRows) {
         let heard = |(_, heard): &(ProxyPod, Option<Heard>)| heard.is_some();
         if !proxies.is_empty() && !proxies.iter().any(heard) {
             return;
@@ -232,7 +232,7 @@ impl Record {
 /// The states of the proxies that answer and do not follow another update.
 fn own<'a>(
     update: &'a Object,
-    proxies: &'a Proxies,
+    proxies: &'a ProxyRows,
 ) -> impl Iterator<Item = (&'a ProxyPod, &'a v1::State)> {
     let states = proxies.iter().filter_map(|(proxy_pod, heard)| {
         let state = heard.as_ref()?.state.as_ref().ok()?;
@@ -267,28 +267,28 @@ impl Reader {
         }
         self.last = Some(tokio::time::Instant::now());
         let updates = self.dashboard.updates().ok()?;
-        let mut telling = json!({"controller": self.dashboard.own()});
+        let mut event = json!({"controller": self.dashboard.own()});
         let list = updates.values().map(view::line).collect();
         if self.listed.as_ref() != Some(&list) {
-            telling["updates"] = list.clone();
+            event["updates"] = list.clone();
             self.listed = Some(list);
         }
         let rollouts = self.dashboard.rollouts();
         let list = rollouts.iter().map(view::rollout).collect();
         if self.listed_rollouts.as_ref() != Some(&list) {
-            telling["rollouts"] = list.clone();
+            event["rollouts"] = list.clone();
             self.listed_rollouts = Some(list);
         }
         if self.chosen.is_none() && updates.len() == 1 {
             self.chosen = updates.keys().next().cloned();
         }
         if let Some(key) = self.chosen.clone() {
-            self.tell(&key, updates.get(&key)?, &mut telling);
+            self.describe(&key, updates.get(&key)?, &mut event);
         }
-        Some(telling)
+        Some(event)
     }
 
-    fn tell(&mut self, key: &Key, update: &Object, telling: &mut Json) {
+    fn describe(&mut self, key: &Key, update: &Object, event: &mut Json) {
         let record = self.dashboard.record(key);
         // The update may have been deleted and created again under the same name.
         if !self
@@ -302,16 +302,16 @@ impl Reader {
         (self.record, self.seen) = (Some(record), seen);
         let proxies = self.dashboard.observer.heard(key);
         let now = Instant::now();
-        telling["update"] = view::update(update);
-        telling["samples"] = samples.into();
-        telling["state"] = proxies
+        event["update"] = view::update(update);
+        event["samples"] = samples.into();
+        event["state"] = proxies
             .as_ref()
             .and_then(|proxies| total(own(update, proxies).map(|(_, state)| state)))
             .map_or(Json::Null, |state| {
                 let verdict = view::verdict(update);
-                state.to_json_judged(verdict.as_ref().or(state.verdict()))
+                state.to_json_with_verdict(verdict.as_ref().or(state.verdict()))
             });
-        telling["proxies"] = proxies.map_or(Json::Null, |proxies| {
+        event["proxies"] = proxies.map_or(Json::Null, |proxies| {
             let lines = proxies.iter();
             let line = |(proxy_pod, heard): &(ProxyPod, Option<Heard>)| {
                 view::proxy(update, proxy_pod, heard.as_ref(), now)

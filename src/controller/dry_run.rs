@@ -82,7 +82,7 @@ mod tests {
                 is_being_deleted: false,
                 is_current: true,
                 lengths: Lengths::default(),
-                judged: None,
+                trial_result: None,
             };
             dry.overlay(spec(found), &mut observation);
             assert_eq!(observation.split, spec(seen).split);

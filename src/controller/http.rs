@@ -122,7 +122,7 @@ impl fmt::Display for FrontendAddress {
 
 /// A request: GET `path`, or POST `body` to it.
 #[derive(Clone)]
-pub(super) struct Question<'a> {
+pub(super) struct FrontendQuery<'a> {
     pub path: &'a str,
     pub body: Option<String>,
     /// How much of the response body to read, in bytes. With 0 the body is discarded.
@@ -134,30 +134,30 @@ impl FrontendAddress {
     ///
     /// # Errors
     /// Why there is no response.
-    pub async fn ask(
+    pub async fn send(
         &self,
-        question: &Question<'_>,
+        query: &FrontendQuery<'_>,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), Error> {
         let asking = async {
             let mut connection = self.connect().await?;
-            let request = self.request(question)?;
-            let answer = connection.send(request, question.most).await?;
+            let request = self.request(query)?;
+            let answer = connection.send(request, query.most).await?;
             Ok((answer.status, answer.body))
         };
         let asking = tokio::time::timeout(patience, asking);
         asking.await.unwrap_or(Err(Error::Late))
     }
 
-    fn request(&self, question: &Question<'_>) -> Result<Request<Full<Bytes>>, Error> {
-        let method = match question.body {
+    fn request(&self, query: &FrontendQuery<'_>) -> Result<Request<Full<Bytes>>, Error> {
+        let method = match query.body {
             Some(_) => Method::POST,
             None => Method::GET,
         };
-        let body = question.body.clone().unwrap_or_default();
+        let body = query.body.clone().unwrap_or_default();
         Request::builder()
             .method(method)
-            .uri(question.path)
+            .uri(query.path)
             .header(HOST, self.target.authority())
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))
@@ -204,7 +204,7 @@ impl FrontendAddress {
 }
 
 /// A client for repeated requests to one frontend. Keeps its connection between requests if the limits allow it.
-pub(super) struct Asker {
+pub(super) struct FrontendClient {
     pub place: FrontendAddress,
     kept: Option<Kept>,
 }
@@ -215,7 +215,7 @@ struct Kept {
     _room: Room,
 }
 
-impl Asker {
+impl FrontendClient {
     pub fn new(place: FrontendAddress) -> Self {
         Self { place, kept: None }
     }
@@ -224,29 +224,33 @@ impl Asker {
     ///
     /// # Errors
     /// Why there is no response.
-    pub async fn ask(
+    pub async fn send(
         &mut self,
-        question: &Question<'_>,
+        query: &FrontendQuery<'_>,
         patience: Duration,
         share: &Share,
     ) -> Result<Answer, Error> {
-        let asking = tokio::time::timeout(patience, self.exchange(question, share));
+        let asking = tokio::time::timeout(patience, self.exchange(query, share));
         asking.await.unwrap_or(Err(Error::Late))
     }
 
-    async fn exchange(&mut self, question: &Question<'_>, share: &Share) -> Result<Answer, Error> {
+    async fn exchange(
+        &mut self,
+        query: &FrontendQuery<'_>,
+        share: &Share,
+    ) -> Result<Answer, Error> {
         // The connection is taken out, so a request that times out drops it.
         if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
-            let request = self.place.request(question)?;
+            let request = self.place.request(query)?;
             // The frontend may have closed the idle connection, which is no error: use a new one.
-            if let Ok(answer) = kept.connection.send(request, question.most).await {
+            if let Ok(answer) = kept.connection.send(request, query.most).await {
                 self.kept = answer.is_whole.then_some(kept);
                 return Ok(answer);
             }
         }
         let mut connection = self.place.connect().await?;
-        let request = self.place.request(question)?;
-        let answer = connection.send(request, question.most).await?;
+        let request = self.place.request(query)?;
+        let answer = connection.send(request, query.most).await?;
         if answer.is_whole
             && let Some(room) = share.connection()
         {

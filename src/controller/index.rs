@@ -111,10 +111,10 @@ impl DependencyIndex {
     /// The updates that `object` of this kind may affect.
     pub fn of(&self, plural: &str, object: &Object) -> BTreeSet<Key> {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-        let mut concerned = BTreeSet::new();
+        let mut affected = BTreeSet::new();
         let mut by_name = |name: &str| {
             let place = (namespace.to_owned(), name.to_owned());
-            concerned.extend(self.names.get(&place).into_iter().flatten().cloned());
+            affected.extend(self.names.get(&place).into_iter().flatten().cloned());
         };
         // Owned objects have the owner's name as a prefix.
         let name = object.metadata.name.as_deref().unwrap_or_default();
@@ -129,12 +129,12 @@ impl DependencyIndex {
         let selected = self.selectors.iter();
         let selected = selected
             .filter(|(selector, key)| key.namespace == namespace && is_selected(object, selector));
-        concerned.extend(selected.map(|(_, key)| key.clone()));
+        affected.extend(selected.map(|(_, key)| key.clone()));
         // Pods behind the metadata can have any name and labels.
         if matches!(plural, "pods" | "dynamoworkermetadatas") {
-            concerned.extend(self.metadata.get(namespace).into_iter().flatten().cloned());
+            affected.extend(self.metadata.get(namespace).into_iter().flatten().cloned());
         }
-        concerned
+        affected
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
             let again = index.learn(&key(namespace), &update, None);
             assert_eq!(again, None, "the same edit");
         }
-        for (name, labels, is_concerned) in [
+        for (name, labels, is_affected) in [
             ("old", json!({}), true),
             ("old-7d9c-x2x", json!({}), true),
             ("older", json!({}), false),
@@ -225,7 +225,7 @@ mod tests {
             ("any", json!({"track": "next"}), true),
             ("any", json!({"track": "last"}), false),
         ] {
-            let expected = if is_concerned {
+            let expected = if is_affected {
                 BTreeSet::from([key("a")])
             } else {
                 BTreeSet::new()

@@ -14,7 +14,7 @@ use super::last_valid::LastValid;
 use super::observer::Observed;
 use super::parsed::{self, ParsedUpdate};
 use super::reconcile::{events, now};
-use super::work_loop::{AGAIN, Controller};
+use super::work_loop::{Controller, RETRY_DELAY};
 use super::{Key, status};
 use crate::k8s::Object;
 use crate::resource::Problems;
@@ -48,10 +48,10 @@ impl Controller {
             .map_or(Ok(None), |valid| self.follow(object, valid, updates));
         let (followed, early_until) = match followed {
             Ok(followed) => (followed, None),
-            Err(Early) => (None, Some(Instant::now() + AGAIN)),
+            Err(Early) => (None, Some(Instant::now() + RETRY_DELAY)),
         };
         let kept = status::kept(followed.is_some());
-        let told = |shown| {
+        let reported = |shown| {
             let now = jiff::Timestamp::now();
             status::invalid(shown, &before, problems, kept, generation, now)
         };
@@ -62,7 +62,7 @@ impl Controller {
             decision,
         }) = followed
         else {
-            let mut status = told(before.clone());
+            let mut status = reported(before.clone());
             status.last_valid = valid.and_then(|valid| valid.status(generation));
             return (
                 self.refused(key, object, status, "Invalid", note),
@@ -78,7 +78,7 @@ impl Controller {
             generation,
             jiff::Timestamp::now(),
         );
-        let mut status = told(shown);
+        let mut status = reported(shown);
         status.last_valid = valid.and_then(|mut valid| {
             let fields = valid.spec.as_object_mut()?;
             fields.insert("trafficSplitPercent".into(), split.rounded_percent().into());
@@ -88,12 +88,12 @@ impl Controller {
             valid.status(generation)
         });
         let mut job = self.refused(key, object, status, "Invalid", note);
-        job.write_status = self.is_news(key, &before, &job.status);
+        job.write_status = self.is_changed(key, &before, &job.status);
         // No backoff: the next loss must be handled as fast as for any other update.
         job.is_refused = false;
-        let told = events(&parsed.identity, &decision).into_iter();
+        let reported = events(&parsed.identity, &decision).into_iter();
         job.events
-            .extend(told.filter(|notice| notice.reason == "SplitChanged"));
+            .extend(reported.filter(|notice| notice.reason == "SplitChanged"));
         // Only a loss is applied without waiting for proxies and frontends that may still answer.
         let early_until = seen.early_until.filter(|_| split == seen.observation.split);
         (job, early_until)
@@ -126,7 +126,8 @@ impl Controller {
         settings.losses_only = true;
         let (memory, now) = (parsed.memory(), now());
         let tracked = self.tracked.entry(parsed.key.clone()).or_default();
-        seen.observation.judged = tracked.judge(&parsed, &memory.trial, &seen.compared, now);
+        seen.observation.trial_result =
+            tracked.trial_result(&parsed, &memory.trial, &seen.compared, now);
         let decision = rollout::step(&settings, &memory, &seen.observation, now);
         Ok(Some(Followed {
             parsed,

@@ -52,13 +52,13 @@ impl Job {
         splits.next_back()
     }
 
-    /// Carries out the actions, then writes the status. Skips the status if `may_be_told` is false, because its write is in
+    /// Carries out the actions, then writes the status. Skips the status if `may_write_status` is false, because its write is in
     /// backoff.
     pub async fn run(
         mut self,
         writer: Writer,
         since: Option<Instant>,
-        may_be_told: bool,
+        may_write_status: bool,
     ) -> (Key, Applied) {
         let mut done = Applied {
             since,
@@ -87,8 +87,8 @@ impl Job {
                 return (self.key, done);
             }
         }
-        let is_news = self.write_status || !done.written.is_empty();
-        if is_news && may_be_told {
+        let is_changed = self.write_status || !done.written.is_empty();
+        if is_changed && may_write_status {
             let result = writer.status(&self.key, &self.version, &self.status).await;
             self.note(Part::Status, result.map(Some), &mut done);
         }

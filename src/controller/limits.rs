@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Short requests in flight: in total and per namespace. Each uses one socket and at most [`super::http::MAX_LIST`] bytes.
-const QUESTIONS: (usize, usize) = (128, 16);
+const QUERIES: (usize, usize) = (128, 16);
 /// Probe requests to models in flight, which may take long: in total and per namespace.
 const TRIALS: (usize, usize) = (64, 8);
 /// Idle connections: in total and per namespace. Beyond that, every request opens a new connection.
@@ -33,7 +33,7 @@ const MODELS: (usize, usize) = (131_072, 16_384);
 pub(super) struct Limits(Arc<Whole>);
 
 struct Whole {
-    questions: Arc<Semaphore>,
+    queries: Arc<Semaphore>,
     trials: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     proxies: AtomicUsize,
@@ -44,7 +44,7 @@ struct Whole {
 /// The part of one namespace.
 struct Part {
     whole: Arc<Whole>,
-    questions: Arc<Semaphore>,
+    queries: Arc<Semaphore>,
     trials: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     /// The time of the last slot that was given out; the next one follows [`PACE`] later.
@@ -61,7 +61,7 @@ pub(super) struct Share(Arc<Part>);
 pub(super) struct ProxyShare(Arc<Part>);
 
 /// Permits of a request in flight.
-pub(super) struct Turn {
+pub(super) struct Permit {
     _of_namespace: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
@@ -81,7 +81,7 @@ pub(super) struct Kept {
 impl Default for Limits {
     fn default() -> Self {
         Self(Arc::new(Whole {
-            questions: Arc::new(Semaphore::new(QUESTIONS.0)),
+            queries: Arc::new(Semaphore::new(QUERIES.0)),
             trials: Arc::new(Semaphore::new(TRIALS.0)),
             connections: Arc::new(Semaphore::new(CONNECTIONS.0)),
             proxies: AtomicUsize::new(0),
@@ -122,7 +122,7 @@ impl Limits {
             known.retain(|_, part| part.strong_count() > 0);
             let part = Arc::new(Part {
                 whole: Arc::clone(&self.0),
-                questions: Arc::new(Semaphore::new(QUESTIONS.1)),
+                queries: Arc::new(Semaphore::new(QUERIES.1)),
                 trials: Arc::new(Semaphore::new(TRIALS.1)),
                 connections: Arc::new(Semaphore::new(CONNECTIONS.1)),
                 next: Mutex::new(Instant::now()),
@@ -148,14 +148,14 @@ impl Part {
 
 impl Share {
     /// Waits until a request may be sent. This wait is local and does not count against the frontend.
-    pub async fn question(&self) -> Turn {
+    pub async fn query_permit(&self) -> Permit {
         tokio::time::sleep_until(self.0.slot(Instant::now())).await;
-        turn(&self.0.questions, &self.0.whole.questions).await
+        permit(&self.0.queries, &self.0.whole.queries).await
     }
 
     /// Waits until a model may be probed.
-    pub async fn trial(&self) -> Turn {
-        turn(&self.0.trials, &self.0.whole.trials).await
+    pub async fn trial(&self) -> Permit {
+        permit(&self.0.trials, &self.0.whole.trials).await
     }
 
     /// Permits to keep a connection, if there are any left.
@@ -209,12 +209,12 @@ impl Drop for Kept {
 }
 
 /// Acquires the namespace's permit first, so that a waiting request holds nothing that another namespace could use.
-async fn turn(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Turn {
+async fn permit(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Permit {
     let one = async |semaphore: &Arc<Semaphore>| {
         let permit = Arc::clone(semaphore).acquire_owned().await;
         permit.expect("it is never closed")
     };
-    Turn {
+    Permit {
         _of_namespace: one(namespace).await,
         _of_all: one(all).await,
     }
@@ -239,14 +239,14 @@ mod tests {
         let limits = Limits::default();
         let (greedy, other) = (limits.share("a").unwrap(), limits.share("b").unwrap());
         let mut open = Vec::new();
-        for _ in 0..QUESTIONS.1 {
-            open.push(greedy.question().await);
+        for _ in 0..QUERIES.1 {
+            open.push(greedy.query_permit().await);
         }
-        let one_more = tokio::time::timeout(Duration::from_millis(100), greedy.question());
+        let one_more = tokio::time::timeout(Duration::from_millis(100), greedy.query_permit());
         assert!(one_more.await.is_err());
-        drop(other.question().await);
+        drop(other.query_permit().await);
         open.clear();
-        drop(greedy.question().await);
+        drop(greedy.query_permit().await);
     }
 
     #[test]

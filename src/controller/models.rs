@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::http::{Answer, Asker, FrontendAddress, MAX_LIST, Question};
+use super::http::{Answer, FrontendAddress, FrontendClient, FrontendQuery, MAX_LIST};
 use super::limits::{Kept, Share};
 use super::poller::PollSink;
 use crate::rollout::Registered;
@@ -75,18 +75,18 @@ pub(super) enum Lack {
 /// Polls `place` forever and reports what it serves.
 pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Served>) {
     let share = Arc::new(share);
-    let mut asker = Asker::new(place);
+    let mut client = FrontendClient::new(place);
     let mut reading = Reading::default();
     let mut trials = Trials::default();
     // Holds the reservation for the model ids across polls.
     let mut kept = None;
     loop {
-        let answer = served(&mut asker, &share, &mut trials, &mut kept).await;
+        let answer = served(&mut client, &share, &mut trials, &mut kept).await;
         if let Err(missing) = &answer {
             tracing::debug!(trouble = missing.why, "a frontend does not respond");
         }
-        if let Some((served, is_news)) = reading.take(answer) {
-            sink.tell(served, is_news);
+        if let Some((served, is_changed)) = reading.take(answer) {
+            sink.report(served, is_changed);
         }
         // After a failure, poll soon to find out whether it persists.
         let calm = if reading.missed > 0 { INTERVAL } else { SELDOM };
@@ -140,31 +140,31 @@ impl Reading {
                 ..known.cloned().unwrap_or_default()
             }
         });
-        let is_news = self
+        let is_changed = self
             .last
             .as_ref()
             .is_none_or(|last| !last.is_as_good_as(&served));
         self.last = Some(served.clone());
-        Some((served, is_news))
+        Some((served, is_changed))
     }
 }
 
 /// Polls a frontend once for the models that it serves.
 async fn served(
-    asker: &mut Asker,
+    client: &mut FrontendClient,
     share: &Arc<Share>,
     trials: &mut Trials,
     kept: &mut Option<Kept>,
 ) -> Result<Served, Missing> {
-    let place = asker.place.clone();
-    let mut ask = async |path: &str, most: usize| {
-        let _turn = share.question().await;
-        let question = Question {
+    let place = client.place.clone();
+    let mut send = async |path: &str, most: usize| {
+        let _turn = share.query_permit().await;
+        let query = FrontendQuery {
             path,
             body: None,
             most,
         };
-        let answer = asker.ask(&question, PATIENCE, share).await;
+        let answer = client.send(&query, PATIENCE, share).await;
         answer.map_err(|error| Missing {
             why: match std::error::Error::source(&error) {
                 Some(cause) => format!("{} {error}: {cause}", place.target),
@@ -182,7 +182,7 @@ async fn served(
         body,
         is_proxied,
         ..
-    } = ask("/v1/models", MAX_LIST).await?;
+    } = send("/v1/models", MAX_LIST).await?;
     if status != StatusCode::OK {
         let (target, code) = (&place.target, status.as_u16());
         return Err(Missing {
@@ -208,7 +208,7 @@ async fn served(
     let mut pages = Vec::new();
     for model in listed {
         let path = format!("/v1/models/{}/ready", in_path(&model));
-        let answer = ask(&path, MAX_LIST).await?;
+        let answer = send(&path, MAX_LIST).await?;
         let status = answer.status;
         let page = Page::read(status, &answer.body);
         pages.push(page.registered());
@@ -308,12 +308,12 @@ async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
         ("/v1/chat/completions", chat),
         ("/v1/completions", completion),
     ] {
-        let question = Question {
+        let query = FrontendQuery {
             path,
             body: Some(body.to_string()),
             most: MAX_TRIAL,
         };
-        match place.ask(&question, PROBE).await {
+        match place.send(&query, PROBE).await {
             Ok((status, _)) if status.is_success() => return Some(true),
             Err(error) if error.is_unasked() => answers = None,
             Ok(_) | Err(_) => {}
@@ -347,8 +347,8 @@ impl Page {
     /// The page; empty if it reports no workers.
     fn read(status: StatusCode, page: &[u8]) -> Self {
         // A frontend that is not ready reports its namespaces, too.
-        let is_told = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
-        match is_told {
+        let has_page = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
+        match has_page {
             true => serde_json::from_slice(page).unwrap_or_default(),
             false => Self::default(),
         }
@@ -383,8 +383,8 @@ impl Page {
 /// The workers of all models. A worker that serves several models is counted once for each, so the sum is never too low.
 /// Unknown if the page of any model does not report workers.
 fn in_all(pages: &[Registered]) -> Registered {
-    let is_told = |page: &Registered| page.prefill.is_some() || page.others.is_some();
-    if !pages.iter().all(is_told) {
+    let has_page = |page: &Registered| page.prefill.is_some() || page.others.is_some();
+    if !pages.iter().all(has_page) {
         return Registered::default();
     }
     let sum = |of: fn(&Registered) -> Option<u32>| {
@@ -439,18 +439,18 @@ mod tests {
     }
 
     /// What is reported after each poll: a model, `-` for no model, `!` for trouble, `.` if nothing is reported.
-    fn told(answers: &[Result<&str, ()>]) -> Vec<String> {
+    fn results(answers: &[Result<&str, ()>]) -> Vec<String> {
         let mut reading = Reading::default();
         let take = |answer: &Result<&str, ()>| {
             let served = answer.map(|models| Served {
                 models: models.split_whitespace().map(str::to_owned).collect(),
                 ..Served::default()
             });
-            let told = reading.take(served.map_err(|()| Missing {
+            let results = reading.take(served.map_err(|()| Missing {
                 why: "late".to_owned(),
                 how: Lack::Silent,
             }));
-            told.map_or_else(
+            results.map_or_else(
                 || ".".to_owned(),
                 |(served, _)| match (served.models.into_iter().next(), served.trouble) {
                     (Some(model), None) => model,
@@ -465,20 +465,20 @@ mod tests {
     #[test]
     fn one_answer_that_is_missing_takes_nothing_away_not_even_the_first() {
         assert_eq!(
-            told(&[Err(()), Ok("a"), Err(()), Ok("a")]),
+            results(&[Err(()), Ok("a"), Err(()), Ok("a")]),
             [".", "a", ".", "a"]
         );
-        assert_eq!(told(&[Err(()), Err(()), Err(())]), [".", "!", "!"]);
+        assert_eq!(results(&[Err(()), Err(()), Err(())]), [".", "!", "!"]);
         assert_eq!(
-            told(&[Ok("a"), Err(()), Err(()), Ok("a")]),
+            results(&[Ok("a"), Err(()), Err(()), Ok("a")]),
             ["a", ".", "!", "a"]
         );
         // A frontend that has just started serves no model for a moment; one that stops serving a model is believed at once.
         assert_eq!(
-            told(&[Ok(""), Ok("a"), Ok(""), Ok("a")]),
+            results(&[Ok(""), Ok("a"), Ok(""), Ok("a")]),
             [".", "a", "-", "a"]
         );
-        assert_eq!(told(&[Ok(""), Ok("")]), [".", "-"]);
+        assert_eq!(results(&[Ok(""), Ok("")]), [".", "-"]);
     }
 
     #[test]
@@ -496,14 +496,14 @@ mod tests {
         };
         reading.take(Ok(serves.clone()));
         assert_eq!(reading.take(missing()), None);
-        let (told, is_news) = reading.take(missing()).unwrap();
+        let (results, is_changed) = reading.take(missing()).unwrap();
         assert!(
-            is_news
-                && told
+            is_changed
+                && results
                     .trouble
                     .is_some_and(|missing| missing.how == Lack::Unasked)
         );
-        assert_eq!(told.models, serves.models);
+        assert_eq!(results.models, serves.models);
         assert!(!reading.take(missing()).unwrap().1);
         // The frontend responds again.
         assert_eq!(reading.take(Ok(serves.clone())), Some((serves, true)));

@@ -17,7 +17,7 @@ mod updates;
 mod ways;
 mod worker_loads;
 
-pub(super) use self::comparisons::{Answer, Asked};
+pub(super) use self::comparisons::{Answer, ProxyComparison};
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Cache, NotSynced, Object, Scope};
 use crate::resource::WorkerSourceSpec;
 use crate::resource::precedence::{self, Standing};
-use crate::rollout::{Experience, Lengths, Observation, Proxy, ProxyState, Sides, Silence};
+use crate::rollout::{Experience, Lengths, Observation, ObservedProxy, ProxyState, Sides, Silence};
 
 /// How long a proxy or frontend may take for its first report before it counts as silent.
 const UNHEARD: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ pub(super) struct Observed {
     /// Requests assigned to each side in the last minute, summed over all proxies.
     pub assigned: Sides<u64>,
     /// What the proxies have counted, if new is analysed.
-    pub compared: Vec<Asked>,
+    pub compared: Vec<ProxyComparison>,
     /// Until then, a proxy or frontend whose polling has just begun may still answer. Apply only urgent changes before.
     pub early_until: Option<Instant>,
 }
@@ -86,7 +86,7 @@ impl Observed {
 
 /// The reports of all proxies together.
 struct ProxyReports {
-    proxies: Vec<Proxy>,
+    proxies: Vec<ObservedProxy>,
     assigned: Sides<u64>,
     lengths: Lengths,
 }
@@ -290,7 +290,7 @@ impl Observer {
             sees_elsewhere: self.settings.sees == Scope::All || self.settings.assume_isolated,
             is_current: self.cache.are_current() && self.is_confirmed(parsed),
             lengths,
-            judged: None,
+            trial_result: None,
         };
         Ok(Observed {
             observation,
@@ -360,7 +360,7 @@ impl Observer {
                     state(parsed, &report, heard.new_serves)
                 }),
             };
-            Proxy {
+            ObservedProxy {
                 name: proxy_pod.pod,
                 ready: proxy_pod.ready,
                 state,
@@ -403,9 +403,9 @@ fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Opt
         .iter()
         .position(|contender| contender.name == parsed.key.name)?;
     let other = match ruling.standings[own] {
-        Standing::Rules => return None,
+        Standing::Active => return None,
         Standing::SupersededBy(heir) => heir,
-        Standing::Conflicts => ruling.ruler,
+        Standing::Conflicts => ruling.active,
     };
     Some(contenders[other].name.to_owned())
 }

@@ -29,13 +29,13 @@ pub(super) fn frontends(
 ) -> Result<Vec<Object>, NotSynced> {
     let mut pods = cache.of(&kind("", "v1", "Pod", "pods"), namespace)?;
     let selectors = selectors(cache, namespace, source, proxies)?;
-    let is_told_apart = proxies.selector.is_empty();
+    let is_distinguished = proxies.selector.is_empty();
     let are_meant = |labels: &BTreeMap<String, String>| {
         let component = labels.get(COMPONENT);
         let is_other = component.is_some_and(|component| component != "frontend");
         let mut filled = selectors.iter().filter(|selector| !selector.is_empty());
         let is_selected = filled.any(|selector| includes(labels, selector));
-        is_selected && !(is_told_apart && is_other)
+        is_selected && !(is_distinguished && is_other)
     };
     let (deployments, stateful_sets) = (
         cache.of(&deployments(), namespace),

@@ -8,7 +8,7 @@ use super::backoff::Part;
 use super::dry_run::DryRun;
 use super::job::{Applied, Job};
 use super::tracked::Tracked;
-use super::work_loop::{AGAIN, Controller};
+use super::work_loop::{Controller, RETRY_DELAY};
 use crate::rollout::Action;
 
 /// Events about a split, which are emitted as soon as the split is written.
@@ -17,7 +17,7 @@ const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];
 const CONTESTED: &str = "SplitContested";
 
 impl Controller {
-    /// Logs what would be done, and remembers it as if it had been.
+    /// Dry run: logs the job and keeps its result in memory.
     pub(super) fn pretend(&mut self, job: Job) {
         let key = &job.key;
         if let Some(at) = job.wake_at {
@@ -26,15 +26,15 @@ impl Controller {
             self.queue.failed(key, Instant::now(), fastrand::f64());
         }
         let tracked = self.tracked.entry(key.clone()).or_default();
-        let dry = DryRun::of(&job, tracked.dry.as_ref());
-        let before = tracked.dry.as_ref();
+        let dry = DryRun::of(&job, tracked.dry_run.as_ref());
+        let before = tracked.dry_run.as_ref();
         if before.is_none_or(|before| before.said != dry.said) {
             tracing::info!("{key}: {}", dry.said);
         }
         for notice in &job.events {
             tracing::info!("{key}: would report {}: {}", notice.reason, notice.note);
         }
-        tracked.dry = Some(dry);
+        tracked.dry_run = Some(dry);
     }
 
     pub(super) fn apply(&mut self, mut job: Job, since: Option<Instant>) {
@@ -100,23 +100,23 @@ impl Controller {
         for part in &done.written {
             tracked.backoffs.written(part);
         }
-        let is_told = done.written.contains(&Part::Status);
-        if is_told {
-            tracked.told = Some(now);
+        let is_reported = done.written.contains(&Part::Status);
+        if is_reported {
+            tracked.status_written_at = Some(now);
         }
         let is_split = |part: &Part| matches!(part, Part::Action(Action::SetSplit(_)));
         let is_split = done.written.iter().any(is_split);
         let mut events = done.events;
         // Events that no write records are dropped here: the next reconcile emits them again.
-        events.retain(|notice| is_told || (is_split && OF_SPLIT.contains(&notice.reason)));
-        if is_told {
+        events.retain(|notice| is_reported || (is_split && OF_SPLIT.contains(&notice.reason)));
+        if is_reported {
             tracked.is_contested = false;
         } else if events.iter().any(|notice| notice.reason == CONTESTED) {
             tracked.is_contested = true;
         }
         for notice in events {
             tracing::info!(update = %key, reason = notice.reason, "{}", notice.note);
-            self.notices.tell(notice);
+            self.notices.publish(notice);
         }
         match done.failed {
             None => {
@@ -132,7 +132,7 @@ impl Controller {
             // The next leader reconciles again, even if it is this replica.
             Some((_, apply::Error::NotLeading)) => {
                 self.queue.done(&key);
-                self.queue.wake_at(key, now + AGAIN);
+                self.queue.wake_at(key, now + RETRY_DELAY);
             }
             Some((part, error)) => {
                 self.metrics.errors.with_label_values(&["write"]).inc();

@@ -148,12 +148,13 @@ impl ParsedUpdate {
     }
 
     /// The settings for a decision.
-    pub fn wants(&self) -> rollout::Settings {
+    pub fn wants(&self) -> rollout::UpdateSettings {
         let spec = &self.spec;
         let source = spec.source_deployment.as_deref().unwrap_or_default();
         let target = spec.target_deployment.as_deref();
         let target = target.unwrap_or(&spec.new_frontend_service);
-        let mut wants = rollout::Settings::of(format!("{source} to {target}{}", counted_by(spec)));
+        let mut wants =
+            rollout::UpdateSettings::of(format!("{source} to {target}{}", counted_by(spec)));
         wants.trial = trial(spec);
         wants.retry.clone_from(&self.retry);
         wants.on_failure = spec.analysis.as_ref().map(|spec| match spec.on_failure {

@@ -137,7 +137,7 @@ impl<T: Clone + Send + 'static> Pollers<T> {
 
 impl<T> PollSink<T> {
     /// Reports a result. Wakes the owners if it is the first one or `matters`.
-    pub fn tell(&self, heard: T, matters: bool) {
+    pub fn report(&self, heard: T, matters: bool) {
         if let Some(poll) = lock(&self.polls).get_mut(&self.place) {
             let is_first = poll.heard.replace(heard).is_none();
             if matters || is_first {
@@ -200,32 +200,32 @@ mod tests {
         let hear = |owner: &str, pace| {
             let task = |mut sink: PollSink<u32>, ()| async move {
                 for asked in 1.. {
-                    sink.tell(asked, true);
+                    sink.report(asked, true);
                     sink.pause(Duration::from_millis(1), HOUR).await;
                 }
             };
             let _ = pollers.hear(&key(owner), "place", pace, || Some(()), task);
         };
-        let mut is_asked = async || {
+        let mut is_polled = async || {
             let woken = tokio::time::timeout(Duration::from_millis(300), woken.recv());
             woken.await.is_ok()
         };
         hear("a", Pace::Seldom);
-        assert!(is_asked().await && !is_asked().await);
+        assert!(is_polled().await && !is_polled().await);
         // A place that an incomplete update needs is polled at once, and at the usual pace from then on.
         hear("b", Pace::Usual);
         for _ in 0..20 {
-            assert!(is_asked().await);
+            assert!(is_polled().await);
         }
         hear("b", Pace::Seldom);
-        while is_asked().await {}
+        while is_polled().await {}
         hear("b", Pace::Usual);
         for _ in 0..20 {
-            assert!(is_asked().await);
+            assert!(is_polled().await);
         }
         // An owner that is gone needs no place.
         pollers.keep(&key("b"), &BTreeSet::new());
-        while is_asked().await {}
+        while is_polled().await {}
     }
 
     #[tokio::test]

@@ -100,8 +100,8 @@ impl Watcher {
         }
         self.answered = answered;
         let assigned = state.assigned_last_five_seconds.as_ref();
-        let is_asked = new.open_streams > 0 || assigned.is_some_and(|requests| requests.new > 0);
-        if !is_asked {
+        let is_used = new.open_streams > 0 || assigned.is_some_and(|requests| requests.new > 0);
+        if !is_used {
             self.waiting = None;
         } else if self.at != Some(now) {
             self.waiting.get_or_insert(now);
@@ -252,7 +252,7 @@ pub(super) async fn follow(address: String, sink: PollSink<Heard>, _share: Proxy
             at,
             new_serves: Experience::None,
         };
-        sink.tell(heard, before.is_some());
+        sink.report(heard, before.is_some());
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -278,7 +278,7 @@ async fn watch(
             at: Some(now),
             new_serves: seen,
         };
-        sink.tell(heard, matters);
+        sink.report(heard, matters);
         *last = Some((report, now));
     }
     Ok(())
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn lengths_are_counted_bucket_by_bucket_and_nonsense_is_left_out() {
-        let told = |bounds: &[f64], cumulative_counts: &[u64], count| {
+        let reported = |bounds: &[f64], cumulative_counts: &[u64], count| {
             lengths(&Histogram {
                 bounds: bounds.to_vec(),
                 cumulative_counts: cumulative_counts.to_vec(),
@@ -364,7 +364,7 @@ mod tests {
                 sum: 0.0,
             })
         };
-        let good = told(&[0.5, 60.0, 3600.0], &[2, 2, 9], 10);
+        let good = reported(&[0.5, 60.0, 3600.0], &[2, 2, 9], 10);
         let of = |bounds: &[(u64, u64)]| -> Vec<_> {
             let bounds = bounds.iter();
             bounds
@@ -373,7 +373,7 @@ mod tests {
         };
         assert_eq!(good.buckets, of(&[(500, 2), (60_000, 0), (3_600_000, 7)]));
         assert_eq!(good.longer, 1);
-        let bad = told(&[1.0, f64::NAN, -1.0, 0.5, 2.0], &[5, 6, 7, 8, 3], 4);
+        let bad = reported(&[1.0, f64::NAN, -1.0, 0.5, 2.0], &[5, 6, 7, 8, 3], 4);
         assert_eq!(bad.buckets, of(&[(1000, 5), (2000, 0)]));
         assert_eq!(bad.longer, 0);
     }

@@ -3,6 +3,9 @@
 //! Of several updates that are due, one comes next whose namespace has used the least time of late: a namespace with many, or
 //! with expensive ones, does not hold up another.
 //!
+//! `kube::runtime::Controller` is not used: it has no backoff that a change passes by, is not fair to namespaces, and runs
+//! reconciles concurrently, although each one here reads the caches of all.
+//!
 //! An update is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
 //! delays the reconcile after a change. Pure: `now` and the jitter are arguments.
 
@@ -10,7 +13,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Key;
-use super::backoff::pause;
+use super::backoff::WRITES;
 
 /// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);
@@ -134,7 +137,7 @@ impl Queue {
     pub fn failed(&mut self, key: &Key, now: Instant, chance: f64) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.busy = false;
-            entry.be_due(now + pause(entry.failures, chance));
+            entry.be_due(now + WRITES.jittered(entry.failures, chance));
             entry.failures += 1;
         }
     }
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_together_is_looked_at_once() {
+    fn changes_at_the_same_time_cause_one_reconcile() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("a"), now);
         queue.wake(key("a"), now + GATHER / 2);
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_make_a_pause_longer_each_time_and_a_change_is_looked_at_all_the_same() {
+    fn errors_lengthen_the_backoff_but_a_change_is_reconciled_at_once() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("a"), now);
         queue.take(now + GATHER);

@@ -12,7 +12,7 @@ use super::observer::{self, Observed};
 use super::parsed::{self, ParsedUpdate};
 use super::proof::Proof;
 use super::queue::Due;
-use super::work_loop::{AGAIN, Controller};
+use super::work_loop::{Controller, RETRY_DELAY};
 use super::{Key, status};
 use crate::error_chain::error_chain;
 use crate::k8s::{Notice, Object};
@@ -26,7 +26,7 @@ const MOVING: Duration = Duration::from_secs(11);
 /// Reconcile interval of a complete update: something that newly routes clients to old must be noticed soon.
 const COMPLETE: Duration = Duration::from_secs(5);
 /// The time between two looks at a new generation that is analysed. One whose requests fail is looked at earlier.
-const LOOK: Duration = Duration::from_secs(1);
+const ANALYSIS_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Controller {
     /// Reconciles an update that is due, and starts to apply the decision.
@@ -70,7 +70,7 @@ impl Controller {
                     job
                 }
                 Err(error) if error.is_early() => {
-                    self.queue.put_back(due, begun + AGAIN);
+                    self.queue.put_back(due, begun + RETRY_DELAY);
                     return;
                 }
                 Err(error) => self.observe_failed(&key, &object, &parsed, &error),
@@ -95,16 +95,16 @@ impl Controller {
             tracked.shrink();
         }
         let (before, _) = parsed::status(object);
-        let (told, now) = (limit.told("updates"), jiff::Timestamp::now());
+        let (cause, now) = (limit.message("updates"), jiff::Timestamp::now());
         let status = status::refused(
             before.clone(),
             &before,
             status::TOO_MANY,
-            told.clone(),
+            cause.clone(),
             object.metadata.generation,
             now,
         );
-        self.refused(key, object, status, status::TOO_MANY, told)
+        self.refused(key, object, status, status::TOO_MANY, cause)
     }
 
     fn decide(&mut self, parsed: &ParsedUpdate, mut seen: Observed) -> Job {
@@ -112,13 +112,14 @@ impl Controller {
         let key = &parsed.key;
         let tracked = self.tracked.entry(key.clone()).or_default();
         let found = parsed.found();
-        if let Some(dry) = &tracked.dry {
+        if let Some(dry) = &tracked.dry_run {
             dry.overlay(found, &mut seen.observation);
         }
-        let dry = tracked.dry.as_ref().map(|dry| dry.memory.clone());
+        let dry = tracked.dry_run.as_ref().map(|dry| dry.memory.clone());
         let mut memory = dry.unwrap_or_else(|| parsed.memory());
         memory.contested |= tracked.is_contested;
-        seen.observation.judged = tracked.judge(parsed, &memory.trial, &seen.compared, now);
+        seen.observation.trial_result =
+            tracked.trial_result(parsed, &memory.trial, &seen.compared, now);
         let mut wants = parsed.wants();
         wants.quiet_period = self.settings.quiet_period;
         let decision = rollout::step(&wants, &memory, &seen.observation, now);
@@ -136,10 +137,11 @@ impl Controller {
             events.insert(0, forgotten(&parsed.identity, lost));
         }
         Job {
-            write_status: parsed.forgotten.is_some() || self.is_news(key, &parsed.status, &status),
+            write_status: parsed.forgotten.is_some()
+                || self.is_changed(key, &parsed.status, &status),
             version: parsed.version.clone(),
             found: Some(found),
-            wake_at: wake_at(&decision, now, seen.observation.judged.is_some()),
+            wake_at: wake_at(&decision, now, seen.observation.trial_result.is_some()),
             actions: decision.actions,
             before: parsed.status.clone(),
             events,
@@ -158,9 +160,9 @@ impl Controller {
         error: &observer::Error,
     ) -> Job {
         self.metrics.errors.with_label_values(&["not_synced"]).inc();
-        let told = error_chain(error);
-        tracing::warn!(update = %key, "{told}");
-        let message = format!("making no changes until everything can be observed: {told}");
+        let cause = error_chain(error);
+        tracing::warn!(update = %key, "{cause}");
+        let message = format!("making no changes until everything can be observed: {cause}");
         let generation = object.metadata.generation;
         let now = jiff::Timestamp::now();
         let before = &parsed.status;
@@ -172,7 +174,7 @@ impl Controller {
             generation,
             now,
         );
-        self.refused(key, object, status, "NotSynced", told)
+        self.refused(key, object, status, "NotSynced", cause)
     }
 
     pub(super) fn refused(
@@ -209,7 +211,7 @@ impl Controller {
     }
 
     /// Whether a status is worth writing.
-    pub(super) fn is_news(
+    pub(super) fn is_changed(
         &self,
         key: &Key,
         before: &DynamoUpdateConfigStatus,
@@ -218,14 +220,17 @@ impl Controller {
         if status::still(before) != status::still(after) {
             return true;
         }
-        let told = self.tracked.get(key).and_then(|tracked| tracked.told);
-        let is_due = told.is_none_or(|told| told.elapsed() >= FIGURES);
+        let written_at = self
+            .tracked
+            .get(key)
+            .and_then(|tracked| tracked.status_written_at);
+        let is_due = written_at.is_none_or(|written_at| written_at.elapsed() >= FIGURES);
         before != after && is_due
     }
 }
 
 /// When to reconcile again after `decision`, which was made at `now`.
-fn wake_at(decision: &Decision, now: Timestamp, is_judged: bool) -> Option<Instant> {
+fn wake_at(decision: &Decision, now: Timestamp, is_analysed: bool) -> Option<Instant> {
     let begun = Instant::now();
     let asked = decision.wake_at;
     let asked = asked.map(|at| begun + at.since(now) + Duration::from_millis(1));
@@ -236,8 +241,8 @@ fn wake_at(decision: &Decision, now: Timestamp, is_judged: bool) -> Option<Insta
         Phase::Pending | Phase::Superseded => None,
     };
     let split = decision.desired.split;
-    let is_tried = is_judged && !split.is_all_old() && !split.is_all_new();
-    let look = is_tried.then(|| begun + LOOK);
+    let is_tried = is_analysed && !split.is_all_old() && !split.is_all_new();
+    let look = is_tried.then(|| begun + ANALYSIS_INTERVAL);
     asked.into_iter().chain(figures).chain(look).min()
 }
 

@@ -9,11 +9,11 @@ mod candidates;
 mod events;
 mod frontends;
 mod job;
-mod look;
 mod memory;
 mod next;
 mod observe;
 mod quota;
+mod reconcile;
 mod revisions;
 mod services;
 mod status;
@@ -32,6 +32,7 @@ pub(super) use self::job::Done;
 use self::job::{Step, Work};
 use self::write::{Writer, Written};
 use super::admission::Admission;
+use super::leader_client::LeaderClient;
 use super::observer::Observer;
 use super::queue::{Due, Queue};
 use super::{ControllerSettings, Key, Metrics, apply, parsed};
@@ -55,7 +56,7 @@ const UNCERTAIN: Duration = Duration::from_secs(60);
 /// How long no pod is marked after the API server has refused it.
 const UNMARKABLE: Duration = Duration::from_secs(600);
 /// Delay before another try when something is not listed yet.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// What this process knows of a rollout. Nothing in it must survive a restart.
 #[derive(Default)]
@@ -69,7 +70,7 @@ struct Tracked {
     /// Until when a write whose result is unknown may take effect.
     uncertain_until: Option<Instant>,
     /// When the status was last written.
-    told: Option<Instant>,
+    status_written_at: Option<Instant>,
     /// When the API server last refused to mark a pod.
     unmarkable: Option<Instant>,
 }
@@ -97,12 +98,12 @@ impl Rollouts {
     ) -> Self {
         Self {
             notices: notices.clone(),
-            writer: Writer::new(
+            writer: Writer(LeaderClient::new(
                 connection,
                 leading,
                 settings.lease_length,
                 Arc::clone(metrics),
-            ),
+            )),
             settings: Arc::clone(settings),
             observer: Arc::clone(observer),
             metrics: Arc::clone(metrics),
@@ -173,7 +174,7 @@ impl Rollouts {
     }
 
     /// Looks at the rollout that is due next.
-    pub fn look_at_next(&mut self, leads: bool) {
+    pub fn reconcile_next(&mut self, leads: bool) {
         let begun = Instant::now();
         let due = self.queue.take(begun);
         let Some(due) = due.filter(|_| leads) else {
@@ -198,7 +199,7 @@ impl Rollouts {
                 self.metrics.rollouts.forget(&key);
                 return;
             }
-            Err(_) => return self.queue.put_back(due, Instant::now() + AGAIN),
+            Err(_) => return self.queue.put_back(due, Instant::now() + RETRY_DELAY),
         };
         if found.metadata.deletion_timestamp.is_some() {
             return;
@@ -213,7 +214,7 @@ impl Rollouts {
             before: &before,
         };
         if let Some(limit) = self.admission.refuses(&key) {
-            let work = look::refused(subject, "TooManyRollouts", limit.told("rollouts"));
+            let work = reconcile::refused(subject, "TooManyRollouts", limit.message("rollouts"));
             return self.begin(work);
         }
         match self.work(subject) {
@@ -223,7 +224,7 @@ impl Rollouts {
     }
 
     fn put_back(&mut self, due: Due) {
-        self.queue.put_back(due, Instant::now() + AGAIN);
+        self.queue.put_back(due, Instant::now() + RETRY_DELAY);
     }
 
     /// Starts to carry out what is to be done.
@@ -258,7 +259,7 @@ impl Rollouts {
         }
         for notice in done.events {
             tracing::info!(rollout = %key, reason = notice.reason, "{}", notice.note);
-            self.notices.tell(notice);
+            self.notices.publish(notice);
         }
         if done.is_unmarkable {
             tracked.unmarkable = Some(now);
@@ -268,7 +269,7 @@ impl Rollouts {
         }
         if let Some(object) = done.object {
             tracked.latest = Some(object);
-            tracked.told = Some(now);
+            tracked.status_written_at = Some(now);
         }
         match done.failed {
             None => {
@@ -277,7 +278,7 @@ impl Rollouts {
                     .wake_at(key.clone(), now + Duration::from_millis(20));
             }
             Some(error) => {
-                if write::is_uncertain(&error) {
+                if error.is_uncertain() {
                     tracked.uncertain_until = Some(now + UNCERTAIN);
                 }
                 let cause = match &error {
@@ -339,17 +340,20 @@ impl Rollouts {
     }
 
     /// Whether a status is worth writing.
-    fn is_news(
+    fn is_changed(
         &self,
         key: &Key,
         before: &DynamoRolloutStatus,
         after: &DynamoRolloutStatus,
     ) -> bool {
-        if look::without_figures(before) != look::without_figures(after) {
+        if reconcile::without_figures(before) != reconcile::without_figures(after) {
             return true;
         }
-        let told = self.tracked.get(key).and_then(|tracked| tracked.told);
-        before != after && told.is_none_or(|told| told.elapsed() >= FIGURES)
+        let reported = self
+            .tracked
+            .get(key)
+            .and_then(|tracked| tracked.status_written_at);
+        before != after && reported.is_none_or(|reported| reported.elapsed() >= FIGURES)
     }
 }
 

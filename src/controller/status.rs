@@ -8,8 +8,8 @@ use k8s_openapi::jiff;
 use super::observer::Observed;
 use super::parsed::ParsedUpdate;
 use crate::resource::status::{
-    AnalysisStatus, AnalysisVerdict, FrontendsStatus, GenerationStatus, PROMISED, Phase,
-    RoleStatus, SplitStatus, StepStatus, WaitStatus, condition,
+    AnalysisStatus, AnalysisVerdict, FrontendsStatus, GenerationStatus, PROMISED, RoleStatus,
+    SplitStatus, StepStatus, UpdatePhase, WaitStatus, condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
@@ -39,11 +39,11 @@ pub(super) fn status(
     let before = &parsed.status;
     let phase = phase(decision);
     let changed = before.phase != Some(phase);
-    let conditions = decision.conditions.iter().map(|told| Condition {
-        type_: told.kind.as_str().to_owned(),
-        status: if told.holds { "True" } else { "False" }.to_owned(),
-        reason: told.reason.to_owned(),
-        message: told.message.clone(),
+    let conditions = decision.conditions.iter().map(|reported| Condition {
+        type_: reported.kind.as_str().to_owned(),
+        status: if reported.holds { "True" } else { "False" }.to_owned(),
+        reason: reported.reason.to_owned(),
+        message: reported.message.clone(),
         observed_generation: generation,
         last_transition_time: Time(now),
     });
@@ -116,7 +116,7 @@ fn vouched(
     }
     let said_at = before.observed_at.as_ref().map(|time| time.0);
     let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWED));
-    // Whoever wrote another time there: it is not what was promised.
+    // If someone else changed this time, it is not our promise.
     let until = before.valid_until.as_ref().map(|time| time.0);
     let is_ours = until.is_some() && until == said_at.map(|at| after(at, PROMISED));
     if is_fresh && is_ours && flags(&status) == flags(before) {
@@ -140,7 +140,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     if decision.phase != rollout::Phase::Complete {
         return Vec::new();
     }
-    let told = decision.missing.iter().map(|evidence| {
+    let reported = decision.missing.iter().map(|evidence| {
         let seen = &seen.observation;
         let (what, found, how) = match evidence {
             Evidence::NoOtherWayToOld => ("these", &seen.clients.other_ways, ""),
@@ -160,7 +160,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
             1024,
         )
     });
-    told.collect()
+    reported.collect()
 }
 
 /// How an update with an invalid spec is handled. `is_followed` if an earlier valid spec is known and the cluster can be
@@ -206,9 +206,9 @@ pub(super) fn refused(
     status.missing_for_deletion.clear();
     status.observed_generation = generation;
     status.message = Some(message.clone());
-    status.phase = Some(Phase::Degraded);
+    status.phase = Some(UpdatePhase::Degraded);
     status.last_transition_time = match &before.last_transition_time {
-        Some(time) if before.phase == Some(Phase::Degraded) => Some(time.clone()),
+        Some(time) if before.phase == Some(UpdatePhase::Degraded) => Some(time.clone()),
         _ => Some(Time(now)),
     };
     let accepted = !matches!(reason, "Invalid" | TOO_MANY);
@@ -219,7 +219,7 @@ pub(super) fn refused(
         (condition::RECONCILING, false),
         (condition::STALLED, true),
     ] {
-        let told = Condition {
+        let reported = Condition {
             type_: kind.to_owned(),
             status: if holds { "True" } else { "False" }.to_owned(),
             reason: reason.to_owned(),
@@ -227,9 +227,9 @@ pub(super) fn refused(
             observed_generation: generation,
             last_transition_time: Time(now),
         };
-        let told = since(told, &before.conditions);
+        let reported = since(reported, &before.conditions);
         status.conditions.retain(|other| other.type_ != kind);
-        status.conditions.push(told);
+        status.conditions.push(reported);
     }
     status
 }
@@ -271,10 +271,11 @@ pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStat
     still.analysis = still
         .analysis
         .filter(|analysis| analysis.verdict == AnalysisVerdict::Fail);
-    let is_verdict =
-        |told: &&mut Condition| told.type_ == condition::ANALYSIS_FAILED && told.status == "False";
-    if let Some(told) = still.conditions.iter_mut().find(is_verdict) {
-        (told.reason, told.message) = Default::default();
+    let is_verdict = |reported: &&mut Condition| {
+        reported.type_ == condition::ANALYSIS_FAILED && reported.status == "False"
+    };
+    if let Some(reported) = still.conditions.iter_mut().find(is_verdict) {
+        (reported.reason, reported.message) = Default::default();
     }
     for side in [&mut still.old, &mut still.new].into_iter().flatten() {
         side.open_streams = None;
@@ -295,19 +296,19 @@ fn since(mut new: Condition, before: &[Condition]) -> Condition {
 
 /// The phase for users. Degraded and Paused hide how far the rollout is, but not that old drains or that the update is
 /// complete or superseded.
-fn phase(decision: &Decision) -> Phase {
+fn phase(decision: &Decision) -> UpdatePhase {
     let is_degraded = decision
         .conditions
         .iter()
-        .any(|told| told.kind == ConditionKind::Degraded && told.holds);
+        .any(|reported| reported.kind == ConditionKind::Degraded && reported.holds);
     match decision.phase {
-        rollout::Phase::Superseded => Phase::Superseded,
-        rollout::Phase::Draining => Phase::Draining,
-        rollout::Phase::Complete => Phase::Complete,
-        _ if is_degraded => Phase::Degraded,
-        _ if matches!(decision.rule, Rule::Paused | Rule::Cap) => Phase::Paused,
-        rollout::Phase::Pending => Phase::Pending,
-        rollout::Phase::Progressing => Phase::Progressing,
+        rollout::Phase::Superseded => UpdatePhase::Superseded,
+        rollout::Phase::Draining => UpdatePhase::Draining,
+        rollout::Phase::Complete => UpdatePhase::Complete,
+        _ if is_degraded => UpdatePhase::Degraded,
+        _ if matches!(decision.rule, Rule::Paused | Rule::Cap) => UpdatePhase::Paused,
+        rollout::Phase::Pending => UpdatePhase::Pending,
+        rollout::Phase::Progressing => UpdatePhase::Progressing,
     }
 }
 

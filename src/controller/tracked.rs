@@ -10,12 +10,12 @@ use super::ControllerSettings;
 use super::backoff::Backoffs;
 use super::dry_run::DryRun;
 use super::last_valid::LastValid;
-use super::observer::Asked;
+use super::observer::ProxyComparison;
 use super::parsed::ParsedUpdate;
-use super::verdict::Judge;
+use super::verdict::AnalysisRun;
 use crate::k8s::Object;
 use crate::resource::{AnalysisSpec, Problems};
-use crate::rollout::{Judged, Timestamp, Trial};
+use crate::rollout::{Timestamp, Trial, TrialResult};
 
 type Parsed = Result<Arc<ParsedUpdate>, Arc<Problems>>;
 
@@ -29,13 +29,13 @@ pub(super) struct Tracked {
     /// The last valid spec.
     pub valid: Option<LastValid>,
     /// When the status was last written.
-    pub told: Option<Instant>,
+    pub status_written_at: Option<Instant>,
     /// Whether its `SplitContested` Event was emitted, but not recorded in the status yet.
     pub is_contested: bool,
     /// Its state in a dry run, which keeps none in the cluster.
-    pub dry: Option<DryRun>,
+    pub dry_run: Option<DryRun>,
     pub backoffs: Backoffs,
-    judge: Option<Judge>,
+    run: Option<AnalysisRun>,
 }
 
 impl Tracked {
@@ -70,29 +70,29 @@ impl Tracked {
         result
     }
 
-    /// Judges new by what the proxies have `asked`, if it is analysed.
-    pub fn judge(
+    /// Evaluates new by what the proxies have reported, if it is analysed.
+    pub fn trial_result(
         &mut self,
         parsed: &ParsedUpdate,
         trial: &Trial,
-        asked: &[Asked],
+        asked: &[ProxyComparison],
         wall: Timestamp,
-    ) -> Option<Judged> {
+    ) -> Option<TrialResult> {
         let rules = parsed.spec.analysis.as_ref().map(AnalysisSpec::rules);
         let begun = rules.filter(|_| trial.since > Timestamp::default());
         let Some(rules) = begun else {
-            self.judge = None;
+            self.run = None;
             return None;
         };
         let now = Instant::now();
-        let known = self.judge.take().filter(|judge| judge.is_of(trial, &rules));
-        self.judge = known.or_else(|| Judge::begin(trial, rules, asked, (now, wall)));
-        Some(self.judge.as_mut()?.look(trial, asked, now))
+        let known = self.run.take().filter(|run| run.is_of(trial, &rules));
+        self.run = known.or_else(|| AnalysisRun::begin(trial, rules, asked, (now, wall)));
+        Some(self.run.as_mut()?.observe(trial, asked, now))
     }
 
     /// Forgets everything that only an update that is followed needs.
     pub fn shrink(&mut self) {
-        (self.parsed, self.valid, self.judge) = (None, None, None);
+        (self.parsed, self.valid, self.run) = (None, None, None);
     }
 
     /// Remembers the spec of a valid update.

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::observer::{Answer, Asked};
+use super::observer::{Answer, ProxyComparison};
 use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Report, Rules};
-use crate::rollout::{Judged, Timestamp, Trial, Verdict};
+use crate::rollout::{Timestamp, Trial, TrialResult, Verdict};
 
-/// A comparison of old and new since new is tried.
+/// The comparison of a trial.
 #[derive(Debug)]
-pub(super) struct Judge {
+pub(super) struct AnalysisRun {
     trial: Timestamp,
     rules: Rules,
     began: Instant,
@@ -20,8 +20,8 @@ pub(super) struct Judge {
     step: Option<(Timestamp, Memory)>,
 }
 
-impl Judge {
-    /// Whether it judges this trial by these rules.
+impl AnalysisRun {
+    /// Whether it is about this trial, by these rules.
     pub fn is_of(&self, trial: &Trial, rules: &Rules) -> bool {
         self.trial == trial.since && self.rules == *rules
     }
@@ -31,7 +31,7 @@ impl Judge {
     pub fn begin(
         trial: &Trial,
         rules: Rules,
-        asked: &[Asked],
+        asked: &[ProxyComparison],
         (now, wall): (Instant, Timestamp),
     ) -> Option<Self> {
         if asked.iter().any(|one| matches!(one.answer, Answer::NotYet)) {
@@ -53,7 +53,7 @@ impl Judge {
             (since, memory)
         });
         let mut accumulator = Accumulator::default();
-        let remembered = asked.iter().filter_map(Asked::first_reading);
+        let remembered = asked.iter().filter_map(ProxyComparison::first_reading);
         accumulator.since_last(remembered, oldest.unwrap_or_default());
         Some(Self {
             trial: trial.since,
@@ -67,9 +67,14 @@ impl Judge {
     }
 
     /// Takes in what the proxies have counted by `now`.
-    pub fn look(&mut self, trial: &Trial, asked: &[Asked], now: Instant) -> Judged {
+    pub fn observe(
+        &mut self,
+        trial: &Trial,
+        asked: &[ProxyComparison],
+        now: Instant,
+    ) -> TrialResult {
         let at = self.past + now.saturating_duration_since(self.began);
-        let readings = asked.iter().filter_map(Asked::reading);
+        let readings = asked.iter().filter_map(ProxyComparison::reading);
         let counts = self.accumulator.since_last(readings, at);
         let whole = self.whole.look(&self.rules, counts.clone(), at);
         if self.step.as_ref().map(|(since, _)| *since) != trial.at_step_since {
@@ -80,7 +85,7 @@ impl Judge {
         let step = self.step.as_mut();
         let step = step.map(|(_, memory)| memory.look(rules, counts, at));
         let (verdict, sentence) = verdict(whole, step, asked);
-        Judged {
+        TrialResult {
             trial: self.trial,
             step: trial.at_step_since,
             verdict,
@@ -91,12 +96,12 @@ impl Judge {
 
 /// New fails by all that was seen in its trial. It passes by what was seen since the split is at the present step, and if
 /// every proxy has told.
-fn verdict(whole: Report, step: Option<Report>, asked: &[Asked]) -> (Verdict, String) {
+fn verdict(whole: Report, step: Option<Report>, asked: &[ProxyComparison]) -> (Verdict, String) {
     if matches!(whole.verdict, analysis::Verdict::Fail(_)) {
         return (Verdict::Fail, whole.sentence());
     }
     let report = step.unwrap_or(whole);
-    let silent: Vec<String> = asked.iter().filter_map(Asked::silence).collect();
+    let silent: Vec<String> = asked.iter().filter_map(ProxyComparison::silence).collect();
     let silence = match silent.first() {
         _ if asked.is_empty() => "No proxy can be compared.".to_owned(),
         None => String::new(),
@@ -117,10 +122,10 @@ fn verdict(whole: Report, step: Option<Report>, asked: &[Asked]) -> (Verdict, St
     }
 }
 
-impl Asked {
+impl ProxyComparison {
     fn reading(&self) -> Option<Reading> {
         match &self.answer {
-            Answer::Told(compared) => compared.counts.as_ref().ok()?.reading(&self.name),
+            Answer::Counts(compared) => compared.counts.as_ref().ok()?.reading(&self.name),
             Answer::NotYet | Answer::Silent(_) => None,
         }
     }
@@ -128,14 +133,14 @@ impl Asked {
     /// What it had counted when it was first asked.
     fn first_reading(&self) -> Option<Reading> {
         match &self.answer {
-            Answer::Told(compared) => compared.past.as_ref()?.1.reading(&self.name),
+            Answer::Counts(compared) => compared.past.as_ref()?.1.reading(&self.name),
             Answer::NotYet | Answer::Silent(_) => None,
         }
     }
 
     /// What it had counted at several times, and how long ago that is, oldest first.
     fn past(&self, now: Instant) -> Option<Vec<(Duration, Counts)>> {
-        let Answer::Told(compared) = &self.answer else {
+        let Answer::Counts(compared) = &self.answer else {
             return None;
         };
         let (at, past) = compared.past.as_ref()?;
@@ -146,8 +151,8 @@ impl Asked {
 
     fn silence(&self) -> Option<String> {
         match &self.answer {
-            Answer::Told(_) if self.reading().is_some() => None,
-            Answer::Told(_) => Some(format!("{} does not say which process it is", self.name)),
+            Answer::Counts(_) if self.reading().is_some() => None,
+            Answer::Counts(_) => Some(format!("{} does not say which process it is", self.name)),
             Answer::NotYet => Some(format!("{} has not responded yet", self.name)),
             Answer::Silent(why) => Some(format!("{} {why}", self.name)),
         }
@@ -204,16 +209,20 @@ mod tests {
         })
     }
 
-    fn asked(name: &str, answer: Answer) -> Asked {
-        Asked {
+    fn asked(name: &str, answer: Answer) -> ProxyComparison {
+        ProxyComparison {
             name: name.to_owned(),
             answer,
         }
     }
 
-    fn told(counts: [u64; 2], failed: u64, past: Option<(Instant, Arc<v1::Comparison>)>) -> Asked {
+    fn reported(
+        counts: [u64; 2],
+        failed: u64,
+        past: Option<(Instant, Arc<v1::Comparison>)>,
+    ) -> ProxyComparison {
         let counts = Ok(comparison(&[(0, counts, failed)]));
-        asked("a", Answer::Told(Compared { counts, past }))
+        asked("a", Answer::Counts(Compared { counts, past }))
     }
 
     fn trial(ago: u64) -> Trial {
@@ -227,27 +236,31 @@ mod tests {
     fn one_that_starts_anew_finds_what_the_proxies_remember_of_this_trial_and_no_more() {
         let now = Instant::now();
         let past = comparison(&[(120, [0, 0], 0), (60, [900, 100], 50), (0, [1800, 200], 50)]);
-        let proxies = [told([1800, 200], 50, Some((now, past)))];
+        let proxies = [reported([1800, 200], 50, Some((now, past)))];
         for (ago, expected) in [(300, Verdict::Fail), (90, Verdict::Inconclusive)] {
             let trial = trial(ago);
-            let judge = Judge::begin(&trial, Rules::default(), &proxies, (now, WALL));
-            let judged = judge.unwrap().look(&trial, &proxies, now);
-            assert_eq!(judged.verdict, expected, "{ago}: {}", judged.sentence);
-            assert_eq!(judged.trial, trial.since);
+            let run = AnalysisRun::begin(&trial, Rules::default(), &proxies, (now, WALL));
+            let trial_result = run.unwrap().observe(&trial, &proxies, now);
+            assert_eq!(
+                trial_result.verdict, expected,
+                "{ago}: {}",
+                trial_result.sentence
+            );
+            assert_eq!(trial_result.trial, trial.since);
         }
         let waits = [asked("a", Answer::NotYet)];
-        assert!(Judge::begin(&trial(1), Rules::default(), &waits, (now, WALL)).is_none());
+        assert!(AnalysisRun::begin(&trial(1), Rules::default(), &waits, (now, WALL)).is_none());
     }
 
     #[test]
     fn nothing_passes_while_a_proxy_tells_nothing_and_a_failure_needs_no_answer_of_all() {
         let now = Instant::now();
         let mut trial = trial(0);
-        let begun = |proxies: &[Asked]| {
-            Judge::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
+        let begun = |proxies: &[ProxyComparison]| {
+            AnalysisRun::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
         };
         let silent = || asked("b", Answer::Silent("is too old to be compared".to_owned()));
-        let nobody = begun(&[]).look(&trial, &[], now);
+        let nobody = begun(&[]).observe(&trial, &[], now);
         assert_eq!(nobody.verdict, Verdict::Inconclusive);
         for (others, failed, expected) in [
             (vec![], 0, Verdict::Pass),
@@ -255,22 +268,32 @@ mod tests {
             (vec![asked("b", Answer::NotYet)], 0, Verdict::Inconclusive),
             (vec![silent()], 100, Verdict::Fail),
         ] {
-            let mut judge = begun(&[told([0, 0], 0, None)]);
-            judge.look(&trial, &[told([0, 0], 0, None)], now);
-            let proxies = [vec![told([900, 300], failed, None)], others].concat();
-            let judged = judge.look(&trial, &proxies, now + seconds(10));
-            assert_eq!(judged.verdict, expected, "{}", judged.sentence);
+            let mut run = begun(&[reported([0, 0], 0, None)]);
+            run.observe(&trial, &[reported([0, 0], 0, None)], now);
+            let proxies = [vec![reported([900, 300], failed, None)], others].concat();
+            let trial_result = run.observe(&trial, &proxies, now + seconds(10));
+            assert_eq!(trial_result.verdict, expected, "{}", trial_result.sentence);
         }
         // A step is passed by what was seen since.
-        let mut judge = begun(&[told([0, 0], 0, None)]);
-        judge.look(&trial, &[told([0, 0], 0, None)], now);
+        let mut run = begun(&[reported([0, 0], 0, None)]);
+        run.observe(&trial, &[reported([0, 0], 0, None)], now);
         trial.at_step_since = Some(WALL.after(seconds(10)));
-        let proxies = [told([900, 300], 0, None)];
-        let judged = judge.look(&trial, &proxies, now + seconds(10));
-        assert_eq!(judged.verdict, Verdict::Inconclusive, "{}", judged.sentence);
-        assert_eq!(judged.step, trial.at_step_since);
-        let proxies = [told([1800, 600], 0, None)];
-        let judged = judge.look(&trial, &proxies, now + seconds(20));
-        assert_eq!(judged.verdict, Verdict::Pass, "{}", judged.sentence);
+        let proxies = [reported([900, 300], 0, None)];
+        let trial_result = run.observe(&trial, &proxies, now + seconds(10));
+        assert_eq!(
+            trial_result.verdict,
+            Verdict::Inconclusive,
+            "{}",
+            trial_result.sentence
+        );
+        assert_eq!(trial_result.step, trial.at_step_since);
+        let proxies = [reported([1800, 600], 0, None)];
+        let trial_result = run.observe(&trial, &proxies, now + seconds(20));
+        assert_eq!(
+            trial_result.verdict,
+            Verdict::Pass,
+            "{}",
+            trial_result.sentence
+        );
     }
 }

@@ -17,6 +17,7 @@ use super::backoff::Backoffs;
 use super::dashboard::Dashboard;
 use super::index::DependencyIndex;
 use super::job::Applied;
+use super::leader_client::LeaderClient;
 use super::observer::Observer;
 use super::parsed;
 use super::queue::Queue;
@@ -30,7 +31,7 @@ use crate::resource::DynamoUpdateConfig;
 /// Interval at which all updates are reconciled, whatever happens.
 pub(super) const RESYNC: Duration = Duration::from_secs(30);
 /// Delay before another try when something is not listed yet.
-pub(super) const AGAIN: Duration = Duration::from_millis(100);
+pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A controller that reconciles updates while it leads.
 pub struct Controller {
@@ -72,8 +73,8 @@ impl Controller {
         let carries_out = settings.rollouts && !settings.dry_run;
         let rollouts = carries_out.then(|| {
             let leading = leading.clone();
-            let told = (&metrics, &notices);
-            Rollouts::new(&settings, &observer, connection, leading, told)
+            let reported = (&metrics, &notices);
+            Rollouts::new(&settings, &observer, connection, leading, reported)
         });
         Self {
             observer,
@@ -82,12 +83,12 @@ impl Controller {
             woken,
             queue: Queue::default(),
             index: DependencyIndex::default(),
-            writer: Writer::new(
+            writer: Writer(LeaderClient::new(
                 connection,
                 leading.clone(),
                 settings.lease_length,
                 Arc::clone(&metrics),
-            ),
+            )),
             leading,
             notices,
             metrics,
@@ -145,9 +146,9 @@ impl Controller {
                     self.metrics.stale.set(i64::try_from(stale).unwrap_or(i64::MAX));
                     self.wake_all();
                 }
-                () = tokio::time::sleep(AGAIN), if !self.ready.load(Ordering::Relaxed) => self.see(),
+                () = tokio::time::sleep(RETRY_DELAY), if !self.ready.load(Ordering::Relaxed) => self.see(),
                 () = due => {
-                    self.look_at_next();
+                    self.reconcile_next();
                     // All other tasks of the process share this thread.
                     task::yield_now().await;
                 }
@@ -159,7 +160,7 @@ impl Controller {
                 () = rollout_due => {
                     let leads = self.leads();
                     if let Some(rollouts) = &mut self.rollouts {
-                        rollouts.look_at_next(leads);
+                        rollouts.reconcile_next(leads);
                     }
                     task::yield_now().await;
                 }
@@ -290,7 +291,7 @@ impl Controller {
         sources
     }
 
-    fn look_at_next(&mut self) {
+    fn reconcile_next(&mut self) {
         // One at a time, so that changes in the meantime do not wait for all due updates.
         let begun = Instant::now();
         if let Some(due) = self.queue.take(begun)

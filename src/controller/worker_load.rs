@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::http::{Asker, FrontendAddress, MAX_LIST, Question};
+use super::http::{FrontendAddress, FrontendClient, FrontendQuery, MAX_LIST};
 use super::limits::Share;
 use super::poller::PollSink;
 
@@ -22,23 +22,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Polls `place` forever. Reports `None` while it does not tell.
 pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Option<u64>>) {
-    let mut asker = Asker::new(place);
+    let mut client = FrontendClient::new(place);
     loop {
-        sink.tell(asked(&mut asker, &share).await, false);
+        sink.report(asked(&mut client, &share).await, false);
         sink.pause(INTERVAL, INTERVAL).await;
     }
 }
 
-async fn asked(asker: &mut Asker, share: &Share) -> Option<u64> {
-    let _turn = share.question().await;
-    let question = Question {
+async fn asked(client: &mut FrontendClient, share: &Share) -> Option<u64> {
+    let _turn = share.query_permit().await;
+    let query = FrontendQuery {
         path: "/metrics",
         body: None,
         most: MAX_LIST,
     };
-    let answer = asker.ask(&question, PATIENCE, share).await;
+    let answer = client.send(&query, PATIENCE, share).await;
     let answer = answer
-        .inspect_err(|error| tracing::debug!(%error, place = %asker.place, "a worker does not report its load"))
+        .inspect_err(|error| tracing::debug!(%error, place = %client.place, "a worker does not report its load"))
         .ok()?;
     let body = std::str::from_utf8(&answer.body).ok()?;
     load(body).filter(|_| answer.status == StatusCode::OK)

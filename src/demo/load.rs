@@ -53,7 +53,7 @@ impl Load {
         let theirs = Arc::clone(&shared);
         let worker = Worker::spawn("clients", move || async move {
             for _ in 0..streams {
-                tokio::spawn(ask_again_and_again(
+                tokio::spawn(send_requests(
                     Arc::clone(&theirs),
                     Client::new(address, tokens),
                 ));
@@ -88,7 +88,7 @@ impl Load {
     }
 }
 
-async fn ask_again_and_again(shared: Arc<LoadState>, mut client: Client) {
+async fn send_requests(shared: Arc<LoadState>, mut client: Client) {
     loop {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(THINK))).await;
         if shared.stopping.load(Relaxed) {
@@ -96,7 +96,7 @@ async fn ask_again_and_again(shared: Arc<LoadState>, mut client: Client) {
         }
         let percent = shared.percent.load(Relaxed);
         shared.counts().begin();
-        let report = client.ask().await;
+        let report = client.send_request().await;
         shared
             .counts()
             .end(&report, percent, shared.outage.load(Relaxed));

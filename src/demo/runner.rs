@@ -8,7 +8,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::frame::{ClientTotals, DemoFrame, HistoryPoint};
 use super::load::{Counts, Load};
 use super::script::{Action, Script};
-use super::summary::{Saved, Summary};
+use super::summary::{RecoveryCounts, Summary};
 use super::{Error, ModelServer, Options, ProxyControl};
 
 /// Time between two frames.
@@ -148,10 +148,10 @@ impl<S: ProxyControl> Runner<S> {
             .collect();
         let interrupted = elapsed < self.script.length;
         let counts = self.load.counts(Counts::clone);
-        let saved = Saved {
+        let recovery = RecoveryCounts {
             recovered,
             continued: self.continuation.then_some(continued),
         };
-        Summary::new(counts, self.streams, elapsed, saved).with(disturbed, interrupted)
+        Summary::new(counts, self.streams, elapsed, recovery).with(disturbed, interrupted)
     }
 }

@@ -20,7 +20,7 @@ pub struct Summary {
     /// True if the user ended it before the script did.
     pub interrupted: bool,
     /// What the proxy counted as saved.
-    pub saved: Saved,
+    pub recovery: RecoveryCounts,
     /// Everything else is what the clients observed.
     counts: Counts,
     /// Splits (in percent) at which an upstream was down for a while.
@@ -29,7 +29,7 @@ pub struct Summary {
 
 /// What the proxy saved, by its own count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Saved {
+pub struct RecoveryCounts {
     /// Requests recovered by a retry.
     pub recovered: u64,
     /// Streams that another server continued; `None` if the demo continues none.
@@ -50,12 +50,17 @@ pub struct WorstStep {
 }
 
 impl Summary {
-    pub(super) fn new(counts: Counts, streams: usize, elapsed: Duration, saved: Saved) -> Self {
+    pub(super) fn new(
+        counts: Counts,
+        streams: usize,
+        elapsed: Duration,
+        recovery: RecoveryCounts,
+    ) -> Self {
         Self {
             elapsed,
             streams,
             interrupted: false,
-            saved,
+            recovery,
             counts,
             disturbed: Vec::new(),
         }
@@ -96,8 +101,8 @@ impl Summary {
             .by_split
             .iter()
             .filter(|(wanted, _)| !self.disturbed.contains(wanted));
-        let judged = undisturbed.filter(|(_, [old, new])| old + new >= ENOUGH);
-        let steps = judged.map(|(&wanted, &[old, new])| {
+        let assessed = undisturbed.filter(|(_, [old, new])| old + new >= ENOUGH);
+        let steps = assessed.map(|(&wanted, &[old, new])| {
             let answers = old + new;
             let observed = 100.0 * float(new) / float(answers);
             WorstStep {
@@ -120,7 +125,7 @@ impl Summary {
             return "no request ended, so there is no verdict".to_owned();
         }
         if lost == 0 {
-            return match self.saved.continued {
+            return match self.recovery.continued {
                 Some(continued) => {
                     format!(
                         "0 cut, {continued} continued: all {requests} streams completed in full"
@@ -130,7 +135,7 @@ impl Summary {
             };
         }
         let continued = self
-            .saved
+            .recovery
             .continued
             .map(|count| format!("; {count} were continued"));
         let continued = continued.unwrap_or_default();
@@ -177,9 +182,9 @@ impl Summary {
         writeln!(
             f,
             "  {:<24}{:>40}",
-            "recovered by the proxy", self.saved.recovered
+            "recovered by the proxy", self.recovery.recovered
         )?;
-        match self.saved.continued {
+        match self.recovery.continued {
             Some(continued) => writeln!(f, "  {:<24}{continued:>40}", "continued by the proxy"),
             None => Ok(()),
         }
@@ -293,16 +298,16 @@ mod tests {
     }
 
     fn summary(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Summary {
-        let saved = Saved {
+        let recovery = RecoveryCounts {
             recovered: 3,
             continued: None,
         };
-        Summary::new(counts(ends), 4, Duration::from_secs(5), saved).with(vec![50], false)
+        Summary::new(counts(ends), 4, Duration::from_secs(5), recovery).with(vec![50], false)
     }
 
     fn continued(count: u64, ends: &[(Ending, Option<Generation>, u8, bool)]) -> Summary {
         let mut summary = summary(ends);
-        summary.saved.continued = Some(count);
+        summary.recovery.continued = Some(count);
         summary
     }
 

@@ -213,14 +213,14 @@ fn draw_clients(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
         )
         .into(),
     ]);
-    let saved = Line::from(vec![
+    let recovery = Line::from(vec![
         " recovered by the proxy  ".bold(),
         format!(" {}", picture.sample.recovered).bold(),
         " requests,  continued ".into(),
         format!("{}", picture.sample.continued).bold(),
         " streams that broke".into(),
     ]);
-    frame.render_widget(Paragraph::new(vec![clients, saved]), area);
+    frame.render_widget(Paragraph::new(vec![clients, recovery]), area);
 }
 
 #[cfg(test)]

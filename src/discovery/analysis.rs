@@ -14,7 +14,7 @@ use crate::telemetry::Metrics;
 /// The time between two interim looks at the failures, which find a crash.
 const INTERIM: Duration = Duration::from_millis(50);
 /// The time between two looks.
-const LOOK: Duration = Duration::from_millis(500);
+const LATENCY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What is judged. Another new generation, or other margins, begin a new comparison.
 #[derive(Clone, PartialEq)]
@@ -43,7 +43,7 @@ struct Comparison {
     began: Instant,
     /// At the last look, and when that was.
     counted: Counts,
-    looked: Instant,
+    checked: Instant,
     memory: Memory,
     /// A failure that changes no split has been logged.
     is_logged: bool,
@@ -59,7 +59,7 @@ impl Comparison {
             subject,
             began: now,
             counted,
-            looked: now,
+            checked: now,
             memory,
             is_logged: false,
         })
@@ -71,7 +71,7 @@ impl Comparison {
 
     /// Is it time for a look?
     fn interim_look(&mut self, outcomes: &Outcomes, now: Instant) -> bool {
-        if now.saturating_duration_since(self.looked) >= LOOK {
+        if now.saturating_duration_since(self.checked) >= LATENCY_INTERVAL {
             return true;
         }
         let since = outcomes.since(&Outcomes::from(&self.counted));
@@ -83,14 +83,14 @@ impl Comparison {
     fn look(&mut self, counted: Counts, now: Instant) -> Report {
         let since = counted.since(&self.counted).unwrap_or_default();
         self.counted = counted;
-        self.looked = now;
+        self.checked = now;
         let now = now.saturating_duration_since(self.began);
         self.memory.look(&self.subject.analysis.rules, since, now)
     }
 }
 
-/// Looks again and again, while it is polled. The last report is in `status`.
-pub async fn judge(
+/// Evaluates new at intervals, for as long as it is polled. The last report is in `status`.
+pub async fn analyse(
     snapshots: Arc<SnapshotStore>,
     metrics: Arc<Metrics>,
     status: Arc<Status>,

@@ -13,29 +13,29 @@ use crate::continuation::{Mode, Probe};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
 use crate::snapshot::{Snapshot, SnapshotStore};
-use crate::upstream::{Demand, Endpoint, GuardField, Pool, Wanted};
+use crate::upstream::{Demand, Endpoint, GuardField, ModelDemand, Pool};
 
 /// Most questions at a time, in all and to one endpoint: a server that hangs must not delay the others.
 const MOST_AT_A_TIME: usize = 16;
 const MOST_PER_ENDPOINT: usize = 2;
 /// How often to look for questions that are due.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A question to an endpoint: for its list of models, or about one model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Question {
+struct ProbeTask {
     endpoint: u64,
-    about: Option<Wanted>,
+    about: Option<ModelDemand>,
 }
 
 /// Asks for the life of the process, about the models that endpoints list and those in `demand`.
 pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Demand>) {
     // Subscribe before the first load, so that no later snapshot is missed.
     let mut changes = snapshots.changes();
-    let mut asked: JoinSet<Question> = JoinSet::new();
+    let mut asked: JoinSet<ProbeTask> = JoinSet::new();
     let mut open = HashSet::new();
     // Clients can name models, so a new one is taken up at most once per look.
-    let (mut wanted, mut looked) = (demand.take(), Instant::now());
+    let (mut wanted, mut checked) = (demand.take(), Instant::now());
     loop {
         let snapshot = snapshots.load();
         if snapshot.plan.failover.continuation.mode == Mode::Off {
@@ -43,18 +43,18 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
             drop(snapshot);
             asked.shutdown().await;
             open.clear();
-            let told = changes.changed().await;
-            told.expect("the sender lives in `snapshots`, which is held here");
+            let changed = changes.changed().await;
+            changed.expect("the sender lives in `snapshots`, which is held here");
             continue;
         }
-        if looked.elapsed() >= LOOK {
-            (wanted, looked) = (demand.take(), Instant::now());
+        if checked.elapsed() >= CHECK_INTERVAL {
+            (wanted, checked) = (demand.take(), Instant::now());
         }
-        ask_what_is_due(&snapshot, &wanted, &mut asked, &mut open);
+        probe_what_is_due(&snapshot, &wanted, &mut asked, &mut open);
         drop(snapshot);
         tokio::select! {
-            told = changes.changed() => {
-                told.expect("the sender lives in `snapshots`, which is held here");
+            changed = changes.changed() => {
+                changed.expect("the sender lives in `snapshots`, which is held here");
             }
             Some(done) = asked.join_next(), if !asked.is_empty() => match done {
                 Ok(question) => {
@@ -63,16 +63,16 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
                 // Which question panicked is not known here.
                 Err(_) => open.clear(),
             },
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
     }
 }
 
-fn ask_what_is_due(
+fn probe_what_is_due(
     snapshot: &Snapshot,
-    wanted: &[Wanted],
-    asked: &mut JoinSet<Question>,
-    open: &mut HashSet<Question>,
+    wanted: &[ModelDemand],
+    asked: &mut JoinSet<ProbeTask>,
+    open: &mut HashSet<ProbeTask>,
 ) {
     let now = Instant::now();
     let guard = guard(snapshot);
@@ -87,38 +87,44 @@ fn ask_what_is_due(
                     continue;
                 }
                 let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
-                asked.spawn(ask(pool, endpoint, question, guard.clone(), snapshot.epoch));
+                asked.spawn(probe(
+                    pool,
+                    endpoint,
+                    question,
+                    guard.clone(),
+                    snapshot.epoch,
+                ));
             }
         }
     }
 }
 
 /// What to ask `endpoint` at `now`. Nothing while it is ejected, since it would not answer.
-fn due(endpoint: &Endpoint, wanted: &[Wanted], now: Instant, plan: u64) -> Vec<Question> {
+fn due(endpoint: &Endpoint, wanted: &[ModelDemand], now: Instant, plan: u64) -> Vec<ProbeTask> {
     if !endpoint.is_healthy(now) {
         return Vec::new();
     }
-    let of = |about| Question {
+    let of = |about| ProbeTask {
         endpoint: endpoint.id,
         about,
     };
     let list = endpoint.is_list_due(now, plan).then(|| of(None));
     let mut due: Vec<_> = list.into_iter().collect();
     for probe in Probe::ALL {
-        let models = endpoint.models_to_ask(probe, wanted).into_iter();
+        let models = endpoint.models_to_probe(probe, wanted).into_iter();
         let models = models.filter(|model| endpoint.is_proof_due(probe, model, now, plan));
         due.extend(models.map(|model| of(Some((probe, model)))));
     }
     due
 }
 
-async fn ask(
+async fn probe(
     pool: Arc<Pool>,
     endpoint: Arc<Endpoint>,
-    question: Question,
+    question: ProbeTask,
     guard: Option<GuardField>,
     plan: u64,
-) -> Question {
+) -> ProbeTask {
     match &question.about {
         Some((probe, model)) => {
             let proof = pool.prove(&endpoint, (*probe, model), guard.as_ref(), plan);

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Limited};
 
 use crate::memory::Budget;
 use crate::request_body::RequestBody;
-use crate::resource::{Probe, Question};
+use crate::resource::{Probe, ProbeKind};
 use crate::snapshot::SnapshotStore;
 use crate::transport::deadline;
 use crate::upstream::{self, Added, Endpoint, Head, Outgoing, Pool};
@@ -29,21 +29,25 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     loop {
         let snapshot = snapshots.load();
         let own = default.map(|interval| Probe {
-            question: Question::AnyModel,
+            question: ProbeKind::AnyModel,
             interval,
             timeout: PATIENCE,
         });
         let Some(probe) = snapshot.plan.probe.clone().or(own) else {
             // Wait for a plan that wants probes, without keeping the pools of this one alive.
             drop(snapshot);
-            let told = changes.changed().await;
-            told.expect("the sender lives in `snapshots`, which is held here");
+            let changed = changes.changed().await;
+            changed.expect("the sender lives in `snapshots`, which is held here");
             continue;
         };
         let mut asked = tokio::task::JoinSet::new();
         for pool in [&snapshot.old, &snapshot.new].into_iter().flatten() {
             for endpoint in pool.endpoints() {
-                asked.spawn(ask(Arc::clone(pool), Arc::clone(endpoint), probe.clone()));
+                asked.spawn(send_probe(
+                    Arc::clone(pool),
+                    Arc::clone(endpoint),
+                    probe.clone(),
+                ));
             }
         }
         drop(snapshot);
@@ -77,7 +81,7 @@ pub async fn any_answers(pool: &Arc<Pool>) -> bool {
     false
 }
 
-async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
+async fn send_probe(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
     let answered =
         deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
@@ -94,11 +98,11 @@ async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
 }
 
 /// Whether an endpoint can serve; `None` if this host cannot open a connection.
-async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -> Option<bool> {
+async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &ProbeKind) -> Option<bool> {
     let path = match question {
-        Question::AnyModel => MODELS.to_owned(),
-        Question::Model(model) => format!("/v1/models/{model}/ready"),
-        Question::Path(path) => path.to_string(),
+        ProbeKind::AnyModel => MODELS.to_owned(),
+        ProbeKind::Model(model) => format!("/v1/models/{model}/ready"),
+        ProbeKind::Path(path) => path.to_string(),
     };
     let (status, body) = match get(pool, endpoint, &path).await {
         Ok(answer) => answer,
@@ -106,7 +110,7 @@ async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -
         Err(Unanswered::There) => return Some(false),
     };
     let lists = || lists_a_model(&body) == Some(true);
-    Some(status == StatusCode::OK && (!matches!(question, Question::AnyModel) || lists()))
+    Some(status == StatusCode::OK && (!matches!(question, ProbeKind::AnyModel) || lists()))
 }
 
 /// Why there is no response.
@@ -213,7 +217,7 @@ mod tests {
         look();
         assert_eq!(wakes(), 0, "what was seen is no news any more");
         snapshots.store(snapshot(Some(Probe {
-            question: Question::AnyModel,
+            question: ProbeKind::AnyModel,
             interval: PATIENCE,
             timeout: PATIENCE,
         })));

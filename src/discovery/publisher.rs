@@ -42,7 +42,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes the first plan. `judges` says that this process judges new by itself.
+    /// Publishes the first plan. `analyses` says that this process evaluates new on its own.
     ///
     /// # Errors
     /// If its TLS files cannot be used.
@@ -52,9 +52,9 @@ impl Publisher {
         state: Option<State>,
         wanted: RequestedPlan,
         source: Arc<str>,
-        judges: bool,
+        analyses: bool,
     ) -> Result<Self, TlsFault> {
-        let rolled_back = state.as_ref().filter(|_| judges).map(State::rolled_back);
+        let rolled_back = state.as_ref().filter(|_| analyses).map(State::rolled_back);
         let failed = rolled_back.as_ref();
         let failed = failed.and_then(|rolled_back| rolled_back.read(&wanted.plan));
         let empty = Snapshot {
@@ -106,8 +106,8 @@ impl Publisher {
     }
 
     /// Handles an event from a source.
-    pub async fn hear(&mut self, news: SourceEvent) {
-        match news {
+    pub async fn hear(&mut self, event: SourceEvent) {
+        match event {
             SourceEvent::Rejected { problems, source } => {
                 self.refused = None;
                 self.reject(problems, source);
@@ -119,7 +119,7 @@ impl Publisher {
             }
             SourceEvent::Failed { new, why } => self.roll_back(new, why).await,
             SourceEvent::Addresses { target, addresses } => {
-                if self.builder.addresses.tell(&target, addresses) {
+                if self.builder.addresses.set_from_source(&target, addresses) {
                     self.renew();
                 }
             }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Addresses {
     resolved: HashMap<Target, Vec<SocketAddr>>,
     /// Reported by a source that takes precedence over the resolver.
-    told: HashMap<Target, Vec<SocketAddr>>,
+    from_source: HashMap<Target, Vec<SocketAddr>>,
     /// Targets that the resolver was asked for, successfully or not.
     asked: HashSet<Target>,
 }
@@ -42,23 +42,29 @@ impl Addresses {
         if addresses.is_empty() {
             return false;
         }
-        let is_told = self.told.contains_key(&target);
-        self.resolved.insert(target, addresses.clone()).as_ref() != Some(&addresses) && !is_told
+        let is_from_source = self.from_source.contains_key(&target);
+        self.resolved.insert(target, addresses.clone()).as_ref() != Some(&addresses)
+            && !is_from_source
     }
 
     /// Records the addresses that a source reports for a target; an empty list hands the target back to the resolver. Returns
     /// true if something changes.
-    pub fn tell(&mut self, target: &Target, addresses: Vec<SocketAddr>) -> bool {
+    pub fn set_from_source(&mut self, target: &Target, addresses: Vec<SocketAddr>) -> bool {
         match addresses.is_empty() {
-            true => self.told.remove(target).is_some(),
+            true => self.from_source.remove(target).is_some(),
             false => {
-                self.told.insert(target.clone(), addresses.clone()).as_ref() != Some(&addresses)
+                self.from_source
+                    .insert(target.clone(), addresses.clone())
+                    .as_ref()
+                    != Some(&addresses)
             }
         }
     }
 
     fn known(&self, target: &Target) -> Option<&Vec<SocketAddr>> {
-        self.told.get(target).or_else(|| self.resolved.get(target))
+        self.from_source
+            .get(target)
+            .or_else(|| self.resolved.get(target))
     }
 
     /// The targets without a known address.

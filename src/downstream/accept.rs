@@ -15,7 +15,7 @@ use super::limits::Limits;
 #[cfg(target_os = "linux")]
 use super::listener::drop_new_connections;
 use super::protocol::ConnectionHandler;
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::proxy::{ConnectionPermit, OldBackend, Proxy};
 use crate::telemetry::Timeout;
 use crate::tls::{Reloading, ServerFiles};
@@ -52,7 +52,7 @@ pub async fn serve<O: OldBackend>(
         tls,
         lifecycle: lifecycle.clone(),
     };
-    let mut draining = std::pin::pin!(lifecycle.reached(Phase::Draining));
+    let mut draining = std::pin::pin!(lifecycle.reached(ProcessPhase::Draining));
     // Not a JoinSet, which would wake this task whenever a connection ends.
     let connections = TaskTracker::new();
     let mut batch = AcceptBatch::default();
@@ -165,7 +165,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         mut errors: AcceptErrors,
     ) -> io::Result<()> {
         let begun = Instant::now();
-        let mut ending = std::pin::pin!(self.lifecycle.reached(Phase::Ending));
+        let mut ending = std::pin::pin!(self.lifecycle.reached(ProcessPhase::Ending));
         let mut until = begun + LATE_CONNECT_GRACE;
         let mut drops_new = false;
         loop {

@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::limits::{Limits, should_reconnect};
 use crate::http1::RequestHead;
-use crate::lifecycle::{Phase, Watch};
+use crate::lifecycle::{ProcessPhase, Watch};
 use crate::proxy::{
     Client, OldBackend, Permit, Proxy, ProxyContext, Rejected, SplitBody, Tunnel, TunnelIdle,
     error_answer, prefetch,
@@ -216,8 +216,9 @@ impl<O: OldBackend> Connection<O> {
         let tunnel = parts.extensions.remove::<Tunnel>();
         // Keep the connection only if the request body will have been read to its end: otherwise its rest could not be
         // told from the next head in time.
-        let persists =
-            keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
+        let persists = keep_alive
+            && self.watch.phase() < ProcessPhase::Draining
+            && self.inbound.will_be_at_a_head();
         let snapshots = &self.proxy.context().snapshots;
         let persists = persists && !should_reconnect(snapshots, self.since);
         self.inbound.answered();
@@ -248,7 +249,7 @@ impl<O: OldBackend> Connection<O> {
                 if let Poll::Ready(response) = Pin::as_mut(&mut handled).poll(cx) {
                     return Poll::Ready(Ok(response));
                 }
-                if self.watch.poll(cx) == Phase::Ending {
+                if self.watch.poll(cx) == ProcessPhase::Ending {
                     return Poll::Ready(Err(Some(SHUTTING_DOWN)));
                 }
                 // Poll again after handing on data: the request may want more.
@@ -282,7 +283,7 @@ impl<O: OldBackend> Connection<O> {
         body: &mut SplitBody,
     ) -> Poll<Result<End, Gone>> {
         prefetch(self);
-        if self.watch.poll(cx) == Phase::Ending {
+        if self.watch.poll(cx) == ProcessPhase::Ending {
             body.interrupt();
         }
         for _ in 0..READS_AT_ONCE {
@@ -343,7 +344,7 @@ impl<O: OldBackend> Connection<O> {
     }
 
     async fn tunnel(self, tunnel: Tunnel) {
-        let ending = self.watch.reached(Phase::Ending);
+        let ending = self.watch.reached(ProcessPhase::Ending);
         let client = Rewound::new(self.inbound.into_read().freeze(), self.transport);
         let metrics = &self.proxy.context().metrics;
         let idle = TunnelIdle {

@@ -20,10 +20,10 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use self::connection::{Open, Seat};
-use self::on_demand::{OnDemand, Wanted, continue_response, expectation};
+use self::on_demand::{ContinueExpected, OnDemand, continue_response, expectation};
 use super::limits::Limits;
 use crate::http1::{expectations_are_known, host_is_valid};
-use crate::lifecycle::{Lifecycle, Phase, Watch};
+use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::{Budget, Purpose};
 use crate::proxy::{
     BodyLimit, Client, Cut, OldBackend, Paced, Proxy, Rejected, SplitBody, error_answer,
@@ -106,7 +106,7 @@ struct Stream {
     /// How long the client may take nothing of the response.
     write_timeout: Duration,
     /// Set while the client may wait for `100 Continue`.
-    wanted: Option<Wanted>,
+    wanted: Option<ContinueExpected>,
     seat: Seat,
 }
 
@@ -192,7 +192,7 @@ async fn answer<O: OldBackend>(
     let is_head = request.method() == Method::HEAD;
     let mut answer = match refusal(&request) {
         None => {
-            let ending = watch.reached(Phase::Ending);
+            let ending = watch.reached(ProcessPhase::Ending);
             let limit = proxy.context().body_limit();
             tokio::select! {
                 // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream
@@ -324,7 +324,7 @@ impl Body for Streamed {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = self.get_mut();
-        if this.watch.poll(cx) == Phase::Ending {
+        if this.watch.poll(cx) == ProcessPhase::Ending {
             this.body.interrupt();
         }
         if this.cut.is_none() {

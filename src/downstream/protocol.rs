@@ -12,7 +12,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use super::h1::Connection;
 use super::h2;
 use super::limits::Limits;
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::memory::FREE;
 use crate::proxy::{Client, ConnectionPermit, OldBackend, Proxy};
 use crate::tls::{Reloading, ServerFiles};
@@ -56,10 +56,10 @@ impl<O: OldBackend> ConnectionHandler<O> {
     /// for at most [`FIRST_BYTES_GRACE`].
     async fn before_first_bytes<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let given_up = async {
-            self.lifecycle.reached(Phase::Draining).await;
+            self.lifecycle.reached(ProcessPhase::Draining).await;
             tokio::select! {
                 () = tokio::time::sleep(FIRST_BYTES_GRACE) => {}
-                () = self.lifecycle.reached(Phase::Ending) => {}
+                () = self.lifecycle.reached(ProcessPhase::Ending) => {}
             }
         };
         let either = async {

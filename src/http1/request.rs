@@ -1,5 +1,7 @@
 //! Parses a client's request head, and rejects it if two parsers could read it differently (RFC 9112 §3, §6, §11.2).
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
@@ -30,33 +32,52 @@ pub struct RequestHead {
 }
 
 /// Why a request head is rejected. None of it is forwarded, and the connection is closed.
-#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum HeadError {
-    #[error("the request head is malformed")]
     Malformed,
-    #[error("the request head has a line that does not end in CRLF")]
     LineEnd,
-    #[error("the request target is malformed")]
     Target,
-    #[error("the request needs exactly one valid Host")]
     Host,
-    #[error("the request has more than one Content-Length, or one that is not a number")]
     Length,
-    #[error("the request has both Content-Length and Transfer-Encoding")]
     LengthAndEncoding,
-    #[error("the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1")]
     Encoding,
-    #[error("the request has an Expect other than `100-continue`")]
     Expect,
-    #[error("the request has too many header lines")]
     TooMany,
-    #[error("this HTTP version is not supported")]
     Version,
-    #[error("CONNECT is not supported")]
     Connect,
 }
 
+impl fmt::Display for HeadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message())
+    }
+}
+
+impl std::error::Error for HeadError {}
+
 impl HeadError {
+    /// What is wrong, as the client and the log read it.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::Malformed => "the request head is malformed",
+            Self::LineEnd => "the request head has a line that does not end in CRLF",
+            Self::Target => "the request target is malformed",
+            Self::Host => "the request needs exactly one valid Host",
+            Self::Length => {
+                "the request has more than one Content-Length, or one that is not a number"
+            }
+            Self::LengthAndEncoding => "the request has both Content-Length and Transfer-Encoding",
+            Self::Encoding => {
+                "the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1"
+            }
+            Self::Expect => "the request has an Expect other than `100-continue`",
+            Self::TooMany => "the request has too many header lines",
+            Self::Version => "this HTTP version is not supported",
+            Self::Connect => "CONNECT is not supported",
+        }
+    }
+
     /// The status of the response to the client.
     #[must_use]
     pub fn status(self) -> StatusCode {

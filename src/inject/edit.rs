@@ -83,7 +83,7 @@ impl<'a> Editor<'a> {
         self.record.port
     }
 
-    /// What the document says by now.
+    /// The current content of the document.
     pub fn get(&self, path: &[Step]) -> Option<&Json> {
         path::get(&self.wanted, path)
     }

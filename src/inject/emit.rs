@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 /// How the text around is written.
 #[derive(Clone, Debug)]
 pub(super) struct Style {
-    /// By how many columns a mapping within a mapping is indented.
+    /// Indentation of nested mappings, in columns.
     pub step: usize,
     /// By how many a list within a mapping is.
     pub list: usize,
@@ -26,7 +26,7 @@ pub(super) fn item(value: &Json, column: usize, style: &Style) -> String {
     joined(&lines, style)
 }
 
-/// What stands behind the colon of a key at `column`, without the last line break.
+/// The text after the colon of a key at `column`, without the last line break.
 pub(super) fn behind_colon(value: &Json, column: usize, style: &Style) -> String {
     let text = entry("k", value, column, style);
     let text = text.trim_start_matches(' ').trim_end_matches(['\r', '\n']);

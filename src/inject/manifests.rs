@@ -5,10 +5,8 @@ use serde_json::Value as Json;
 use super::documents::{content, split};
 use super::emit::{Style, entry};
 use super::tree::{Tree, Unreadable};
+use super::workload::MAX_LISTS;
 use super::{Error, MAX_BYTES};
-
-/// How deep lists of objects may hold lists of objects.
-const MAX_LISTS: usize = 4;
 
 /// One document of a text.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a person asks for; what is not given is found in the manifest, or in the record of an earlier injection.
+/// User options; missing ones come from the manifest, or from the record of an earlier injection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
@@ -23,10 +23,10 @@ pub struct Options {
     pub port_arg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_env: Option<String>,
-    /// Path by which the frontend says that it lives.
+    /// Path of the health check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
-    /// The name by which updates mean these pods.
+    /// The name that updates use for these pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployment: Option<String>,
     /// How long open streams have when a pod ends, in seconds.

@@ -11,17 +11,17 @@ pub(super) use self::choose::choose;
 
 use super::edit::Editor;
 use super::path::{Path, below};
-use super::server::{Move, Server, Told, host, relocate, speaks_tls, variable};
+use super::server::{Move, PortOptions, Server, host, relocate, speaks_tls, variable};
 use super::sidecar::{self, HostPort, NAME, Sidecar};
 use super::workload::Workload;
 use super::{Note, Options, Refused};
 
 /// The name of the frontend's own port, where the controller asks for its models.
 const FRONTEND: &str = "frontend";
-/// Where the frontend listens behind crossfade: the first that is free.
+/// Candidate ports for the frontend behind crossfade; the first free one is used.
 const BEHIND: [u16; 3] = [8080, 18080, 28080];
 const ADMIN: [u16; 3] = [9464, 19464, 29464];
-/// A frontend that hangs is not waited for as long as one that drains, in seconds.
+/// Grace period for a hung frontend, in seconds.
 const HUNG: u64 = 30;
 
 /// The container that serves clients.
@@ -115,19 +115,19 @@ impl<'i> Injection<'i, '_> {
         Ok(())
     }
 
-    fn told(&self) -> Told<'i> {
-        Told {
+    fn given(&self) -> PortOptions<'i> {
+        PortOptions {
             port: self.options.port,
             flag: self.options.port_arg.as_deref(),
             variable: self.options.port_env.as_deref(),
         }
     }
 
-    /// Has the frontend listen behind crossfade.
+    /// Moves the frontend to its new port.
     fn relocate(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
-        let told = self.told();
+        let given = self.given();
         let behind = ports.behind;
-        let (_, how) = relocate(self.frontend.server, container, &told, behind)
+        let (_, how) = relocate(self.frontend.server, container, &given, behind)
             .map_err(|message| self.refuse(message))?;
         let by = match how {
             Move::Swap { path, from, to } => {
@@ -147,7 +147,7 @@ impl<'i> Injection<'i, '_> {
                 format!("{flag} {behind}")
             }
         };
-        self.note.tell(format!(
+        self.note.add_detail(format!(
             "container '{}' is {}: it moves from port {} to {behind} ({by}), and crossfade takes port {}",
             self.frontend.name,
             self.frontend.server.name(),
@@ -189,7 +189,7 @@ impl<'i> Injection<'i, '_> {
             if let Some(entry) = entries[index].as_object_mut() {
                 entry.retain(|key, _| key != "hostPort" && key != "hostIP");
             }
-            self.note.tell(format!(
+            self.note.add_detail(format!(
                 "port {} of the node routes to crossfade instead of the frontend",
                 host_port.port
             ));
@@ -224,11 +224,11 @@ impl<'i> Injection<'i, '_> {
             Some(Json::Number(seconds)) => {
                 let was = seconds.to_string();
                 self.editor.swap(&place, &was, &needed.to_string())?;
-                self.note.tell(format!("terminationGracePeriodSeconds: {was} is now {needed}, for streams of up to {drain} s (--drain)"));
+                self.note.add_detail(format!("terminationGracePeriodSeconds: {was} is now {needed}, for streams of up to {drain} s (--drain)"));
             }
             _ => {
                 self.editor.put(&place, needed.into())?;
-                self.note.tell(format!("terminationGracePeriodSeconds: {needed}, for streams of up to {drain} s (--drain)"));
+                self.note.add_detail(format!("terminationGracePeriodSeconds: {needed}, for streams of up to {drain} s (--drain)"));
             }
         }
         Ok(())
@@ -263,7 +263,7 @@ impl<'i> Injection<'i, '_> {
         self.editor
             .push(&below(&self.workload.spec, ["volumes"]), sidecar::volume())?;
         self.note
-            .tell(format!("updates name it by sourceDeployment: {deployment}"));
+            .add_detail(format!("updates name it by sourceDeployment: {deployment}"));
         self.account();
         Ok(())
     }

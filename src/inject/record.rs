@@ -13,7 +13,7 @@ pub(super) struct Record {
     pub version: String,
     /// On which the frontend listened before.
     pub port: u16,
-    /// What was asked for, which the next injection goes on with.
+    /// The options, reused by the next injection.
     #[serde(skip_serializing_if = "super::Options::is_default")]
     pub options: super::Options,
     /// Values that were not there before.
@@ -39,7 +39,7 @@ pub(super) struct Swapped {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Replaced {
     pub path: String,
-    /// All that stood behind the colon.
+    /// The original text after the colon.
     pub was: String,
     /// The column of the key, none in flow style.
     #[serde(default, skip_serializing_if = "Option::is_none")]

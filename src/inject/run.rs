@@ -22,7 +22,7 @@ pub(super) struct Run {
     notes: Vec<Note>,
     /// What was injected.
     pub injected: Vec<services::Injected>,
-    /// How many have it by other means.
+    /// How many already had a sidecar from elsewhere.
     pub present: usize,
     /// What makes pods and was left alone.
     pub seen: Vec<String>,
@@ -277,7 +277,7 @@ impl Run {
                 at,
                 format!("crossfade {} is removed", record.version),
             );
-            note.tell(format!(
+            note.add_detail(format!(
                 "the frontend listens on port {} again",
                 record.port
             ));

@@ -5,7 +5,7 @@ mod port;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, Told, host, relocate};
+pub(super) use self::port::{Move, PortOptions, host, relocate};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,7 +92,7 @@ impl Server {
         }
     }
 
-    /// Its port where nothing is said.
+    /// Default port.
     pub fn default_port(self) -> u16 {
         match self {
             Self::Sglang => 30000,
@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Where it says whether it lives.
+    /// Liveness path.
     pub fn live(self) -> &'static str {
         match self {
             Self::Dynamo => "/live",

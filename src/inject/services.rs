@@ -8,7 +8,7 @@ use super::path::{below, get};
 use super::pod::Frontend;
 use super::workload::Workload;
 
-/// A pod that has crossfade now, as Services see it.
+/// An injected pod, as seen by Services.
 pub(super) struct Injected {
     name: String,
     namespace: Option<String>,
@@ -56,7 +56,7 @@ pub(super) fn notes(services: &[(usize, Json)], injected: &[Injected]) -> Vec<No
         for pods in injected.iter().filter(|pods| pods.is_selected_by(service)) {
             let mut note = Note::new(&name, *line, "left as it is");
             for port in service["spec"]["ports"].as_array().into_iter().flatten() {
-                tell(&mut note, port, pods);
+                add_detail(&mut note, port, pods);
             }
             notes.push(note);
         }
@@ -64,7 +64,7 @@ pub(super) fn notes(services: &[(usize, Json)], injected: &[Injected]) -> Vec<No
     notes
 }
 
-fn tell(note: &mut Note, port: &Json, pods: &Injected) {
+fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
     let target = match &port["targetPort"] {
         Json::Null => &port["port"],
         target => target,
@@ -75,7 +75,7 @@ fn tell(note: &mut Note, port: &Json, pods: &Injected) {
         .as_str()
         .map_or_else(|| target.to_string(), str::to_owned);
     if by_number || by_name {
-        note.tell(format!(
+        note.add_detail(format!(
             "its targetPort {shown} now routes to crossfade in {}",
             pods.name
         ));

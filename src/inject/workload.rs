@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::path::{Path, below, get};
 
 /// How deep lists of objects may hold lists of objects.
-const MAX_LISTS: usize = 4;
+pub(super) const MAX_LISTS: usize = 4;
 
 /// What makes pods, and where in its document.
 #[derive(Clone, Debug)]
@@ -72,7 +72,8 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
 }
 
 /// As kubectl names an object.
-pub(super) fn shown(object: &Json) -> String {
+#[must_use]
+pub fn shown(object: &Json) -> String {
     let kind = object["kind"].as_str().unwrap_or("?");
     let name = &object["metadata"]["name"];
     let name = name

@@ -29,7 +29,7 @@ pub enum Scope {
 pub struct Cache {
     client: Client,
     scope: Scope,
-    told: mpsc::UnboundedSender<Changed>,
+    changed: mpsc::UnboundedSender<Changed>,
     cache: Mutex<HashMap<String, (Arc<Store>, ApiResource)>>,
     /// For the lists that confirm what is cached.
     turns: Semaphore,
@@ -39,11 +39,11 @@ impl Cache {
     /// Creates an empty cache; nothing is watched until it is requested. The receiver is notified of every change.
     #[must_use]
     pub fn new(connection: &Connection, scope: Scope) -> (Self, mpsc::UnboundedReceiver<Changed>) {
-        let (told, changes) = mpsc::unbounded_channel();
+        let (changed, changes) = mpsc::unbounded_channel();
         let cache = Self {
             client: connection.client.clone(),
             scope,
-            told,
+            changed,
             cache: Mutex::default(),
             turns: Semaphore::new(confirm::AT_ONCE),
         };
@@ -134,7 +134,7 @@ impl Cache {
                 Scope::All => Api::all_with(client, kind),
                 Scope::Namespace(name) => Api::namespaced_with(client, name, kind),
             };
-            let filling = Arc::clone(&store).fill(api, self.client.clone(), self.told.clone());
+            let filling = Arc::clone(&store).fill(api, self.client.clone(), self.changed.clone());
             tokio::spawn(filling);
             (store, kind.clone())
         });
@@ -188,11 +188,11 @@ mod tests {
     #[tokio::test]
     async fn a_quiet_kind_whose_watch_goes_on_after_an_error_is_no_longer_stale() {
         let watches = Arc::new(AtomicUsize::new(0));
-        let (told, _changes) = mpsc::unbounded_channel();
+        let (changed, _changes) = mpsc::unbounded_channel();
         let cache = Cache {
             client: quiet_api_server(Arc::clone(&watches)),
             scope: Scope::All,
-            told,
+            changed,
             cache: Mutex::default(),
             turns: Semaphore::new(confirm::AT_ONCE),
         };
@@ -268,11 +268,11 @@ mod tests {
         let kind =
             |version| ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", version, "Teapot"));
         for version in ["v1", "v1beta1"] {
-            let (told, _changes) = mpsc::unbounded_channel();
+            let (changed, _changes) = mpsc::unbounded_channel();
             let cache = Cache {
                 client: api_server_of(version),
                 scope: Scope::All,
-                told,
+                changed,
                 cache: Mutex::default(),
                 turns: Semaphore::new(confirm::AT_ONCE),
             };
@@ -291,11 +291,11 @@ mod tests {
     #[tokio::test]
     async fn a_kind_is_not_empty_because_the_api_server_does_not_know_it_yet() {
         let lists = Arc::new(AtomicUsize::new(0));
-        let (told, _changes) = mpsc::unbounded_channel();
+        let (changed, _changes) = mpsc::unbounded_channel();
         let cache = Cache {
             client: beginning_api_server(lists),
             scope: Scope::All,
-            told,
+            changed,
             cache: Mutex::default(),
             turns: Semaphore::new(confirm::AT_ONCE),
         };

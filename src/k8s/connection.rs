@@ -63,17 +63,17 @@ impl Connection {
         let client = Client::try_from(config.clone()).map_err(unusable)?;
         config.read_timeout = Some(SILENCE_OF_WATCH);
         let watching_unnoted = Client::try_from(config.clone()).map_err(unusable)?;
-        let (told, contact) = watch::channel(Instant::now());
+        let (heard, contact) = watch::channel(Instant::now());
         let note = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
             if !response.status().is_success() {
                 return response;
             }
-            told.send_replace(Instant::now());
+            heard.send_replace(Instant::now());
             // Bookmarks count too: while nothing changes they may be all that arrives.
-            let told = told.clone();
+            let heard = heard.clone();
             response.map(|body| -> Box<DynBody> {
                 Box::new(body.map_frame(move |frame| {
-                    told.send_replace(Instant::now());
+                    heard.send_replace(Instant::now());
                     frame
                 }))
             })

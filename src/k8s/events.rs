@@ -1,8 +1,8 @@
 //! Writes Events on an update or a rollout, for `kubectl describe`: one per reason, edit, and occasion.
 //!
-//! All proxies of a deployment observe the same state, and so does a controller that restarts. The name of an Event is a hash of the edit, the reason and the occasion,
-//! so the API server keeps the first Event and rejects the duplicates. Nothing waits for an Event, and a failed write is only
-//! logged.
+//! All proxies of a deployment observe the same state, and so does a controller that restarts. The name of an Event is a hash of
+//! the edit, the reason and the occasion, so the API server keeps the first Event and rejects the duplicates. The `Recorder` of
+//! `kube::runtime` cannot do this: each process counts its own series. Nothing waits for an Event, and a failed write is only logged.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub struct Notices(mpsc::Sender<Notice>);
 
 impl Notices {
     /// Queues a notice to be written soon. Drops it if the queue is full.
-    pub fn tell(&self, notice: Notice) {
+    pub fn publish(&self, notice: Notice) {
         if let Err(error) = self.0.try_send(notice) {
             tracing::warn!(%error, "an Event is dropped");
         }

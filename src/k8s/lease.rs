@@ -4,6 +4,8 @@
 //! clocks of different hosts are never compared. The leader relies on its lease for only two thirds of the duration, counted
 //! from before the renewal was sent. Work that starts within that time and takes no longer than the last third ends before
 //! another replica can lead.
+//!
+//! `kube::runtime` has no leader election.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,9 @@
 //! Watches the updates of a namespace, or those of a single deployment in it. Resumes the watch where the API server allows
 //! it, and relists where it does not.
+//!
+//! `kube::runtime::watcher` speaks the protocol, and this module handles its errors: after a 410 or 504 at the start of a watch,
+//! the watcher would only repeat the same request. `DeserializeGuard` is not used, because an object that does not match the type is
+//! still an update: each of its problems is reported.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -12,6 +16,7 @@ use kube::{CustomResourceExt, Error as ClientError};
 use tokio::time::Instant;
 
 use super::Connection;
+use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
 use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
 
@@ -19,9 +24,11 @@ use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
 /// proxies that start together do not restart together. It also bounds how long a dead connection without an error may go
 /// unnoticed, which is why it is not longer.
 const RENEW: Range<u32> = 60..120;
-/// The first and the longest pause after an error. The pause doubles with each error, and half of it is jitter, so that not
-/// all proxies reconnect at once.
-const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// The delays after errors.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    longest: Duration::from_secs(5),
+};
 
 /// A change reported by the watch.
 #[derive(Debug)]
@@ -160,9 +167,8 @@ impl Watch {
         {
             self.begin();
         }
-        let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(self.failures.min(10)));
-        self.resume = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-        self.failures += 1;
+        self.resume = Instant::now() + BACKOFF.jittered(self.failures, fastrand::f64());
+        self.failures = self.failures.saturating_add(1);
         // A watch that only needs to relist is not a lost connection.
         if let watcher::Error::WatchError(status) = &error
             && status.code == 410

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_tell_nothing() {
+    fn few_values_prove_nothing() {
         assert_eq!(of([20.0; 49]).reliable_quantile(0.5), None);
         assert!(of([20.0; 50]).reliable_quantile(0.5).is_some());
         assert_eq!(Sketch::default().quantile(0.5), None);

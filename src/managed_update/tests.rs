@@ -20,7 +20,7 @@ fn sizes(roles: &[(Role, u32)]) -> Sizes {
     roles.iter().copied().collect()
 }
 
-fn settings_of(change: &Value) -> Settings {
+fn settings_of(change: &Value) -> RolloutSettings {
     let full = sizes(&[(Role::Worker, 4)]);
     let accepted = Accepted {
         full: Sides {
@@ -29,7 +29,7 @@ fn settings_of(change: &Value) -> Settings {
         },
         gpus: Sides::default(),
     };
-    settings(&spec(change), &accepted, Course::AsAsked).unwrap()
+    settings(&spec(change), &accepted, Course::AsSpecified).unwrap()
 }
 
 #[test]
@@ -83,9 +83,9 @@ fn each_field_is_one_of_the_settings() {
 
 #[test]
 fn a_course_overrides_the_intent_except_for_a_hold() {
-    use Course::{AsAsked, Back, Nowhere, Superseded};
+    use Course::{AsSpecified, Back, Nowhere, Superseded};
     for (asked, course, expected) in [
-        ("Run", AsAsked, Intent::Run),
+        ("Run", AsSpecified, Intent::Run),
         ("Run", Back, Intent::Abort),
         ("Promote", Back, Intent::Abort),
         ("Hold", Back, Intent::Hold),

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::parts::{Parts, Worker, cleaned, is_same, shown};
+use super::parts::{Parts, Worker, cleaned, is_same};
+use crate::inject::shown;
 
 /// What an edit changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Why a rolling update of the objects as they are does, if it does.
+    /// Why a rolling update is enough, if it is.
     pub const fn rolling_update(&self) -> Option<&'static str> {
         match (self.anything, self.workers, self.frontends) {
             (false, ..) => Some("nothing changes: there is nothing to apply"),
@@ -132,7 +133,7 @@ const NOT_ESSENTIAL: [&str; 6] = [
     "terminationGracePeriodSeconds",
 ];
 
-/// Without what does not change what a server does.
+/// Removes fields that do not affect the server.
 fn plain(json: &Json) -> Json {
     without(json, &NOT_ESSENTIAL)
 }

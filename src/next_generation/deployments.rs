@@ -5,12 +5,13 @@ use serde_json::{Value as Json, json};
 use super::{
     COMPONENT, Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
     names::Names,
-    parts::{Parts, cleaned, labels as labels_of, name, shown},
+    parts::{Parts, cleaned, labels as labels_of, name},
     rollout::{self, Frontends, Role, Rollout, SCALED, Side, without_replicas},
     services,
 };
+use crate::inject::shown;
 
-/// Makes it, and the rollout.
+/// Creates the generation and its rollout.
 pub(super) fn generation(
     request: &Request<'_>,
     from: &Parts,
@@ -107,7 +108,7 @@ fn client_service<'a>(request: &Request<'_>, from: &'a Parts) -> Result<&'a Json
     })
 }
 
-/// The object that stands for `object` in the next generation.
+/// The next generation's counterpart of `object`.
 fn workload(
     object: &Json,
     known: &[Json],

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::names::Names;
 
-/// What Dynamo takes where nothing is said.
+/// Dynamo's default namespace.
 const DEFAULT: &str = "dynamo";
 const VARIABLE: &str = "DYN_NAMESPACE";
 const PREFIX: &str = "DYN_NAMESPACE_PREFIX";

@@ -5,13 +5,13 @@ use serde_json::{Value as Json, json};
 use super::{
     Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
     names::Names,
-    parts::{Parts, cleaned, name, shown},
+    parts::{Parts, cleaned, name},
     rollout::{self, Frontends, Rollout, SCALED, Side, without_replicas},
     services,
 };
-use crate::inject;
+use crate::inject::{self, shown};
 
-/// Makes it, and the rollout.
+/// Creates the generation and its rollout.
 pub(super) fn generation(
     request: &Request<'_>,
     from: &Parts,

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 
 use super::{COMPONENT, GENERATION, SUB_COMPONENT};
 use crate::inject;
+use crate::inject::shown;
 
 /// Kinds that scale other objects.
 const AUTOSCALERS: [&str; 2] = ["HorizontalPodAutoscaler", "ScaledObject"];
@@ -131,16 +132,6 @@ pub(super) fn name(object: &Json) -> String {
         .as_str()
         .unwrap_or_default()
         .to_owned()
-}
-
-/// As kubectl names an object.
-pub(super) fn shown(object: &Json) -> String {
-    let text = |json: &Json| json.as_str().unwrap_or("?").to_owned();
-    format!(
-        "{}/{}",
-        text(&object["kind"]),
-        text(&object["metadata"]["name"])
-    )
 }
 
 fn command_line(pod: &Json) -> String {

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Made, parts::is_same, parts::shown};
+use super::{Made, parts::is_same};
+use crate::inject::shown;
 
 /// What is said of workers without replicas.
 pub(super) const SCALED: &str = "Without replicas, so that applying this again keeps the sizes that the rollout sets: one worker starts at once.";

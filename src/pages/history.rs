@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::resource::Phase;
+use crate::resource::UpdatePhase;
 use crate::state_api::v1;
 
 /// How many samples are kept: five minutes of them.
@@ -29,14 +29,14 @@ pub struct Sample {
     /// If the state is a sum: how many proxies responded, of how many.
     pub proxies: Option<[usize; 2]>,
     /// The phase of the update.
-    pub phase: Option<Phase>,
+    pub phase: Option<UpdatePhase>,
 }
 
 /// Values that the page shows by their increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub refused_plans: u64,
-    pub saves: u64,
+    pub recovered: u64,
     /// Exchanges that were truncated or failed.
     pub broken: u64,
     /// Exchanges of old and new that ended.
@@ -90,7 +90,7 @@ impl Sample {
             "new": open.map(|[_, new]| new),
             "plan": plan,
             "refused": counters.refused_plans,
-            "saves": counters.saves,
+            "recovered": counters.recovered,
             "broken": counters.broken,
             "oldEnded": counters.ended[0],
             "newEnded": counters.ended[1],
@@ -110,7 +110,7 @@ impl Counters {
         };
         Self {
             refused_plans: state.plan.as_ref().map_or(0, |plan| plan.refused_total),
-            saves: state.saves.values().sum(),
+            recovered: state.saves.values().sum(),
             broken: broken(&state.old) + broken(&state.new),
             ended: [&state.old, &state.new].map(|side| {
                 let outcomes = side.as_ref().and_then(|side| side.outcomes);
@@ -126,7 +126,7 @@ impl Add for Counters {
     fn add(self, other: Self) -> Self {
         Self {
             refused_plans: self.refused_plans.saturating_add(other.refused_plans),
-            saves: self.saves.saturating_add(other.saves),
+            recovered: self.recovered.saturating_add(other.recovered),
             broken: self.broken.saturating_add(other.broken),
             ended: [0, 1].map(|side| self.ended[side].saturating_add(other.ended[side])),
         }
@@ -139,7 +139,7 @@ impl Sub for Counters {
     fn sub(self, other: Self) -> Self {
         Self {
             refused_plans: self.refused_plans.saturating_sub(other.refused_plans),
-            saves: self.saves.saturating_sub(other.saves),
+            recovered: self.recovered.saturating_sub(other.recovered),
             broken: self.broken.saturating_sub(other.broken),
             ended: [0, 1].map(|side| self.ended[side].saturating_sub(other.ended[side])),
         }
@@ -242,7 +242,7 @@ mod tests {
         let now = UNIX_EPOCH + std::time::Duration::from_millis(1500);
         let json = Sample::of(&state, now).json();
         let wanted = json!({
-            "at": 1500, "wanted": 0.25, "observed": 1.0, "old": 5, "new": 6, "plan": 7, "refused": 0, "saves": 5,
+            "at": 1500, "wanted": 0.25, "observed": 1.0, "old": 5, "new": 6, "plan": 7, "refused": 0, "recovered": 5,
             "broken": 6, "oldEnded": 3, "newEnded": 3, "proxies": null, "phase": null,
         });
         assert_eq!(json, wanted);

@@ -27,7 +27,7 @@ const STYLE: &str = include_str!("live/live.css");
 /// Its parts share one scope, which nothing else can see.
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
-    include_str!("live/words.js"),
+    include_str!("live/dom.js"),
     include_str!("live/now.js"),
     include_str!("live/past.js"),
     include_str!("live/fleet.js"),

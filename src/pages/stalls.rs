@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How long a response may wait for its client.
 const LONGEST: Duration = Duration::from_secs(30);
 /// How often the responses of a connection are looked at.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The responses of one connection that wait for their client. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,7 @@ impl Stalls {
     /// Returns once a response has waited for too long.
     pub async fn overdue(&self) {
         while !self.is_overdue(Instant::now()) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 

@@ -184,7 +184,7 @@ impl<O: OldBackend> Attempts<O> {
                 Ok(response) if !self.retryable || response.status().is_success() => {
                     return Ok((self.target, response));
                 }
-                Ok(response) => match self.judge(response).await {
+                Ok(response) => match self.classify_response(response).await {
                     Ok(response) => return Ok((self.target, response)),
                     Err(failure) => failure,
                 },
@@ -239,7 +239,7 @@ impl<O: OldBackend> Attempts<O> {
             upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
             _ => Cause::Broken,
         };
-        self.tell(error.in_general(), &error_chain(&error));
+        self.record_failure_as(error.in_general(), &error_chain(&error));
         Err(Failure {
             not_attempted: matches!(error, upstream::Error::Ejected),
             ..Failure::without_answer(cause)
@@ -286,7 +286,7 @@ impl<O: OldBackend> Attempts<O> {
     }
 
     /// Decides whether to relay a response or to treat it as a failed attempt.
-    async fn judge(
+    async fn classify_response(
         &mut self,
         response: Response<UpstreamBody>,
     ) -> Result<Response<UpstreamBody>, Failure> {
@@ -302,7 +302,7 @@ impl<O: OldBackend> Attempts<O> {
                         .unwrap_or(Err(Cause::Deadline)),
                 };
                 read.map_err(|cause| {
-                    self.tell_all("broke off a 404");
+                    self.record_failure("broke off a 404");
                     Failure::without_answer(cause)
                 })?
             }
@@ -311,7 +311,7 @@ impl<O: OldBackend> Attempts<O> {
         match cause {
             None => Ok(response),
             Some(cause) => {
-                self.tell_all(&format!("answered {status}"));
+                self.record_failure(&format!("answered {status}"));
                 Err(Failure {
                     answer: Some(response),
                     ..Failure::without_answer(cause)
@@ -321,11 +321,11 @@ impl<O: OldBackend> Attempts<O> {
     }
 
     /// Records why the current target failed, in words that are safe for both the client and the log.
-    fn tell_all(&mut self, what: &str) {
-        self.tell(what, what);
+    fn record_failure(&mut self, what: &str) {
+        self.record_failure_as(what, what);
     }
 
-    fn tell(&mut self, for_client: &str, for_log: &str) {
+    fn record_failure_as(&mut self, for_client: &str, for_log: &str) {
         let target = match self.target {
             Target::Old => "old",
             Target::New => "new",

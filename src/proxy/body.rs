@@ -16,7 +16,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
 use super::prefetch::prefetch;
@@ -107,19 +106,4 @@ impl Body for SplitBody {
             Inner::Relay(relay) => relay.size_hint(),
         }
     }
-}
-
-/// Whether this is an event stream (WHATWG HTML §9.2).
-pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| {
-        let essence = value.as_bytes().split(|byte| *byte == b';').next();
-        essence.is_some_and(|text| text.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
-    })
-}
-
-/// Whether the body is unencoded and can be parsed. An encoded stream passes unchanged.
-pub fn is_readable(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_ENCODING)
-        .is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }

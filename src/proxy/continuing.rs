@@ -16,7 +16,7 @@ pub use self::kept_head::KeptHead;
 use self::order::Order;
 use super::backend::{OldBackend, Proxy};
 use super::exchange::Exchange;
-use crate::continuation::{Ask, Capability, Cause, Mode, Probe, Reason, Request, Sent};
+use crate::continuation::{Capability, Cause, Mode, Probe, Reason, Request, Resumption, Sent};
 use crate::error_chain::error_chain;
 use crate::failover::{Candidates, Takeover, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
@@ -44,7 +44,7 @@ pub struct Joined {
     pub generation: Generation,
     /// Names of trailers that are not forwarded.
     pub hidden: Vec<HeaderName>,
-    pub ask: Ask,
+    pub resumption: Resumption,
     /// Whether a comment marks the place.
     pub comment: bool,
     /// Tokens that the server generated and the client does not get.
@@ -70,13 +70,13 @@ const MOVE_PATIENCE: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// What to ask other servers, and which.
-pub struct Asked {
+pub struct PreparedContinuation {
     /// The plan in force when the stream broke, which may be a later one than that of the request.
     snapshot: Arc<Snapshot>,
     head: Arc<Head>,
     body: RequestBody,
     _charge: Charge,
-    ask: Ask,
+    resumption: Resumption,
     /// What an endpoint must have proven, and of which model; `None` if it needs no proof.
     proof: Option<(Probe, String)>,
     guard: (HeaderName, HeaderValue),
@@ -90,11 +90,17 @@ pub trait Resume: Send {
     ///
     /// # Errors
     /// Why nobody is asked.
-    fn prepare(&self, api: Api, sent: &Sent, cause: Cause, times: u32) -> Result<Asked, Reason>;
+    fn prepare(
+        &self,
+        api: Api,
+        sent: &Sent,
+        cause: Cause,
+        times: u32,
+    ) -> Result<PreparedContinuation, Reason>;
     /// Asks. `from` is the endpoint that broke off.
-    fn ask(
+    fn continue_stream(
         self: Box<Self>,
-        asked: Asked,
+        prepared: PreparedContinuation,
         exchange: Exchange,
         sent: Box<Sent>,
         from: Option<Arc<Endpoint>>,
@@ -129,24 +135,30 @@ enum Refused {
 }
 
 impl<O: OldBackend> Resume for Source<O> {
-    fn prepare(&self, api: Api, sent: &Sent, cause: Cause, times: u32) -> Result<Asked, Reason> {
+    fn prepare(
+        &self,
+        api: Api,
+        sent: &Sent,
+        cause: Cause,
+        times: u32,
+    ) -> Result<PreparedContinuation, Reason> {
         let context = &self.proxy.context;
         let snapshot = context.snapshots.load();
         let rules = snapshot.plan.failover.continuation;
         if !rules.is_on() {
             return Err(Reason::NoTarget);
         }
-        let ask = sent.ask()?;
+        let resumption = sent.resumption()?;
         if times >= rules.max_per_stream {
             return Err(Reason::TooOften);
         }
         let kept = self.body.kept().ok_or(Reason::BodyNotKept)?;
         let request = Request::read(api, &kept)?;
-        let body = match ask {
-            Ask::Again => kept.clone(),
-            Ask::Rest => request.continued(&sent.text(), sent.tokens())?,
+        let body = match resumption {
+            Resumption::Resend => kept.clone(),
+            Resumption::Continue => request.continued(&sent.text(), sent.tokens())?,
         };
-        let proof = match Probe::of(api).filter(|_| ask == Ask::Rest) {
+        let proof = match Probe::of(api).filter(|_| resumption == Resumption::Continue) {
             Some(probe) => Some((probe, request.model().ok_or(Reason::Request)?)),
             None => None,
         };
@@ -173,29 +185,29 @@ impl<O: OldBackend> Resume for Source<O> {
         if cause != Cause::PlannedMove && snapshot.plan.failover.retry_budget_percent == 0 {
             return Err(Reason::RetryBudget);
         }
-        Ok(Asked {
+        Ok(PreparedContinuation {
             head: Arc::new(head),
             body: RequestBody::whole(body),
             _charge: charge,
             guard: (GUARD, guard),
             snapshot,
-            ask,
+            resumption,
             proof,
             candidates,
             cause,
         })
     }
 
-    fn ask(
+    fn continue_stream(
         mut self: Box<Self>,
-        asked: Asked,
+        prepared: PreparedContinuation,
         mut exchange: Exchange,
         sent: Box<Sent>,
         from: Option<Arc<Endpoint>>,
     ) -> Continuing {
         Box::pin(async move {
-            let asking = self.run(&asked, &mut exchange, &sent, from);
-            let result = match asked.cause {
+            let asking = self.run(&prepared, &mut exchange, &sent, from);
+            let result = match prepared.cause {
                 // Not a limit of the attempt: a server that is only slow is not to be ejected.
                 Cause::PlannedMove => deadline::timeout(MOVE_PATIENCE, Box::pin(asking))
                     .await
@@ -238,7 +250,7 @@ impl<O: OldBackend> Resume for Source<O> {
 impl<O: OldBackend> Source<O> {
     async fn run(
         &mut self,
-        asked: &Asked,
+        prepared: &PreparedContinuation,
         exchange: &mut Exchange,
         sent: &Sent,
         from: Option<Arc<Endpoint>>,
@@ -248,18 +260,18 @@ impl<O: OldBackend> Source<O> {
         let mut attempts = [0; Generation::ALL.len()];
         let mut is_denied = false;
         // How many endpoints each of the candidates may still name.
-        let mut left = vec![MAX_PER_POOL; asked.candidates.len()];
+        let mut left = vec![MAX_PER_POOL; prepared.candidates.len()];
         for order in Order::ALL {
-            for (candidates, left) in asked.candidates.iter().zip(&mut left) {
+            for (candidates, left) in prepared.candidates.iter().zip(&mut left) {
                 let target = match candidates {
                     Candidates::Others(target) => *target,
                     Candidates::Same => self.target,
                 };
-                let Some(pool) = asked.snapshot.pool(target) else {
+                let Some(pool) = prepared.snapshot.pool(target) else {
                     continue;
                 };
                 while *left > 0 {
-                    let picked = asked.pick(pool, candidates, order, &tried, &mut same);
+                    let picked = prepared.pick(pool, candidates, order, &tried, &mut same);
                     let Some((endpoint, order)) = picked else {
                         break;
                     };
@@ -267,7 +279,7 @@ impl<O: OldBackend> Source<O> {
                     tried.push(endpoint.id);
                     let is_proven = order == Order::Proven;
                     let attempts = &mut attempts[target.generation().index()];
-                    let connection = match self.prove(asked, pool, target, &endpoint).await {
+                    let connection = match self.prove(prepared, pool, target, &endpoint).await {
                         Ok(connection) => connection,
                         Err(answer) => {
                             // It failed, and may be gone. One of which nothing was known has not been tried.
@@ -277,14 +289,14 @@ impl<O: OldBackend> Source<O> {
                     };
                     // The first attempt of a generation takes the place of the one that broke: when a server with hundreds of
                     // streams dies, all of them are to go on, also if the rest of its generation dies with it.
-                    if *attempts > 0 && !self.proxy.context.may_retry(&asked.snapshot) {
+                    if *attempts > 0 && !self.proxy.context.may_retry(&prepared.snapshot) {
                         is_denied = true;
                         *left = 0;
                         break;
                     }
                     *attempts += 1;
                     let at = (target, &endpoint, connection);
-                    match self.attempt(asked, pool, at, exchange, sent).await {
+                    match self.attempt(prepared, pool, at, exchange, sent).await {
                         Ok(joined) => {
                             self.target = target;
                             return Ok(joined);
@@ -295,7 +307,7 @@ impl<O: OldBackend> Source<O> {
                 }
             }
         }
-        Err(match (attempts, &asked.proof) {
+        Err(match (attempts, &prepared.proof) {
             _ if is_denied => Reason::RetryBudget,
             ([0, 0], Some(_)) => Reason::NotSupported,
             ([0, 0], None) => Reason::NoTarget,
@@ -307,58 +319,63 @@ impl<O: OldBackend> Source<O> {
     /// the address of the one that proved it before. `None` if no proof is needed.
     async fn prove(
         &self,
-        asked: &Asked,
+        prepared: &PreparedContinuation,
         pool: &Pool,
         target: Target,
         endpoint: &Arc<Endpoint>,
     ) -> Result<Option<ProvenConnection>, Capability> {
-        let Some((probe, model)) = &asked.proof else {
+        let Some((probe, model)) = &prepared.proof else {
             return Ok(None);
         };
         let about = (*probe, model.as_str());
-        let outgoing = self.outgoing(asked, &asked.head, target);
-        let proof = pool.prove_connection(endpoint, about, outgoing, asked.snapshot.epoch);
+        let outgoing = self.outgoing(prepared, &prepared.head, target);
+        let proof = pool.prove_connection(endpoint, about, outgoing, prepared.snapshot.epoch);
         Box::pin(proof).await.map(Some)
     }
 
-    fn outgoing<'a>(&'a self, asked: &'a Asked, head: &'a Head, target: Target) -> Outgoing<'a> {
+    fn outgoing<'a>(
+        &'a self,
+        prepared: &'a PreparedContinuation,
+        head: &'a Head,
+        target: Target,
+    ) -> Outgoing<'a> {
         Outgoing {
             head,
-            extra: Some(&asked.guard).filter(|_| target != Target::Old),
+            extra: Some(&prepared.guard).filter(|_| target != Target::Old),
             memory: &self.proxy.context.memory,
         }
     }
 
     async fn attempt(
         &self,
-        asked: &Asked,
+        prepared: &PreparedContinuation,
         pool: &Pool,
         (target, endpoint, connection): (Target, &Arc<Endpoint>, Option<ProvenConnection>),
         exchange: &mut Exchange,
         sent: &Sent,
     ) -> Result<Joined, Refused> {
-        let tokens = match asked.ask {
-            Ask::Again => 0,
-            Ask::Rest => sent.tokens(),
+        let tokens = match prepared.resumption {
+            Resumption::Resend => 0,
+            Resumption::Continue => sent.tokens(),
         };
-        let mut head = Arc::clone(&asked.head);
-        let traceparent = exchange.asks_to_continue(target.generation(), asked.cause, tokens);
+        let mut head = Arc::clone(&prepared.head);
+        let traceparent = exchange.asks_to_continue(target.generation(), prepared.cause, tokens);
         if let Some(traceparent) = traceparent {
             Arc::make_mut(&mut head)
                 .headers
                 .insert(TRACEPARENT, traceparent);
         }
         let now = Instant::now();
-        let limit = asked.snapshot.plan.failover.first_event_timeout;
+        let limit = prepared.snapshot.plan.failover.first_event_timeout;
         let until = limit.map(|limit| now + limit);
         let silent = now + SILENCE;
-        let outgoing = self.outgoing(asked, &head, target);
+        let outgoing = self.outgoing(prepared, &head, target);
         let terms = Terms {
             fail_fast: FailFast::Never,
             deadline: until,
             was_sent: true,
         };
-        let body = asked.body.again().ok_or(Refused::This)?;
+        let body = prepared.body.again().ok_or(Refused::This)?;
         let sending = async {
             match connection {
                 Some(proven) => pool.send_over(proven, outgoing, body, terms).await,
@@ -384,7 +401,7 @@ impl<O: OldBackend> Source<O> {
             exchange.api(),
             response,
             sent,
-            asked.ask,
+            prepared.resumption,
             exchange.memory(),
             silence,
         );
@@ -406,8 +423,8 @@ impl<O: OldBackend> Source<O> {
                     endpoint: Arc::clone(endpoint),
                     generation: target.generation(),
                     hidden: begun.hidden,
-                    ask: asked.ask,
-                    comment: asked.snapshot.plan.failover.continuation.comment,
+                    resumption: prepared.resumption,
+                    comment: prepared.snapshot.plan.failover.continuation.comment,
                     skipped: begun.skipped,
                 })
             }

@@ -55,8 +55,8 @@ pub async fn union<O: OldBackend>(
 ) -> Response<SplitBody> {
     let head = readable(&attempts.head);
     let (old, new) = tokio::join!(
-        ask(&attempts, &head, Target::Old),
-        ask(&attempts, &head, Target::New)
+        send(&attempts, &head, Target::Old),
+        send(&attempts, &head, Target::New)
     );
     let mut failures = Failures::default();
     let mut lists: Vec<List> = [old, new]
@@ -99,8 +99,8 @@ pub async fn one<O: OldBackend>(
     let mut failures = Failures::default();
     let mut refusal = None;
     let (old, new) = tokio::join!(
-        ask(&attempts, &head, Target::Old),
-        ask(&attempts, &head, Target::New)
+        send(&attempts, &head, Target::Old),
+        send(&attempts, &head, Target::New)
     );
     for answer in [old, new] {
         match answer {
@@ -141,7 +141,7 @@ fn readable(head: &Head) -> Head {
     }
 }
 
-async fn ask<O: OldBackend>(
+async fn send<O: OldBackend>(
     attempts: &Attempts<O>,
     head: &Head,
     target: Target,

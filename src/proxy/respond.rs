@@ -7,9 +7,10 @@ use http::{Response, StatusCode};
 
 use super::attempt::{Attempts, Retry};
 use super::backend::OldBackend;
-use super::body::{Relay, SplitBody, is_event_stream, is_readable};
+use super::body::{Relay, SplitBody};
 use super::error::Error;
 use super::exchange::Exchange;
+use super::media::{is_event_stream, is_readable};
 use super::request_id::REQUEST_ID;
 use super::{head, tunnel};
 use crate::failover::Target;

@@ -17,7 +17,7 @@ use crate::transport::{Rewound, deadline, tcp};
 use crate::upstream::Upgraded;
 
 /// How often to check for traffic within the idle limit.
-const LOOKS: u32 = 4;
+const CHECKS: u32 = 4;
 
 /// How long to wait for the last bytes to be acknowledged before a tunnel is reset.
 const BEFORE_RESET: Duration = Duration::from_secs(1);
@@ -107,10 +107,10 @@ impl Tunnel {
 async fn until_idle(passed: &AtomicU64, limit: Duration) {
     let mut seen = passed.load(Ordering::Relaxed);
     let mut unchanged = 0;
-    while unchanged < LOOKS {
+    while unchanged < CHECKS {
         // Time in which this process stood still does not count: after a late check, wait for data that arrived
         // meanwhile.
-        let every = limit / LOOKS;
+        let every = limit / CHECKS;
         deadline::timeout(every, std::future::pending::<()>()).await;
         let now = passed.load(Ordering::Relaxed);
         unchanged = if now == seen { unchanged + 1 } else { 0 };

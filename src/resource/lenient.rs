@@ -82,7 +82,7 @@ fn keep<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::status::Phase;
+    use crate::resource::status::UpdatePhase;
     use crate::rollout::{Phase as Step, Role};
 
     #[test]
@@ -117,7 +117,10 @@ mod tests {
     #[test]
     fn what_can_be_read_in_full_is_read_in_full() {
         let (status, lost) = read_status(&json!({"phase": "Complete", "unknown": [1]}));
-        assert_eq!((status.phase, lost), (Some(Phase::Complete), Vec::new()));
+        assert_eq!(
+            (status.phase, lost),
+            (Some(UpdatePhase::Complete), Vec::new())
+        );
     }
 
     #[test]

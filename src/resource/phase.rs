@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Where an update stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Phase {
-    /// Not begun: the new generation cannot serve yet.
+pub enum UpdatePhase {
+    /// Not started: the new generation cannot serve yet.
     Pending,
     /// The split follows the workers.
     Progressing,
@@ -22,7 +22,7 @@ pub enum Phase {
     Degraded,
 }
 
-impl Phase {
+impl UpdatePhase {
     /// Whether the old generation is no longer a fallback for requests that the new one fails.
     #[must_use]
     pub fn old_drains(self) -> bool {

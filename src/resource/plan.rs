@@ -105,7 +105,7 @@ pub struct Analysis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// What the probe checks.
-    pub question: Question,
+    pub question: ProbeKind,
     /// The time between probes, greater than zero.
     pub interval: Duration,
     /// The timeout of a probe, greater than zero.
@@ -114,7 +114,7 @@ pub struct Probe {
 
 /// What a [`Probe`] checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum ProbeKind {
     /// `/v1/models` lists a model.
     AnyModel,
     /// The model is ready (`/v1/models/{model}/ready`).

@@ -29,24 +29,24 @@ impl<'a> Contender<'a> {
 /// The standing of an update among those of its deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It rules.
-    Rules,
-    /// It would rule, but the update at this index names it in `supersedes`.
+    /// Its plan is in force.
+    Active,
+    /// It would be active, but the update at this index names it in `supersedes`.
     SupersededBy(usize),
-    /// It has no effect: it neither rules nor was replaced.
+    /// It has no effect: it is neither active nor was it replaced.
     Conflicts,
 }
 
 /// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Precedence {
-    /// The index of the update that rules.
-    pub ruler: usize,
+    /// The index of the active update.
+    pub active: usize,
     /// The standing of each contender, in their order.
     pub standings: Vec<Standing>,
 }
 
-/// Decides which of `contenders` rules; `None` if there are none.
+/// Decides which of `contenders` is active; `None` if there are none.
 ///
 /// Only a younger update can replace an older one, which rules out cycles: `supersedes` has no effect on a younger update. If
 /// several name the same update, the oldest of them replaces it.
@@ -55,15 +55,15 @@ pub fn rule(contenders: &[Contender<'_>]) -> Option<Precedence> {
     let oldest =
         |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|at| contenders[*at].age());
     let mut standings = vec![Standing::Conflicts; contenders.len()];
-    let mut ruler = oldest(&mut (0..contenders.len()))?;
-    while let Some(heir) =
-        oldest(&mut (0..contenders.len()).filter(|at| contenders[*at].replaces(&contenders[ruler])))
-    {
-        standings[ruler] = Standing::SupersededBy(heir);
-        ruler = heir;
+    let mut active = oldest(&mut (0..contenders.len()))?;
+    while let Some(heir) = oldest(
+        &mut (0..contenders.len()).filter(|at| contenders[*at].replaces(&contenders[active])),
+    ) {
+        standings[active] = Standing::SupersededBy(heir);
+        active = heir;
     }
-    standings[ruler] = Standing::Rules;
-    Some(Precedence { ruler, standings })
+    standings[active] = Standing::Active;
+    Some(Precedence { active, standings })
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    fn ruler<'a>(
+    fn active<'a>(
         contenders: &[(&'a str, i64, Option<&'a str>)],
     ) -> Option<(&'a str, Vec<Standing>)> {
         let contenders: Vec<_> = contenders
@@ -83,84 +83,84 @@ mod tests {
                 supersedes,
             })
             .collect();
-        rule(&contenders).map(|ruling| (contenders[ruling.ruler].name, ruling.standings))
+        rule(&contenders).map(|ruling| (contenders[ruling.active].name, ruling.standings))
     }
 
     #[test]
     fn the_older_one_rules_unless_the_younger_names_it() {
-        use Standing::{Conflicts, Rules, SupersededBy};
+        use Standing::{Active, Conflicts, SupersededBy};
         for (contenders, wanted, standings) in [
-            (&[("a", 1, None)][..], "a", vec![Rules]),
+            (&[("a", 1, None)][..], "a", vec![Active]),
             (
                 &[("a", 1, None), ("b", 2, None)],
                 "a",
-                vec![Rules, Conflicts],
+                vec![Active, Conflicts],
             ),
             (
                 &[("b", 1, None), ("a", 2, None)],
                 "b",
-                vec![Rules, Conflicts],
+                vec![Active, Conflicts],
             ),
             // Same second: by name.
             (
                 &[("b", 1, None), ("a", 1, None)],
                 "a",
-                vec![Conflicts, Rules],
+                vec![Conflicts, Active],
             ),
             (
                 &[("a", 1, None), ("b", 2, Some("a"))],
                 "b",
-                vec![SupersededBy(1), Rules],
+                vec![SupersededBy(1), Active],
             ),
             (
                 &[("a", 1, None), ("b", 1, Some("a"))],
                 "b",
-                vec![SupersededBy(1), Rules],
+                vec![SupersededBy(1), Active],
             ),
             // A chain.
             (
                 &[("c", 3, Some("b")), ("a", 1, None), ("b", 2, Some("a"))],
                 "c",
-                vec![Rules, SupersededBy(2), SupersededBy(0)],
+                vec![Active, SupersededBy(2), SupersededBy(0)],
             ),
             // A broken chain: c names an update that does not rule.
             (
                 &[("a", 1, None), ("b", 2, None), ("c", 3, Some("b"))],
                 "a",
-                vec![Rules, Conflicts, Conflicts],
+                vec![Active, Conflicts, Conflicts],
             ),
             // Two candidates: the older one.
             (
                 &[("a", 1, None), ("b", 2, Some("a")), ("c", 3, Some("a"))],
                 "b",
-                vec![SupersededBy(1), Rules, Conflicts],
+                vec![SupersededBy(1), Active, Conflicts],
             ),
             // An older update cannot replace a younger one, so there is no cycle.
             (
                 &[("a", 1, Some("b")), ("b", 2, None)],
                 "a",
-                vec![Rules, Conflicts],
+                vec![Active, Conflicts],
             ),
             (
                 &[("a", 1, Some("b")), ("b", 2, Some("a"))],
                 "b",
-                vec![SupersededBy(1), Rules],
+                vec![SupersededBy(1), Active],
             ),
             // An update that names itself, and one that does not exist.
-            (&[("a", 1, Some("a"))], "a", vec![Rules]),
+            (&[("a", 1, Some("a"))], "a", vec![Active]),
             (
                 &[("a", 1, Some("gone")), ("b", 2, Some("gone"))],
                 "a",
-                vec![Rules, Conflicts],
+                vec![Active, Conflicts],
             ),
         ] {
             assert_eq!(
-                ruler(contenders),
+                active(contenders),
                 Some((wanted, standings)),
                 "{contenders:?}"
             );
         }
-        assert_eq!(ruler(&[]), None);
+        assert_eq!(active(&[]), None);
     }
 
     fn contenders() -> impl Strategy<Value = Vec<(usize, i64, Option<usize>)>> {
@@ -181,13 +181,13 @@ mod tests {
                 .iter()
                 .map(|&(name, at, over)| (NAMES[name], at, over.map(|over| NAMES[over])))
                 .collect();
-            let (name, standings) = ruler(&named).unwrap();
-            prop_assert_eq!(standings.iter().filter(|standing| **standing == Standing::Rules).count(), 1);
+            let (name, standings) = active(&named).unwrap();
+            prop_assert_eq!(standings.iter().filter(|standing| **standing == Standing::Active).count(), 1);
             let mut turned = named.clone();
             turned.rotate_left(turn % named.len());
-            prop_assert_eq!(ruler(&turned).unwrap().0, name);
+            prop_assert_eq!(active(&turned).unwrap().0, name);
             turned.reverse();
-            prop_assert_eq!(ruler(&turned).unwrap().0, name);
+            prop_assert_eq!(active(&turned).unwrap().0, name);
         }
 
         #[test]
@@ -196,11 +196,11 @@ mod tests {
                 .iter()
                 .map(|&(name, at, over)| (NAMES[name], at, over.map(|over| NAMES[over])))
                 .collect();
-            let (before, _) = ruler(&named).unwrap();
+            let (before, _) = active(&named).unwrap();
             named.push(("z", late, None));
-            prop_assert_eq!(ruler(&named).unwrap().0, before);
+            prop_assert_eq!(active(&named).unwrap().0, before);
             named.last_mut().unwrap().2 = Some(before);
-            prop_assert_eq!(ruler(&named).unwrap().0, "z");
+            prop_assert_eq!(active(&named).unwrap().0, "z");
         }
     }
 }

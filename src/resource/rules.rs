@@ -1,6 +1,6 @@
 //! CEL rules for what the API server checks beyond types and bounds, with their messages.
 //!
-//! [`super::validate::judge`] rejects the same for files and proxies; these rules report it earlier, on `kubectl apply`.
+//! [`super::validate::validate`] rejects the same for files and proxies; these rules report it earlier, on `kubectl apply`.
 //!
 //! The API server estimates the cost of a rule from the bounds of the schema, so a rule over a list or a string needs a
 //! maximum length.
@@ -45,7 +45,7 @@ pub(super) fn spec() -> Json {
     let agrees = agrees
         .replace("ROUNDED", rounded)
         .replace("PERCENT", &format!("({percent})"));
-    let told_apart = told_apart();
+    let distinguishes = distinguishes();
     json!([
         rule(
             &agrees,
@@ -60,7 +60,7 @@ pub(super) fn spec() -> Json {
         rule(
             &format!(
                 "!has(self.sourceDeployment) || !has(self.targetDeployment) \
-                 || self.sourceDeployment != self.targetDeployment || {told_apart}"
+                 || self.sourceDeployment != self.targetDeployment || {distinguishes}"
             ),
             "sourceDeployment and targetDeployment name the same object: say by workers.old and workers.new which \
              workers belong to which generation, each by a kind, name, revision or selector of its own",
@@ -89,7 +89,7 @@ pub(super) fn moves() -> Json {
 
 /// Whether `workers` distinguishes the two generations. Two selectors count as different here, because a comparison would
 /// exceed the cost limit of the API server.
-fn told_apart() -> String {
+fn distinguishes() -> String {
     const FIELDS: [&str; 4] = ["kind", "name", "revision", "selector"];
     let (old, new) = ("self.workers.old", "self.workers.new");
     let says = |side: &str| {

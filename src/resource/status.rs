@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 pub use super::last_valid::LastValidStatus;
-pub use super::phase::Phase;
+pub use super::phase::UpdatePhase;
 use super::weights::WeightsSpec;
 use crate::rollout::Memory;
 use crate::split::Weights;
@@ -25,7 +25,7 @@ pub struct DynamoUpdateConfigStatus {
     pub observed_generation: Option<i64>,
     /// The phase of the update.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<Phase>,
+    pub phase: Option<UpdatePhase>,
     /// A message for users: what is happening, and what the update is waiting for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]

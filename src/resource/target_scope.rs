@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resolver_is_asked_for_the_whole_name_alone() {
+    fn the_resolver_is_queried_for_the_full_name_only() {
         for text in ["new:80", "https://new.dev", "new.dev.svc.cluster.local.:80"] {
             let written: Target = text.parse().unwrap();
             let reached = scope().of(&written).unwrap();

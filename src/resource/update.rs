@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::{
     DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, TargetScope, WeightsSpec,
-    last_valid::LastValidStatus, phase::Phase, precedence::Contender, schema, target::Target,
-    tree::Node, validate::judge,
+    last_valid::LastValidStatus, phase::UpdatePhase, precedence::Contender, schema, target::Target,
+    tree::Node, validate::validate,
 };
 use crate::split::Weights;
 
@@ -29,7 +29,7 @@ pub struct Update {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportedStatus {
     /// `status.phase`, if it is a known one.
-    pub phase: Option<Phase>,
+    pub phase: Option<UpdatePhase>,
     /// The cap that the controller lifted because it found no ready worker of old (`status.liftedCapPercent`). It may have
     /// been reported for an earlier spec, and still holds while the cap is the same and all requests should go to new.
     pub lifted_cap: Option<u8>,
@@ -122,7 +122,7 @@ impl Update {
             None => return Err(problems),
         };
         let unless_given = self.status.wanted.unwrap_or(Weights::ALL_OLD);
-        let plan = judge(
+        let plan = validate(
             self.identity.clone(),
             &spec,
             Some(unless_given),
@@ -138,7 +138,7 @@ impl Update {
         {
             (plan.weights, plan.capped_from) = (wanted, None);
         }
-        plan.old_drains |= self.status.phase.is_some_and(Phase::old_drains);
+        plan.old_drains |= self.status.phase.is_some_and(UpdatePhase::old_drains);
         if let Some(wanted) = self.status.wanted.filter(|_| !spec.gives_split()) {
             // The manifest may be saved, and the status is not saved with it.
             let (old, new) = (wanted.old(), wanted.new_weight());
@@ -376,13 +376,13 @@ mod tests {
     }
 
     #[test]
-    fn old_is_no_refuge_once_the_controller_lets_it_drain() {
+    fn old_is_no_fallback_once_the_controller_lets_it_drain() {
         let spec = json!({"newFrontendService": "new:80", "trafficSplitPercent": 100});
         for (phase, drains) in [
             (None, false),
-            (Some(Phase::Progressing), false),
-            (Some(Phase::Draining), true),
-            (Some(Phase::Complete), true),
+            (Some(UpdatePhase::Progressing), false),
+            (Some(UpdatePhase::Draining), true),
+            (Some(UpdatePhase::Complete), true),
         ] {
             let update = Update {
                 status: ReportedStatus {

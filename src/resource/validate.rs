@@ -8,7 +8,7 @@ use http::{HeaderName, uri::PathAndQuery};
 
 use super::{
     manifest::Identity,
-    plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, Question, Tls},
+    plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, ProbeKind, Tls},
     problems::{Problem, Problems},
     rules, schema,
     spec::{
@@ -38,7 +38,7 @@ impl Plan {
             }
             Err(error) => problems.push(Problem::new("spec", error.to_string())),
         }
-        match judge(identity, spec, None, &mut problems) {
+        match validate(identity, spec, None, &mut problems) {
             Some(plan) if problems.is_empty() => Ok(plan),
             _ => Err(problems),
         }
@@ -72,7 +72,7 @@ impl Plan {
 ///
 /// An empty `newFrontendService` gives neither a plan nor a problem, because the schema already reports it. `unless_given` is
 /// the split if the spec gives none; if it is `None` too, that is a problem.
-pub(super) fn judge(
+pub(super) fn validate(
     identity: Identity,
     spec: &DynamoUpdateConfigSpec,
     unless_given: Option<Weights>,
@@ -213,10 +213,10 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
             object_name(&format!("spec.{field}"), name, problems);
         }
     }
-    let told_apart = spec.workers.as_ref().is_some_and(tells_apart);
+    let distinguishes = spec.workers.as_ref().is_some_and(distinguishes_generations);
     if spec.source_deployment.is_some()
         && spec.source_deployment == spec.target_deployment
-        && !told_apart
+        && !distinguishes
     {
         problems.push(Problem::new(
             "spec.targetDeployment",
@@ -227,7 +227,7 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
 }
 
 /// Whether `workers` distinguishes the two generations. `replicas` alone does not.
-fn tells_apart(workers: &WorkersSpec) -> bool {
+fn distinguishes_generations(workers: &WorkersSpec) -> bool {
     fn of(side: &Option<WorkerSourceSpec>) -> Option<WorkerSourceSpec> {
         let replicas = Default::default();
         let meant = side
@@ -327,13 +327,13 @@ pub(super) fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> 
         (Some(_), Some(_)) => {
             Err("cannot be set together with 'model'; a model has its own path".into())
         }
-        (None, Some(model)) => Ok(Question::Model(model.clone())),
-        (None, None) => Ok(Question::AnyModel),
+        (None, Some(model)) => Ok(ProbeKind::Model(model.clone())),
+        (None, None) => Ok(ProbeKind::AnyModel),
         (Some(path), None) if !path.starts_with('/') => {
             Err(format!("must start with '/', is '{}'", path.escape_debug()))
         }
         (Some(path), None) => PathAndQuery::try_from(path.as_str())
-            .map(Question::Path)
+            .map(ProbeKind::Path)
             .map_err(|error| format!("'{}' is not a path: {error}", path.escape_debug())),
     };
     question

@@ -363,7 +363,7 @@ mod tests {
             ("a: 1\nb: [1\n", "not valid YAML"),
             ("a: 1\n b: 2\n", "line 2: not valid YAML"),
             ("a: *nothing", "line 1: not valid YAML"),
-            ("a: &x [*x]", "line 1: an alias of something"),
+            ("a: &x [*x]", "line 1: an alias of an anchor"),
             ("? [a]\n: 1", "line 1: the name of a field"),
             (
                 "a: 1\nb:\n  c: 1\n  c: 2\n",

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Capacity, Credit, Memory, Observation, Ratio, Role, Settings, Sides, Timestamp, Workers,
+    Capacity, Credit, Memory, Observation, Ratio, Role, Sides, Timestamp, UpdateSettings, Workers,
     capacity,
-    gate::{Asked, Gate, RequiredModels, gate},
-    proxies::Proxies,
+    gate::{Gate, GateInput, RequiredModels, gate},
+    proxies::ProxySummary,
     registered,
 };
 
 pub(super) struct Assessment<'a> {
-    pub settings: &'a Settings,
+    pub settings: &'a UpdateSettings,
     pub seen: &'a Observation,
     pub now: Timestamp,
     pub capacity: Sides<Capacity>,
@@ -22,14 +22,14 @@ pub(super) struct Assessment<'a> {
     pub gate: Gate,
     /// Whether the required models are unknown because old's frontends cannot be queried.
     pub wanted_is_unknown: bool,
-    pub proxies: Proxies,
+    pub proxies: ProxySummary,
     /// When the ack timeout of the last change expires.
     pub ack_deadline: Timestamp,
 }
 
 impl<'a> Assessment<'a> {
     pub fn of(
-        settings: &'a Settings,
+        settings: &'a UpdateSettings,
         memory: &Memory,
         seen: &'a Observation,
         now: Timestamp,
@@ -38,7 +38,7 @@ impl<'a> Assessment<'a> {
         let capacity = capacity::of_both(&known, &memory.full_sizes, &settings.full_sizes);
         let has_share = has_share(settings, memory, seen, &capacity.new);
         let last_change = memory.change.map_or(now, |change| change.since);
-        let proxies = Proxies::of(&seen.proxies, seen.resource_generation);
+        let proxies = ProxySummary::of(&seen.proxies, seen.resource_generation);
         let wanted = wanted(settings, memory, seen);
         Self {
             settings,
@@ -171,10 +171,10 @@ fn gate_of_new(
     seen: &Observation,
     wanted: RequiredModels<'_>,
     capacity: &Capacity,
-    proxies: &Proxies,
+    proxies: &ProxySummary,
     has_share: bool,
 ) -> Gate {
-    gate(Asked {
+    gate(GateInput {
         frontends: &seen.frontends.new,
         wanted,
         capacity,
@@ -184,7 +184,12 @@ fn gate_of_new(
 }
 
 /// Whether new has a share of the split that it earned earlier or that a pause holds.
-fn has_share(settings: &Settings, memory: &Memory, seen: &Observation, new: &Capacity) -> bool {
+fn has_share(
+    settings: &UpdateSettings,
+    memory: &Memory,
+    seen: &Observation,
+    new: &Capacity,
+) -> bool {
     let credit = memory.credit.as_ref();
     let earned = !new.share.is_zero() && credit.is_none_or(|credit| !credit.new.capacity.is_zero());
     !seen.split.is_all_old() && (settings.paused || earned)
@@ -192,7 +197,7 @@ fn has_share(settings: &Settings, memory: &Memory, seen: &Observation, new: &Cap
 
 /// What new must serve: the stated models, or those that old serves or served.
 fn wanted<'a>(
-    settings: &'a Settings,
+    settings: &'a UpdateSettings,
     memory: &'a Memory,
     seen: &Observation,
 ) -> RequiredModels<'a> {

@@ -173,12 +173,14 @@ fn analysis(context: &StatusContext) -> Option<Condition> {
         };
         return Some(condition(true, reason, &failure.clause()));
     }
-    let judged = assessment.seen.judged.as_ref();
+    let trial_result = assessment.seen.trial_result.as_ref();
     let trial = &context.memory.trial;
-    Some(match trial.verdict(assessment.settings, judged)?.verdict {
-        Verdict::Pass => condition(false, "Pass", "new keeps to the margins"),
-        _ => condition(false, "Inconclusive", "not enough is known about new"),
-    })
+    Some(
+        match trial.verdict(assessment.settings, trial_result)?.verdict {
+            Verdict::Pass => condition(false, "Pass", "new keeps to the margins"),
+            _ => condition(false, "Inconclusive", "not enough is known about new"),
+        },
+    )
 }
 
 /// The conditions by which generic tools wait for an update or detect that it failed (kstatus of
@@ -186,9 +188,10 @@ fn analysis(context: &StatusContext) -> Option<Condition> {
 fn standard(all: &[Condition], is_held: bool) -> [Condition; 3] {
     use ConditionKind::{Accepted, Complete, Degraded, Progressing, Ready, Reconciling, Stalled};
     let of = |kind| all.iter().find(|condition| condition.kind == kind);
-    let told = |kind, holds| of(kind).filter(|condition| condition.holds == holds);
-    let stalled = told(Accepted, false).or(told(Degraded, true));
-    let settled = told(Complete, true).or_else(|| of(ConditionKind::Paused).filter(|_| is_held));
+    let condition_of = |kind, holds| of(kind).filter(|condition| condition.holds == holds);
+    let stalled = condition_of(Accepted, false).or(condition_of(Degraded, true));
+    let settled =
+        condition_of(Complete, true).or_else(|| of(ConditionKind::Paused).filter(|_| is_held));
     let (holding, why) = match (stalled, settled) {
         (Some(why), _) => (Stalled, Some(why)),
         (None, Some(why)) => (Ready, Some(why)),

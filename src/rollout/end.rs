@@ -4,10 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Settings, Timestamp, proxies::Proxies};
+use super::{Timestamp, UpdateSettings, proxies::ProxySummary};
 use crate::split::Weights;
 
-/// How far an update is.
+/// The progress of an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// All requests go to old: new is not there yet, or not any more.
@@ -48,7 +48,7 @@ pub(super) struct Ending<'a> {
     pub before: Phase,
     pub since: Timestamp,
     pub now: Timestamp,
-    pub settings: &'a Settings,
+    pub settings: &'a UpdateSettings,
     /// The split in the resource as observed.
     pub present: Weights,
     /// The split after this step.
@@ -56,10 +56,10 @@ pub(super) struct Ending<'a> {
     /// Whether old's share is 0 intentionally, and not because its workers crashed.
     pub is_meant: bool,
     /// `spec.oldDraining` as observed.
-    pub told: bool,
+    pub old_drains: bool,
     /// Whether the deadline ended the last drain.
     pub overdue: bool,
-    pub proxies: &'a Proxies,
+    pub proxies: &'a ProxySummary,
 }
 
 impl Ending<'_> {
@@ -95,7 +95,7 @@ impl Ending<'_> {
             };
         }
         let all_left = self.proxies.have_left_old();
-        let all_drain = self.told && self.proxies.let_old_drain();
+        let all_drain = self.old_drains && self.proxies.let_old_drain();
         let is_empty = self.proxies.old_is_empty();
         match self.before {
             // A proxy that started later may send to old.

@@ -1,7 +1,7 @@
 //! Decides when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every item of their list was positively
 //! observed at this step. What is unknown counts as missing.
 
-use super::{Phase, Sides, assessment::Assessment, proxies::Proxies};
+use super::{Phase, Sides, assessment::Assessment, proxies::ProxySummary};
 use crate::split::Weights;
 
 /// One observation that is required before old may be removed.
@@ -101,7 +101,7 @@ impl Evidence {
                 "the frontends of new and of old list workers of the same Dynamo namespace, so new may send requests to the \
                  workers of old"
             }
-            Self::ProxySeen => "no proxy of old's frontends answers",
+            Self::ProxySeen => "no proxy of old's frontends responds",
             Self::NoNewRequestOnOld => {
                 "not every frontend of old has a proxy that sends no request to old"
             }
@@ -145,7 +145,7 @@ pub(super) struct EvidenceInput<'a> {
 impl EvidenceInput<'_> {
     fn is_seen(&self, evidence: Evidence) -> bool {
         let seen = self.assessment.seen;
-        let proxies: &Proxies = &self.assessment.proxies;
+        let proxies: &ProxySummary = &self.assessment.proxies;
         match evidence {
             Evidence::CurrentView => seen.is_current,
             Evidence::SeesElsewhere => seen.sees_elsewhere,
@@ -154,9 +154,9 @@ impl EvidenceInput<'_> {
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
             Evidence::NewServes => {
                 let gate = &self.assessment.gate;
-                let each_is_asked = seen.frontends.new.left_out == 0;
+                let each_is_polled = seen.frontends.new.left_out == 0;
                 let serve = gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed;
-                serve && each_is_asked
+                serve && each_is_polled
             }
             Evidence::NewLeavesOldWorkers => {
                 let (of_old, of_new) = (&seen.frontends.old, &seen.frontends.new);

@@ -32,11 +32,7 @@ impl fmt::Display for Obstacle {
         match self {
             Self::NoEndpoint => f.write_str("its frontend service has no ready endpoint"),
             Self::ModelsMissing(models) => {
-                let (is, s) = if models.len() == 1 {
-                    ("is", "")
-                } else {
-                    ("are", "s")
-                };
+                let s = if models.len() == 1 { "" } else { "s" };
                 write!(f, "it does not serve the model{s} {}", listed(models))
             }
             Self::NoAnswer(trouble) => {
@@ -80,7 +76,7 @@ pub enum RequiredModels<'a> {
 
 /// The inputs of [`gate`].
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct GateInput<'a> {
     /// The side's frontends.
     pub frontends: &'a Frontends,
     /// What they must serve.
@@ -134,7 +130,7 @@ enum Verdict {
 /// counts as failure depends on the proxies. If one of them is served there, silence counts only if another frontend
 /// answered and a proxy excludes an endpoint. Otherwise it counts if another frontend or any proxy answered.
 #[must_use]
-pub fn gate(asked: Asked) -> Gate {
+pub fn gate(asked: GateInput) -> Gate {
     let mut gate = Gate {
         obstacles: without_workers(asked.capacity),
         asked: asked.frontends.asked.len(),
@@ -147,7 +143,7 @@ pub fn gate(asked: Asked) -> Gate {
     }
     let mut unknown = 0;
     for frontend in &asked.frontends.asked {
-        match asked.judge(frontend) {
+        match asked.classify(frontend) {
             Verdict::Serves => {}
             Verdict::Unknown => unknown += 1,
             Verdict::Fails(why) => {
@@ -165,8 +161,8 @@ pub fn gate(asked: Asked) -> Gate {
     gate
 }
 
-impl Asked<'_> {
-    fn judge(&self, frontend: &Frontend) -> Verdict {
+impl GateInput<'_> {
+    fn classify(&self, frontend: &Frontend) -> Verdict {
         let missing: Vec<String> = match self.wanted {
             RequiredModels::Models(models) => {
                 models.difference(&frontend.models).cloned().collect()

@@ -1,4 +1,4 @@
-//! Inputs of a step: what is requested ([`Settings`]) and what was observed ([`Observation`]). Contains no policy.
+//! Inputs of a step: what is requested ([`UpdateSettings`]) and what was observed ([`Observation`]). Contains no policy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,10 +8,10 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Judged, Lengths, OnFailure, Registered, Role, Step, Workers};
+use super::{Lengths, OnFailure, Registered, Role, Step, TrialResult, Workers};
 use crate::split::{Generation, Weights};
 
-/// One of something for each generation.
+/// A pair of values, one per generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sides<T> {
     /// Of the old generation.
@@ -40,7 +40,7 @@ impl<T> Sides<T> {
 
 /// The fields of the resource's `spec` that the rollout uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct UpdateSettings {
     /// Identifies the update: any text that changes when `sourceDeployment` or `targetDeployment` do. A [`Memory`] with
     /// another subject is discarded.
     ///
@@ -79,7 +79,7 @@ pub struct Settings {
     pub losses_only: bool,
 }
 
-impl Settings {
+impl UpdateSettings {
     /// The defaults, with only `subject` given.
     #[must_use]
     pub fn of(subject: impl Into<String>) -> Self {
@@ -128,7 +128,7 @@ pub struct Observation {
     /// The frontends of each side.
     pub frontends: Sides<Frontends>,
     /// The proxies of old's frontends: all that are alive, ready or not.
-    pub proxies: Vec<Proxy>,
+    pub proxies: Vec<ObservedProxy>,
     /// Where client traffic is routed.
     pub clients: Clients,
     /// What sends requests to this update's old frontends as to new ones, as text for users: updates, including this one, and
@@ -141,7 +141,7 @@ pub struct Observation {
     /// How long streams on the old generation lasted.
     pub lengths: Lengths,
     /// The result of the analysis, if there is one.
-    pub judged: Option<Judged>,
+    pub trial_result: Option<TrialResult>,
 }
 
 /// The state of a side's frontends.
@@ -247,7 +247,7 @@ pub struct Clients {
 
 /// One sidecar proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proxy {
+pub struct ObservedProxy {
     /// The name of its pod.
     pub name: String,
     /// Whether its pod is ready and thus receives client traffic.

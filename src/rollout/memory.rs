@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, Credit, Observation, Phase, Registered, Role, Rule, Settings, Sides, Timestamp,
+    Action, Credit, Observation, Phase, Registered, Role, Rule, Sides, Timestamp, UpdateSettings,
     assessment::Assessment, ratio::stored_weights, trial::Trial,
 };
 use crate::split::Weights;
@@ -16,7 +16,7 @@ use crate::split::Weights;
 /// because those are the ones that frontends are queried for.
 const MAX_MODELS: usize = 512;
 
-/// What a controller that starts anew must know, and all it must know. Its own default is that of an update just accepted.
+/// The state that a restarted controller needs. Its own default is that of an update just accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
@@ -76,13 +76,19 @@ pub struct Change {
     /// When it was first seen.
     pub since: Timestamp,
     /// Whether an Event has reported that proxies lag behind it.
-    pub lag_told: bool,
+    #[serde(rename = "lagTold")]
+    pub lag_reported: bool,
 }
 
 impl Memory {
     /// The memory at the start of a step: reset if the subject changed, with no timestamp later than `now`. A failure of new
     /// outlasts another way of counting old.
-    pub(super) fn opened(&self, settings: &Settings, generation: u64, now: Timestamp) -> Self {
+    pub(super) fn opened(
+        &self,
+        settings: &UpdateSettings,
+        generation: u64,
+        now: Timestamp,
+    ) -> Self {
         let trial = self.trial.opened(settings, generation, now);
         if self.subject != settings.subject {
             return Self {
@@ -140,14 +146,14 @@ impl Memory {
             self.change = Some(Change {
                 generation,
                 since: now,
-                lag_told: false,
+                lag_reported: false,
             });
         }
     }
 
     /// Records the current split and what a pause holds. Returns whether the split is a user's edit that must be
     /// reverted.
-    pub(super) fn judge_split(&mut self, settings: &Settings, seen: &Observation) -> bool {
+    pub(super) fn track_split(&mut self, settings: &UpdateSettings, seen: &Observation) -> bool {
         // An edit made during a pause is kept as the starting point, even if the same edit ends the pause.
         let is_free = settings.paused || self.held.is_some();
         let is_other = self.written.is_some_and(|written| written != seen.split);
@@ -169,11 +175,12 @@ impl Memory {
     /// Records what the analysis found, and how far the steps are.
     pub(super) fn try_new(&mut self, assessment: &Assessment) {
         let (settings, seen) = (assessment.settings, assessment.seen);
-        let (judged, now) = (seen.judged.as_ref(), assessment.now);
-        self.trial.judge(settings, judged, seen.split, now);
+        let (trial_result, now) = (seen.trial_result.as_ref(), assessment.now);
+        self.trial
+            .apply_verdict(settings, trial_result, seen.split, now);
         let may_gain = assessment.may_gain();
         self.trial
-            .climb(settings, judged, seen.split, may_gain, now);
+            .climb(settings, trial_result, seen.split, may_gain, now);
     }
 
     /// What to write at once if new has failed since this memory was written: it, and the failure.
@@ -201,8 +208,8 @@ impl Memory {
     }
 
     /// Records that lagging proxies were reported. Returns whether this is the first time.
-    pub(super) fn tell_lag(&mut self) -> bool {
+    pub(super) fn report_lag(&mut self) -> bool {
         let change = self.change.as_mut();
-        change.is_some_and(|change| !std::mem::replace(&mut change.lag_told, true))
+        change.is_some_and(|change| !std::mem::replace(&mut change.lag_reported, true))
     }
 }

@@ -222,14 +222,14 @@ pub(super) fn failing(context: &StatusContext) -> Option<String> {
 pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
     let proxies = &context.assessment.proxies;
     let may_be_gone = context.phase == Phase::Complete && proxies.are_none();
-    if context.rule == Rule::Superseded || may_be_gone || !proxies.are_unseen() {
+    if context.rule == Rule::Superseded || may_be_gone || !proxies.are_unreachable() {
         return None;
     }
     let found = if proxies.are_none() {
         "no frontend of old was found".to_owned()
     } else {
         let frontends = listed(&proxies.lagging_alive);
-        format!("no frontend of old has a proxy that can be asked: {frontends}")
+        format!("no frontend of old has a proxy that can be queried: {frontends}")
     };
     Some(format!(
         "{found}, so it is not known which plan is in force, and the update cannot end: check that spec.sourceDeployment \

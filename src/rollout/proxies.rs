@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Experience, Proxy, Sides, Silence, gate::ByProxies};
+use super::{Experience, ObservedProxy, Sides, Silence, gate::ByProxies};
 
 /// Which proxies have applied the resource's last change, which lag, and the streams and requests they carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Proxies {
+pub(super) struct ProxySummary {
     /// The ready proxies that lag or do not answer, sorted. They hold back a move.
     pub lagging: Vec<String>,
     /// Whether one of these has had its chance to answer.
@@ -34,9 +34,9 @@ pub(super) struct Proxies {
     pub see_new: ByProxies,
 }
 
-impl Proxies {
-    pub fn of(proxies: &[Proxy], generation: u64) -> Self {
-        let mut lagging_alive: Vec<&Proxy> = proxies
+impl ProxySummary {
+    pub fn of(proxies: &[ObservedProxy], generation: u64) -> Self {
+        let mut lagging_alive: Vec<&ObservedProxy> = proxies
             .iter()
             .filter(|proxy| {
                 let state = proxy.state.as_ref();
@@ -44,7 +44,7 @@ impl Proxies {
             })
             .collect();
         lagging_alive.sort_by(|a, b| a.name.cmp(&b.name));
-        let told = |proxy: &Proxy| match &proxy.state {
+        let name = |proxy: &ObservedProxy| match &proxy.state {
             Ok(_) => proxy.name.clone(),
             Err(Silence::NotYet) => format!("{} (no response yet)", proxy.name),
             Err(Silence::NoAnswer) => format!("{} (does not respond)", proxy.name),
@@ -79,9 +79,9 @@ impl Proxies {
                 .map(|proxy| proxy.state.as_ref().ok()?.quiet_for)
                 .min()
                 .flatten(),
-            lagging: ready().map(|proxy| told(proxy)).collect(),
+            lagging: ready().map(|proxy| name(proxy)).collect(),
             lagging_is_sure: ready().any(|proxy| proxy.state != Err(Silence::NotYet)),
-            lagging_alive: lagging_alive.iter().map(|proxy| told(proxy)).collect(),
+            lagging_alive: lagging_alive.iter().map(|proxy| name(proxy)).collect(),
             moving: heard()
                 .map(|state| state.moving)
                 .fold(0, u64::saturating_add),
@@ -98,7 +98,7 @@ impl Proxies {
     }
 
     /// Whether no pod can have a proxy that answers.
-    pub const fn are_unseen(&self) -> bool {
+    pub const fn are_unreachable(&self) -> bool {
         self.count == self.without_port
     }
 

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Ratio, Settings, Sides};
+use super::{Ratio, Sides, UpdateSettings};
 use crate::split::Weights;
 
 /// What decides the split.
@@ -67,7 +67,7 @@ impl Rule {
 
 /// The inputs of [`decide`].
 pub(super) struct RuleInput<'a> {
-    pub settings: &'a Settings,
+    pub settings: &'a UpdateSettings,
     pub superseded: bool,
     /// Whether each side can serve right now.
     pub serves: Sides<bool>,
@@ -148,7 +148,7 @@ fn toward_held(view: &RuleInput) -> Aim {
 }
 
 fn capped(
-    settings: &Settings,
+    settings: &UpdateSettings,
     limit: Option<Limit>,
     weights: Weights,
     aim: fn(Weights) -> Aim,

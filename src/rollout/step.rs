@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Action, Analysis, AtStep, Capacity, Condition, Credit, DesiredSplit, Event, Evidence, Memory,
-    Observation, Obstacle, Phase, Rule, Settings, Sides, Timestamp, Wait,
+    Observation, Obstacle, Phase, Rule, Sides, Timestamp, UpdateSettings, Wait,
     assessment::Assessment,
     conditions, drain_estimate,
     end::Ending,
@@ -66,7 +66,12 @@ pub struct Decision {
 ///
 /// The same arguments give the same decision. Once a decision is applied, the next one changes nothing.
 #[must_use]
-pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Timestamp) -> Decision {
+pub fn step(
+    settings: &UpdateSettings,
+    memory: &Memory,
+    seen: &Observation,
+    now: Timestamp,
+) -> Decision {
     let before = memory;
     let mut memory = before.opened(settings, seen.resource_generation, now);
     memory.learn(seen, now);
@@ -76,7 +81,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         memory.try_new(&assessment);
     }
     let (mut credit, lost) = assessment.credit(memory.credit.take());
-    let edited = memory.judge_split(settings, seen);
+    let edited = memory.track_split(settings, seen);
     let (mut rule, mut aim) = rules::decide(&view(&assessment, &memory, &credit));
     if aim == Aim::AtOnce(Weights::ALL_OLD) {
         // Otherwise, if new recovers for a moment, it would take everything from an old side that serves but has no
@@ -109,9 +114,9 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     };
     memory.overdue = overdue;
     memory.enter(rule, phase, now);
-    let lag_is_new = assessment.is_lagging() && memory.tell_lag();
+    let lag_is_new = assessment.is_lagging() && memory.report_lag();
     let latch = before.latch(&memory);
-    let failure_is_new = memory.trial.tell();
+    let failure_is_new = memory.trial.report_failure();
     let waiting_for = wait::all(&assessment, &memory, &ending, aim, next);
     let context = StatusContext {
         assessment: &assessment,
@@ -157,7 +162,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         drain_estimate: estimate(&assessment, &memory),
         wake_at: wait::wake_at(&assessment, &memory, &waiting_for),
         waiting_for,
-        analysis: memory.trial.verdict(settings, seen.judged.as_ref()),
+        analysis: memory.trial.verdict(settings, seen.trial_result.as_ref()),
         step: memory
             .trial
             .at_step(settings)
@@ -220,7 +225,7 @@ fn next_split(
 }
 
 fn ending<'a>(assessment: &'a Assessment, memory: &Memory, next: Weights) -> Ending<'a> {
-    let is_asked_for = assessment.settings.drain_old
+    let is_requested = assessment.settings.drain_old
         || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW));
     // Clients of a failing frontend of new need old as a fallback.
     let (new_is_whole, has_begun) = (assessment.gate.failing == 0, memory.phase.old_drains());
@@ -231,8 +236,8 @@ fn ending<'a>(assessment: &'a Assessment, memory: &Memory, next: Weights) -> End
         settings: assessment.settings,
         present: assessment.seen.split,
         next,
-        is_meant: assessment.old_is_given_up() || (is_asked_for && (new_is_whole || has_begun)),
-        told: assessment.seen.old_draining,
+        is_meant: assessment.old_is_given_up() || (is_requested && (new_is_whole || has_begun)),
+        old_drains: assessment.seen.old_draining,
         overdue: memory.overdue,
         proxies: &assessment.proxies,
     }

@@ -18,7 +18,7 @@ const MODEL: &str = "llama";
 /// A controller, and a simulated cluster that applies its decisions.
 #[derive(Clone, Debug)]
 struct Scene {
-    settings: Settings,
+    settings: UpdateSettings,
     memory: Memory,
     seen: Observation,
     now: Timestamp,
@@ -64,8 +64,8 @@ fn silent() -> Answer {
     Answer::Silent("timed out".to_owned())
 }
 
-fn proxy(name: &str) -> Proxy {
-    Proxy {
+fn proxy(name: &str) -> ObservedProxy {
+    ObservedProxy {
         name: name.to_owned(),
         ready: true,
         state: Ok(ProxyState {
@@ -108,7 +108,7 @@ impl Scene {
             workers.collect()
         };
         Self {
-            settings: Settings::of("old to new"),
+            settings: UpdateSettings::of("old to new"),
             memory: Memory::default(),
             seen: Observation {
                 resource_generation: 1,
@@ -135,7 +135,7 @@ impl Scene {
                 is_being_deleted: false,
                 is_current: true,
                 lengths: Lengths::default(),
-                judged: None,
+                trial_result: None,
             },
             now: Timestamp::from_unix_millis(1_700_000_000_000),
         }

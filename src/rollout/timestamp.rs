@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Milliseconds since the Unix epoch: what a restarted controller can still compare.
 ///
 /// A wall clock jumps. Set back, it would make a wait endless, so a [`step`](super::step) takes a remembered timestamp that
-/// lies ahead for now; set forward, it cuts a wait short, which no safety hangs on.
+/// lies ahead for now; set forward, it cuts a wait short, which is never relevant for safety.
 #[derive(
     Clone,
     Copy,

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Rule, Settings, Timestamp,
+    Rule, Timestamp, UpdateSettings,
     ratio::stored_weights,
     rules::{Limit, is_more},
 };
@@ -55,7 +55,7 @@ pub enum Verdict {
 
 /// The result of the analysis, and of which trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct TrialResult {
     /// [`Trial::since`] of the trial.
     pub trial: Timestamp,
     /// [`Trial::at_step_since`]. If it is given, a pass covers the time since then only.
@@ -127,7 +127,8 @@ pub struct Failure {
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub held: Option<Weights>,
     /// Whether its Event was emitted.
-    pub told: bool,
+    #[serde(rename = "told")]
+    pub reported: bool,
 }
 
 impl Failure {
@@ -151,7 +152,12 @@ impl Failure {
 impl Trial {
     /// The trial at the start of a step: another one if new is another or a person wants another try, with no timestamp
     /// later than `now`.
-    pub(super) fn opened(&self, settings: &Settings, generation: u64, now: Timestamp) -> Self {
+    pub(super) fn opened(
+        &self,
+        settings: &UpdateSettings,
+        generation: u64,
+        now: Timestamp,
+    ) -> Self {
         let asks = settings.retry.is_some() && settings.retry != self.retry;
         if self.subject != settings.trial || asks {
             return Self {
@@ -172,10 +178,10 @@ impl Trial {
     }
 
     /// Records a failure that was found in this trial, while the split is `present`. The first one stays.
-    pub(super) fn judge(
+    pub(super) fn apply_verdict(
         &mut self,
-        settings: &Settings,
-        judged: Option<&Judged>,
+        settings: &UpdateSettings,
+        trial_result: Option<&TrialResult>,
         present: Weights,
         now: Timestamp,
     ) {
@@ -183,16 +189,16 @@ impl Trial {
             failure.follow(settings.on_failure.unwrap_or(failure.on_failure));
             return;
         }
-        let judged = judged.filter(|judged| judged.trial == self.since);
-        if let (Some(judged), Some(on_failure)) = (judged, settings.on_failure)
-            && judged.verdict == Verdict::Fail
+        let trial_result = trial_result.filter(|trial_result| trial_result.trial == self.since);
+        if let (Some(trial_result), Some(on_failure)) = (trial_result, settings.on_failure)
+            && trial_result.verdict == Verdict::Fail
         {
             let mut failure = Failure {
-                sentence: judged.sentence.clone(),
+                sentence: trial_result.sentence.clone(),
                 at: now,
                 on_failure,
                 held: Some(present),
-                told: false,
+                reported: false,
             };
             failure.follow(on_failure);
             self.failure = Some(failure);
@@ -201,7 +207,7 @@ impl Trial {
 
     /// The step that limits the split now.
     #[must_use]
-    pub fn step(&self, settings: &Settings) -> Option<Step> {
+    pub fn step(&self, settings: &UpdateSettings) -> Option<Step> {
         let passed = self.passed_percent.unwrap_or(0);
         let mut steps = settings.steps.iter();
         let step = steps.find(|step| step.percent > passed);
@@ -211,8 +217,8 @@ impl Trial {
     /// Passes the step at which the split is, if that may be. `may_gain` is false while proxies may not have applied it.
     pub(super) fn climb(
         &mut self,
-        settings: &Settings,
-        judged: Option<&Judged>,
+        settings: &UpdateSettings,
+        trial_result: Option<&TrialResult>,
         present: Weights,
         may_gain: bool,
         now: Timestamp,
@@ -231,10 +237,10 @@ impl Trial {
         let since = *self.at_step_since.get_or_insert(now);
         let is_held = now >= step.held_until(since);
         let passes = settings.on_failure.is_none()
-            || judged.is_some_and(|judged| {
-                judged.trial == self.since
-                    && judged.step == Some(since)
-                    && judged.verdict == Verdict::Pass
+            || trial_result.is_some_and(|trial_result| {
+                trial_result.trial == self.since
+                    && trial_result.step == Some(since)
+                    && trial_result.verdict == Verdict::Pass
             });
         if is_held && passes && self.failure.is_none() {
             self.passed_percent = Some(step.percent);
@@ -243,7 +249,7 @@ impl Trial {
     }
 
     /// The most that new may get.
-    pub(super) fn limit(&self, settings: &Settings) -> Option<Limit> {
+    pub(super) fn limit(&self, settings: &UpdateSettings) -> Option<Limit> {
         let step = self.step(settings).and_then(|step| {
             let most = Weights::percent(step.percent).ok()?;
             Some(Limit {
@@ -274,7 +280,11 @@ impl Trial {
     }
 
     /// The verdict in force, if new is analysed or has failed.
-    pub(super) fn verdict(&self, settings: &Settings, judged: Option<&Judged>) -> Option<Analysis> {
+    pub(super) fn verdict(
+        &self,
+        settings: &UpdateSettings,
+        trial_result: Option<&TrialResult>,
+    ) -> Option<Analysis> {
         if let Some(failure) = &self.failure {
             return Some(Analysis {
                 verdict: Verdict::Fail,
@@ -283,11 +293,11 @@ impl Trial {
             });
         }
         settings.on_failure?;
-        let judged = judged.filter(|judged| judged.trial == self.since);
-        Some(match judged {
-            Some(judged) => Analysis {
-                verdict: judged.verdict,
-                sentence: judged.sentence.clone(),
+        let trial_result = trial_result.filter(|trial_result| trial_result.trial == self.since);
+        Some(match trial_result {
+            Some(trial_result) => Analysis {
+                verdict: trial_result.verdict,
+                sentence: trial_result.sentence.clone(),
                 failure: None,
             },
             None => Analysis {
@@ -299,7 +309,7 @@ impl Trial {
     }
 
     /// Where the split is among the steps, if one limits it.
-    pub(super) fn at_step(&self, settings: &Settings) -> Option<AtStep> {
+    pub(super) fn at_step(&self, settings: &UpdateSettings) -> Option<AtStep> {
         let step = self.step(settings)?;
         Some(AtStep {
             percent: step.percent,
@@ -309,8 +319,8 @@ impl Trial {
     }
 
     /// Records that the failure was reported. Returns whether this is the first time.
-    pub(super) fn tell(&mut self) -> bool {
+    pub(super) fn report_failure(&mut self) -> bool {
         let failure = self.failure.as_mut();
-        failure.is_some_and(|failure| !std::mem::replace(&mut failure.told, true))
+        failure.is_some_and(|failure| !std::mem::replace(&mut failure.reported, true))
     }
 }

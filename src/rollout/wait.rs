@@ -171,7 +171,7 @@ pub(super) fn wake_at(
     memory: &Memory,
     waits: &[Wait],
 ) -> Option<Timestamp> {
-    let untold_lag = memory.change.is_some_and(|change| !change.lag_told)
+    let unreported_lag = memory.change.is_some_and(|change| !change.lag_reported)
         && assessment.proxies.lagging_is_sure
         && assessment.seen.superseded_by.is_none();
     let drains_just_now = memory.phase == Phase::Draining && memory.phase_since == assessment.now;
@@ -179,7 +179,7 @@ pub(super) fn wake_at(
         .iter()
         .filter_map(|wait| wait.until)
         .chain(drains_just_now.then(|| assessment.now.after(Duration::from_secs(1))))
-        .chain(untold_lag.then_some(assessment.ack_deadline))
+        .chain(unreported_lag.then_some(assessment.ack_deadline))
         .filter(|until| *until > assessment.now)
         .min()
 }

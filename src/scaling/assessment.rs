@@ -1,33 +1,33 @@
 //! The observed state, in units.
 
 use super::{
-    Intent, OnFailure, Serves, Settings, Sizes, Verdict, Wait, Workers,
-    seen::{Removes, Seen, Side},
+    Intent, OnFailure, RolloutSettings, Serves, Sizes, Verdict, Wait, Workers,
+    seen::{Removes, RolloutObservation, Side},
 };
 use crate::rollout::{Role, Sides};
 use crate::split::{Generation, Weights};
 
-/// What was read, in units, and where the rollout goes.
+/// The observation in units, and the direction of the rollout.
 pub(super) struct Assessment<'a> {
-    pub settings: &'a Settings,
-    pub seen: &'a Seen,
+    pub settings: &'a RolloutSettings,
+    pub seen: &'a RolloutObservation,
     pub sides: Sides<Units>,
     /// The units that each side is to have in the end, or at the step at hand.
     pub targets: Sides<u32>,
     /// Whether the rollout is to go back to old.
     pub goes_back: bool,
-    /// Whether new is known to be bad and taken back for it.
+    /// Whether new failed and is being rolled back.
     pub new_is_bad: bool,
 }
 
 /// One side in units.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
-    /// Whole units asked for.
-    pub asked: u32,
-    /// Units of which a part is asked for.
+    /// Whole desired units.
+    pub desired: u32,
+    /// Units of which a part is desired.
     pub begun: u32,
-    /// Units that take up room: asked for, present or terminating.
+    /// Units that occupy capacity: desired, present or terminating.
     pub occupied: u32,
     /// Ready units.
     pub ready: u32,
@@ -35,12 +35,12 @@ pub(super) struct Units {
     pub capacity: u32,
     /// Those that have warmed up.
     pub usable: u32,
-    /// The sizes asked for.
+    /// The desired sizes.
     pub sizes: Sizes,
 }
 
 impl<'a> Assessment<'a> {
-    pub fn of(settings: &'a Settings, seen: &'a Seen) -> Self {
+    pub fn of(settings: &'a RolloutSettings, seen: &'a RolloutObservation) -> Self {
         let is_forward = settings.intent != Intent::Abort && !settings.superseded;
         let rolls_back = settings.strategy.analysis == Some(OnFailure::RollBack);
         let is_failed = settings.strategy.analysis.is_some()
@@ -129,7 +129,7 @@ impl<'a> Assessment<'a> {
             true => units.usable,
             false => units.capacity,
         };
-        ready.min(units.asked)
+        ready.min(units.desired)
     }
 
     /// Whether every proxy has applied the split in the resource. Without a proxy nobody confirms it.
@@ -150,7 +150,7 @@ impl<'a> Assessment<'a> {
     }
 }
 
-fn units(settings: &Settings, seen: &Side, side: Generation, is_bad: bool) -> Units {
+fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool) -> Units {
     let shape = &settings.shape;
     let of = |count: fn(&Workers) -> u32| -> Sizes {
         let roles = seen.roles.iter();
@@ -158,25 +158,29 @@ fn units(settings: &Settings, seen: &Side, side: Generation, is_bad: bool) -> Un
             .map(|(role, workers)| (*role, count(workers)))
             .collect()
     };
-    let asked = of(|workers| workers.asked);
+    let desired = of(|workers| workers.desired);
     let serves = seen.serves != Serves::No && !(is_bad && side == Generation::New);
     let of_serving = |count: fn(&Workers) -> u32| match serves {
         true => shape.whole(side, &of(count)),
         false => 0,
     };
     Units {
-        asked: shape.whole(side, &asked),
-        begun: shape.covering(side, &asked),
+        desired: shape.whole(side, &desired),
+        begun: shape.covering(side, &desired),
         occupied: shape.covering(side, &of(Workers::occupied)),
         ready: shape.whole(side, &of(|workers| workers.ready)),
         capacity: of_serving(|workers| workers.ready),
         usable: of_serving(|workers| workers.warm.min(workers.ready)),
-        sizes: asked,
+        sizes: desired,
     }
 }
 
 /// How many units new is to have for now.
-fn forward_target(settings: &Settings, seen: &Seen, sides: &Sides<Units>) -> u32 {
+fn forward_target(
+    settings: &RolloutSettings,
+    seen: &RolloutObservation,
+    sides: &Sides<Units>,
+) -> u32 {
     let whole = settings.shape.units();
     let end = whole - settings.strategy.partition.min(whole);
     if settings.intent == Intent::Promote {
@@ -186,8 +190,8 @@ fn forward_target(settings: &Settings, seen: &Seen, sides: &Sides<Units>) -> u32
     let steps = settings.strategy.steps.iter();
     let (old, new) = (&sides.old, &sides.new);
     let is_over = |size: u32, hold| {
-        let has_passed = new.asked > size || old.begun + size < whole;
-        has_passed || new.asked == size && new.ready >= size && seen.at_rest_for >= hold
+        let has_passed = new.desired > size || old.begun + size < whole;
+        has_passed || new.desired == size && new.ready >= size && seen.at_rest_for >= hold
     };
     let mut sizes = steps.map(|step| (step.new.up(whole), step.hold));
     let next = sizes.find(|(size, hold)| !is_over(*size, *hold));
@@ -195,9 +199,9 @@ fn forward_target(settings: &Settings, seen: &Seen, sides: &Sides<Units>) -> u32
 }
 
 impl Workers {
-    /// The replicas that take up room, or may do so at any moment.
+    /// Replicas that occupy capacity or may soon.
     pub(super) fn occupied(&self) -> u32 {
-        self.asked
+        self.desired
             .max(self.present)
             .saturating_add(self.terminating)
     }

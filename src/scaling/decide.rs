@@ -1,14 +1,14 @@
 //! One decision: the observed state in, at most one action out.
 
 use super::{
-    Action, Intent, Serves, Settings, Sizes, Wait,
+    Action, Intent, RolloutSettings, Serves, Sizes, Wait,
     assessment::Assessment,
     ending,
     limits::{gpus_used, growth},
     obstacles,
     progress::{Next, Progress},
-    seen::Seen,
-    shrink::{Shrink, judgement, shrink, unobserved},
+    seen::RolloutObservation,
+    shrink::{Shrink, shrink, unobserved, verdict_wait},
 };
 use crate::rollout::Sides;
 use crate::split::{Generation, Weights};
@@ -16,14 +16,14 @@ use crate::split::{Generation, Weights};
 /// What to do now, and where the rollout is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The one thing to do. Do it, read again, decide again.
+    /// The next action, if any. Carry it out, observe, and decide again.
     pub action: Option<Action>,
     /// What the next action waits for. May be empty beside an action.
     pub waits: Vec<Wait>,
     /// Where the rollout is.
     pub progress: Progress,
-    /// Whole units asked for.
-    pub asked: Sides<u32>,
+    /// Whole desired units.
+    pub desired: Sides<u32>,
     /// Ready units.
     pub ready: Sides<u32>,
     /// The units that each side is to have in the end, or at the step at hand.
@@ -34,69 +34,69 @@ pub struct Decision {
 
 /// Decides. The same arguments give the same decision.
 #[must_use]
-pub fn decide(settings: &Settings, seen: &Seen) -> Decision {
-    let look = Assessment::of(settings, seen);
-    let (progress, next) = next(&look);
+pub fn decide(settings: &RolloutSettings, seen: &RolloutObservation) -> Decision {
+    let assessment = Assessment::of(settings, seen);
+    let (progress, next) = next(&assessment);
     let (action, waits) = match next {
         Next::Act(action, waits) => (Some(action), waits),
         Next::Wait(waits) => (None, waits),
     };
     let both = |of: fn(&super::assessment::Units) -> u32| Sides {
-        old: of(&look.sides.old),
-        new: of(&look.sides.new),
+        old: of(&assessment.sides.old),
+        new: of(&assessment.sides.new),
     };
     Decision {
         action,
         waits,
         progress,
-        asked: both(|units| units.asked),
+        desired: both(|units| units.desired),
         ready: both(|units| units.ready),
-        targets: look.targets,
-        gpus: gpus_used(&look),
+        targets: assessment.targets,
+        gpus: gpus_used(&assessment),
     }
 }
 
-fn next(look: &Assessment) -> (Progress, Next) {
-    let on_its_way = match look.goes_back {
+fn next(assessment: &Assessment) -> (Progress, Next) {
+    let on_its_way = match assessment.goes_back {
         true => Progress::Back,
         false => Progress::Forward,
     };
-    if let Some(split) = emergency(look) {
+    if let Some(split) = emergency(assessment) {
         return (on_its_way, Next::Act(Action::Split(split), Vec::new()));
     }
-    if !look.seen.is_current {
+    if !assessment.seen.is_current {
         return (on_its_way, Next::Wait(vec![Wait::NotCurrent]));
     }
-    if look.settings.intent == Intent::Hold {
+    if assessment.settings.intent == Intent::Hold {
         return (Progress::Held, Next::Wait(vec![Wait::Hold]));
     }
-    let missing = obstacles::missing(look);
+    let missing = obstacles::missing(assessment);
     if !missing.is_empty() {
         return (Progress::Refused, Next::Wait(missing));
     }
-    let lost = obstacles::lost(look);
+    let lost = obstacles::lost(assessment);
     if !lost.is_empty() {
         return (Progress::Stalled, Next::Wait(lost));
     }
-    let mut contested = obstacles::contested(look);
-    contested.extend(obstacles::resized(look));
+    let mut contested = obstacles::contested(assessment);
+    contested.extend(obstacles::resized(assessment));
     if !contested.is_empty() {
         return (Progress::Contested, Next::Wait(contested));
     }
-    let refused = obstacles::before_first_write(look);
+    let refused = obstacles::before_first_write(assessment);
     if !refused.is_empty() {
         return (Progress::Refused, Next::Wait(refused));
     }
-    if let Some(next) = ending::clients_back(look) {
+    if let Some(next) = ending::clients_back(assessment) {
         return (on_its_way, next);
     }
-    scale(look, on_its_way)
+    scale(assessment, on_its_way)
 }
 
 /// Moves traffic, grows and shrinks, in this order.
-fn scale(look: &Assessment, on_its_way: Progress) -> (Progress, Next) {
+fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     let mut waits = Vec::new();
-    let shrunk = match shrink(look) {
+    let shrunk = match shrink(assessment) {
         Some(Ok(shrink)) => Some(shrink),
         Some(Err(wait)) => {
             waits.push(wait);
@@ -104,13 +104,15 @@ fn scale(look: &Assessment, on_its_way: Progress) -> (Progress, Next) {
         }
         None => None,
     };
-    let blocks = shrunk.as_ref().map(|shrink| shrink.before_lowering(look));
+    let blocks = shrunk
+        .as_ref()
+        .map(|shrink| shrink.before_lowering(assessment));
     let is_free = blocks.as_ref().is_some_and(Vec::is_empty);
     let shrunk_now = shrunk.as_ref().filter(|_| is_free);
-    if let Some(split) = traffic(look, shrunk_now) {
+    if let Some(split) = traffic(assessment, shrunk_now) {
         return (on_its_way, Next::Act(Action::Split(split), waits));
     }
-    match grow(look) {
+    match grow(assessment) {
         Ok(Some((side, sizes))) => {
             return (on_its_way, Next::Act(Action::Grow { side, sizes }, waits));
         }
@@ -125,27 +127,30 @@ fn scale(look: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     if let Some(shrink) = shrunk {
         waits.extend(blocks.unwrap_or_default());
         if is_free {
-            let blocks = shrink.before_shrinking(look);
-            if blocks.is_empty() && shrink.is_lowered(look) {
-                return (on_its_way, Next::Act(shrink.action(look), waits));
+            let blocks = shrink.before_shrinking(assessment);
+            if blocks.is_empty() && shrink.is_lowered(assessment) {
+                return (on_its_way, Next::Act(shrink.action(assessment), waits));
             }
             waits.extend(blocks);
         }
     }
-    let unready = unready(look);
+    let unready = unready(assessment);
     let is_overdue = |wait: &Wait| matches!(wait, Wait::Ready { overdue: true, .. });
     let progress = match unready.iter().any(is_overdue) {
         true => Progress::Stalled,
         false => on_its_way,
     };
     waits.extend(unready);
-    if !waits.is_empty() && waits.iter().all(Wait::is_room) && is_still(look) {
+    if !waits.is_empty() && waits.iter().all(Wait::is_room) && is_still(assessment) {
         waits.insert(0, Wait::Infeasible);
     }
-    match ending::end(look) {
+    match ending::end(assessment) {
         Some((ended, next)) if waits.is_empty() => (ended.unwrap_or(progress), next),
         // Somebody else has moved the one worker that there is.
-        None if waits.is_empty() && look.settings.in_place && look.settings.unavailable() == 0 => {
+        None if waits.is_empty()
+            && assessment.settings.in_place
+            && assessment.settings.unavailable() == 0 =>
+        {
             (progress, Next::Wait(vec![Wait::InPlace]))
         }
         _ => (progress, Next::Wait(waits)),
@@ -153,25 +158,25 @@ fn scale(look: &Assessment, on_its_way: Progress) -> (Progress, Next) {
 }
 
 /// All requests away from a side that cannot serve, at once, whatever was asked for.
-fn emergency(look: &Assessment) -> Option<Weights> {
-    let split = look.seen.traffic.split;
+fn emergency(assessment: &Assessment) -> Option<Weights> {
+    let split = assessment.seen.traffic.split;
     let (old, new) = (Generation::Old, Generation::New);
-    let is_known = look.seen.sides.new.serves == Serves::Yes;
-    if !look.can_serve(old) && look.can_serve(new) && is_known {
+    let is_known = assessment.seen.sides.new.serves == Serves::Yes;
+    if !assessment.can_serve(old) && assessment.can_serve(new) && is_known {
         return (!split.is_all_new()).then_some(Weights::ALL_NEW);
     }
-    let new_must_go = !look.can_serve(new) || look.new_is_bad;
-    (new_must_go && look.can_serve(old) && !split.is_all_old()).then_some(Weights::ALL_OLD)
+    let new_must_go = !assessment.can_serve(new) || assessment.new_is_bad;
+    (new_must_go && assessment.can_serve(old) && !split.is_all_old()).then_some(Weights::ALL_OLD)
 }
 
 /// The split, if it has to change: each side gets what its units carry, the one that is about to shrink what those that stay carry.
-fn traffic(look: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> {
+fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> {
     let (old, new) = (Generation::Old, Generation::New);
     let split = match shrink {
         Some(shrink) => shrink.split,
-        None => Weights::new(look.counted(old), look.counted(new)).ok(),
+        None => Weights::new(assessment.counted(old), assessment.counted(new)).ok(),
     }?;
-    let is = look.seen.traffic.split;
+    let is = assessment.seen.traffic.split;
     let gains = u64::from(split.new_weight()) * u64::from(is.old())
         > u64::from(is.new_weight()) * u64::from(split.old());
     // Nothing is gained by what is not known to serve.
@@ -179,18 +184,18 @@ fn traffic(look: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> {
         true => new,
         false => old,
     };
-    let is_known = look.seen.sides.of(gaining).serves != Serves::Unknown;
-    // What a failed judgement holds, holds the split.
-    let is_held = gains && look.gaining() == new && judgement(look, true).is_some();
+    let is_known = assessment.seen.sides.of(gaining).serves != Serves::Unknown;
+    // A failed analysis also holds the split.
+    let is_held = gains && assessment.gaining() == new && verdict_wait(assessment, true).is_some();
     (split != is && is_known && !is_held).then_some(split)
 }
 
 /// The side to grow and its sizes.
-fn grow(look: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait>> {
-    let first = look.gaining();
+fn grow(assessment: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait>> {
+    let first = assessment.gaining();
     let mut waits = Vec::new();
     for side in [first, first.other()] {
-        let grown = match growth(look, side) {
+        let grown = match growth(assessment, side) {
             None => continue,
             Some(Err(wait)) => {
                 waits.push(wait);
@@ -198,14 +203,16 @@ fn grow(look: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait>> {
             }
             Some(Ok(sizes)) => sizes,
         };
-        let mut blocks = unobserved(look);
+        let mut blocks = unobserved(assessment);
         if side == Generation::New {
-            blocks.extend(judgement(look, true));
-            if look.has_begun() && look.seen.unchanged_for < look.settings.strategy.step_interval {
+            blocks.extend(verdict_wait(assessment, true));
+            if assessment.has_begun()
+                && assessment.seen.unchanged_for < assessment.settings.strategy.step_interval
+            {
                 blocks.push(Wait::Interval);
             }
-            if look.seen.unready_for >= look.settings.strategy.ready_timeout {
-                blocks.extend(unready(look));
+            if assessment.seen.unready_for >= assessment.settings.strategy.ready_timeout {
+                blocks.extend(unready(assessment));
             }
         }
         if blocks.is_empty() {
@@ -220,23 +227,23 @@ fn grow(look: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait>> {
 }
 
 /// The sides of which less is ready than asked for.
-fn unready(look: &Assessment) -> Vec<Wait> {
-    let overdue = look.seen.unready_for >= look.settings.strategy.ready_timeout;
+fn unready(assessment: &Assessment) -> Vec<Wait> {
+    let overdue = assessment.seen.unready_for >= assessment.settings.strategy.ready_timeout;
     let sides = Generation::ALL.into_iter();
     sides
-        .filter(|side| look.counted(*side) < look.units(*side).asked)
+        .filter(|side| assessment.counted(*side) < assessment.units(*side).desired)
         .map(|side| Wait::Ready {
             side,
-            usable: look.counted(side),
-            asked: look.units(side).asked,
+            usable: assessment.counted(side),
+            desired: assessment.units(side).desired,
             overdue,
         })
         .collect()
 }
 
 /// Whether every pod that exists is to stay.
-fn is_still(look: &Assessment) -> bool {
+fn is_still(assessment: &Assessment) -> bool {
     let sides = Generation::ALL.into_iter();
-    let mut roles = sides.flat_map(|side| look.seen.sides.of(side).roles.values());
-    roles.all(|workers| workers.terminating == 0 && workers.present <= workers.asked)
+    let mut roles = sides.flat_map(|side| assessment.seen.sides.of(side).roles.values());
+    roles.all(|workers| workers.terminating == 0 && workers.present <= workers.desired)
 }

@@ -9,58 +9,62 @@ use super::{
 use crate::split::Generation;
 
 /// Brings the clients back to the frontends of old before new loses a worker, if the rollout had sent them to new.
-pub(super) fn clients_back(look: &Assessment) -> Option<Next> {
-    let clients = &look.seen.clients;
-    let has_moved = look.settings.handover.clients == Switch::Automatic && clients.selector_saved;
-    if !has_moved || look.targets.old == 0 || clients.service != Some(Generation::New) {
+pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
+    let clients = &assessment.seen.clients;
+    let has_moved =
+        assessment.settings.handover.clients == Switch::Automatic && clients.selector_saved;
+    if !has_moved || assessment.targets.old == 0 || clients.service != Some(Generation::New) {
         return None;
     }
-    Some(match look.seen.sides.old.frontends {
+    Some(match assessment.seen.sides.old.frontends {
         // The frontends of new serve the clients until then.
         0 => Next::Wait(vec![Wait::Frontend(Generation::Old)]),
         // The proxies of old follow the split again after an undo, and may still send requests to where they did before.
-        _ if !look.is_applied() && !look.is_out(Generation::New) => {
-            Next::Wait(vec![look.unapplied()])
+        _ if !assessment.is_applied() && !assessment.is_out(Generation::New) => {
+            Next::Wait(vec![assessment.unapplied()])
         }
         _ => Next::Act(Action::Retarget(Generation::Old), Vec::new()),
     })
 }
 
 /// The next step of the end, once both sides have the sizes that they are to have.
-pub(super) fn end(look: &Assessment) -> Option<(Option<Progress>, Next)> {
+pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
     for side in Generation::ALL {
-        let target = look.settings.shape.sizes(side, *look.targets.of(side));
-        if look.units(side).sizes != target {
+        let target = assessment
+            .settings
+            .shape
+            .sizes(side, *assessment.targets.of(side));
+        if assessment.units(side).sizes != target {
             return None;
         }
     }
-    let is_empty = |side: Generation| *look.targets.of(side) == 0;
-    let ends = |side: Generation| is_empty(side) && look.units(side).occupied > 0;
+    let is_empty = |side: Generation| *assessment.targets.of(side) == 0;
+    let ends = |side: Generation| is_empty(side) && assessment.units(side).occupied > 0;
     if let Some(side) = Generation::ALL.into_iter().find(|side| ends(*side)) {
         return Some((None, Next::Wait(vec![Wait::Terminating(side)])));
     }
-    if look.goes_back {
+    if assessment.goes_back {
         return Some((Some(Progress::RolledBack), Next::Wait(Vec::new())));
     }
     if !is_empty(Generation::Old) {
-        return Some(rest(look));
+        return Some(rest(assessment));
     }
-    Some(hand_over(look))
+    Some(hand_over(assessment))
 }
 
 /// New has all that it is to have for now.
-fn rest(look: &Assessment) -> (Option<Progress>, Next) {
-    let units = look.settings.shape.units();
-    let partition = look.settings.strategy.partition.min(units);
-    match look.targets.old == partition {
+fn rest(assessment: &Assessment) -> (Option<Progress>, Next) {
+    let units = assessment.settings.shape.units();
+    let partition = assessment.settings.strategy.partition.min(units);
+    match assessment.targets.old == partition {
         true => (Some(Progress::Partition), Next::Wait(Vec::new())),
-        false => (None, Next::Wait(vec![Wait::Step(look.targets.new)])),
+        false => (None, Next::Wait(vec![Wait::Step(assessment.targets.new)])),
     }
 }
 
-fn hand_over(look: &Assessment) -> (Option<Progress>, Next) {
-    let clients = &look.seen.clients;
-    let handover = look.settings.handover;
+fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
+    let clients = &assessment.seen.clients;
+    let handover = assessment.settings.handover;
     if clients.retired {
         return (Some(Progress::Complete), Next::Wait(Vec::new()));
     }
@@ -69,14 +73,14 @@ fn hand_over(look: &Assessment) -> (Option<Progress>, Next) {
     if clients.service != Some(Generation::New) {
         return match handover.clients {
             Switch::Manual => wait(Wait::Clients),
-            Switch::Automatic if look.seen.sides.new.frontends == 0 => {
+            Switch::Automatic if assessment.seen.sides.new.frontends == 0 => {
                 wait(Wait::Frontend(Generation::New))
             }
             Switch::Automatic if !clients.selector_saved => act(Action::SaveSelector),
             Switch::Automatic => act(Action::Retarget(Generation::New)),
         };
     }
-    if let Some(unretirable) = obstacles::unretirable(look) {
+    if let Some(unretirable) = obstacles::unretirable(assessment) {
         return wait(unretirable);
     }
     match handover.retire {

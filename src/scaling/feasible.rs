@@ -1,10 +1,10 @@
 //! The path that a rollout takes if nothing goes wrong. If there is none, the rollout reports that before the first write.
 
 use super::{
-    Intent, Settings, Sizes, Verdict,
+    Intent, RolloutSettings, Sizes, Verdict,
     assessment::Assessment,
     limits::growth,
-    seen::{Seen, Side},
+    seen::{RolloutObservation, Side},
     shrink::shrink,
 };
 use crate::rollout::Sides;
@@ -15,7 +15,7 @@ use crate::split::Generation;
 ///
 /// Without steps, which only say where it rests.
 #[must_use]
-pub fn way(settings: &Settings, seen: &Seen) -> Option<Vec<Sides<Sizes>>> {
+pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<Sides<Sizes>>> {
     let mut settings = settings.clone();
     settings.intent = Intent::Promote;
     settings.superseded = false;
@@ -27,35 +27,35 @@ pub fn way(settings: &Settings, seen: &Seen) -> Option<Vec<Sides<Sizes>>> {
     for _ in 0..=most {
         ideal(&mut seen.sides.old);
         ideal(&mut seen.sides.new);
-        let look = Assessment::of(&settings, &seen);
+        let assessment = Assessment::of(&settings, &seen);
         way.push(Sides {
-            old: look.sides.old.sizes.clone(),
-            new: look.sides.new.sizes.clone(),
+            old: assessment.sides.old.sizes.clone(),
+            new: assessment.sides.new.sizes.clone(),
         });
         let is_there = |side: Generation| {
-            let (own, target) = (look.units(side), *look.targets.of(side));
-            own.asked >= target && look.settings.shape.sizes(side, target) == own.sizes
+            let (own, target) = (assessment.units(side), *assessment.targets.of(side));
+            own.desired >= target && assessment.settings.shape.sizes(side, target) == own.sizes
         };
         if Generation::ALL.into_iter().all(is_there) {
             return Some(way);
         }
         let grown = Generation::ALL.into_iter().rev().find_map(|side| {
-            let grown = growth(&look, side)?.ok()?;
+            let grown = growth(&assessment, side)?.ok()?;
             Some((side, grown))
         });
         let shrunk = || {
-            let shrunk = shrink(&look)?.ok()?;
+            let shrunk = shrink(&assessment)?.ok()?;
             Some((shrunk.side, shrunk.sizes))
         };
         let (side, sizes) = grown.or_else(shrunk)?;
         for (role, size) in sizes {
-            let mut ask = |side: Generation, size: u32| {
+            let mut resize = |side: Generation, size: u32| {
                 let roles = &mut seen.sides.of_mut(side).roles;
-                roles.entry(role).or_default().asked = size;
+                roles.entry(role).or_default().desired = size;
             };
-            ask(side, size);
+            resize(side, size);
             if settings.in_place {
-                ask(side.other(), settings.shape.units() - size);
+                resize(side.other(), settings.shape.units() - size);
             }
         }
     }
@@ -67,9 +67,9 @@ fn ideal(side: &mut Side) {
     side.serves = super::Serves::Yes;
     for workers in side.roles.values_mut() {
         workers.observed = true;
-        workers.present = workers.asked;
-        workers.ready = workers.asked;
-        workers.warm = workers.asked;
+        workers.present = workers.desired;
+        workers.ready = workers.desired;
+        workers.warm = workers.desired;
         workers.terminating = 0;
         workers.leaving.clear();
     }

@@ -7,13 +7,13 @@ use super::{Action, Wait};
 pub enum Progress {
     /// Nothing was written, and nothing will be until what is named is changed.
     Refused,
-    /// It goes forward.
+    /// Moving to new.
     Forward,
     /// It goes back to old.
     Back,
     /// Its owner holds it.
     Held,
-    /// Somebody else scales.
+    /// Scaled by another client.
     Contested,
     /// A worker is not ready in time.
     Stalled,

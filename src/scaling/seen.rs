@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::rollout::{Role, Sides};
 use crate::split::{Generation, Weights};
 
-/// What was read. A list that could not be read is no empty list: then there is nothing to decide on.
+/// An observation. A list that could not be read is no empty list: then there is nothing to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RolloutObservation {
     /// Whether this contains every write of this process, and came from a consistent list after its start. A write whose result
     /// is unknown counts as missing until it can no longer take effect.
     pub is_current: bool,
@@ -63,7 +63,7 @@ pub enum Serves {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workers {
     /// `spec.replicas`.
-    pub asked: u32,
+    pub desired: u32,
     /// Whether the status that the other numbers come from is of this `spec`.
     pub observed: bool,
     /// Replicas that exist and do not terminate.
@@ -98,7 +98,7 @@ pub enum Removes {
     Marked(Vec<Pod>),
 }
 
-/// A pod that may be marked to go first.
+/// A pod that may be marked for early removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub name: String,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// What a rollout is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RolloutSettings {
     /// The full sizes, as accepted when the rollout began.
     pub shape: Shape,
     /// The GPUs of one replica of each role.
@@ -166,7 +166,7 @@ pub enum Retire {
     Delete,
 }
 
-impl Settings {
+impl RolloutSettings {
     /// By how many units both sides together may exceed the full size.
     #[must_use]
     pub fn surge(&self) -> u32 {
@@ -191,7 +191,7 @@ mod tests {
 
     fn limits(size: u32, max_surge: Amount, max_unavailable: Amount) -> (u32, u32) {
         let sizes: super::super::Sizes = [(Role::Worker, size)].into();
-        let settings = Settings {
+        let settings = RolloutSettings {
             shape: Shape::of(Sides {
                 old: sizes.clone(),
                 new: sizes,

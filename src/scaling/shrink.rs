@@ -24,49 +24,53 @@ pub(super) struct Shrink {
 }
 
 /// The next shrinking, if capacity admits one.
-pub(super) fn shrink(look: &Assessment) -> Option<Result<Shrink, Wait>> {
-    let first = look.gaining().other();
+pub(super) fn shrink(assessment: &Assessment) -> Option<Result<Shrink, Wait>> {
+    let first = assessment.gaining().other();
     let sides = [first, first.other()];
     let mut surplus = sides.into_iter();
     surplus
-        .find_map(|side| to(look, side, *look.targets.of(side)))
-        .or_else(|| { sides }.into_iter().find_map(|side| trim(look, side)))
+        .find_map(|side| to(assessment, side, *assessment.targets.of(side)))
+        .or_else(|| {
+            { sides }
+                .into_iter()
+                .find_map(|side| trim(assessment, side))
+        })
 }
 
-/// Gives up the half of a unit that a crash has left and that there is no room to complete.
-fn trim(look: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
-    let is_refused = matches!(growth(look, side), Some(Err(_)));
-    let whole = look.units(side).asked;
+/// Removes half of a unit that a crash has left, if there is no capacity to complete it.
+fn trim(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
+    let is_refused = matches!(growth(assessment, side), Some(Err(_)));
+    let whole = assessment.units(side).desired;
     if is_refused {
-        to(look, side, whole)
+        to(assessment, side, whole)
     } else {
         None
     }
 }
 
 /// Shrinks `side` towards so many units, as far as capacity admits.
-fn to(look: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
-    let own = look.units(side);
-    let other = look.units(side.other()).usable;
-    if let Some(shrink) = leave(look, side) {
+fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
+    let own = assessment.units(side);
+    let other = assessment.units(side.other()).usable;
+    if let Some(shrink) = leave(assessment, side) {
         return Some(Ok(shrink));
     }
     if own.begun <= target {
         return None;
     }
-    let needed = look.floor().min(own.capacity + other);
+    let needed = assessment.floor().min(own.capacity + other);
     // Workers that are not ready may still become so, unless their side does not serve at all.
-    let least = match look.is_out(side) {
+    let least = match assessment.is_out(side) {
         true => target,
-        false => target.max(look.floor().saturating_sub(other)),
+        false => target.max(assessment.floor().saturating_sub(other)),
     };
-    let shape = &look.settings.shape;
+    let shape = &assessment.settings.shape;
     for units in least..own.begun {
         let mut sizes = shape.sizes(side, units);
         for (role, size) in &mut sizes {
             *size = (*size).min(own.sizes.get(role).copied().unwrap_or_default());
         }
-        let stays = look.capacity_after(side, &sizes);
+        let stays = assessment.capacity_after(side, &sizes);
         if stays + other < needed {
             continue;
         }
@@ -98,66 +102,67 @@ fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
 
 /// The pods that are to leave `side` already by its size. They go as if the side shrank to that size now: an owner may have accepted
 /// a size that somebody else has set.
-fn leave(look: &Assessment, side: Generation) -> Option<Shrink> {
-    let own = look.units(side);
-    let mut roles = look.seen.sides.of(side).roles.values();
+fn leave(assessment: &Assessment, side: Generation) -> Option<Shrink> {
+    let own = assessment.units(side);
+    let mut roles = assessment.seen.sides.of(side).roles.values();
     let leaves = roles.any(|workers| !workers.leaving.is_empty());
     leaves.then(|| Shrink {
         side,
         sizes: own.sizes.clone(),
-        units: own.asked,
+        units: own.desired,
         capacity: own.capacity,
-        split: weights(side, own.capacity, look.units(side.other()).usable),
+        split: weights(side, own.capacity, assessment.units(side.other()).usable),
     })
 }
 
 impl Shrink {
     /// Whether the split in the resource gives the side no more than what stays can carry.
-    pub fn is_lowered(&self, look: &Assessment) -> bool {
+    pub fn is_lowered(&self, assessment: &Assessment) -> bool {
         let Some(split) = self.split else {
             return true;
         };
         let (own, other) = (self.side, self.side.other());
-        let is = look.seen.traffic.split;
+        let is = assessment.seen.traffic.split;
         let part = |a: u32, b: u32| u64::from(a) * u64::from(b);
         part(is.of(own), split.of(other)) <= part(is.of(other), split.of(own))
     }
 
-    /// What must be so before requests are moved away from the side.
-    pub fn before_lowering(&self, look: &Assessment) -> Vec<Wait> {
-        let (settings, seen) = (look.settings, look.seen);
-        let mut waits = unobserved(look);
+    /// The preconditions for moving requests off the side.
+    pub fn before_lowering(&self, assessment: &Assessment) -> Vec<Wait> {
+        let (settings, seen) = (assessment.settings, assessment.seen);
+        let mut waits = unobserved(assessment);
         let is_forward = self.side == Generation::Old;
         if is_forward {
             if seen.sides.new.serves == Serves::Unknown {
                 waits.push(Wait::Serving(Generation::New));
             }
-            waits.extend(judgement(look, self.is_lowered(look)));
-            if seen.unchanged_for < settings.strategy.step_interval && !self.is_lowered(look) {
+            waits.extend(verdict_wait(assessment, self.is_lowered(assessment)));
+            if seen.unchanged_for < settings.strategy.step_interval && !self.is_lowered(assessment)
+            {
                 waits.push(Wait::Interval);
             }
-        } else if seen.clients.direct_to_new != Some(false) && self.units < look.floor() {
+        } else if seen.clients.direct_to_new != Some(false) && self.units < assessment.floor() {
             // Clients that come directly are served by new alone.
             waits.push(Wait::DirectClients);
         }
-        waits.extend(self.grace(look));
+        waits.extend(self.grace(assessment));
         waits
     }
 
     /// What must be so before the side shrinks, once requests are moved.
-    pub fn before_shrinking(&self, look: &Assessment) -> Vec<Wait> {
-        let traffic = &look.seen.traffic;
+    pub fn before_shrinking(&self, assessment: &Assessment) -> Vec<Wait> {
+        let traffic = &assessment.seen.traffic;
         let mut waits = Vec::new();
-        if !look.is_applied() {
-            return vec![look.unapplied()];
+        if !assessment.is_applied() {
+            return vec![assessment.unapplied()];
         }
-        let deadline = look.settings.strategy.drain_deadline;
+        let deadline = assessment.settings.strategy.drain_deadline;
         let is_over = deadline.is_some_and(|deadline| traffic.applied_for >= deadline);
         if !is_over {
-            waits.extend(self.streams(look));
+            waits.extend(self.streams(assessment));
         }
         if self.side == Generation::Old && self.units == 0 {
-            match look.seen.clients.last_worker {
+            match assessment.seen.clients.last_worker {
                 LastWorker::Dispensable => {}
                 LastWorker::Streams if is_over => {}
                 LastWorker::Streams | LastWorker::Needed => waits.push(Wait::LastWorker),
@@ -167,14 +172,14 @@ impl Shrink {
     }
 
     /// Whether the streams that are open fit what stays.
-    fn streams(&self, look: &Assessment) -> Option<Wait> {
+    fn streams(&self, assessment: &Assessment) -> Option<Wait> {
         let side = self.side;
         // Without a loss of capacity, what fitted before still does.
-        let loses = self.capacity < look.units(side).capacity;
-        if self.units > 0 && (look.settings.strategy.continuation || !loses) {
+        let loses = self.capacity < assessment.units(side).capacity;
+        if self.units > 0 && (assessment.settings.strategy.continuation || !loses) {
             return None;
         }
-        let Some(open) = look.seen.traffic.open else {
+        let Some(open) = assessment.seen.traffic.open else {
             return Some(Wait::Streams {
                 side,
                 open: None,
@@ -184,7 +189,7 @@ impl Shrink {
         let (own, other) = (*open.of(side), *open.of(side.other()));
         let (stays, rest) = (
             u64::from(self.units.max(self.capacity)),
-            u64::from(look.units(side.other()).usable),
+            u64::from(assessment.units(side.other()).usable),
         );
         // Its part of all streams and an eighth more, since they are not of equal length, and one for each unit, since they do not
         // come in fractions.
@@ -199,9 +204,9 @@ impl Shrink {
     }
 
     /// Whether workers get the time to end that their streams need.
-    fn grace(&self, look: &Assessment) -> Option<Wait> {
-        let strategy = &look.settings.strategy;
-        let traffic = &look.seen.traffic;
+    fn grace(&self, assessment: &Assessment) -> Option<Wait> {
+        let strategy = &assessment.settings.strategy;
+        let traffic = &assessment.seen.traffic;
         if strategy.continuation || strategy.allow_short_grace {
             return None;
         }
@@ -209,11 +214,11 @@ impl Shrink {
         if traffic.open.is_some_and(|open| *open.of(self.side) == 0) {
             return None;
         }
-        let roles = look.seen.sides.of(self.side).roles.iter();
+        let roles = assessment.seen.sides.of(self.side).roles.iter();
         let shrinks = |role: &Role, workers: &Workers| {
             self.sizes
                 .get(role)
-                .is_some_and(|size| *size < workers.asked)
+                .is_some_and(|size| *size < workers.desired)
         };
         let mut graces = roles.filter(|(role, workers)| shrinks(role, workers));
         let is_enough = |grace: Option<Duration>| {
@@ -229,8 +234,8 @@ impl Shrink {
     }
 
     /// The next action: pods are marked first where the kind lets one choose.
-    pub fn action(self, look: &Assessment) -> Action {
-        for (role, workers) in &look.seen.sides.of(self.side).roles {
+    pub fn action(self, assessment: &Assessment) -> Action {
+        for (role, workers) in &assessment.seen.sides.of(self.side).roles {
             if !workers.leaving.is_empty() {
                 return Action::Replace {
                     side: self.side,
@@ -273,12 +278,12 @@ fn to_mark(pods: &[Pod], size: u32) -> Option<Vec<String>> {
 
 /// What the judgement of new still forbids. Once old's requests are moved away, only a failure does: nothing is compared any more
 /// when old gets none.
-pub(super) fn judgement(look: &Assessment, is_lowered: bool) -> Option<Wait> {
-    let settings = look.settings;
+pub(super) fn verdict_wait(assessment: &Assessment, is_lowered: bool) -> Option<Wait> {
+    let settings = assessment.settings;
     if settings.strategy.analysis.is_none() || settings.intent == Intent::Promote {
         return None;
     }
-    match look.seen.verdict {
+    match assessment.seen.verdict {
         Verdict::Pass => None,
         Verdict::Fail => Some(Wait::Failed),
         Verdict::Inconclusive => (!is_lowered).then_some(Wait::Verdict),
@@ -286,10 +291,10 @@ pub(super) fn judgement(look: &Assessment, is_lowered: bool) -> Option<Wait> {
 }
 
 /// The roles whose numbers are of an earlier size.
-pub(super) fn unobserved(look: &Assessment) -> Vec<Wait> {
+pub(super) fn unobserved(assessment: &Assessment) -> Vec<Wait> {
     let sides = Generation::ALL.into_iter();
     let roles = sides.flat_map(|side| {
-        let roles = look.seen.sides.of(side).roles.iter();
+        let roles = assessment.seen.sides.of(side).roles.iter();
         roles.map(move |(role, workers)| (side, *role, workers.observed))
     });
     roles

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use self::cluster::Cluster;
 use super::*;
-use crate::rollout::Sides;
+use crate::rollout::{Role, Sides};
+use crate::split::{Generation, Weights};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 /// Settings for two sides of the same shape.
-fn settings(roles: &[(Role, u32)]) -> Settings {
+fn settings(roles: &[(Role, u32)]) -> RolloutSettings {
     let sizes: Sizes = roles.iter().copied().collect();
     let gpus: std::collections::BTreeMap<_, _> = roles.iter().map(|(role, _)| (*role, 8)).collect();
-    Settings {
+    RolloutSettings {
         shape: Shape::of(Sides {
             old: sizes.clone(),
             new: sizes,

@@ -21,11 +21,11 @@ pub enum Wait {
     Contested {
         side: Generation,
         role: Role,
-        asked: u32,
+        desired: u32,
         recorded: Option<u32>,
     },
     /// The object of both sides has another number of replicas than was accepted.
-    Resized { asked: u32, full: u32 },
+    Resized { desired: u32, full: u32 },
     /// The object of both sides makes no more workers of one of them, for this reason.
     Lost(String),
     /// Something else scales a side.
@@ -44,7 +44,7 @@ pub enum Wait {
     Ready {
         side: Generation,
         usable: u32,
-        asked: u32,
+        desired: u32,
         /// Whether that takes longer than `readyTimeoutSeconds`.
         overdue: bool,
     },
@@ -114,18 +114,18 @@ impl fmt::Display for Wait {
             Self::Contested {
                 side,
                 role,
-                asked,
+                desired,
                 recorded,
             } => {
-                write!(f, "{side}'s {role} workers were scaled to {asked}")?;
+                write!(f, "{side}'s {role} workers were scaled to {desired}")?;
                 if let Some(recorded) = recorded {
                     write!(f, " from {recorded}")?;
                 }
                 f.write_str(" by another client")
             }
-            Self::Resized { asked, full } => write!(
+            Self::Resized { desired, full } => write!(
                 f,
-                "the replicas to be {full} again, as accepted: another client has set {asked}"
+                "the replicas to be {full} again, as accepted: another client has set {desired}"
             ),
             Self::Lost(why) => f.write_str(why),
             Self::Scaler(side, what) => write!(f, "{what} to be removed: it scales {side}"),
@@ -152,10 +152,10 @@ impl fmt::Display for Wait {
             Self::Ready {
                 side,
                 usable,
-                asked,
+                desired,
                 overdue,
             } => {
-                write!(f, "{side} to be ready: {usable} of {asked} units are ready")?;
+                write!(f, "{side} to be ready: {usable} of {desired} units are ready")?;
                 f.write_str(if *overdue { " (timed out)" } else { "" })
             }
             Self::Serving(side) => write!(f, "{side} to serve requests"),

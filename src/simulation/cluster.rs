@@ -14,7 +14,7 @@ use crate::split::{Generation, Weights};
 /// The workers of one role.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Workload {
-    pub asked: u32,
+    pub desired: u32,
     /// Whether this rollout has written its size.
     pub ours: bool,
     /// When its status follows its size.
@@ -22,7 +22,7 @@ pub(super) struct Workload {
     pub pods: Vec<Pod>,
 }
 
-/// What became of streams.
+/// Stream totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Begun.
@@ -101,7 +101,7 @@ impl<'a> Cluster<'a> {
         for (role, size) in scenario.settings.shape.full(Generation::Old) {
             let pods = (0..*size).map(|_| cluster.pod(0, 0)).collect();
             let workload = Workload {
-                asked: *size,
+                desired: *size,
                 pods,
                 ..Workload::default()
             };
@@ -132,7 +132,7 @@ impl<'a> Cluster<'a> {
         self.clients();
         let rests = self.workloads().all(|workload| {
             let ready = workload.pods.iter().filter(|pod| pod.is_ready(self.now));
-            ready.count() == workload.asked as usize
+            ready.count() == workload.desired as usize
         });
         if rests {
             self.unready_since = self.now;
@@ -163,7 +163,7 @@ impl<'a> Cluster<'a> {
         each.sum()
     }
 
-    /// Does what was decided.
+    /// Applies an action.
     pub fn apply(&mut self, action: &Action) {
         match action {
             Action::Split(split) => {
@@ -198,7 +198,7 @@ impl<'a> Cluster<'a> {
             let pods: Vec<_> = (0..more).map(|_| self.pod(ready_at, warm_at)).collect();
             let now = self.now;
             if let Some(workload) = self.sides.of_mut(side).get_mut(role) {
-                workload.asked = *size;
+                workload.desired = *size;
                 workload.ours = true;
                 workload.observed_at = now + 1;
                 workload.pods.extend(pods);
@@ -211,7 +211,7 @@ impl<'a> Cluster<'a> {
         self.rest_since = self.now;
     }
 
-    /// Tells the pod to end that goes first.
+    /// Terminates the next pod to be removed.
     fn end_one(&mut self, side: Generation, role: Role) {
         let (now, scenario) = (self.now, self.scenario);
         let Some(workload) = self.sides.of_mut(side).get_mut(&role) else {

@@ -42,7 +42,7 @@ fn row(row: &Row) -> Json {
     json!({
         "atSeconds": row.at.as_secs(),
         "action": row.action,
-        "asked": sides(row.asked),
+        "asked": sides(row.desired),
         "ready": sides(row.ready),
         "weights": {"old": row.split.old(), "new": row.split.new_weight()},
         "gpus": row.gpus,
@@ -53,7 +53,7 @@ fn row(row: &Row) -> Json {
 fn sample(sample: &Sample) -> Json {
     json!({
         "atSeconds": sample.at.as_secs(),
-        "asked": sides(sample.asked),
+        "asked": sides(sample.desired),
         "ready": sides(sample.ready),
         "weights": {"old": sample.split.old(), "new": sample.split.new_weight()},
         "gpus": sample.gpus,

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_have_the_percentile_and_the_mean_that_were_asked_for() {
+    fn lengths_have_the_requested_percentile_and_mean() {
         let mut lengths = Lengths::with_p99(540.0);
         let mut drawn: Vec<_> = (0..100_000).map(|_| lengths.draw()).collect();
         drawn.sort_by(f64::total_cmp);

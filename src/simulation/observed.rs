@@ -6,20 +6,20 @@ use std::time::Duration;
 use super::cluster::{Cluster, Workload};
 use crate::rollout::Sides;
 use crate::scaling::{
-    Clients, LastWorker, Pod, Removes, Seen, Serves, Side, Traffic, Verdict, Workers,
+    Clients, LastWorker, Pod, Removes, RolloutObservation, Serves, Side, Traffic, Verdict, Workers,
 };
 use crate::split::Generation;
 
 impl Cluster<'_> {
     /// What is read now.
-    pub fn read(&self) -> Seen {
+    pub fn read(&self) -> RolloutObservation {
         let all_new = self.split.is_all_new() && self.applied == self.split;
         let open = Sides {
             old: self.open(Generation::Old),
             new: self.open(Generation::New),
         };
         let is_quiet = self.since(self.came_to_old_at) >= self.scenario.quiet;
-        Seen {
+        RolloutObservation {
             is_current: true,
             sides: Sides {
                 old: self.side(Generation::Old),
@@ -89,13 +89,13 @@ impl Cluster<'_> {
         let ready = || staying().filter(|pod| pod.is_ready(now));
         let present = workload.present();
         Workers {
-            asked: workload.asked,
+            desired: workload.desired,
             observed: now >= workload.observed_at,
             present,
             terminating: workload.pods.len() as u32 - present,
             ready: ready().count() as u32,
             warm: ready().filter(|pod| pod.warm_at <= now).count() as u32,
-            recorded: workload.ours.then_some(workload.asked),
+            recorded: workload.ours.then_some(workload.desired),
             ours: workload.ours,
             grace: Some(self.scenario.grace),
             leaving: Vec::new(),

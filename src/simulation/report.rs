@@ -12,7 +12,7 @@ use crate::split::Weights;
 pub struct Report {
     /// What happened, in order.
     pub rows: Vec<Row>,
-    /// What there was whenever it changed.
+    /// Samples, one at each change.
     pub samples: Vec<Sample>,
     /// How it ended.
     pub ended: Ended,
@@ -26,17 +26,17 @@ pub struct Report {
 pub enum Ended {
     /// It did.
     At(Progress),
-    /// It never does, because it waits for this.
+    /// Never, because it waits for this.
     Never(Progress, Vec<String>),
 }
 
-/// Something that was done.
+/// An action that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub at: Duration,
     pub action: String,
-    /// Units, once it was done.
-    pub asked: Sides<u32>,
+    /// Desired units after it.
+    pub desired: Sides<u32>,
     /// Ready ones.
     pub ready: Sides<u32>,
     pub split: Weights,
@@ -45,19 +45,19 @@ pub struct Row {
     pub waits: Vec<Waited>,
 }
 
-/// Something that was waited for.
+/// A wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waited {
-    /// As it was first told.
+    /// As it was first reported.
     pub what: String,
     pub time: Duration,
 }
 
-/// What there was from a moment on.
+/// The state from `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub at: Duration,
-    pub asked: Sides<u32>,
+    pub desired: Sides<u32>,
     pub ready: Sides<u32>,
     pub split: Weights,
     pub gpus: u64,

@@ -31,7 +31,7 @@ pub fn run(scenario: &Scenario) -> Report {
         run.sample(&cluster, &decision);
         if let Some(action) = &decision.action {
             cluster.apply(action);
-            run.acted(&cluster, told(action));
+            run.acted(&cluster, action_text(action));
             acted_at = cluster.now;
         } else if decision.waits == [Wait::Clients] {
             cluster.service = Generation::New;
@@ -119,17 +119,17 @@ impl Run {
     fn sample(&mut self, cluster: &Cluster, decision: &Decision) {
         let sample = Sample {
             at: Duration::from_secs(cluster.now),
-            asked: decision.asked,
+            desired: decision.desired,
             ready: decision.ready,
             split: cluster.applied,
             gpus: cluster.gpus(),
         };
         self.gpus_peak = self.gpus_peak.max(sample.gpus);
-        let is_news = self.samples.last().is_none_or(|last| {
+        let is_changed = self.samples.last().is_none_or(|last| {
             let at = last.at;
             Sample { at, ..sample } != *last
         });
-        if is_news {
+        if is_changed {
             self.samples.push(sample);
         }
     }
@@ -144,7 +144,7 @@ impl Run {
         self.rows.push(Row {
             at: Duration::from_secs(cluster.now),
             action,
-            asked: seen.asked,
+            desired: seen.desired,
             ready: seen.ready,
             split: cluster.split,
             gpus: cluster.gpus(),
@@ -241,8 +241,8 @@ fn notes(cluster: &Cluster) -> Vec<String> {
     notes
 }
 
-/// An action in a few words, unless its owner need not know of it.
-fn told(action: &Action) -> Option<String> {
+/// Describes an action; `None` if its owner need not know of it.
+fn action_text(action: &Action) -> Option<String> {
     let sizes = |sizes: &Sizes| match sizes.len() {
         1 => sizes.values().map(u32::to_string).collect(),
         _ => {

@@ -115,7 +115,7 @@ impl Cluster<'_> {
         self.counts.cut += cut.len() as u64 * self.arrivals.stands_for;
     }
 
-    /// Requests come.
+    /// Simulates arriving requests.
     pub(super) fn clients(&mut self) {
         if self.service == Generation::Old {
             self.came_to_old_at = self.now;

@@ -10,7 +10,7 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
     let seconds = Duration::from_secs;
     Scenario {
         begun: Sizes::new(),
-        settings: Settings {
+        settings: RolloutSettings {
             shape: Shape::of(Sides {
                 old: sizes.clone(),
                 new: sizes,

@@ -30,7 +30,7 @@ pub fn text(report: &Report) -> String {
         "THEN WAITING FOR",
     ]);
     for row in &report.rows {
-        let side = |ready: u32, asked: u32| format!("{ready}/{asked}");
+        let side = |ready: u32, desired: u32| format!("{ready}/{desired}");
         let mut waits = row
             .waits
             .iter()
@@ -38,8 +38,8 @@ pub fn text(report: &Report) -> String {
         line([
             &clock(row.at),
             &row.action,
-            &side(row.ready.new, row.asked.new),
-            &side(row.ready.old, row.asked.old),
+            &side(row.ready.new, row.desired.new),
+            &side(row.ready.old, row.desired.old),
             &format!("{} %", row.split.rounded_percent()),
             &row.gpus.to_string(),
             &waits.next().unwrap_or_default(),
@@ -103,7 +103,7 @@ fn summary(report: &Report) -> String {
     text
 }
 
-/// Where a rollout is, in words.
+/// Describes the state of a rollout.
 pub(super) const fn ending(progress: Progress) -> &'static str {
     match progress {
         Progress::Refused => "refused before the first write",

@@ -92,7 +92,7 @@ impl Moves {
 
 /// What a stream is to do at the time that its watch gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum MoveDecision {
     /// Move now.
     Move,
     /// Ask again at this time.
@@ -153,9 +153,9 @@ impl MoveWatch {
     }
 
     /// What to do at `now`, the time that [`MoveWatch::poll`] or the last turn gave.
-    pub fn turn(&mut self, now: Instant) -> Turn {
+    pub fn decide(&mut self, now: Instant) -> MoveDecision {
         let Some(order) = self.moves.order() else {
-            return Turn::Stay;
+            return MoveDecision::Stay;
         };
         let at = *self.turn.get_or_insert_with(|| {
             let micros = |at: Instant| {
@@ -166,7 +166,11 @@ impl MoveWatch {
             self.moves.started + Duration::from_micros(turn)
         });
         // A turn is given in whole microseconds, rounded down.
-        if at <= now { Turn::Move } else { Turn::At(at) }
+        if at <= now {
+            MoveDecision::Move
+        } else {
+            MoveDecision::At(at)
+        }
     }
 }
 
@@ -270,7 +274,7 @@ mod tests {
         store.store(snapshot(99, Some(SECOND), start));
         assert_eq!((task.wakes(), store.moving()), (1, 0));
         assert_eq!(task.poll(), Poll::Ready(None));
-        assert_eq!(task.watch.turn(start + 5 * SECOND), Turn::Stay);
+        assert_eq!(task.watch.decide(start + 5 * SECOND), MoveDecision::Stay);
     }
 
     #[test]
@@ -294,13 +298,16 @@ mod tests {
         let store = SnapshotStore::new(snapshot(100, Some(Duration::ZERO), start));
         let mut tasks: Vec<_> = (0..3).map(|_| Task::of(&store)).collect();
         let now = start + SECOND;
-        let turns: Vec<_> = tasks.iter_mut().map(|task| task.watch.turn(now)).collect();
-        assert_eq!(turns[0], Turn::Move);
-        let Turn::At(second) = turns[1] else {
+        let turns: Vec<_> = tasks
+            .iter_mut()
+            .map(|task| task.watch.decide(now))
+            .collect();
+        assert_eq!(turns[0], MoveDecision::Move);
+        let MoveDecision::At(second) = turns[1] else {
             panic!("{turns:?}");
         };
         assert!(second > now + SECOND / 11 && second <= now + SECOND / 10);
-        assert_eq!(tasks[1].watch.turn(second), Turn::Move);
-        assert!(matches!(turns[2], Turn::At(third) if third > second));
+        assert_eq!(tasks[1].watch.decide(second), MoveDecision::Move);
+        assert!(matches!(turns[2], MoveDecision::At(third) if third > second));
     }
 }

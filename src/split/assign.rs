@@ -121,7 +121,7 @@ mod tests {
 
     const HALF: u64 = 1 << 63;
 
-    fn any_traits() -> impl Strategy<Value = RequestAttributes> {
+    fn any_attributes() -> impl Strategy<Value = RequestAttributes> {
         (
             prop::option::of(prop::sample::select(&Generation::ALL[..])),
             any::<bool>(),
@@ -223,7 +223,7 @@ mod tests {
     proptest! {
         #[test]
         fn only_requests_open_to_the_split_are_counted(
-            weights in any_weights(), phase in any::<u64>(), attributes in any_traits(),
+            weights in any_weights(), phase in any::<u64>(), attributes in any_attributes(),
         ) {
             let diffusion = Diffusion::new(phase);
             let before = diffusion.accumulated();

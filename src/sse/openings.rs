@@ -110,9 +110,9 @@ impl Openings {
     }
 
     /// Compares an opening event of the current stream with those that the client has.
-    pub fn judge(&mut self, api: Api, event: &Event<'_>) -> Opening {
+    pub fn classify(&mut self, api: Api, event: &Event<'_>) -> Opening {
         match &mut self.0 {
-            Some(known) => known.judge(api, event),
+            Some(known) => known.classify(api, event),
             None => Opening::Forward,
         }
     }
@@ -167,7 +167,7 @@ impl Known {
         self.numbers.offset = None;
     }
 
-    fn judge(&mut self, api: Api, event: &Event<'_>) -> Opening {
+    fn classify(&mut self, api: Api, event: &Event<'_>) -> Opening {
         if !self.continues {
             return Opening::Forward;
         }

@@ -50,7 +50,7 @@ impl HoldPolicy {
             Meaning::Error { code } => return Step::Fail { code },
             Meaning::Preamble => {}
         }
-        match openings.judge(api, event) {
+        match openings.classify(api, event) {
             Opening::LeaveOut => Step::Drop,
             Opening::Conflict => Step::Conflict,
             Opening::Forward if self.holds(held) => Step::Hold {

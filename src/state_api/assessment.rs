@@ -85,9 +85,9 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
         Side::new("Old", state.old.as_ref()),
         Side::new("New", state.new.as_ref()),
     ];
-    let judged = verdict.map(judged);
-    let has_failed = |judged: &&Assessment| judged.level == Level::Attention;
-    let failed = || Some(judged.as_ref().filter(has_failed)?.text.clone());
+    let assessed = verdict.map(assess_analysis);
+    let has_failed = |assessed: &&Assessment| assessed.level == Level::Attention;
+    let failed = || Some(assessed.as_ref().filter(has_failed)?.text.clone());
     // Whether new is worse than old is for the analysis to say, where there is one.
     let worse = || comparison::worse(&sides).filter(|_| verdict.is_none());
     let attention = trouble(state).or_else(failed).or_else(worse);
@@ -99,9 +99,9 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     let takes = takes(state);
     let serving = serving(state, &sides);
     // With requests on one side only there is nothing to compare.
-    if let Some(judged) = judged.filter(|_| serving.len() > 1) {
-        let text = format!("{} {takes}", judged.text);
-        return Assessment { text, ..judged };
+    if let Some(assessed) = assessed.filter(|_| serving.len() > 1) {
+        let text = format!("{} {takes}", assessed.text);
+        return Assessment { text, ..assessed };
     }
     if let Some(side) = serving.iter().find(|side| side.errors.is_none()) {
         let text = if sides.iter().all(|side| side.ended == 0) {
@@ -151,7 +151,7 @@ fn trouble(state: &v1::State) -> Option<String> {
 
 /// What the verdict of an analysis says of new.
 #[must_use]
-pub fn judged(verdict: &v1::Analysis) -> Assessment {
+pub fn assess_analysis(verdict: &v1::Analysis) -> Assessment {
     let passes = verdict.verdict == Verdict::PASS;
     let fails = verdict.verdict == Verdict::FAIL;
     let (level, so) = match (passes, fails) {

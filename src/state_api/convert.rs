@@ -5,20 +5,20 @@ use std::time::Duration;
 use super::v1;
 use crate::analysis::{Counts, MAX_STRATA, Reading, Rules, Side, Stratum};
 use crate::continuation::Mode;
-use crate::lifecycle::Phase;
+use crate::lifecycle::ProcessPhase;
 use crate::resource::{Identity, Problem};
 use crate::split::Weights;
 use crate::telemetry::Distribution;
 use crate::telemetry::latency::Sketch;
 
-impl From<Phase> for v1::Phase {
-    fn from(phase: Phase) -> Self {
+impl From<ProcessPhase> for v1::Phase {
+    fn from(phase: ProcessPhase) -> Self {
         match phase {
-            Phase::Starting => Self::Starting,
-            Phase::Ready => Self::Ready,
-            Phase::Settling => Self::Settling,
-            Phase::Draining => Self::Draining,
-            Phase::Ending => Self::Ending,
+            ProcessPhase::Starting => Self::Starting,
+            ProcessPhase::Ready => Self::Ready,
+            ProcessPhase::Settling => Self::Settling,
+            ProcessPhase::Draining => Self::Draining,
+            ProcessPhase::Ending => Self::Ending,
         }
     }
 }

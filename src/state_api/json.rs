@@ -12,12 +12,12 @@ impl v1::State {
     /// The whole state.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        self.to_json_judged(self.verdict())
+        self.to_json_with_verdict(self.verdict())
     }
 
     /// The whole state of proxies of an update whose controller has given this verdict.
     #[must_use]
-    pub fn to_json_judged(&self, verdict: Option<&v1::Analysis>) -> Value {
+    pub fn to_json_with_verdict(&self, verdict: Option<&v1::Analysis>) -> Value {
         let Self {
             time,
             process: who,
@@ -214,7 +214,7 @@ fn plan(plan: &v1::Plan) -> Value {
         remarks,
         earlier_requests_that_may_reach_old,
         new_targets,
-        analysis: judged,
+        analysis: assessed,
     } = plan;
     json!({
         "epoch": (*epoch > 0).then_some(epoch),
@@ -231,7 +231,7 @@ fn plan(plan: &v1::Plan) -> Value {
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
         "remarks": remarks,
         "earlierRequestsThatMayReachOld": earlier_requests_that_may_reach_old,
-        "analysis": judged.as_ref().map(analysis),
+        "analysis": assessed.as_ref().map(analysis),
         "newTargets": new_targets,
     })
 }

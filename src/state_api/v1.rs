@@ -59,7 +59,7 @@ pub struct State {
     #[prost(message, optional, tag = "13")]
     pub assigned_last_five_seconds: ::core::option::Option<Requests>,
     /// Those requests open to the split that a generation has answered in the last 60 seconds, by who answered: where it
-    /// differs from `assigned_last_minute`, requests were moved. Absent from older proxies.
+    /// differs from `assigned_last_minute`, requests failed over. Absent from older proxies.
     #[prost(message, optional, tag = "14")]
     pub answered_last_minute: ::core::option::Option<Requests>,
     /// How long ago the last request came that a client may depend on, to the second; since the process started if none has
@@ -165,11 +165,11 @@ pub struct Plan {
     /// How long the source of plans has been out of reach; absent while it is in reach.
     #[prost(message, optional, tag = "12")]
     pub source_lost_for: ::core::option::Option<::prost_types::Duration>,
-    /// What people should know of the source of plans, in words: updates that do nothing since another one rules, one that was
+    /// Remarks about the source of plans, as text for users: updates without effect because another one is active, one that was
     /// deleted, none at all.
     #[prost(string, repeated, tag = "13")]
     pub remarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Open requests that were begun under an earlier plan by which they may still be sent to old, as a first attempt or as a
+    /// Open requests that started under an earlier plan by which they may still be sent to old, as a first attempt or as a
     /// fallback. A stream whose first content has gone out is none of them: it stays where it is.
     #[prost(uint64, optional, tag = "14")]
     pub earlier_requests_that_may_reach_old: ::core::option::Option<u64>,
@@ -243,8 +243,8 @@ pub struct Comparison {
     /// Oldest first. The last one is of now; there is no other unless the past was asked for.
     #[prost(message, repeated, tag = "2")]
     pub counts: ::prost::alloc::vec::Vec<Counts>,
-    /// The counts begin anew when the plan names another new generation. This number, from 1, tells how often the process has begun
-    /// them; 0 if it never begins anew.
+    /// The counts begin anew when the plan names another new generation. This is the number of the current series, from 1; 0 if they
+    /// never begin anew.
     #[prost(uint64, tag = "3")]
     pub series: u64,
     /// How long ago the counts began.
@@ -374,13 +374,13 @@ pub struct Generation {
     /// How long event streams lasted that it answered, from the attempt to their end, whichever that was.
     #[prost(message, optional, tag = "6")]
     pub stream_duration: ::core::option::Option<Histogram>,
-    /// What it did in the last minute and in the last five. Absent: this proxy does not say.
+    /// What it did in the last minute and in the last five. Absent from older proxies.
     #[prost(message, optional, tag = "10")]
     pub last_minute: ::core::option::Option<Recent>,
     #[prost(message, optional, tag = "11")]
     pub last_five_minutes: ::core::option::Option<Recent>,
     /// Attempts that it failed before the first content, whether or not another one recovered the request, and streams that broke
-    /// after it and that others were asked to continue. Absent: this proxy does not say.
+    /// after it and that others were asked to continue. Absent from older proxies.
     #[prost(message, optional, tag = "12")]
     pub failed_attempts: ::core::option::Option<Causes>,
 }
@@ -409,8 +409,8 @@ pub struct Recovered {
 /// What one side did within a sliding window.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Recent {
-    /// What the window really covers: less after a start, and up to five seconds more than its name says otherwise, or as much
-    /// more as nobody asked for this state.
+    /// What the window really covers: less after a start, and up to five seconds more than its name says otherwise, or longer
+    /// if the state was not read in the meantime.
     #[prost(message, optional, tag = "1")]
     pub length: ::core::option::Option<::prost_types::Duration>,
     /// As in `Generation`.
@@ -669,9 +669,9 @@ pub mod proxy_client {
             req.extensions_mut().insert(GrpcMethod::new("crossfade.v1.Proxy", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. For a
-        /// reader that is slow, states are left out. The stream goes on while the proxy drains and ends, with OK and after a
-        /// last state, when the process does. With too many watchers: RESOURCE_EXHAUSTED.
+        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. Slow
+        /// readers skip states. The stream continues while the proxy drains, and ends with OK, after a last state, when the
+        /// process ends. With too many watchers: RESOURCE_EXHAUSTED.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRequest>,
@@ -741,9 +741,9 @@ pub mod proxy_server {
             >
             + std::marker::Send
             + 'static;
-        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. For a
-        /// reader that is slow, states are left out. The stream goes on while the proxy drains and ends, with OK and after a
-        /// last state, when the process does. With too many watchers: RESOURCE_EXHAUSTED.
+        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. Slow
+        /// readers skip states. The stream continues while the proxy drains, and ends with OK, after a last state, when the
+        /// process ends. With too many watchers: RESOURCE_EXHAUSTED.
         async fn watch(
             &self,
             request: tonic::Request<super::WatchRequest>,

@@ -145,7 +145,8 @@ impl Cluster {
         // Useful only for merging edits, and longer than everything else.
         update.metadata.managed_fields = None;
         let name = update.metadata.name.as_deref().unwrap_or_default();
-        let answers = port_forward::ask_all(self.client.clone(), &self.namespace, &update.metadata);
+        let answers =
+            port_forward::query_all(self.client.clone(), &self.namespace, &update.metadata);
         let (answers, events) = tokio::join!(answers, self.events(name));
         let origin = match &answers {
             Ok(answers) => answers.origin(),
@@ -281,7 +282,7 @@ async fn config(choice: &Choice) -> Result<Config, Error> {
         (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(wrong),
         (None, None) => match Config::from_kubeconfig(&options).await {
             Ok(config) => Ok(config),
-            // A pod has none. Elsewhere, that this is no pod is not what is wrong.
+            // A pod has none. Outside a pod, the missing service account is not the problem.
             Err(error) => Config::incluster().map_err(|_| wrong(error)),
         },
     }

@@ -40,7 +40,7 @@ pub fn json(report: &Report) -> Value {
         "update": report.update.as_deref().map(|update| known(update, report.at.unwrap_or(Timestamp::MAX))),
         "secondsSinceEdit": report.since_edit.map(|time| time.as_secs_f64()),
         "origin": report.origin,
-        "total": total(report.states()).map(|all| all.to_json_judged(report.verdict(Some(&all)).as_ref())),
+        "total": total(report.states()).map(|all| all.to_json_with_verdict(report.verdict(Some(&all)).as_ref())),
         "proxies": report.proxies.iter().map(proxy).collect::<Vec<_>>(),
         "others": report.others.iter().map(other).collect::<Vec<_>>(),
         "events": report.events.iter().map(event).collect::<Vec<_>>(),

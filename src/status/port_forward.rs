@@ -57,7 +57,7 @@ pub(super) fn alone(why: &str) -> String {
 ///
 /// # Errors
 /// When the pods cannot be listed.
-pub(super) async fn ask_all(
+pub(super) async fn query_all(
     client: Client,
     namespace: &str,
     update: &ObjectMeta,
@@ -69,7 +69,7 @@ pub(super) async fn ask_all(
         .map_err(api("list the pods"))?;
     let ports = list.items.iter().filter_map(admin_port);
     let asked = ports.map(async |(name, port)| {
-        let answer = ask(&pods, &name, port, async |client| client.get().await).await;
+        let answer = query(&pods, &name, port, async |client| client.get().await).await;
         (name, answer)
     });
     let mut answers = Answers {
@@ -79,12 +79,13 @@ pub(super) async fn ask_all(
     };
     for (name, answer) in join_all(asked).await {
         match answer {
-            Ok(state) if !concerns(&state, update) => {
+            Ok(state) if !is_about(&state, update) => {
                 let follows = state.resource().and_then(|resource| resource.name.clone());
                 answers.others.push(Other { name, follows });
             }
             answer => {
-                answers.forbidden |= matches!(answer, Err(AskError::Api(Error::Forbidden { .. })));
+                answers.forbidden |=
+                    matches!(answer, Err(PortForwardError::Api(Error::Forbidden { .. })));
                 let state = answer.map_err(|error| error_chain(&error));
                 answers.proxies.push(ProxyAnswer { name, state });
             }
@@ -110,7 +111,7 @@ pub(super) async fn compare_all(
         .map_err(api("list the pods"))?;
     let ports = list.items.iter().filter_map(admin_port);
     let asked = ports.map(async |(name, port)| {
-        let answer = ask(&pods, &name, port, async |client| {
+        let answer = query(&pods, &name, port, async |client| {
             Ok((client.get().await?, client.compare(with_past).await?))
         })
         .await;
@@ -119,7 +120,7 @@ pub(super) async fn compare_all(
     let answers = join_all(asked).await.into_iter();
     let answers = answers.filter_map(|(name, answer)| {
         let answer = match answer {
-            Ok((state, _)) if !concerns(&state, update) => return None,
+            Ok((state, _)) if !is_about(&state, update) => return None,
             Ok((_, comparison)) => Ok(comparison),
             Err(error) => Err(error_chain(&error)),
         };
@@ -129,7 +130,7 @@ pub(super) async fn compare_all(
 }
 
 /// Does a proxy follow the update, or has it refused an edit of it?
-fn concerns(state: &v1::State, update: &ObjectMeta) -> bool {
+fn is_about(state: &v1::State, update: &ObjectMeta) -> bool {
     let resource = state.resource();
     let follows = resource.is_some_and(|resource| resource.name == update.name);
     let identity = Identity {
@@ -158,7 +159,7 @@ fn admin_port(pod: &Pod) -> Option<(String, u16)> {
 
 /// Why a proxy did not answer.
 #[derive(Debug, thiserror::Error)]
-enum AskError {
+enum PortForwardError {
     #[error(transparent)]
     Api(#[from] Error),
     #[error("the port was not forwarded")]
@@ -169,14 +170,14 @@ enum AskError {
     Timeout,
 }
 
-async fn ask<T>(
+async fn query<T>(
     pods: &Api<Pod>,
     name: &str,
     port: u16,
     question: impl AsyncFnOnce(&state_api::Client) -> Result<T, state_api::Error>,
-) -> Result<T, AskError> {
+) -> Result<T, PortForwardError> {
     let answer = tokio::time::timeout(2 * PATIENCE, through(pods, name, port, question)).await;
-    answer.unwrap_or(Err(AskError::Timeout))
+    answer.unwrap_or(Err(PortForwardError::Timeout))
 }
 
 async fn through<T>(
@@ -184,10 +185,12 @@ async fn through<T>(
     name: &str,
     port: u16,
     question: impl AsyncFnOnce(&state_api::Client) -> Result<T, state_api::Error>,
-) -> Result<T, AskError> {
+) -> Result<T, PortForwardError> {
     let forwarder = pods.portforward(name, &[port]).await;
     let mut forwarder = forwarder.map_err(api("forward its port"))?;
-    let stream = forwarder.take_stream(port).ok_or(AskError::NoStream)?;
+    let stream = forwarder
+        .take_stream(port)
+        .ok_or(PortForwardError::NoStream)?;
     let answer = async {
         let client = state_api::Client::over(stream, PATIENCE).await?;
         question(&client).await
@@ -230,18 +233,18 @@ mod tests {
 
     #[test]
     fn a_proxy_that_refused_the_first_edit_concerns_the_update() {
-        assert!(concerns(&state(Some("mine"), None), &update()));
-        assert!(concerns(&state(None, Some("cluster: ns/mine")), &update()));
-        assert!(concerns(
+        assert!(is_about(&state(Some("mine"), None), &update()));
+        assert!(is_about(&state(None, Some("cluster: ns/mine")), &update()));
+        assert!(is_about(
             &state(Some("other"), Some("cluster: ns/mine")),
             &update()
         ));
-        assert!(!concerns(&state(Some("other"), None), &update()));
-        assert!(!concerns(
+        assert!(!is_about(&state(Some("other"), None), &update()));
+        assert!(!is_about(
             &state(None, Some("cluster: ns/mine-too")),
             &update()
         ));
-        assert!(!concerns(&v1::State::default(), &update()));
+        assert!(!is_about(&v1::State::default(), &update()));
     }
 
     #[test]

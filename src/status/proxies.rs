@@ -13,20 +13,20 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A proxy, and the connection to it while there is one.
 #[derive(Debug)]
-struct Proxy {
+struct ProxyConnection {
     address: String,
     client: Option<Client>,
 }
 
 /// The admin ports of proxies.
 #[derive(Debug)]
-pub struct Proxies(Vec<Proxy>);
+pub struct ProxyClients(Vec<ProxyConnection>);
 
-impl Proxies {
+impl ProxyClients {
     /// The proxies at these addresses, each a `host:port`.
     #[must_use]
     pub fn at(addresses: Vec<String>) -> Self {
-        let proxy = |address| Proxy {
+        let proxy = |address| ProxyConnection {
             address,
             client: None,
         };
@@ -35,7 +35,7 @@ impl Proxies {
 
     /// Asks all of them.
     pub async fn report(&mut self) -> Report {
-        let proxies = join_all(self.0.iter_mut().map(Proxy::ask)).await;
+        let proxies = join_all(self.0.iter_mut().map(ProxyConnection::query)).await;
         let answered = proxies.iter().filter(|asked| asked.state.is_ok()).count();
         Report {
             origin: format!("{}, queried by address", counted(answered, proxies.len())),
@@ -45,7 +45,7 @@ impl Proxies {
     }
 }
 
-impl Proxies {
+impl ProxyClients {
     /// Asks all of them what both generations did.
     pub async fn compare(&mut self, with_past: bool) -> Vec<Compared> {
         let asked = self.0.iter_mut().map(async |proxy| Compared {
@@ -56,13 +56,13 @@ impl Proxies {
     }
 }
 
-impl Proxy {
+impl ProxyConnection {
     async fn compare(&mut self, with_past: bool) -> Result<Option<v1::Comparison>, String> {
         self.through(async |client| client.compare(with_past).await)
             .await
     }
 
-    async fn ask(&mut self) -> ProxyAnswer {
+    async fn query(&mut self) -> ProxyAnswer {
         let asked = self.state().await;
         ProxyAnswer {
             name: self.address.clone(),
@@ -77,7 +77,7 @@ impl Proxy {
     /// Asks over the kept connection, or over a new one.
     async fn through<T>(
         &mut self,
-        ask: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+        query: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, String> {
         let kept = self.client.take();
         let is_new = kept.is_none();
@@ -87,7 +87,7 @@ impl Proxy {
                 .await
                 .map_err(|error| error_chain(&error))?,
         };
-        let answer = ask(&client).await.map_err(|error| match error {
+        let answer = query(&client).await.map_err(|error| match error {
             // It took the connection, and then does not speak as an admin port does.
             Error::Unreachable(_) | Error::Timeout(_) if is_new => format!(
                 "is not the admin port (by default 9464) of a crossfade process, or does not respond: {}",

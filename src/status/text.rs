@@ -13,7 +13,7 @@ use super::format::{count, percent, printable, share};
 use super::wanted::{of_spec, wanted};
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
-use crate::state_api::{assess, judged, total, v1};
+use crate::state_api::{assess, assess_analysis, total, v1};
 
 const SMALL_BAR: usize = 8;
 /// The answered share of new is shown beside the assigned one from this difference on.
@@ -30,7 +30,7 @@ pub fn text(report: &Report) -> String {
     let verdict = report.verdict(all.as_ref());
     let summary = match &all {
         Some(all) => Some(assess(all, verdict.as_ref())),
-        None => verdict.as_ref().map(judged),
+        None => verdict.as_ref().map(assess_analysis),
     };
     if let Some(summary) = summary {
         page.line("summary", &summary.text);
@@ -40,7 +40,7 @@ pub fn text(report: &Report) -> String {
     page.split(report, all.as_ref());
     page.sides(report, all.as_ref());
     if let Some(all) = &all {
-        page.saves(all);
+        page.recovered(all);
     }
     page.proxies(report);
     page.others(report);
@@ -325,7 +325,7 @@ impl Page {
         self.put(0, &format!("{name:<18}{old:>15}{:7}{new:>15}", ""));
     }
 
-    fn saves(&mut self, all: &v1::State) {
+    fn recovered(&mut self, all: &v1::State) {
         self.gap();
         let by_cause = |counts: &std::collections::BTreeMap<String, u64>| {
             let causes: Vec<String> = counts

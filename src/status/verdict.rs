@@ -1,4 +1,4 @@
-//! Asks proxies for their counts of both generations, and judges new by them.
+//! Compares both generations by the counts of proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct Compared {
 
 /// A comparison of old and new over many looks.
 #[derive(Debug)]
-pub struct Judge {
+pub struct ComparisonRun {
     rules: Rules,
     memory: Memory,
     accumulator: Accumulator,
@@ -29,7 +29,7 @@ pub struct Judge {
 
 /// What came out, for people and scripts.
 #[derive(Clone, Debug)]
-pub struct Judgement {
+pub struct AnalysisReport {
     pub report: Report,
     /// Requests, or values of a latency, that each side must have.
     needed: u64,
@@ -49,8 +49,8 @@ pub struct Judgement {
 #[must_use]
 pub fn rules(answers: &[Compared]) -> Vec<(&str, Rules)> {
     let mut all: Vec<(&str, Rules)> = Vec::new();
-    for (name, told) in answers.iter().filter_map(comparison) {
-        let margins = told.margins.as_ref();
+    for (name, reported) in answers.iter().filter_map(comparison) {
+        let margins = reported.margins.as_ref();
         let rules = margins.and_then(v1::Margins::rules).unwrap_or_default();
         if all.iter().all(|(_, known)| *known != rules) {
             all.push((name, rules));
@@ -59,7 +59,7 @@ pub fn rules(answers: &[Compared]) -> Vec<(&str, Rules)> {
     all
 }
 
-impl Judge {
+impl ComparisonRun {
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
@@ -72,68 +72,73 @@ impl Judge {
 
     /// Judges what the proxies remember of the last minutes.
     #[must_use]
-    pub fn past(&mut self, answers: &[Compared]) -> Judgement {
+    pub fn past(&mut self, answers: &[Compared]) -> AnalysisReport {
         let answers = distinct(answers);
         let past = answers.iter().copied().filter_map(comparison);
-        let past = past.map(|(_, told)| told.past()).collect();
+        let past = past.map(|(_, reported)| reported.past()).collect();
         let report = analysis::replay(&mut self.memory, &self.rules, past);
-        self.judgement(report, &answers)
+        self.report(report, &answers)
     }
 
     /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look,
     /// or since a proxy's plan named another new generation.
     #[must_use]
-    pub fn look(&mut self, answers: &[Compared], now: Duration) -> Judgement {
+    pub fn observe(&mut self, answers: &[Compared], now: Duration) -> AnalysisReport {
         let answers = distinct(answers);
-        let told: Vec<_> = answers.iter().copied().filter_map(comparison).collect();
-        let begun = told
+        let reported: Vec<_> = answers.iter().copied().filter_map(comparison).collect();
+        let begun = reported
             .iter()
-            .filter(|(name, told)| self.begins_series(name, told));
+            .filter(|(name, reported)| self.begins_series(name, reported));
         if begun.count() > 0 {
             self.memory = Memory::default();
             self.accumulator = Accumulator::default();
         }
-        let readings = told.iter().filter_map(|(name, told)| told.reading(name));
+        let readings = reported
+            .iter()
+            .filter_map(|(name, reported)| reported.reading(name));
         let counts = self.accumulator.since_last(readings, now);
         let report = self.memory.look(&self.rules, counts, now);
-        self.judgement(report, &answers)
+        self.report(report, &answers)
     }
 
     /// Does the plan of this proxy name another new generation than at the last look?
-    fn begins_series(&mut self, name: &str, told: &v1::Comparison) -> bool {
-        let started = told.process.as_ref().and_then(|process| process.started);
+    fn begins_series(&mut self, name: &str, reported: &v1::Comparison) -> bool {
+        let started = reported
+            .process
+            .as_ref()
+            .and_then(|process| process.started);
         let started = started.unwrap_or_default();
         let process = format!("{name} {}.{}", started.seconds, started.nanos);
-        let last = self.series.insert(process, told.series);
-        last.is_some_and(|last| last != told.series)
+        let last = self.series.insert(process, reported.series);
+        last.is_some_and(|last| last != reported.series)
     }
 
-    fn judgement(&self, report: Report, answers: &[&Compared]) -> Judgement {
+    fn report(&self, report: Report, answers: &[&Compared]) -> AnalysisReport {
         let silent = answers.iter().filter_map(|asked| match &asked.answer {
             Ok(Some(_)) => None,
             Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
             Err(why) => Some(format!("{}: {why}", asked.name)),
         });
         let targets = answers.iter().copied().filter_map(comparison);
-        let targets = targets.map(|(_, told)| BTreeSet::from_iter(&told.new_targets));
+        let targets = targets.map(|(_, reported)| BTreeSet::from_iter(&reported.new_targets));
         // Older proxies do not tell.
         let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
-        let mut told = answers.iter().copied().filter_map(comparison);
-        let rolled_back = told.find(|(_, told)| !told.rolled_back.is_empty());
+        let mut reported = answers.iter().copied().filter_map(comparison);
+        let rolled_back = reported.find(|(_, reported)| !reported.rolled_back.is_empty());
         // By other margins it may not have failed.
-        let mut told = answers.iter().copied().filter_map(comparison);
-        let failed = told.find(|(_, told)| {
-            let margins = told.margins.as_ref().and_then(v1::Margins::rules);
-            !told.failed.is_empty() && margins == Some(self.rules)
+        let mut reported = answers.iter().copied().filter_map(comparison);
+        let failed = reported.find(|(_, reported)| {
+            let margins = reported.margins.as_ref().and_then(v1::Margins::rules);
+            !reported.failed.is_empty() && margins == Some(self.rules)
         });
-        Judgement {
+        AnalysisReport {
             report,
             needed: self.rules.min_samples,
             asked: answers.len(),
             silent: silent.collect(),
             differ: targets.len() > 1,
-            rolled_back: rolled_back.map(|(_, told)| told.rolled_back.clone()),
-            failed: failed.map(|(_, told)| told.failed.clone()),
+            rolled_back: rolled_back.map(|(_, reported)| reported.rolled_back.clone()),
+            failed: failed.map(|(_, reported)| reported.failed.clone()),
         }
     }
 }
@@ -142,7 +147,7 @@ impl Judge {
 fn distinct(answers: &[Compared]) -> Vec<&Compared> {
     let mut seen = BTreeSet::new();
     let is_first = |asked: &&Compared| {
-        let process = comparison(asked).and_then(|(_, told)| told.process.as_ref());
+        let process = comparison(asked).and_then(|(_, reported)| reported.process.as_ref());
         let started = process.and_then(|process| Some((&*process.name, process.started?)));
         seen.insert(match started {
             Some((host, at)) => Err((host.to_owned(), at.seconds, at.nanos)),
@@ -153,13 +158,13 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
 }
 
 fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
-    let told = asked.answer.as_ref().ok()?.as_ref()?;
-    Some((&asked.name, told))
+    let reported = asked.answer.as_ref().ok()?.as_ref()?;
+    Some((&asked.name, reported))
 }
 
 /// For scripts: no proxy could be asked, and why.
 #[must_use]
-pub fn no_judgement(why: &str) -> Value {
+pub fn no_report(why: &str) -> Value {
     json!({
         "verdict": Verdict::INCONCLUSIVE,
         "text": why,
@@ -169,7 +174,7 @@ pub fn no_judgement(why: &str) -> Value {
     })
 }
 
-impl Judgement {
+impl AnalysisReport {
     /// The same, if the controller of an update has failed new for this reason and sends all requests to old.
     #[must_use]
     pub fn or_rolled_back(mut self, why: Option<&str>) -> Self {
@@ -272,8 +277,8 @@ impl Judgement {
                 self.row_verdict(row),
             ]);
         }
-        let told = self.asked - self.silent.len();
-        text += &format!("\n{}\n", super::proxies::counted(told, self.asked));
+        let reported = self.asked - self.silent.len();
+        text += &format!("\n{}\n", super::proxies::counted(reported, self.asked));
         for silent in &self.silent {
             text += &format!("  {}\n", super::printable(silent));
         }
@@ -320,7 +325,12 @@ mod tests {
     use super::*;
     use crate::analysis::{Counts, Side, Stratum};
 
-    fn told(started: [u64; 2], failed: u64, uptime: i64, ages: &[(i64, u64)]) -> v1::Comparison {
+    fn reported(
+        started: [u64; 2],
+        failed: u64,
+        uptime: i64,
+        ages: &[(i64, u64)],
+    ) -> v1::Comparison {
         let counts = |share: u64, age: i64| {
             let side = |started, failed| Side {
                 started: started * share,
@@ -371,16 +381,16 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_judged_at_once_and_silent_proxies_are_named() {
+    fn the_past_is_analysed_at_once_and_silent_proxies_are_named() {
         let past = [(120, 1), (60, 2), (0, 3)];
         let answers = [
-            answer("a", Ok(Some(told([900, 100], 5, 500, &past)))),
+            answer("a", Ok(Some(reported([900, 100], 5, 500, &past)))),
             answer("b", Ok(None)),
             answer("c", Err("cannot be reached".to_owned())),
         ];
-        let judged = Judge::new(Rules::default()).past(&answers);
-        assert_eq!(judged.report.verdict.as_str(), "fail");
-        let text = judged.text();
+        let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+        assert_eq!(analysed.report.verdict.as_str(), "fail");
+        let text = analysed.text();
         for part in [
             "fail: New fails 5.0 % of requests, old 0.0 % (200 and 1,800 in 2 min).\n",
             "failed requests             0.0 %     5.0 %  +5.0 points",
@@ -389,51 +399,51 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
-        let json = judged.json();
+        let json = analysed.json();
         assert_eq!(json["verdict"], "fail");
         assert_eq!(json["metrics"][0]["new"], 0.05);
         assert_eq!(json["proxies"]["silent"].as_array().unwrap().len(), 2);
     }
 
     #[test]
-    fn proxies_with_another_new_generation_are_not_judged_together() {
+    fn proxies_with_another_new_generation_are_not_analysed_together() {
         let at = |target: &str, failed| {
-            let mut told = told([900, 100], failed, 500, &[(120, 1), (60, 2), (0, 3)]);
-            told.process.as_mut().unwrap().name = format!("{target} {failed}");
-            told.new_targets = vec![target.to_owned()];
-            Ok(Some(told))
+            let mut reported = reported([900, 100], failed, 500, &[(120, 1), (60, 2), (0, 3)]);
+            reported.process.as_mut().unwrap().name = format!("{target} {failed}");
+            reported.new_targets = vec![target.to_owned()];
+            Ok(Some(reported))
         };
-        let judged = |second: &str| {
+        let analysed = |second: &str| {
             let answers = [
                 answer("a", at("http://new:80", 5)),
                 answer("b", at(second, 6)),
             ];
-            Judge::new(Rules::default()).past(&answers)
+            ComparisonRun::new(Rules::default()).past(&answers)
         };
-        assert_eq!(judged("http://new:80").verdict(), "fail");
-        let judged = judged("http://newer:80");
-        assert_eq!(judged.verdict(), "inconclusive");
+        assert_eq!(analysed("http://new:80").verdict(), "fail");
+        let analysed = analysed("http://newer:80");
+        assert_eq!(analysed.verdict(), "inconclusive");
         let text = "inconclusive: The proxies do not have the same new generation.";
-        assert!(judged.text().starts_with(text), "{}", judged.text());
+        assert!(analysed.text().starts_with(text), "{}", analysed.text());
     }
 
     #[test]
     fn new_that_a_proxy_has_failed_by_the_same_margins_has_failed() {
         let rules = Rules::default();
-        let judged = |rules: Rules| {
-            let mut told = told([900, 0], 0, 500, &[(60, 1), (0, 2)]);
-            told.failed = "New fails 50.0 % of requests.".to_owned();
-            told.margins = Some(v1::Margins::from(&Rules::default()));
-            let judged = Judge::new(rules).past(&[answer("a", Ok(Some(told)))]);
-            (judged.verdict(), judged.text())
+        let analysed = |rules: Rules| {
+            let mut reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
+            reported.failed = "New fails 50.0 % of requests.".to_owned();
+            reported.margins = Some(v1::Margins::from(&Rules::default()));
+            let analysed = ComparisonRun::new(rules).past(&[answer("a", Ok(Some(reported)))]);
+            (analysed.verdict(), analysed.text())
         };
-        let (verdict, text) = judged(rules);
+        let (verdict, text) = analysed(rules);
         assert_eq!(verdict, "fail");
         let expected = "fail: New has failed: New fails 50.0 % of requests.\n";
         assert!(text.starts_with(expected), "{text}");
         let min_samples = 7;
         assert_eq!(
-            judged(Rules {
+            analysed(Rules {
                 min_samples,
                 ..rules
             })
@@ -444,20 +454,20 @@ mod tests {
 
     #[test]
     fn new_that_was_rolled_back_has_failed() {
-        let told = told([900, 0], 0, 500, &[(60, 1), (0, 2)]);
+        let reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
         let rolled_back = "New fails 50.0 % of requests.".to_owned();
         let answers = [answer(
             "a",
             Ok(Some(v1::Comparison {
                 rolled_back,
-                ..told
+                ..reported
             })),
         )];
-        let judged = Judge::new(Rules::default()).past(&answers);
-        assert_eq!(judged.verdict(), "fail");
+        let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+        assert_eq!(analysed.verdict(), "fail");
         let text = "fail: New has failed and was rolled back: New fails 50.0 % of requests.\n";
-        assert!(judged.text().starts_with(text), "{}", judged.text());
-        assert_eq!(judged.json()["verdict"], "fail");
+        assert!(analysed.text().starts_with(text), "{}", analysed.text());
+        assert_eq!(analysed.json()["verdict"], "fail");
     }
 
     #[test]
@@ -467,8 +477,14 @@ mod tests {
             ..Rules::default()
         };
         let of = |name: &str, margins: Option<v1::Margins>| {
-            let told = told([1, 1], 0, 500, &[(0, 1)]);
-            answer(name, Ok(Some(v1::Comparison { margins, ..told })))
+            let reported = reported([1, 1], 0, 500, &[(0, 1)]);
+            answer(
+                name,
+                Ok(Some(v1::Comparison {
+                    margins,
+                    ..reported
+                })),
+            )
         };
         let made_up = v1::Margins::default();
         let answers = [
@@ -483,36 +499,52 @@ mod tests {
 
     #[test]
     fn only_what_is_counted_from_the_first_look_on_is_judged_if_it_waits() {
-        let mut judge = Judge::new(Rules::default());
+        let mut run = ComparisonRun::new(Rules::default());
         let mut look = |seconds, started, failed| {
-            let told = told([9 * started, started], failed, 500, &[(0, 1)]);
-            judge.look(&[answer("a", Ok(Some(told)))], Duration::from_secs(seconds))
+            let reported = reported([9 * started, started], failed, 500, &[(0, 1)]);
+            run.observe(
+                &[answer("a", Ok(Some(reported)))],
+                Duration::from_secs(seconds),
+            )
         };
         assert_eq!(look(0, 5000, 4000).report.verdict.as_str(), "inconclusive");
-        let judged = look(5, 5300, 4000);
-        assert_eq!(judged.report.verdict, Verdict::Pass, "{}", judged.text());
+        let analysed = look(5, 5300, 4000);
+        assert_eq!(
+            analysed.report.verdict,
+            Verdict::Pass,
+            "{}",
+            analysed.text()
+        );
     }
 
     #[test]
-    fn another_new_generation_is_judged_from_its_beginning() {
-        let mut judge = Judge::new(Rules::default());
+    fn another_new_generation_is_analysed_from_its_beginning() {
+        let mut run = ComparisonRun::new(Rules::default());
         let mut look = |seconds, started, failed, series| {
-            let mut told = told([9 * started, started], failed, 500, &[(0, 1)]);
-            told.series = series;
-            told.series_age = Some(prost_types::Duration::default());
-            judge.look(&[answer("a", Ok(Some(told)))], Duration::from_secs(seconds))
+            let mut reported = reported([9 * started, started], failed, 500, &[(0, 1)]);
+            reported.series = series;
+            reported.series_age = Some(prost_types::Duration::default());
+            run.observe(
+                &[answer("a", Ok(Some(reported)))],
+                Duration::from_secs(seconds),
+            )
         };
         look(0, 0, 0, 1);
         assert_eq!(look(5, 300, 200, 1).report.verdict.as_str(), "fail");
         assert_eq!(look(6, 10, 0, 2).report.verdict.as_str(), "inconclusive");
-        let judged = look(9, 300, 0, 2);
-        assert_eq!(judged.report.verdict, Verdict::Pass, "{}", judged.text());
-        assert_eq!(judged.report.covers, Duration::from_secs(3));
+        let analysed = look(9, 300, 0, 2);
+        assert_eq!(
+            analysed.report.verdict,
+            Verdict::Pass,
+            "{}",
+            analysed.text()
+        );
+        assert_eq!(analysed.report.covers, Duration::from_secs(3));
     }
 
     #[test]
     fn nothing_passes_without_the_answer_of_every_proxy() {
-        let good = || told([900, 300], 0, 500, &[(60, 0), (0, 1)]);
+        let good = || reported([900, 300], 0, 500, &[(60, 0), (0, 1)]);
         let ok = || answer("a", Ok(Some(good())));
         for (other, verdict, sentence) in [
             (None, "pass", "New keeps to the margins."),
@@ -529,10 +561,10 @@ mod tests {
         ] {
             let other = other.map(|other| answer("b", other));
             let answers: Vec<_> = [ok()].into_iter().chain(other).collect();
-            let judged = Judge::new(Rules::default()).past(&answers);
-            assert_eq!(judged.verdict(), verdict);
-            assert_eq!(judged.json()["text"], sentence);
-            let text = judged.text();
+            let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+            assert_eq!(analysed.verdict(), verdict);
+            assert_eq!(analysed.json()["text"], sentence);
+            let text = analysed.text();
             assert!(
                 text.starts_with(&format!("{verdict}: {sentence}\n")),
                 "{text}"
@@ -545,36 +577,42 @@ mod tests {
     fn a_process_that_is_asked_at_two_addresses_counts_once() {
         let past = [(60, 0), (0, 1)];
         let of = |name: &str, host: &str| {
-            let mut told = told([900, 150], 0, 500, &past);
-            told.process.as_mut().unwrap().name = host.to_owned();
-            answer(name, Ok(Some(told)))
+            let mut reported = reported([900, 150], 0, 500, &past);
+            reported.process.as_mut().unwrap().name = host.to_owned();
+            answer(name, Ok(Some(reported)))
         };
         for (second, begun) in [("host", 150), ("other", 300)] {
             let answers = [of("a", "host"), of("b", second)];
-            let judged = Judge::new(Rules::default()).past(&answers).json();
-            assert_eq!(judged["metrics"][0]["samples"]["new"], begun, "{judged}");
-            let mut judge = Judge::new(Rules::default());
-            let _ = judge.look(&[], Duration::ZERO);
+            let analysed = ComparisonRun::new(Rules::default()).past(&answers).json();
+            assert_eq!(
+                analysed["metrics"][0]["samples"]["new"], begun,
+                "{analysed}"
+            );
+            let mut run = ComparisonRun::new(Rules::default());
+            let _ = run.observe(&[], Duration::ZERO);
             let mut young = answers.clone();
             for asked in &mut young {
-                let told = asked.answer.as_mut().unwrap().as_mut().unwrap();
+                let reported = asked.answer.as_mut().unwrap().as_mut().unwrap();
                 let uptime = prost_types::Duration {
                     seconds: 1,
                     nanos: 0,
                 };
-                told.process.as_mut().unwrap().uptime = Some(uptime);
+                reported.process.as_mut().unwrap().uptime = Some(uptime);
             }
-            let judged = judge.look(&young, Duration::from_secs(5)).json();
-            assert_eq!(judged["metrics"][0]["samples"]["new"], begun, "{judged}");
+            let analysed = run.observe(&young, Duration::from_secs(5)).json();
+            assert_eq!(
+                analysed["metrics"][0]["samples"]["new"], begun,
+                "{analysed}"
+            );
         }
     }
 
     #[test]
-    fn without_an_answer_nothing_is_judged() {
+    fn without_a_response_nothing_is_analysed() {
         let answers = [answer("a", Err("cannot be reached".to_owned()))];
-        let judged = Judge::new(Rules::default()).look(&answers, Duration::ZERO);
-        assert!(!judged.has_data());
-        let text = judged.text();
+        let analysed = ComparisonRun::new(Rules::default()).observe(&answers, Duration::ZERO);
+        assert!(!analysed.has_data());
+        let text = analysed.text();
         assert!(
             text.starts_with("inconclusive: No proxy could be queried.\n"),
             "{text}"

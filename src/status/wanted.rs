@@ -16,13 +16,13 @@ const SAME: f64 = 0.000_5;
 
 /// The wanted share of new, 0 to 1, if known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct WantedShare {
     pub share: Option<f64>,
     pub remark: Option<String>,
 }
 
 /// The wanted split of the update. `all` is the total of its proxies.
-pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> Wanted {
+pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
     let update = report.update.as_deref();
     let plan = all.and_then(|all| all.plan.as_ref());
     let cap = plan.and_then(|plan| plan.max_percent);
@@ -70,7 +70,7 @@ pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> Wanted {
             }
         })
     };
-    Wanted { share, remark }
+    WantedShare { share, remark }
 }
 
 /// The share that the `spec` asks for.
@@ -116,7 +116,11 @@ mod tests {
     }
 
     /// And a proxy that has this one in force.
-    fn in_force(mut report: Report, percent: u32, change: impl FnOnce(&mut v1::Plan)) -> Wanted {
+    fn in_force(
+        mut report: Report,
+        percent: u32,
+        change: impl FnOnce(&mut v1::Plan),
+    ) -> WantedShare {
         let mut plan = v1::Plan {
             weights: Some(v1::Weights {
                 old: 100 - percent,
@@ -136,8 +140,8 @@ mod tests {
         wanted(&report, Some(&state))
     }
 
-    fn is(share: f64, remark: Option<&str>) -> Wanted {
-        Wanted {
+    fn is(share: f64, remark: Option<&str>) -> WantedShare {
+        WantedShare {
             share: Some(share),
             remark: remark.map(str::to_owned),
         }

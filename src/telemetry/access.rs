@@ -28,13 +28,13 @@ pub enum Form {
 
 /// What access lines contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AccessLogSettings {
     pub form: Form,
     /// Whether they name the client's address.
     pub client: bool,
 }
 
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static SETTINGS: OnceLock<AccessLogSettings> = OnceLock::new();
 
 /// The lines of a thread, queued when the thread ends.
 struct Lines(Vec<u8>);
@@ -58,7 +58,7 @@ thread_local! {
 }
 
 /// Configures access lines for the process. Only the first call counts. Without one, no lines are written.
-pub fn configure(settings: Settings) {
+pub fn configure(settings: AccessLogSettings) {
     let _ = SETTINGS.set(settings);
 }
 

@@ -109,7 +109,7 @@ struct Side {
 }
 
 /// Pairs of generations: where an attempt failed, and who recovered the request.
-const MOVES: usize = Generation::ALL.len() * Generation::ALL.len();
+const GENERATION_PAIRS: usize = Generation::ALL.len() * Generation::ALL.len();
 
 const COMBINATIONS: usize =
     Generation::ALL.len() * Reason::ALL.len() * Api::ALL.len() * Outcome::ALL.len();
@@ -136,7 +136,7 @@ pub struct Metrics {
     pub sessions: Sessions,
     recovered: IntCounterVec,
     /// Resolved at first use, like `resolved`.
-    recovered_by: [OnceLock<IntCounter>; MOVES * Cause::ALL.len()],
+    recovered_by: [OnceLock<IntCounter>; GENERATION_PAIRS * Cause::ALL.len()],
     failed_attempts: [Vec<IntCounter>; 2],
     rejects: Vec<IntCounter>,
     timeouts: Vec<IntCounter>,

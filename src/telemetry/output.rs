@@ -52,7 +52,7 @@ struct Queue(mpsc::Sender<Job>);
 enum Job {
     Write(Kind, Box<[u8]>),
     /// Signals that everything queued before has been written.
-    Tell(mpsc::SyncSender<()>),
+    Flush(mpsc::SyncSender<()>),
 }
 
 /// Starts the writing thread. A second start in the same process is ignored.
@@ -77,7 +77,7 @@ pub(super) fn start() -> io::Result<()> {
                     }
                     WAITING.fetch_sub(cost(&lines), Ordering::Relaxed);
                 }
-                Job::Tell(written) => drop(written.send(())),
+                Job::Flush(written) => drop(written.send(())),
             }
         }
     };
@@ -115,7 +115,7 @@ impl Drop for FlushAtEnd {
             return;
         };
         let (written, receiver) = mpsc::sync_channel(1);
-        if sender.send(Job::Tell(written)).is_ok() {
+        if sender.send(Job::Flush(written)).is_ok() {
             let _ = receiver.recv_timeout(LAST_LINES);
         }
     }

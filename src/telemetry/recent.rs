@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_rarely_covers_more_and_says_so() {
+    fn a_window_that_is_read_rarely_reports_its_length() {
         let (one, _, length) = seconds(1000, |second| second % 90 == 0);
         assert_eq!(Duration::from_secs(one), length);
         assert!(one >= 60, "{one}");

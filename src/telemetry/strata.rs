@@ -100,7 +100,7 @@ impl Record {
         self.ended.fetch_add(1, Ordering::Release);
     }
 
-    /// It is known how the second attempt goes of a request that the other generation failed first.
+    /// Records the result of a second attempt after the other generation failed.
     pub fn retried(&self, failed: bool) {
         if failed {
             self.retries_failed.fetch_add(1, Ordering::Relaxed);

@@ -31,7 +31,7 @@ pub use self::endpoint::{BadEndpoint, Endpoint};
 pub use self::protocol::Protocol;
 pub use self::queue::Counts;
 use self::queue::SpanQueue;
-pub use self::settings::{Error, Settings};
+pub use self::settings::{Error, TraceSettings};
 pub use self::span::Span;
 use super::access::Line;
 use crate::split::Generation;
@@ -48,7 +48,7 @@ impl Tracer {
     ///
     /// # Errors
     /// When the settings or the environment are invalid. The collector need not be reachable.
-    pub fn start(settings: &Settings, counts: Counts) -> Result<Arc<Self>, Error> {
+    pub fn start(settings: &TraceSettings, counts: Counts) -> Result<Arc<Self>, Error> {
         let queue = SpanQueue::open(settings, counts)?;
         let sampler = settings.sampler.clone();
         tracing::info!(url = settings.url()?, protocol = %settings.protocol, ?sampler, "exporting traces");

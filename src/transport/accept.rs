@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use socket2::SockRef;
 
 use super::seldom::Seldom;
+use crate::backoff::Backoff;
 
 /// Pause after an error that lasts while descriptors or memory are short.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 /// First and longest pause after an error that repeats at once.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(1),
+    longest: Duration::from_secs(1),
+};
 
 /// Makes connections accepted on `listener` probe silent peers (inherited, tcp(7)): a peer whose machine is gone sends
 /// nothing. `unread` is how long sent bytes may stay unacknowledged, or a closed window be probed, before the kernel closes
@@ -54,9 +57,7 @@ impl AcceptErrors {
         }
         match before {
             0 => Duration::ZERO,
-            more => FIRST_PAUSE
-                .saturating_mul(1 << (more - 1).min(16))
-                .min(LONGEST_PAUSE),
+            more => BACKOFF.delay(more - 1),
         }
     }
 }

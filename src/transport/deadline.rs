@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A timer later than this means that the process stood still or is extremely busy.
 const LATE: Duration = Duration::from_millis(50);
 /// After this time all sockets have been polled.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often a deadline is extended at most: a process that is always late must give up too.
 const TIMES: u8 = 4;
@@ -50,7 +50,7 @@ impl Deadline {
             return false;
         }
         self.left -= 1;
-        self.until = now + LOOK;
+        self.until = now + CHECK_INTERVAL;
         true
     }
 }
@@ -93,7 +93,10 @@ mod tests {
         assert_eq!(deadline.until(), at);
         let now = at + LATE + Duration::from_millis(1);
         assert!(deadline.extend(now));
-        assert_eq!((deadline.at(), deadline.until()), (at, now + LOOK));
+        assert_eq!(
+            (deadline.at(), deadline.until()),
+            (at, now + CHECK_INTERVAL)
+        );
     }
 
     #[test]

@@ -134,13 +134,13 @@ pub fn is_quiet(socket: &TcpStream) -> bool {
 }
 
 /// How often to check whether a peer has acknowledged everything.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits, for at most `limit`, until the peer has acknowledged everything: a reset discards what it has not.
 pub async fn taken(socket: &TcpStream, limit: Duration) {
     let taken = async {
         while unacknowledged(socket).is_ok_and(|left| left > 0) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let _ = tokio::time::timeout(limit, taken).await;

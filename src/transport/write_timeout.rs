@@ -20,7 +20,7 @@ use crate::memory::Budget;
 
 /// How often a peer is checked within the limit. The kernel wakes a writer only once a third of the socket's buffer is free,
 /// which can take a slow reader longer than the limit, so the amount left in the buffer is checked.
-const LOOKS: u8 = 4;
+const CHECKS: u8 = 4;
 
 /// The description of such a peer.
 pub const UNREAD: &str = "the client read nothing for too long, or cannot be reached";
@@ -92,7 +92,7 @@ impl<T: OverTcp> WriteTimeout<T> {
     }
 
     /// The outcome of a write. One that waits for too long is an error.
-    fn judge<R>(
+    fn check<R>(
         &mut self,
         cx: &mut Context<'_>,
         polled: Poll<io::Result<R>>,
@@ -126,7 +126,7 @@ impl<T: OverTcp> WriteTimeout<T> {
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let every = self.limit.limit / u32::from(LOOKS);
+        let every = self.limit.limit / u32::from(CHECKS);
         let wait = self.wait.get_or_insert_with(|| {
             Box::new(Wait {
                 timer: Box::pin(tokio::time::sleep(every)),
@@ -158,7 +158,7 @@ impl<T: OverTcp> WriteTimeout<T> {
                 wait.unchanged = 0;
             }
             wait.unchanged += 1;
-            if wait.unchanged > LOOKS {
+            if wait.unchanged > CHECKS {
                 return Poll::Ready(());
             }
             next = wait.look_at(now + every);
@@ -237,7 +237,7 @@ impl<T: OverTcp> AsyncWrite for WriteTimeout<T> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_write(cx, bytes);
-        this.judge(cx, polled)
+        this.check(cx, polled)
     }
 
     fn poll_write_vectored(
@@ -247,7 +247,7 @@ impl<T: OverTcp> AsyncWrite for WriteTimeout<T> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_write_vectored(cx, slices);
-        this.judge(cx, polled)
+        this.check(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -257,13 +257,13 @@ impl<T: OverTcp> AsyncWrite for WriteTimeout<T> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_flush(cx);
-        this.judge(cx, polled)
+        this.check(cx, polled)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_shutdown(cx);
-        this.judge(cx, polled)
+        this.check(cx, polled)
     }
 }
 

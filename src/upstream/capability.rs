@@ -15,18 +15,21 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-pub use self::demand::{Demand, Wanted};
+pub use self::demand::{Demand, ModelDemand};
 pub use self::prove::{GuardField, ProvenConnection, QUESTION};
 use super::Endpoint;
+use crate::backoff::Backoff;
 use crate::continuation::{Capability, Probe};
 
 /// How long an answer may be used.
 const LIFE: Duration = Duration::from_secs(600);
 /// The age at which a question is asked again, so that there is always an answer that may be used.
 const RENEWAL: Duration = Duration::from_secs(240);
-/// The pause after a question without an answer. It doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The delays after probes without a response.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(10),
+};
 
 /// Most models whose answers an endpoint keeps.
 pub const MAX_MODELS: usize = 64;
@@ -35,7 +38,7 @@ pub const MAX_MODEL_NAME: usize = 256;
 
 /// A question and what came of it.
 #[derive(Clone, Debug)]
-struct Asked<T> {
+struct ProbeRecord<T> {
     /// The last answer, and when it was given.
     answer: Option<(T, Instant)>,
     /// When the question was asked last.
@@ -47,7 +50,7 @@ struct Asked<T> {
     run: u32,
 }
 
-impl<T: Clone> Asked<T> {
+impl<T: Clone> ProbeRecord<T> {
     /// The question after it was asked at `now`: `answer` is `None` if there was none.
     fn next(previous: Option<&Self>, answer: Option<T>, now: Instant, plan: u64, run: u32) -> Self {
         let failures = match &answer {
@@ -91,21 +94,18 @@ impl<T: Clone> Asked<T> {
 
 /// The pause after `failures` questions in a row without an answer.
 fn pause(failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(1).min(8);
-    FIRST_PAUSE
-        .saturating_mul(1 << doublings)
-        .min(LONGEST_PAUSE)
+    BACKOFF.delay(failures.saturating_sub(1))
 }
 
 type Models = Arc<[Arc<str>]>;
-type ByModel = BTreeMap<Arc<str>, Asked<Capability>>;
+type ByModel = BTreeMap<Arc<str>, ProbeRecord<Capability>>;
 
 /// What an endpoint has proven.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     chat: ArcSwap<ByModel>,
     messages: ArcSwap<ByModel>,
-    models: ArcSwap<Option<Asked<Models>>>,
+    models: ArcSwap<Option<ProbeRecord<Models>>>,
     /// Counts the times that the server may have restarted.
     runs: AtomicU32,
 }
@@ -165,7 +165,7 @@ impl Endpoint {
 
     /// The models to ask for, out of those that requests name (`wanted`) and, about Chat, those that it lists.
     #[must_use]
-    pub fn models_to_ask(&self, probe: Probe, wanted: &[Wanted]) -> Vec<Arc<str>> {
+    pub fn models_to_probe(&self, probe: Probe, wanted: &[ModelDemand]) -> Vec<Arc<str>> {
         let wanted = wanted.iter().filter(|(of, _)| *of == probe);
         let mut models: Vec<_> = wanted.map(|(_, model)| Arc::clone(model)).collect();
         if probe != Probe::Chat {
@@ -215,7 +215,7 @@ impl Endpoint {
         self.proofs.of(probe).rcu(|by_model| {
             let mut by_model = BTreeMap::clone(by_model);
             let previous = by_model.get(model);
-            let mut asked = Asked::next(previous, answer, now, plan, run);
+            let mut asked = ProbeRecord::next(previous, answer, now, plan, run);
             // Who does not say who he is learns nothing, so what a client's question proved counts on.
             if let (Some(Capability::Unauthorized), Some(previous)) = (answer, previous)
                 && previous.usable(now, run).is_some()
@@ -247,7 +247,7 @@ impl Endpoint {
     fn listed(&self, models: Option<Models>, now: Instant, plan: u64, run: u32) {
         self.proofs.models.rcu(|asked| {
             let asked = asked.as_ref().as_ref();
-            Some(Asked::next(asked, models.clone(), now, plan, run))
+            Some(ProbeRecord::next(asked, models.clone(), now, plan, run))
         });
     }
 }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_answer_is_asked_again_soon_and_keeps_what_it_proved() {
+    fn a_silent_server_is_probed_again_soon_and_keeps_its_proof() {
         let (endpoint, start) = (endpoint(false), Instant::now());
         endpoint.proved((Probe::Chat, "m"), Capability::Supported, start, 1, 0);
         endpoint.proved(
@@ -340,7 +340,7 @@ mod tests {
             Capability::Supported
         );
         assert!(!endpoint.is_proof_due(Probe::Chat, "m", asked, 1));
-        assert!(endpoint.is_proof_due(Probe::Chat, "m", asked + FIRST_PAUSE, 1));
+        assert!(endpoint.is_proof_due(Probe::Chat, "m", asked + BACKOFF.first, 1));
         assert_eq!(
             endpoint.capability(Probe::Chat, "m", start + LIFE),
             Capability::Unknown
@@ -358,7 +358,7 @@ mod tests {
         );
         let pauses: Vec<_> = (1..7).map(|failures| pause(failures).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(u32::MAX), BACKOFF.longest);
     }
 
     #[test]
@@ -402,8 +402,12 @@ mod tests {
         let listed: Vec<Arc<str>> = (0..1000).map(|index| format!("l{index}").into()).collect();
         endpoint.listed(Some(listed.into()), start, 1, 0);
         let wanted = ["l3", "named"].map(|model| (Probe::Chat, model.into()));
-        assert!(endpoint.models_to_ask(Probe::Messages, &wanted).is_empty());
-        let asked = endpoint.models_to_ask(Probe::Chat, &wanted);
+        assert!(
+            endpoint
+                .models_to_probe(Probe::Messages, &wanted)
+                .is_empty()
+        );
+        let asked = endpoint.models_to_probe(Probe::Chat, &wanted);
         assert_eq!(asked.len(), MAX_MODELS);
         assert_eq!(
             asked[..4].iter().map(|model| &**model).collect::<Vec<_>>(),

@@ -38,22 +38,22 @@ pub struct Added {
 }
 
 impl Head {
-    /// Calls `tell` with the name and value of each field that is added to `headers`.
-    pub fn each_added(&self, mut tell: impl FnMut(HeaderName, &[u8])) {
+    /// Calls `emit` with the name and value of each field that is added to `headers`.
+    pub fn each_added(&self, mut emit: impl FnMut(HeaderName, &[u8])) {
         let added = &self.added;
         if let Some(list) = &added.forwarded_for {
-            tell(X_FORWARDED_FOR, list.as_bytes());
+            emit(X_FORWARDED_FOR, list.as_bytes());
         }
         if let Some(proto) = added.forwarded_proto {
-            tell(X_FORWARDED_PROTO, proto.as_bytes());
+            emit(X_FORWARDED_PROTO, proto.as_bytes());
         }
         if let Some(host) = self.headers.get(HOST)
             && added.forwarded_host
         {
-            tell(X_FORWARDED_HOST, host.as_bytes());
+            emit(X_FORWARDED_HOST, host.as_bytes());
         }
         if let Some(via) = added.via {
-            tell(VIA, via.as_bytes());
+            emit(VIA, via.as_bytes());
         }
     }
 

@@ -8,7 +8,7 @@ mod wrong;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crossfade::resource::status::{GenerationStatus, Phase, RoleStatus, SplitStatus};
+use crossfade::resource::status::{GenerationStatus, RoleStatus, SplitStatus, UpdatePhase};
 use crossfade::resource::{
     DynamoUpdateConfigStatus, Identity, ReportedStatus, TargetScope, Update, WeightsSpec,
 };
@@ -94,7 +94,7 @@ fn every_field_has_a_wrong_case() {
 }
 
 #[test]
-fn whatever_is_wrong_is_refused_in_words_that_help() {
+fn invalid_updates_are_rejected_with_helpful_messages() {
     let server = server();
     for (change, expected) in wrong() {
         let (good, said) = server.tries(&update("wrong", spec_with(&change)));
@@ -174,7 +174,7 @@ fn whatever_is_right_is_taken() {
 }
 
 #[test]
-fn what_is_not_given_has_the_defaults_that_the_words_promise() {
+fn omitted_fields_get_the_documented_defaults() {
     let server = server();
     let given = update("defaults", spec_with(&json!({}))).to_string();
     let taken = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
@@ -265,7 +265,7 @@ fn the_status_takes_what_a_controller_writes_and_the_columns_show_it() {
     };
     let status = DynamoUpdateConfigStatus {
         observed_generation: Some(1),
-        phase: Some(Phase::Progressing),
+        phase: Some(UpdatePhase::Progressing),
         message: Some("25 % to new: 1 of 4 workers ready".into()),
         wanted: Some(SplitStatus { percent: 25, weights: Some(WeightsSpec { old: 3, new: 1 }) }),
         observed: Some(SplitStatus { percent: 24, weights: Some(WeightsSpec { old: 76, new: 24 }) }),

@@ -158,7 +158,7 @@ async fn what_is_missing_in_a_cluster_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_change() {
+async fn status_and_edit_commands_work_against_a_real_api_server() {
     let server = Server::start().await;
     let (code, text) = server.crossfade(&["status"]);
     assert_eq!(code, Some(1));

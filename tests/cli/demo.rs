@@ -57,7 +57,7 @@ type Row = [u64; 4];
 /// The counts of a summary.
 struct Summary {
     rows: BTreeMap<String, Row>,
-    saved: u64,
+    recovered: u64,
     continued: Option<u64>,
     verdict: String,
 }
@@ -70,7 +70,7 @@ impl Summary {
             .rposition(|line| line.starts_with("crossfade demo: "));
         let lines = &lines[begin.expect("a summary")..];
         let mut rows = BTreeMap::new();
-        let (mut saved, mut continued) = (None, None);
+        let (mut recovered, mut continued) = (None, None);
         for line in lines {
             let words: Vec<&str> = line.split_whitespace().collect();
             let first = words.iter().position(|word| word.parse::<u64>().is_ok());
@@ -84,7 +84,7 @@ impl Summary {
                 .collect();
             match <Row>::try_from(counts.clone()) {
                 Ok(row) => drop(rows.insert(name, row)),
-                Err(_) if name == "recovered by the proxy" => saved = counts.first().copied(),
+                Err(_) if name == "recovered by the proxy" => recovered = counts.first().copied(),
                 Err(_) if name == "continued by the proxy" => continued = counts.first().copied(),
                 Err(_) => {}
             }
@@ -92,7 +92,7 @@ impl Summary {
         let verdict = lines.iter().find_map(|line| line.strip_prefix("verdict: "));
         Self {
             rows,
-            saved: saved.expect("the saves are told"),
+            recovered: recovered.expect("the recoveries are reported"),
             continued,
             verdict: verdict.expect("a verdict").to_owned(),
         }
@@ -115,7 +115,7 @@ impl Summary {
             let ended: u64 = ends.iter().map(|end| self.rows[*end][column]).sum();
             assert_eq!(ended, *requests, "column {column}");
         }
-        assert!(self.saved <= requests[3], "{}", self.saved);
+        assert!(self.recovered <= requests[3], "{}", self.recovered);
     }
 }
 

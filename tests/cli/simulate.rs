@@ -170,7 +170,7 @@ fn roles_and_graphs_keep_their_proportion() {
     let (status, out, _) = simulate(&[], &text);
     assert_eq!(status, Some(1));
     assert!(
-        out.contains("a longer terminationGracePeriodSeconds of old: 60 s"),
+        out.contains("a longer terminationGracePeriodSeconds of old: it is 60 s"),
         "{out}"
     );
 }

@@ -36,6 +36,7 @@ const LEVELS: &[(u8, &str)] = &[
     (1, "rollout"),
     (1, "tls"),
     (1, "transport"),
+    (0, "backoff"),
     (0, "error_chain"),
     (0, "files"),
     (0, "http1"),
@@ -51,6 +52,7 @@ const LEVELS: &[(u8, &str)] = &[
 /// The modules that decide or compute, and do nothing else.
 const PURE: &[&str] = &[
     "analysis",
+    "backoff",
     "continuation",
     "error_chain",
     "failover",

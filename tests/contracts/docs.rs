@@ -111,7 +111,7 @@ async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
 }
 
 #[test]
-fn the_closed_sets_of_labels_are_told() {
+fn closed_label_sets_are_documented() {
     let causes = rows("when | then | without a fallback,");
     let causes = set(causes
         .iter()
@@ -140,7 +140,7 @@ fn the_closed_sets_of_labels_are_told() {
 }
 
 #[test]
-fn the_controllers_metrics_are_told() {
+fn the_metrics_of_the_controller_are_documented() {
     let source = concat!(
         include_str!("../../src/controller/metrics.rs"),
         include_str!("../../src/controller/metrics/rollouts.rs"),
@@ -153,7 +153,7 @@ fn the_controllers_metrics_are_told() {
 }
 
 #[test]
-fn the_attributes_of_spans_are_told() {
+fn the_attributes_of_spans_are_documented() {
     // Names of our own are literals, those of the conventions are constants of their crate: `HTTP_ROUTE` is `http.route`.
     let as_constant = |name: &str| name.replace('.', "_").to_uppercase();
     let texts = SPANS.split('"').skip(1).step_by(2);

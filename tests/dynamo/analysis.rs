@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 async fn judging(pair: &Pair, [old, new]: [u32; 2], analysis: &str) -> (Proxy, PlanFile) {
     let analysis = format!("analysis: {analysis}");
     let file = PlanFile::new(&manifest(&pair.new.url(), old, new, &analysis));
-    let (old, plan) = (pair.old.url(), file.as_str().to_owned());
+    let (old, plan) = (pair.old.url(), file.as_str().clone());
     let proxy = Proxy::start(&["--old", &old, "--plan", &plan]).await;
     (proxy, file)
 }

@@ -139,7 +139,7 @@ async fn a_frontend_without_workers_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_frontend_that_is_told_to_stop_completes_its_streams_while_new_requests_are_saved() {
+async fn a_draining_frontend_completes_its_streams_and_new_requests_fail_over() {
     const WORDS: usize = 200;
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;

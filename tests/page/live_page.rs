@@ -42,17 +42,17 @@ async fn its_figures_are_those_of_the_metrics() {
     let metrics = proxy.metrics().await;
     // Of no series the sum is -0.0, which is 0 all the same.
     let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
-    let saves = sum("crossfade_recovered_requests_total", &[]);
-    assert_eq!(saves, 2.0);
+    let recovered = sum("crossfade_recovered_requests_total", &[]);
+    assert_eq!(recovered, 2.0);
     browser
-        .until("[data-figure=saves]", |text| text == "2")
+        .until("[data-figure=recovered]", |text| text == "2")
         .await;
     browser
         .until("[data-figure='new.truncated']", |text| text == "2")
         .await;
 
     let mut wanted = expected(&metrics);
-    assert_eq!(wanted["saves.unavailable"], "2");
+    assert_eq!(wanted["recovered.unavailable"], "2");
     let plan = [
         ("epoch", "crossfade_plan_epoch"),
         ("refused", "crossfade_plans_rejected_total"),

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::post;
 use crossfade::app;
 use crossfade::config::{Config, PlanSource};
-use crossfade::telemetry::trace::{Protocol, Settings};
+use crossfade::telemetry::trace::{Protocol, TraceSettings};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -840,7 +840,8 @@ async fn a_frontend_that_embeds_the_layer_gets_its_exchanges_traced() {
     let embedded = app::embed(Config {
         plan: PlanSource::File(plan.path()),
         traces: Some(
-            Settings::new(collector.url().parse().unwrap()).with_protocol(Protocol::HttpProtobuf),
+            TraceSettings::new(collector.url().parse().unwrap())
+                .with_protocol(Protocol::HttpProtobuf),
         ),
         ..Config::default()
     })

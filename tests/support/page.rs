@@ -53,7 +53,7 @@ pub fn expected(metrics: &Metrics) -> Figures {
         }
     }
     for (figure, name) in [
-        ("saves", "crossfade_recovered_requests_total"),
+        ("recovered", "crossfade_recovered_requests_total"),
         ("rejected", "crossfade_rejected_requests_total"),
     ] {
         is(figure, sum(name, &[]).to_string());

@@ -12,12 +12,12 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 
 use super::watcher;
 use crate::admin::Admin;
-use crate::lifecycle::Phase;
+use crate::lifecycle::ProcessPhase;
 use crate::pages::{Quota, QuotaGuard};
 use crate::state_api::v1::proxy_server::ProxyServer;
 
 /// How often a watch checks for changes.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
     admin: Admin,
@@ -81,7 +81,7 @@ impl health_server::Health for Health {
 
 struct HealthWatch {
     admin: Admin,
-    phases: watch::Receiver<Phase>,
+    phases: watch::Receiver<ProcessPhase>,
     is_known: bool,
     last: Option<ServingStatus>,
     _share: QuotaGuard,
@@ -101,12 +101,12 @@ impl HealthWatch {
                 self.last = Some(now);
                 return Some((Ok(response(now)), self));
             }
-            if phase == Phase::Ending {
+            if phase == ProcessPhase::Ending {
                 return None;
             }
             tokio::select! {
                 _ = self.phases.changed() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{Error, Form, as_json, print};
 use crate::analysis::{Rules, Verdict};
 use crate::error_chain::error_chain;
 use crate::resource::DynamoUpdateConfig;
-use crate::status::{self, Choice, Cluster, Compared, Judge, Judgement, Proxies};
+use crate::status::{self, AnalysisReport, Choice, Cluster, Compared, ComparisonRun, ProxyClients};
 
 /// The exit status if new is worse. Usage errors have 2.
 const FAIL: u8 = 1;
@@ -62,14 +62,14 @@ impl RuleChanges {
 
 /// Who is asked.
 enum Source {
-    Proxies(Proxies),
+    Proxies(ProxyClients),
     Cluster(Cluster, Box<DynamoUpdateConfig>),
 }
 
 impl Source {
     async fn open(options: &JudgeOptions) -> Result<Self, status::Error> {
         if !options.proxies.is_empty() {
-            return Ok(Self::Proxies(Proxies::at(options.proxies.clone())));
+            return Ok(Self::Proxies(ProxyClients::at(options.proxies.clone())));
         }
         let cluster = Cluster::open(&options.cluster).await?;
         let update = match &options.name {
@@ -122,9 +122,9 @@ impl Source {
     }
 
     /// With what the controller has found.
-    fn complete(&self, judged: Judgement, changes: RuleChanges) -> Judgement {
-        let judged = judged.or_rolled_back(self.rolled_back());
-        judged.or_failed(self.failed(changes))
+    fn complete(&self, analysed: AnalysisReport, changes: RuleChanges) -> AnalysisReport {
+        let analysed = analysed.or_rolled_back(self.rolled_back());
+        analysed.or_failed(self.failed(changes))
     }
 
     async fn compare(&mut self, with_past: bool) -> Result<Vec<Compared>, status::Error> {
@@ -141,22 +141,22 @@ impl Source {
 /// When the process cannot start. What cannot be read is no verdict.
 pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
     super::super::runtime()?.block_on(async {
-        let judged = match judged(options).await {
-            Ok(judged) => judged,
+        let analysed = match analysed(options).await {
+            Ok(analysed) => analysed,
             Err(error) => {
                 let why = error_chain(&Error::with_proxy_flag(error));
                 eprintln!("crossfade: {}", status::printable(&why));
                 if options.form != Form::Text {
-                    print(&structured(options.form, &status::no_judgement(&why)));
+                    print(&structured(options.form, &status::no_report(&why)));
                 }
                 return Ok(ExitCode::from(INCONCLUSIVE));
             }
         };
         print(&match options.form {
-            Form::Text => judged.text(),
-            form => structured(form, &judged.json()),
+            Form::Text => analysed.text(),
+            form => structured(form, &analysed.json()),
         });
-        Ok(match judged.verdict() {
+        Ok(match analysed.verdict() {
             Verdict::PASS => ExitCode::SUCCESS,
             Verdict::FAIL => ExitCode::from(FAIL),
             _ => ExitCode::from(INCONCLUSIVE),
@@ -165,20 +165,20 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
 }
 
 /// For scripts.
-fn structured(form: Form, judged: &Value) -> String {
+fn structured(form: Form, analysed: &Value) -> String {
     match form {
-        Form::Yaml => format!("---\n{}", status::yaml(judged)),
-        Form::Text | Form::Json => as_json(judged, false),
+        Form::Yaml => format!("---\n{}", status::yaml(analysed)),
+        Form::Text | Form::Json => as_json(analysed, false),
     }
 }
 
-async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
+async fn analysed(options: &JudgeOptions) -> Result<AnalysisReport, status::Error> {
     let mut source = Source::open(options).await?;
     let Some(wait) = options.wait else {
         let answers = source.compare(true).await?;
         let rules = source.rules(options.rules, &answers)?;
-        let judged = Judge::new(rules).past(&answers);
-        return Ok(source.complete(judged, options.rules));
+        let analysed = ComparisonRun::new(rules).past(&answers);
+        return Ok(source.complete(analysed, options.rules));
     };
     let begin = Instant::now();
     let mut judge = None;
@@ -187,26 +187,26 @@ async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
         let elapsed = begin.elapsed();
         let left = wait.saturating_sub(elapsed);
         let has_begun = judge.is_some();
-        let judged = match answers {
+        let analysed = match answers {
             Ok(answers) => {
-                let mut judging = match judge.take() {
-                    Some(judging) => judging,
-                    None => Judge::new(source.rules(options.rules, &answers)?),
+                let mut run = match judge.take() {
+                    Some(run) => run,
+                    None => ComparisonRun::new(source.rules(options.rules, &answers)?),
                 };
-                let judged = judging.look(&answers, elapsed);
-                let judged = source.complete(judged, options.rules);
+                let analysed = run.observe(&answers, elapsed);
+                let analysed = source.complete(analysed, options.rules);
                 // Before a proxy has answered, its margins are not known.
-                judge = (has_begun || judged.has_data()).then_some(judging);
-                Some(judged)
+                judge = (has_begun || analysed.has_data()).then_some(run);
+                Some(analysed)
             }
             // The API server may answer again.
             Err(error) if left.is_zero() => return Err(error),
             Err(_) => None,
         };
-        if let Some(judged) = judged {
-            let is_over = left.is_zero() || judged.verdict() == Verdict::FAIL;
+        if let Some(analysed) = analysed {
+            let is_over = left.is_zero() || analysed.verdict() == Verdict::FAIL;
             if is_over {
-                return Ok(judged);
+                return Ok(analysed);
             }
         }
         tokio::time::sleep(options.every.min(left)).await;

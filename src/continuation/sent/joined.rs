@@ -1,6 +1,6 @@
 //! Joins the stream of another server to the part that the client has.
 
-use super::{Ask, IDENTITY, Sent};
+use super::{IDENTITY, Resumption, Sent};
 use crate::continuation::chunk::{Chunk, Step};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
@@ -28,14 +28,14 @@ pub struct Rewritten {
 }
 
 impl Sent {
-    /// What the data of an event at the beginning of another server's stream means, if that was asked `ask`.
+    /// What the data of an event at the beginning of another server's stream means, if that was asked `resumption`.
     #[must_use]
-    pub fn opening(&self, ask: Ask, data: &[u8]) -> Opening {
+    pub fn opening(&self, resumption: Resumption, data: &[u8]) -> Opening {
         let Some(chunk) = event::read(self.api, data) else {
             return Opening::Refuse(Reason::AttemptsFailed);
         };
         if chunk.reasoning && chunk.other.is_none() {
-            if ask == Ask::Rest || self.api == Api::Messages {
+            if resumption == Resumption::Continue || self.api == Api::Messages {
                 return Opening::Refuse(Reason::Reasoning);
             }
             if chunk.text.is_none() && !chunk.finish {
@@ -49,14 +49,14 @@ impl Sent {
     }
 
     /// Another server continues the stream. It generated `skipped` tokens that the client does not get.
-    pub fn join(&mut self, ask: Ask, skipped: u64) {
-        self.earlier = match ask {
+    pub fn join(&mut self, resumption: Resumption, skipped: u64) {
+        self.earlier = match resumption {
             // It generates a whole answer.
-            Ask::Again => {
+            Resumption::Resend => {
                 self.reasoned = skipped;
                 0
             }
-            Ask::Rest => self.tokens(),
+            Resumption::Continue => self.tokens(),
         };
         self.events = skipped;
         self.reported = None;
@@ -67,7 +67,7 @@ impl Sent {
             said[given(self.api, &said).len()..].to_owned()
         });
         self.joined = true;
-        self.drops_reasoning = ask == Ask::Again;
+        self.drops_reasoning = resumption == Resumption::Resend;
     }
 
     /// Do events have to be rewritten?

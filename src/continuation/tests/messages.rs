@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{events, passed};
-use crate::continuation::{Ask, Opening, Reason, Request, Sent};
+use crate::continuation::{Opening, Reason, Request, Resumption, Sent};
 use crate::sse::{Api, Usage};
 
 const BODY: &str =
@@ -98,9 +98,9 @@ fn what_was_sent_tells_what_to_ask() {
         r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t"}}"#;
     let second = OPEN.replace(":0", ":1");
     for (more, expected) in [
-        (vec![&*text], Ok(Ask::Rest)),
-        (vec![&*text, &*blank], Ok(Ask::Rest)),
-        (vec![&*blank], Ok(Ask::Again)),
+        (vec![&*text], Ok(Resumption::Continue)),
+        (vec![&*text, &*blank], Ok(Resumption::Continue)),
+        (vec![&*blank], Ok(Resumption::Resend)),
         (vec![think], Err(Reason::Reasoning)),
         (vec![&*text, CLOSE], Err(Reason::Finished)),
         (vec![&*text, CLOSE, tool], Err(Reason::ToolCalls)),
@@ -108,7 +108,7 @@ fn what_was_sent_tells_what_to_ask() {
         (vec![&*text, "what?"], Err(Reason::Content)),
     ] {
         let all = [&[START, r#"{"type":"ping"}"#, OPEN][..], &more].concat();
-        assert_eq!(sent(&all).ask(), expected, "{more:?}");
+        assert_eq!(sent(&all).resumption(), expected, "{more:?}");
     }
     let sent = sent(&[START, OPEN, &text]);
     assert_eq!((sent.model().as_deref(), sent.tokens()), (Some("m"), 1));
@@ -141,8 +141,12 @@ fn a_second_server_begins_where_the_first_broke_off() {
             Opening::Refuse(Reason::AttemptsFailed),
         ),
     ] {
-        for ask in [Ask::Rest, Ask::Again] {
-            assert_eq!(first.opening(ask, data.as_bytes()), expected, "{data}");
+        for resumption in [Resumption::Continue, Resumption::Resend] {
+            assert_eq!(
+                first.opening(resumption, data.as_bytes()),
+                expected,
+                "{data}"
+            );
         }
     }
 }
@@ -150,7 +154,7 @@ fn a_second_server_begins_where_the_first_broke_off() {
 #[test]
 fn blocks_and_counts_go_on_and_repeated_white_space_is_dropped() {
     let mut first = sent(&[START, OPEN, &delta(0, "x"), &delta(0, " \n")]);
-    first.join(Ask::Rest, 0);
+    first.join(Resumption::Continue, 0);
     assert_eq!(passed(&mut first, &delta(0, " ")), delta(0, ""));
     assert_eq!(passed(&mut first, &delta(0, "\ny ")), delta(0, "y "));
     assert_eq!(passed(&mut first, &delta(0, " z")), delta(0, " z"));
@@ -178,7 +182,7 @@ fn blocks_and_counts_go_on_and_repeated_white_space_is_dropped() {
 #[test]
 fn a_server_with_nothing_to_add_ends_the_block_that_the_client_has_open() {
     let mut first = sent(&[START, OPEN, &delta(0, "x")]);
-    first.join(Ask::Rest, 0);
+    first.join(Resumption::Continue, 0);
     let last = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":0}}"#;
     let rewritten = first.pass(last.as_bytes()).unwrap();
     assert!(
@@ -236,20 +240,20 @@ proptest! {
         let mut sent = Sent::new(Api::Messages, 10_000);
         seen.iter().for_each(|data| sent.take(data));
         let has_text = !sent.text().is_empty();
-        let ask = match sent.ask() {
+        let resumption = match sent.resumption() {
             Err(reason) => {
                 prop_assert_eq!(reason, Reason::Finished);
                 return Ok(());
             }
             // Without content the whole request is retried, and nothing is joined.
             Ok(_) if !has_text => return Ok(()),
-            Ok(ask) => ask,
+            Ok(resumption) => resumption,
         };
         let body = BODY.replace(":9", ":900");
         let request = Request::read(Api::Messages, body.as_bytes()).unwrap();
-        let asked: Value = match ask {
-            Ask::Again => serde_json::from_str(&body).unwrap(),
-            Ask::Rest => serde_json::from_slice(&request.continued(&sent.text(), sent.tokens()).unwrap()).unwrap(),
+        let asked: Value = match resumption {
+            Resumption::Resend => serde_json::from_str(&body).unwrap(),
+            Resumption::Continue => serde_json::from_slice(&request.continued(&sent.text(), sent.tokens()).unwrap()).unwrap(),
         };
         let given = asked["messages"][1]["content"].as_str().unwrap_or_default();
         prop_assert!(given.trim_end() == given);
@@ -257,13 +261,13 @@ proptest! {
         let mut begun = false;
         for data in events(&bytes) {
             if !begun {
-                match sent.opening(ask, &data) {
+                match sent.opening(resumption, &data) {
                     Opening::Skip { .. } => continue,
                     Opening::Begin => {}
                     Opening::Refuse(reason) => panic!("{reason:?}"),
                 }
                 begun = true;
-                sent.join(ask, 0);
+                sent.join(resumption, 0);
             }
             let rewritten = sent.pass(&data).expect("each has its meaning");
             let before = rewritten.before.unwrap_or_default();

@@ -134,7 +134,7 @@ proptest! {
             Api::Chat => format!(r#"{{"messages":[{{"role":"user","content":"?"}}],"stream":true{limits}}}"#),
             _ => format!(r#"{{"prompt":"?","stream":true{limits}}}"#),
         };
-        let ask = match sent.ask() {
+        let resumption = match sent.resumption() {
             // The finish reason came, so all of the text did.
             Err(reason) => {
                 prop_assert_eq!(reason, Reason::Finished);
@@ -142,16 +142,16 @@ proptest! {
                 prop_assert_eq!(said, text);
                 return Ok(());
             }
-            Ok(ask) => ask,
+            Ok(resumption) => resumption,
         };
         let request = Request::read(api, body.as_bytes()).unwrap();
         let tokens = sent.tokens();
-        let asked = match ask {
-            Ask::Again => body.clone().into(),
-            Ask::Rest => request.continued(&sent.text(), tokens).unwrap(),
+        let asked = match resumption {
+            Resumption::Resend => body.clone().into(),
+            Resumption::Continue => request.continued(&sent.text(), tokens).unwrap(),
         };
         let asked: Value = serde_json::from_slice(&asked).unwrap();
-        if let (Some(limit), Ask::Rest) = (limit, ask) {
+        if let (Some(limit), Resumption::Continue) = (limit, resumption) {
             prop_assert_eq!(asked["max_tokens"].as_u64(), Some(limit - tokens));
         }
         let given = match api {
@@ -162,13 +162,13 @@ proptest! {
         let mut begun = false;
         for data in events(&bytes) {
             if !begun {
-                match sent.opening(ask, &data) {
+                match sent.opening(resumption, &data) {
                     Opening::Skip { .. } => continue,
                     Opening::Begin => {}
                     Opening::Refuse(reason) => panic!("{reason:?}"),
                 }
                 begun = true;
-                sent.join(ask, 0);
+                sent.join(resumption, 0);
             }
             match sent.pass(&data) {
                 Some(rewritten) => {
@@ -189,7 +189,7 @@ proptest! {
                 prop_assert_eq!(&value["id"], id);
             }
         }
-        if second.counts && ask == Ask::Rest && !(first.counts && first.piece > 1) {
+        if second.counts && resumption == Resumption::Continue && !(first.counts && first.piece > 1) {
             let last: Value = serde_json::from_slice(&seen[seen.len() - 2]).unwrap();
             let total = last["usage"]["total_tokens"].as_u64().unwrap();
             let all = last["usage"]["completion_tokens"].as_u64().unwrap();
@@ -214,8 +214,8 @@ proptest! {
             let mut sent = Sent::new(api, 100);
             sent.take(data.as_bytes());
             sent.take(data.as_bytes());
-            let _ = sent.opening(Ask::Rest, data.as_bytes());
-            sent.join(Ask::Rest, 0);
+            let _ = sent.opening(Resumption::Continue, data.as_bytes());
+            sent.join(Resumption::Continue, 0);
             let _ = sent.pass(data.as_bytes());
             let _ = Request::read(api, data.as_bytes()).map(|request| request.continued(b"x", 1));
         }

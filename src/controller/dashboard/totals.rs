@@ -62,7 +62,7 @@ mod tests {
         let mut totals = Totals::default();
         let mut saves = |pod: &str, started, saves| {
             totals.add(pod, &state(started, saves));
-            totals.sum().saves
+            totals.sum().recovered
         };
         assert_eq!(saves("a", 1, 100), 0);
         assert_eq!(saves("b", 1, 0), 0);
@@ -74,6 +74,6 @@ mod tests {
         assert_eq!(saves("a", 2, 1), 7);
         totals.keep(|pod| pod == "b");
         totals.add("a", &state(2, 50));
-        assert_eq!(totals.sum().saves, 7);
+        assert_eq!(totals.sum().recovered, 7);
     }
 }

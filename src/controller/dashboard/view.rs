@@ -174,11 +174,11 @@ fn brief(update: &Object, state: &State) -> Json {
     let refusal = plan.and_then(|plan| plan.refusal.as_ref());
     let problems = refusal.map(|refusal| {
         let problems = refusal.problems.iter();
-        let told = problems.map(|problem| match &*problem.path {
+        let reported = problems.map(|problem| match &*problem.path {
             "" => problem.message.clone(),
             path => format!("{path}: {}", problem.message),
         });
-        told.collect::<Vec<_>>().join("; ")
+        reported.collect::<Vec<_>>().join("; ")
     });
     let open = |side: &Option<Generation>| side.as_ref().map(|side| side.open_streams);
     let minute = state.assigned_last_minute.as_ref();
@@ -214,18 +214,18 @@ mod tests {
 
     #[test]
     fn a_rollout_tells_what_is_known_of_it() {
-        let mut told = (*object(json!({"intent": "Run", "undoTo": 0}))).clone();
-        let row = rollout(&Arc::new(told.clone()));
+        let mut reported = (*object(json!({"intent": "Run", "undoTo": 0}))).clone();
+        let row = rollout(&Arc::new(reported.clone()));
         assert_eq!((&row["phase"], &row["undoTo"]), (&Json::Null, &Json::Null));
         assert_eq!(row["waits"], json!([]));
-        told.data["status"] = json!({
+        reported.data["status"] = json!({
             "phase": "Progressing", "accepted": {"units": 4}, "step": {"old": 3, "new": 1, "next": 4},
             "source": {"workers": "3/3"}, "target": {"workers": "0/1"}, "split": {"percent": 0},
             "waitingFor": [{"what": "new to be ready", "since": "2026-01-01T00:00:00Z"}],
             "analysis": {"verdict": "Pass"}, "gpus": {"used": 32, "peak": 40},
         });
-        told.data["spec"]["undoTo"] = json!(2);
-        let row = rollout(&Arc::new(told));
+        reported.data["spec"]["undoTo"] = json!(2);
+        let row = rollout(&Arc::new(reported));
         assert_eq!(row["new"], json!({"units": 1, "workers": "0/1"}));
         assert_eq!(row["waits"], json!(["new to be ready"]));
         assert_eq!((&row["undoTo"], &row["gpus"]), (&json!(2), &json!(32)));
@@ -250,8 +250,8 @@ mod tests {
             let spec = json!({"trafficSplitPercent": percent, "maxTrafficSplitPercent": 10});
             let mut update = (*object(spec)).clone();
             update.data["status"] = json!({"liftedCapPercent": lifted});
-            let told = wanted(&Arc::new(update));
-            assert_eq!(told, Some(expected), "{percent} {lifted:?}");
+            let reported = wanted(&Arc::new(update));
+            assert_eq!(reported, Some(expected), "{percent} {lifted:?}");
         }
         let none = json!({"weights": {"old": 0, "new": 0}});
         assert_eq!(share(none), None);
@@ -276,7 +276,7 @@ mod tests {
     fn a_promise_that_is_past_its_time_is_not_known() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let said = |at: &str, until: &str| json!({"safeToDeleteOld": true, "observedGeneration": 3, "observedAt": at, "validUntil": until});
-        for (status, told) in [
+        for (status, reported) in [
             (json!({}), json!(null)),
             (json!({"safeToDeleteOld": false}), json!(false)),
             (json!({"safeToDeleteOld": true}), json!("unknown")),
@@ -315,7 +315,11 @@ mod tests {
             let mut update = (*object(json!({}))).clone();
             update.metadata.generation = Some(3);
             update.data["status"] = status.clone();
-            assert_eq!(safe_to_delete_old(&Arc::new(update), now), told, "{status}");
+            assert_eq!(
+                safe_to_delete_old(&Arc::new(update), now),
+                reported,
+                "{status}"
+            );
         }
     }
 
@@ -329,8 +333,8 @@ mod tests {
             plan: Some(plan),
             ..Default::default()
         };
-        let told = brief(&object(json!({})), &state);
-        assert_eq!(told["remarks"], json!(["update 'a' does nothing"]));
+        let reported = brief(&object(json!({})), &state);
+        assert_eq!(reported["remarks"], json!(["update 'a' does nothing"]));
     }
 
     #[test]

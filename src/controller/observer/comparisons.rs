@@ -6,11 +6,11 @@ use super::{Observed, Observer, ProxyPod};
 use crate::controller::comparisons::{self, Compared};
 use crate::controller::parsed::ParsedUpdate;
 use crate::controller::poller::Pace;
-use crate::rollout::Proxy;
+use crate::rollout::ObservedProxy;
 
 /// What is known of one proxy.
 #[derive(Clone, Debug)]
-pub(in crate::controller) struct Asked {
+pub(in crate::controller) struct ProxyComparison {
     /// Its pod.
     pub name: String,
     pub answer: Answer,
@@ -18,7 +18,7 @@ pub(in crate::controller) struct Asked {
 
 #[derive(Clone, Debug)]
 pub(in crate::controller) enum Answer {
-    Told(Compared),
+    Counts(Compared),
     /// It was asked just now.
     NotYet,
     /// It tells nothing, or nothing of this update, and why.
@@ -31,9 +31,9 @@ impl Observer {
     pub(super) fn comparisons(
         &self,
         parsed: &ParsedUpdate,
-        proxies: &[Proxy],
+        proxies: &[ObservedProxy],
         early_until: &mut Option<std::time::Instant>,
-    ) -> Vec<Asked> {
+    ) -> Vec<ProxyComparison> {
         let key = &parsed.key;
         let pods = self.known().get(key).cloned();
         let pods = pods.filter(|_| parsed.spec.analysis.is_some());
@@ -53,16 +53,17 @@ impl Observer {
             // An earlier plan may name another new.
             let is_of_trial = applied.is_some_and(|state| state.applied >= begun);
             let answer = match answer {
-                Answer::Told(_) if !is_of_trial => {
+                Answer::Counts(_) if !is_of_trial => {
                     Answer::Silent("has not applied the update".to_owned())
                 }
                 answer => answer,
             };
             let name = pod.pod.clone();
-            (pod.ready, Asked { name, answer })
+            (pod.ready, ProxyComparison { name, answer })
         });
-        let counts =
-            |(ready, asked): &(bool, Asked)| *ready || matches!(asked.answer, Answer::Told(_));
+        let counts = |(ready, asked): &(bool, ProxyComparison)| {
+            *ready || matches!(asked.answer, Answer::Counts(_))
+        };
         asked.filter(counts).map(|(_, asked)| asked).collect()
     }
 
@@ -83,7 +84,7 @@ impl Observer {
         match self.comparisons.hear(key, place, pace, permit, follow) {
             None => Answer::Silent("is not queried: too many proxies".to_owned()),
             Some(Ok(compared)) => match &compared.counts {
-                Ok(_) => Answer::Told(compared),
+                Ok(_) => Answer::Counts(compared),
                 Err(why) => Answer::Silent(why.to_string()),
             },
             Some(Err(since)) if !Observed::misses(early_until, since) => Answer::NotYet,

@@ -15,14 +15,14 @@ use super::{Error, Observed, Observer};
 use crate::error_chain::error_chain;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
-use crate::resource::status::Phase;
+use crate::resource::status::UpdatePhase;
 use crate::resource::{Host, Target};
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
 use crate::tls::{ClientFiles, Reloading};
 
 /// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, but that the others serve
 /// is only presumed.
-const MAX_ASKED: usize = 128;
+const MAX_POLLED: usize = 128;
 
 impl Observer {
     /// Observes the frontends of both sides.
@@ -37,7 +37,7 @@ impl Observer {
         let port = &self.settings.frontend_port;
         for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
             old.endpoints += 1;
-            if places.len() >= MAX_ASKED {
+            if places.len() >= MAX_POLLED {
                 continue;
             }
             let target =
@@ -65,10 +65,10 @@ impl Observer {
                     Vec::new()
                 }
             };
-            new.left_out = places_of_new.len().saturating_sub(MAX_ASKED);
+            new.left_out = places_of_new.len().saturating_sub(MAX_POLLED);
             let asked = places_of_new
                 .into_iter()
-                .take(MAX_ASKED)
+                .take(MAX_POLLED)
                 .map(|place| self.frontend(parsed, place, &mut places, early_until));
             new.asked = asked.collect();
         }
@@ -103,7 +103,7 @@ impl Observer {
         let namespace = &parsed.key.namespace;
         let name = self.polled_as(&place, namespace);
         let pace = match parsed.status.phase {
-            Some(Phase::Complete) => Pace::Seldom,
+            Some(UpdatePhase::Complete) => Pace::Seldom,
             _ => Pace::Usual,
         };
         let heard = self.models.hear(

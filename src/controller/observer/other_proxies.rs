@@ -18,7 +18,7 @@ use crate::k8s::{NotSynced, Object};
 use crate::resource::{Host, Target};
 
 /// Maximum number of proxies that are asked for one update. Each costs a connection, and a namespace's users can add pods.
-const MAX_ASKED: usize = 1024;
+const MAX_POLLED: usize = 1024;
 
 /// The proxies of other frontends.
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(super) struct OtherProxies {
 }
 
 /// A pod with a proxy that is asked.
-struct Asked {
+struct PolledProxy {
     pod: String,
     namespace: String,
     place: String,
@@ -48,28 +48,28 @@ impl Observer {
         let pods = self.pods_that_may_lead_to_old(parsed, old).ok()?;
         let port = &self.settings.proxies.port;
         let asked = pods.iter().filter_map(|pod| {
-            Some(Asked {
+            Some(PolledProxy {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                 place: old_frontends::address_of(pod, port)?,
             })
         });
-        let mut asked: Vec<Asked> = asked.collect();
+        let mut asked: Vec<PolledProxy> = asked.collect();
         let mut others = OtherProxies {
             found: self.proxies_without_port(parsed, &pods)?,
             ..OtherProxies::default()
         };
-        if asked.len() > MAX_ASKED {
-            let more = asked.len() - MAX_ASKED;
-            let told = format!("{more} more proxies of the namespace, which are too many to ask");
-            others.found.push(told);
-            asked.truncate(MAX_ASKED);
+        if asked.len() > MAX_POLLED {
+            let more = asked.len() - MAX_POLLED;
+            let name = format!("{more} more proxies of the namespace, which are too many to ask");
+            others.found.push(name);
+            asked.truncate(MAX_POLLED);
         }
         let mut is_known = true;
         for one in &asked {
             let Some(heard) = self.hear(&self.beyond, &parsed.key, &one.place) else {
-                let told = format!("the proxy of {}, which is one too many to ask", one.pod);
-                others.found.push(told);
+                let name = format!("the proxy of {}, which is one too many to ask", one.pod);
+                others.found.push(name);
                 continue;
             };
             match heard.map(|heard| heard.report()) {
@@ -95,7 +95,7 @@ impl Observer {
     fn note(
         &self,
         others: &mut OtherProxies,
-        one: &Asked,
+        one: &PolledProxy,
         report: Report,
         old: &OldPods,
         to_old: &ServicesToOld,
@@ -167,8 +167,8 @@ impl Observer {
                 (None, Host::Ip(address)) => Some(*address),
                 (None, Host::Name(_)) => None,
             };
-            let can_be_asked = address.is_some_and(|ip| has_port.get(&ip) == Some(&true));
-            if is_proxied && !can_be_asked {
+            let can_be_polled = address.is_some_and(|ip| has_port.get(&ip) == Some(&true));
+            if is_proxied && !can_be_polled {
                 found.push(format!(
                     "a proxy in front of {}, whose pod has no port {port}",
                     place.target
@@ -185,6 +185,6 @@ fn may_send_to_old(report: &Report) -> bool {
     !has_left || report.open.old > 0
 }
 
-fn unknown(one: &Asked) -> String {
+fn unknown(one: &PolledProxy) -> String {
     format!("{}, whose proxy does not report where it routes", one.pod)
 }

@@ -46,12 +46,12 @@ impl PoolsToOld {
             found
                 .names
                 .insert((place.namespace.to_owned(), name.to_owned()));
-            let told = format!("InferencePool {name}");
+            let text = format!("InferencePool {name}");
             if !ports(pool).is_disjoint(&own_ports) {
-                found.around_proxies.push(told.clone());
+                found.around_proxies.push(text.clone());
             }
             if !belongs_to(pool, name, place.source, place.is_graph) {
-                found.ways.push(told);
+                found.ways.push(text);
             }
         }
         found

@@ -44,7 +44,7 @@ impl Observer {
         self.leads.keep(all.clone());
         for update in all.filter(|update| !is_this(update)) {
             if self.sends_to(update, parsed, &others, (old, to_old), &mut rests_on)? {
-                found.push(parsed::key(update).told_from(&parsed.key));
+                found.push(parsed::key(update).name_relative_to(&parsed.key));
             }
         }
         self.rests_on(&parsed.key, rests_on);

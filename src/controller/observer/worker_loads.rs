@@ -9,7 +9,7 @@ use super::Observer;
 use crate::k8s::Object;
 
 /// Maximum number of workers polled per rollout.
-const MAX_ASKED: usize = 256;
+const MAX_POLLED: usize = 256;
 
 impl Observer {
     /// The requests of each of these workers, by the name of its pod. Polls exactly these from now on. A worker that does not tell is
@@ -17,7 +17,7 @@ impl Observer {
     pub fn worker_loads(&self, rollout: &Key, pods: &[Object]) -> BTreeMap<String, u64> {
         let mut places = BTreeSet::new();
         let mut loads = BTreeMap::new();
-        for pod in pods.iter().take(MAX_ASKED) {
+        for pod in pods.iter().take(MAX_POLLED) {
             let mut ports = worker_load::PORTS.iter();
             let target = ports.find_map(|port| address_of(pod, port)?.parse().ok());
             let Some(target) = target else {

@@ -1,4 +1,4 @@
-//! What a rollout moves: the objects that its spec names, as they are when it begins.
+//! Accepts a rollout: finds the objects that its spec names, and records their sizes and UIDs.
 
 use std::collections::BTreeMap;
 
@@ -242,7 +242,7 @@ pub(super) fn accept(
     let sizes = |objects: &Objects| {
         let sizes = objects.iter();
         sizes
-            .map(|(role, (_, scaled))| (*role, scaled.part.asked))
+            .map(|(role, (_, scaled))| (*role, scaled.part.desired))
             .collect()
     };
     let now_sizes = Sides {
@@ -287,11 +287,11 @@ pub(super) fn undo(
     };
     // It is to be as large as what it replaces, if both have the same roles.
     let new = accepted_roles(from).map(|(role, was)| {
-        let asked = objects
+        let desired = objects
             .new
             .get(&role)
-            .map_or(0, |(_, scaled)| scaled.part.asked);
-        (role, if asked > 0 { asked } else { was.replicas })
+            .map_or(0, |(_, scaled)| scaled.part.desired);
+        (role, if desired > 0 { desired } else { was.replicas })
     });
     let new: BTreeMap<Role, u32> = new.collect();
     let old = accepted_roles(to).map(|(role, was)| {
@@ -321,13 +321,13 @@ pub(super) fn undo(
 /// The sizes that the objects have, as the rollout's own.
 fn recorded(objects: &Objects) -> SideStatus {
     let roles = objects.iter().map(|(role, (_, scaled))| {
-        let told = ScaledRoleStatus {
-            spec: scaled.part.asked,
+        let reported = ScaledRoleStatus {
+            spec: scaled.part.desired,
             ready: scaled.ready,
             terminating: scaled.terminating,
-            recorded: Some(scaled.part.asked),
+            recorded: Some(scaled.part.desired),
         };
-        (role.as_str().to_owned(), told)
+        (role.as_str().to_owned(), reported)
     });
     SideStatus {
         roles: roles.collect(),

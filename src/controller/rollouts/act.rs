@@ -1,4 +1,4 @@
-//! What an action needs in order to be carried out. Contains no policy.
+//! Turns an action into the write that carries it out. Contains no policy.
 
 use super::job::{Step, Work};
 use super::observe::Observed;
@@ -21,7 +21,7 @@ impl Rollouts {
         mut status: DynamoRolloutStatus,
     ) -> Work {
         let clients = observed.services;
-        let told = action.clone();
+        let reported = action.clone();
         let step = match action {
             Action::Mark { pods, .. } => {
                 let (kind, namespace) = (workloads::pods_resource(), &*subject.key.namespace);
@@ -54,14 +54,14 @@ impl Rollouts {
             Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
                 let objects = observed.objects.of(side).clone();
                 let empties = empties(&objects, &sizes).then(|| side.as_str().to_owned());
-                let is_told = memory::emptying(subject.before) == empties.as_deref();
+                let is_reported = memory::emptying(subject.before) == empties.as_deref();
                 status
                     .memory
                     .get_or_insert_default()
                     .emptying
                     .clone_from(&empties);
-                // Of a size of 0, the API server does not tell who has set it. So the status tells it first.
-                match is_told || empties.is_none() {
+                // The API server does not record who has set a size of 0, so it is recorded in the status first.
+                match is_reported || empties.is_none() {
                     true => Step::Scale {
                         side,
                         objects,
@@ -97,12 +97,12 @@ impl Rollouts {
                 },
             },
         };
-        let is_done = match &told {
+        let is_done = match &reported {
             Action::SaveSelector => !status.previous_selector.is_empty(),
             _ => !matches!(step, Step::Nothing),
         };
         let mut work = Work::step(subject, status, step);
-        work.action = Some(told).filter(|_| is_done);
+        work.action = Some(reported).filter(|_| is_done);
         work
     }
 }
@@ -113,7 +113,7 @@ fn empties(objects: &accept::Objects, sizes: &Sizes) -> bool {
     emptied.any(|(role, _)| {
         objects
             .get(role)
-            .is_some_and(|(_, scaled)| scaled.part.asked > 0)
+            .is_some_and(|(_, scaled)| scaled.part.desired > 0)
     })
 }
 

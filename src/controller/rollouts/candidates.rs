@@ -28,7 +28,7 @@ pub(super) fn candidates(
     for side in Generation::ALL.into_iter().filter(|_| chooses) {
         for (role, (kind, scaled)) in objects.of(side) {
             // Of one pod, or if all go, there is nothing to choose.
-            if scaled.removes == RemovesFirst::Unready && scaled.part.asked > 1 {
+            if scaled.removes == RemovesFirst::Unready && scaled.part.desired > 1 {
                 roles.insert((side, *role), scaled.pods(kind, &all));
             }
         }

@@ -9,7 +9,7 @@ use crate::scaling::Action;
 /// Which rollout the Events are about, and when they occur.
 pub(super) struct About {
     identity: Identity,
-    /// In milliseconds since the epoch. Tells apart Events of one reason.
+    /// In milliseconds since the epoch. Distinguishes Events of one reason.
     occasion: u64,
 }
 
@@ -39,7 +39,7 @@ impl About {
     }
 }
 
-/// What a status says that the one before did not.
+/// The Events for the changes between two statuses.
 pub(super) fn changes(
     about: &About,
     before: &DynamoRolloutStatus,
@@ -61,9 +61,9 @@ pub(super) fn changes(
             _ => about.notice(phase.as_str(), note(), is_bad(phase)),
         });
     }
-    // Phases that are a stop are told already.
-    let is_told = phase.is_some_and(is_bad);
-    if stalls(after) && !stalls(before) && !is_told {
+    // A stop has already been reported as a phase.
+    let is_reported = phase.is_some_and(is_bad);
+    if stalls(after) && !stalls(before) && !is_reported {
         notices.push(about.notice(RolloutPhase::Stalled.as_str(), note(), true));
     }
     let next = |status: &DynamoRolloutStatus| status.step.map(|step| step.next);

@@ -32,7 +32,7 @@ pub(super) enum Owner {
 
 /// What the owners of the frontends of old are looked for with.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct RetireQuery<'a> {
     pub namespace: &'a str,
     /// The old generation.
     pub old: &'a AcceptedSide,
@@ -50,9 +50,9 @@ pub(super) struct Wanted<'a> {
 /// When Deployments, StatefulSets or graphs are not listed.
 pub(super) fn owners(
     cache: &Cache,
-    wanted: Wanted<'_>,
+    wanted: RetireQuery<'_>,
 ) -> Result<Result<Vec<Owner>, String>, NotSynced> {
-    let Wanted {
+    let RetireQuery {
         namespace,
         old,
         pods,

@@ -78,7 +78,7 @@ pub(in crate::controller) struct Done {
     pub failed: Option<apply::Error>,
     /// Whether pods cannot be marked to go first.
     pub(super) is_unmarkable: bool,
-    /// What is to be told of it.
+    /// The Events to publish.
     pub events: Vec<Notice>,
     /// The action that was carried out, as a label.
     pub acted: Option<&'static str>,
@@ -116,7 +116,7 @@ impl Work {
     }
 
     /// Whether the status is another one than before.
-    pub fn is_news(&self) -> bool {
+    pub fn is_changed(&self) -> bool {
         self.status != self.before
     }
 
@@ -139,11 +139,11 @@ impl Work {
         let is_done = done.failed.is_none() && !done.is_unmarkable;
         let mut acted = self.action.take().filter(|_| is_done);
         // Sizes that were written are recorded even if another write has failed.
-        if self.is_news() && (self.write_status || !done.written.is_empty()) {
+        if self.is_changed() && (self.write_status || !done.written.is_empty()) {
             let version = self.rollout.metadata.resource_version.as_deref();
             let version = version.unwrap_or_default();
-            let told = writer.status(&self.key, version, &self.status, &self.manager);
-            match told.await {
+            let reported = writer.status(&self.key, version, &self.status, &self.manager);
+            match reported.await {
                 Ok(object) => {
                     done.object = Some(object);
                     done.events = events::changes(&about, &self.before, &self.status);

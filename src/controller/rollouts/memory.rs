@@ -1,4 +1,4 @@
-//! For how long something has been so, by the times that the status keeps. Pure.
+//! Tracks how long conditions have held, by the times that the status keeps. Pure.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutMemory};
 use crate::rollout::Sides;
-use crate::scaling::{Seen, Side};
+use crate::scaling::{RolloutObservation, Side};
 use crate::split::Weights;
 
 /// The memory after a look at `now`, and what was seen with the durations that follow from it.
 pub(super) fn advance(
     before: &DynamoRolloutStatus,
-    mut seen: Seen,
+    mut seen: RolloutObservation,
     now: Timestamp,
-) -> (RolloutMemory, Seen) {
+) -> (RolloutMemory, RolloutObservation) {
     let old = before.memory.clone().unwrap_or_default();
     let since = |known: &Option<Time>, holds: bool| match known {
         Some(time) if holds => Some(time.clone()),
@@ -24,11 +24,11 @@ pub(super) fn advance(
     let is_same = sizes_are(before, &seen.sides);
     let is_complete = [&seen.sides.old, &seen.sides.new]
         .into_iter()
-        .all(|side| side.roles.values().all(|role| role.ready >= role.asked));
+        .all(|side| side.roles.values().all(|role| role.ready >= role.desired));
     let is_at_rest = is_complete
         && [&seen.sides.old, &seen.sides.new].into_iter().all(|side| {
             { side.roles.values() }
-                .all(|role| role.observed && role.terminating == 0 && role.present == role.asked)
+                .all(|role| role.observed && role.terminating == 0 && role.present == role.desired)
         });
     let is_applied = { seen.traffic.applied.iter() }
         .all(|applied| *applied == Some(seen.traffic.split))
@@ -72,7 +72,7 @@ fn sizes_are(before: &DynamoRolloutStatus, sides: &Sides<Side>) -> bool {
             let before = before.as_ref();
             side.roles.iter().all(|(role, workers)| {
                 let known = before.and_then(|before| before.roles.get(role.as_str()));
-                known.is_some_and(|known| known.spec == workers.asked)
+                known.is_some_and(|known| known.spec == workers.desired)
             })
         })
 }
@@ -99,22 +99,22 @@ mod tests {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
     }
 
-    fn workers(asked: u32, ready: u32) -> Workers {
+    fn workers(desired: u32, ready: u32) -> Workers {
         Workers {
-            asked,
+            desired,
             observed: true,
-            present: asked,
+            present: desired,
             ready,
             ..Workers::default()
         }
     }
 
-    fn seen(old: Workers, new: Workers, applied: Weights) -> Seen {
+    fn seen(old: Workers, new: Workers, applied: Weights) -> RolloutObservation {
         let side = |workers| Side {
             roles: [(Role::Worker, workers)].into(),
             ..Side::default()
         };
-        Seen {
+        RolloutObservation {
             is_current: true,
             sides: Sides {
                 old: side(old),
@@ -146,14 +146,14 @@ mod tests {
     }
 
     /// The status after a look.
-    fn status(seen: &Seen, memory: RolloutMemory) -> DynamoRolloutStatus {
+    fn status(seen: &RolloutObservation, memory: RolloutMemory) -> DynamoRolloutStatus {
         let side = |side: &Side| {
             let roles = side.roles.iter().map(|(role, workers)| {
-                let told = ScaledRoleStatus {
-                    spec: workers.asked,
+                let reported = ScaledRoleStatus {
+                    spec: workers.desired,
                     ..ScaledRoleStatus::default()
                 };
-                (role.as_str().to_owned(), told)
+                (role.as_str().to_owned(), reported)
             });
             Some(SideStatus {
                 roles: roles.collect(),

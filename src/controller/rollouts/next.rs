@@ -53,7 +53,7 @@ fn undo<'a>(
     let is = |side: &AcceptedSide| revisions::is_same(side, &to.kept.generation);
     match (is(&accepted.source), is(&accepted.target)) {
         (true, _) => Next::GoOn(accepted, Course::Back),
-        (_, true) => Next::GoOn(accepted, Course::AsAsked),
+        (_, true) => Next::GoOn(accepted, Course::AsSpecified),
         _ => Next::Undo {
             to,
             at_once: has_ended(before) || !has_begun(before),
@@ -71,8 +71,8 @@ fn go_on<'a>(
     let is_source = accepted.undo_to.is_some() || !accept::is_other_source(accepted, spec);
     let is_under_way = has_begun(before) && !has_ended(before);
     match (is_source && is_target, is_under_way) {
-        (true, _) => Next::GoOn(accepted, Course::AsAsked),
-        (false, true) if is_target => Next::GoOn(accepted, Course::AsAsked),
+        (true, _) => Next::GoOn(accepted, Course::AsSpecified),
+        (false, true) if is_target => Next::GoOn(accepted, Course::AsSpecified),
         (false, true) => Next::GoOn(accepted, Course::Superseded),
         (false, false) => Next::Accept,
     }
@@ -169,7 +169,7 @@ mod tests {
         (1..=3).map(revision).collect()
     }
 
-    fn told(status: &DynamoRolloutStatus, spec: &DynamoRolloutSpec) -> String {
+    fn reported(status: &DynamoRolloutStatus, spec: &DynamoRolloutSpec) -> String {
         match next(status, spec, &revisions()) {
             Next::GoOn(_, course) => format!("{course:?}"),
             Next::Accept => "Accept".to_owned(),
@@ -183,9 +183,9 @@ mod tests {
         use RolloutPhase::{Complete, Held, Pending, Progressing, Refused, RolledBack};
         let from_2_to_3 = |phase| status("v2", "v3", phase);
         for (phase, old, new, undo, expected) in [
-            (Progressing, "v2", "v3", None, "AsAsked"),
-            (Progressing, "v2", "v3", Some(0), "AsAsked"),
-            (Complete, "v2", "v3", None, "AsAsked"),
+            (Progressing, "v2", "v3", None, "AsSpecified"),
+            (Progressing, "v2", "v3", Some(0), "AsSpecified"),
+            (Complete, "v2", "v3", None, "AsSpecified"),
             // A third generation: the second is taken back first, and after the end nothing is.
             (Progressing, "v2", "v4", None, "Superseded"),
             (Held, "v2", "v4", None, "Superseded"),
@@ -196,15 +196,15 @@ mod tests {
             // The generations of the rollout itself.
             (Progressing, "v2", "v3", Some(2), "Back"),
             (Complete, "v2", "v3", Some(2), "Back"),
-            (RolledBack, "v2", "v3", Some(3), "AsAsked"),
+            (RolledBack, "v2", "v3", Some(3), "AsSpecified"),
             // Any other one.
             (Progressing, "v2", "v3", Some(1), "undo to 1 at once: false"),
             (Complete, "v2", "v3", Some(1), "undo to 1 at once: true"),
             (RolledBack, "v2", "v3", Some(1), "undo to 1 at once: true"),
             (Complete, "v2", "v3", Some(9), "no 9"),
         ] {
-            let told = told(&from_2_to_3(phase), &spec(old, new, undo));
-            assert_eq!(told, expected, "{phase:?} {old} {new} {undo:?}");
+            let reported = reported(&from_2_to_3(phase), &spec(old, new, undo));
+            assert_eq!(reported, expected, "{phase:?} {old} {new} {undo:?}");
         }
     }
 
@@ -213,9 +213,9 @@ mod tests {
     fn a_rollout_that_is_held_after_its_end_has_ended() {
         let mut held = status("v2", "v3", RolloutPhase::Complete);
         held.phase = Some(RolloutPhase::Held);
-        assert_eq!(told(&held, &spec("v3", "v4", None)), "Accept");
+        assert_eq!(reported(&held, &spec("v3", "v4", None)), "Accept");
         assert_eq!(
-            told(&held, &spec("v2", "v3", Some(1))),
+            reported(&held, &spec("v2", "v3", Some(1))),
             "undo to 1 at once: true"
         );
     }
@@ -227,23 +227,23 @@ mod tests {
         for (old, new, undo, expected) in [
             ("v2", "v3", Some(1), "Back"),
             // The undo is taken back.
-            ("v2", "v3", None, "AsAsked"),
-            ("v2", "v3", Some(3), "AsAsked"),
+            ("v2", "v3", None, "AsSpecified"),
+            ("v2", "v3", Some(3), "AsSpecified"),
             ("v1", "v4", Some(1), "Back"),
             ("v1", "v4", None, "Accept"),
             ("v2", "v3", Some(2), "undo to 2 at once: true"),
         ] {
-            let told = told(&undone, &spec(old, new, undo));
-            assert_eq!(told, expected, "{old} {new} {undo:?}");
+            let reported = reported(&undone, &spec(old, new, undo));
+            assert_eq!(reported, expected, "{old} {new} {undo:?}");
         }
     }
 
     #[test]
     fn nothing_is_undone_of_a_rollout_that_was_never_accepted() {
         let none = DynamoRolloutStatus::default();
-        assert_eq!(told(&none, &spec("v2", "v3", Some(9))), "no 9");
-        assert_eq!(told(&none, &spec("v2", "v3", Some(1))), "Accept");
-        assert_eq!(told(&none, &spec("v2", "v3", None)), "Accept");
+        assert_eq!(reported(&none, &spec("v2", "v3", Some(9))), "no 9");
+        assert_eq!(reported(&none, &spec("v2", "v3", Some(1))), "Accept");
+        assert_eq!(reported(&none, &spec("v2", "v3", None)), "Accept");
     }
 
     #[test]

@@ -23,7 +23,9 @@ use crate::resource::rollout_status::{
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, condition};
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
 use crate::rollout::{Lengths, Role, Sides};
-use crate::scaling::{Clients, LastWorker, Removes, Seen, Serves, Side, Traffic, Verdict, Workers};
+use crate::scaling::{
+    Clients, LastWorker, Removes, RolloutObservation, Serves, Side, Traffic, Verdict, Workers,
+};
 use crate::split::{Generation, Weights};
 
 /// How long a worker must have been ready before requests move towards it.
@@ -31,7 +33,7 @@ const WARM: Duration = Duration::from_secs(5);
 
 /// What is observed of a rollout.
 pub(super) struct Observed {
-    pub seen: Seen,
+    pub seen: RolloutObservation,
     pub objects: Sides<Objects>,
     /// The Service of the clients, and the one of the new frontends.
     pub services: Sides<Option<Object>>,
@@ -40,8 +42,8 @@ pub(super) struct Observed {
     pub update_status: DynamoUpdateConfigStatus,
 }
 
-/// What an observation starts from.
-pub(super) struct Looked<'a> {
+/// The input of an observation.
+pub(super) struct ObserveInput<'a> {
     pub key: &'a Key,
     pub rollout: &'a Object,
     pub before: &'a DynamoRolloutStatus,
@@ -61,10 +63,13 @@ pub(super) struct Looked<'a> {
 ///
 /// # Errors
 /// When something is not listed or not there.
-pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, accept::Error> {
-    let (cache, namespace) = (&observer.cache, &*look.key.namespace);
-    let accepted = look.accepted;
-    let memory = look.before.memory.as_ref();
+pub(super) fn observe(
+    observer: &Observer,
+    input: &ObserveInput,
+) -> Result<Observed, accept::Error> {
+    let (cache, namespace) = (&observer.cache, &*input.key.namespace);
+    let accepted = input.accepted;
+    let memory = input.before.memory.as_ref();
     // Once new has everything, old is deleted: by this rollout, or by its owner.
     let old = || match memory.is_some_and(|memory| memory.handed_over) {
         true => accept::remaining(cache, namespace, &accepted.source),
@@ -83,26 +88,26 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
     };
     let owners = frontends::owners(
         cache,
-        frontends::Wanted {
+        frontends::RetireQuery {
             namespace,
             old: &accepted.source,
             pods: &frontends.old,
-            retire: look.retire,
+            retire: input.retire,
             handed_over: memory.is_some_and(|memory| memory.handed_over),
         },
     )?;
-    let is_retired = is_retired(look, &objects.old, owners.as_deref().ok());
-    let (update_status, _) = read_status(look.update.data.get("status").unwrap_or(&Json::Null));
-    let generation = look.update.metadata.generation;
+    let is_retired = is_retired(input, &objects.old, owners.as_deref().ok());
+    let (update_status, _) = read_status(input.update.data.get("status").unwrap_or(&Json::Null));
+    let generation = input.update.metadata.generation;
     let is_of_update = update_status.observed_generation == generation;
-    let heard = observer.heard(look.key);
+    let heard = observer.heard(input.key);
     let reports = heard.as_ref().map(|heard| {
         let reports = heard.iter().map(|(_, heard)| heard.as_ref()?.report());
         reports.collect::<Vec<_>>()
     });
     let scalers = scalers(cache, namespace)?;
-    let chooses = look.may_mark && !look.before.phase.is_some_and(RolloutPhase::is_over);
-    let candidates = candidates(observer, look.key, chooses, &objects)?;
+    let chooses = input.may_mark && !input.before.phase.is_some_and(RolloutPhase::is_over);
+    let candidates = candidates(observer, input.key, chooses, &objects)?;
     let side = |side: Generation, before: &Option<SideStatus>| Side {
         roles: accept::accepted_roles(accepted_side(accepted, side))
             .map(|(role, _)| match objects.of(side).get(&role) {
@@ -112,7 +117,7 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
                         (RemovesFirst::Unready, None) => Removes::Unready,
                         (RemovesFirst::Unready, Some(pods)) => Removes::Marked(pods.clone()),
                     };
-                    let workers = workers((side, role), scaled, before, look);
+                    let workers = workers((side, role), scaled, before, input);
                     (role, Workers { removes, ..workers })
                 }
                 None => (role, no_workers()),
@@ -127,26 +132,26 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         scaler: scaler(objects.of(side), &scalers),
         lost: lost(objects.of(side)),
     };
-    let service = cache.one(&services(), namespace, look.client_service)?;
+    let service = cache.one(&services(), namespace, input.client_service)?;
     let new_service = cache.one(&services(), namespace, service_name(accepted))?;
-    let seen = Seen {
+    let seen = RolloutObservation {
         // Before this process has looked at the update, what is said of it may be of long ago.
-        is_current: look.shows_writes && cache.are_current() && heard.is_some(),
+        is_current: input.shows_writes && cache.are_current() && heard.is_some(),
         sides: Sides {
-            old: side(Generation::Old, &look.before.source),
-            new: side(Generation::New, &look.before.target),
+            old: side(Generation::Old, &input.before.source),
+            new: side(Generation::New, &input.before.target),
         },
-        traffic: traffic(look, reports.as_deref().unwrap_or_default()),
-        verdict: verdict(&update_status, look, is_of_update),
+        traffic: traffic(input, reports.as_deref().unwrap_or_default()),
+        verdict: verdict(&update_status, input, is_of_update),
         clients: Clients {
             retired: is_retired,
-            ..clients(observer, look, service.as_ref(), &frontends)
+            ..clients(observer, input, service.as_ref(), &frontends)
         },
         unchanged_for: Duration::ZERO,
         at_rest_for: Duration::ZERO,
         unready_for: Duration::ZERO,
         quota_left: quota_left(&cache.of(&quotas(), namespace)?),
-        accepts_sizes: accepts_sizes(look),
+        accepts_sizes: accepts_sizes(input),
         unretirable: owners.as_ref().err().cloned(),
     };
     Ok(Observed {
@@ -161,35 +166,36 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
     })
 }
 
-fn accepts_sizes(look: &Looked) -> bool {
-    let recorded = { look.before.memory.as_ref() }.and_then(|memory| memory.recorded_generation);
-    recorded.is_some_and(|recorded| look.rollout.metadata.generation > Some(recorded))
+fn accepts_sizes(input: &ObserveInput) -> bool {
+    let recorded = { input.before.memory.as_ref() }.and_then(|memory| memory.recorded_generation);
+    recorded.is_some_and(|recorded| input.rollout.metadata.generation > Some(recorded))
 }
 
 fn workers(
     (side, role): (Generation, Role),
     scaled: &Scaled,
     before: &Option<SideStatus>,
-    look: &Looked,
+    input: &ObserveInput,
 ) -> Workers {
-    let is_emptied = scaled.part.asked == 0 && memory::emptying(look.before) == Some(side.as_str());
+    let is_emptied =
+        scaled.part.desired == 0 && memory::emptying(input.before) == Some(side.as_str());
     let warm = scaled.ready_since.as_ref().map_or(scaled.ready, |all| {
         let is_warm = |since: &&Timestamp| {
-            let long = Duration::try_from(look.now.duration_since(**since));
+            let long = Duration::try_from(input.now.duration_since(**since));
             long.is_ok_and(|long| long >= WARM)
         };
         all.iter().filter(is_warm).count() as u32
     });
     let before = before.as_ref();
     Workers {
-        asked: scaled.part.asked,
+        desired: scaled.part.desired,
         observed: scaled.observed,
         present: scaled.present,
         terminating: scaled.terminating,
         ready: scaled.ready,
         warm: warm.min(scaled.ready),
         recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
-        ours: is_emptied || scaled.is_set_by(look.manager),
+        ours: is_emptied || scaled.is_set_by(input.manager),
         grace: scaled.grace,
         removes: Removes::default(),
         leaving: { scaled.half.iter() }
@@ -240,9 +246,9 @@ fn new_serves(status: &DynamoUpdateConfigStatus) -> Serves {
     }
 }
 
-fn traffic(look: &Looked, reports: &[Option<Report>]) -> Traffic {
-    let split = update::split(look.update).unwrap_or(Weights::ALL_OLD);
-    let (uid, generation) = (&look.update.metadata.uid, look.update.metadata.generation);
+fn traffic(input: &ObserveInput, reports: &[Option<Report>]) -> Traffic {
+    let split = update::split(input.update).unwrap_or(Weights::ALL_OLD);
+    let (uid, generation) = (&input.update.metadata.uid, input.update.metadata.generation);
     let generation = generation.and_then(|generation| u64::try_from(generation).ok());
     let applied = |report: &Option<Report>| {
         let report = report.as_ref()?;
@@ -269,13 +275,13 @@ fn traffic(look: &Looked, reports: &[Option<Report>]) -> Traffic {
 }
 
 /// A failure is remembered by the update, and by the rollout in case the update is made anew.
-fn verdict(status: &DynamoUpdateConfigStatus, look: &Looked, is_of_update: bool) -> Verdict {
+fn verdict(status: &DynamoUpdateConfigStatus, input: &ObserveInput, is_of_update: bool) -> Verdict {
     let analysis = status.analysis.as_ref();
-    let analysis = analysis.filter(|analysis| is_of_rollout(analysis, look.accepted));
+    let analysis = analysis.filter(|analysis| is_of_rollout(analysis, input.accepted));
     let verdict = analysis.map(|analysis| analysis.verdict);
-    let before = look.before.analysis.as_ref();
+    let before = input.before.analysis.as_ref();
     let has_failed = before.is_some_and(|before| before.verdict == AnalysisVerdict::Fail);
-    let is_retried = update::retried_at(look.rollout).is_some_and(|at| {
+    let is_retried = update::retried_at(input.rollout).is_some_and(|at| {
         let failed_at = before.and_then(|before| before.failed_at.as_ref());
         failed_at.is_none_or(|failed_at| at > failed_at.0)
     });
@@ -297,15 +303,15 @@ pub(super) fn is_of_rollout(analysis: &AnalysisStatus, accepted: &AcceptedStatus
 /// What leads to old is not judged by the status of the update: that may be old, and others can write it.
 fn clients(
     observer: &Observer,
-    look: &Looked,
+    input: &ObserveInput,
     service: Option<&Object>,
     frontends: &Sides<Vec<Object>>,
 ) -> Clients {
-    let proof = observer.proof(look.key, look.update);
+    let proof = observer.proof(input.key, input.update);
     let service = service.and_then(|service| leads_to(service, frontends));
     Clients {
         service,
-        selector_saved: !look.before.previous_selector.is_empty(),
+        selector_saved: !input.before.previous_selector.is_empty(),
         direct_to_new: service.map(|side| side == Generation::New),
         last_worker: proof
             .as_ref()
@@ -317,16 +323,17 @@ fn clients(
 
 /// Whether old is retired as asked: by the status, or because nothing is left to retire. A controller that was killed after it
 /// had retired everything finds no proxy any more that could say that this is safe.
-fn is_retired(look: &Looked, old: &Objects, frontends: Option<&[Owner]>) -> bool {
-    let memory = look.before.memory.as_ref();
+fn is_retired(input: &ObserveInput, old: &Objects, frontends: Option<&[Owner]>) -> bool {
+    let memory = input.before.memory.as_ref();
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
-    let is_left = |owner: &Owner| !frontends::is_retired(owner, look.retire);
+    let is_left = |owner: &Owner| !frontends::is_retired(owner, input.retire);
     let frontends_left = frontends.is_none_or(|owners| owners.iter().any(is_left));
-    let workers_left =
-        look.retire == RetireSpec::Delete && !old.is_empty() && !accept::is_in_place(look.accepted);
-    let is_asked = look.retire != RetireSpec::Keep;
+    let workers_left = input.retire == RetireSpec::Delete
+        && !old.is_empty()
+        && !accept::is_in_place(input.accepted);
+    let retires = input.retire != RetireSpec::Keep;
     memory.is_some_and(|memory| memory.retired)
-        || handed_over && is_asked && !frontends_left && !workers_left
+        || handed_over && retires && !frontends_left && !workers_left
 }
 
 /// The objects that an autoscaler scales: kind and name, with the name of the autoscaler.

@@ -186,12 +186,12 @@ pub(super) fn service(generation: &AcceptedSide, revisions: &[Revision]) -> Opti
 }
 
 /// The revisions as the status lists them. `exists` tells whether the objects of a generation do.
-pub(super) fn told(
+pub(super) fn status_entries(
     accepted: &AcceptedStatus,
     revisions: &[Revision],
     exists: impl Fn(&AcceptedSide) -> bool,
 ) -> Vec<RevisionStatus> {
-    let told = revisions.iter().map(|revision| {
+    let reported = revisions.iter().map(|revision| {
         let generation = &revision.kept.generation;
         RevisionStatus {
             revision: revision.number,
@@ -202,7 +202,7 @@ pub(super) fn told(
             exists: exists(generation),
         }
     });
-    told.collect()
+    reported.collect()
 }
 
 /// The objects that own the workers of a generation, as text for users.
@@ -272,8 +272,8 @@ pub(super) mod tests {
     }
 
     fn numbers(revisions: &[Revision]) -> Vec<(i64, String)> {
-        let told = |revision: &Revision| (revision.number, workers(&revision.kept.generation));
-        revisions.iter().map(told).collect()
+        let reported = |revision: &Revision| (revision.number, workers(&revision.kept.generation));
+        revisions.iter().map(reported).collect()
     }
 
     #[test]
@@ -337,10 +337,16 @@ pub(super) mod tests {
             let surplus = surplus.map(|revision| revision.number);
             assert_eq!(surplus, expected, "{limit} {wanted:?}");
         }
-        let told = told(&current, &revisions, |generation| *generation != side("v2"));
-        let told: Vec<_> = told
+        let reported = status_entries(&current, &revisions, |generation| *generation != side("v2"));
+        let reported: Vec<_> = reported
             .iter()
-            .map(|told| (told.revision, told.generation.as_deref(), told.exists))
+            .map(|reported| {
+                (
+                    reported.revision,
+                    reported.generation.as_deref(),
+                    reported.exists,
+                )
+            })
             .collect();
         let expected = [
             (1, Some("old"), true),
@@ -349,7 +355,7 @@ pub(super) mod tests {
             (4, None, true),
             (5, Some("new"), true),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]

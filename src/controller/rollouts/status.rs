@@ -10,18 +10,18 @@ use crate::resource::rollout_status::{
 };
 use crate::resource::status::{AnalysisStatus, WaitStatus};
 use crate::rollout::Sides;
-use crate::scaling::{Action, Decision, Progress, Retire, Seen, Side, Sizes, Wait};
+use crate::scaling::{Action, Decision, Progress, Retire, RolloutObservation, Side, Sizes, Wait};
 use crate::split::Generation;
 
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
 /// What a status is built from.
-pub(super) struct Told<'a> {
+pub(super) struct StatusInput<'a> {
     pub before: &'a DynamoRolloutStatus,
     pub accepted: &'a AcceptedStatus,
     pub update: &'a str,
-    pub seen: &'a Seen,
+    pub seen: &'a RolloutObservation,
     pub decision: &'a Decision,
     pub memory: RolloutMemory,
     pub analysis: Option<AnalysisStatus>,
@@ -31,43 +31,43 @@ pub(super) struct Told<'a> {
 }
 
 /// The status after a decision.
-pub(super) fn status(told: Told) -> DynamoRolloutStatus {
-    let Told {
+pub(super) fn status(reported: StatusInput) -> DynamoRolloutStatus {
+    let StatusInput {
         before,
         seen,
         decision,
         now,
         ..
-    } = told;
+    } = reported;
     let phase = phase(decision.progress);
     let message = message(decision);
     let peak = before.gpus.map_or(0, |gpus| gpus.peak);
     let open = |side| seen.traffic.open.map(|open| *open.of(side));
     let side = |side, before| side_status(seen.sides.of(side), before, open(side));
     let status = DynamoRolloutStatus {
-        observed_generation: told.generation,
+        observed_generation: reported.generation,
         phase: Some(phase),
-        conditions: conditions(phase, decision, &message, told.generation, now),
+        conditions: conditions(phase, decision, &message, reported.generation, now),
         message: Some(message),
-        update: Some(told.update.to_owned()),
-        accepted: Some(told.accepted.clone()),
+        update: Some(reported.update.to_owned()),
+        accepted: Some(reported.accepted.clone()),
         source: Some(side(Generation::Old, &before.source)),
         target: Some(side(Generation::New, &before.target)),
         split: Some(memory::split(seen.traffic.split)),
         step: Some(RolloutStepStatus {
-            old: decision.asked.old,
-            new: decision.asked.new,
+            old: decision.desired.old,
+            new: decision.desired.new,
             next: decision.targets.new,
         }),
         waiting_for: waiting_for(&decision.waits, before, now),
-        analysis: told.analysis,
+        analysis: reported.analysis,
         gpus: Some(GpuStatus {
             used: decision.gpus,
             peak: peak.max(decision.gpus),
         }),
         previous_selector: before.previous_selector.clone(),
-        revisions: told.revisions,
-        memory: Some(told.memory),
+        revisions: reported.revisions,
+        memory: Some(reported.memory),
     };
     settled(status, before)
 }
@@ -130,13 +130,13 @@ fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> S
         let before = before
             .as_ref()
             .and_then(|side| side.roles.get(role.as_str()));
-        let told = ScaledRoleStatus {
-            spec: workers.asked,
+        let reported = ScaledRoleStatus {
+            spec: workers.desired,
             ready: workers.ready,
             terminating: workers.terminating,
             recorded: before.and_then(|before| before.recorded),
         };
-        (role.as_str().to_owned(), told)
+        (role.as_str().to_owned(), reported)
     });
     let sum =
         |of: fn(&crate::scaling::Workers) -> u32| -> u32 { side.roles.values().map(of).sum() };
@@ -144,7 +144,7 @@ fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> S
         workers: Some(format!(
             "{}/{}",
             sum(|workers| workers.ready),
-            sum(|workers| workers.asked)
+            sum(|workers| workers.desired)
         )),
         roles: roles.collect(),
         ready_frontends: side.frontends,
@@ -183,7 +183,7 @@ pub(super) fn accept_sizes(
             .iter()
             .filter(|(_, workers)| workers.recorded.is_some());
         let sizes = known
-            .map(|(role, workers)| (*role, workers.asked))
+            .map(|(role, workers)| (*role, workers.desired))
             .collect();
         record(status, side, &sizes, generation);
     }
@@ -219,7 +219,7 @@ fn message(decision: &Decision) -> String {
     .to_owned()
 }
 
-/// An action in words.
+/// Describes an action.
 pub(super) fn action_text(action: &Action) -> String {
     let sizes = |sizes: &Sizes| {
         let sizes: Vec<_> = sizes

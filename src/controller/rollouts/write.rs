@@ -4,22 +4,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use kube::CustomResourceExt;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+    ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
 };
-use kube::{Client, CustomResourceExt, Error as ClientError};
 use serde_json::{Value as Json, json};
 
-use super::super::apply::Error;
-use super::super::{Key, Metrics};
+use super::super::Key;
+use super::super::leader_client::{Error, LeaderClient, status_code};
 use super::accept::{self, Objects};
 use super::revisions;
 use super::services::services;
+use crate::k8s::Object;
 use crate::k8s::workloads::{self, Resize};
-use crate::k8s::{Connection, Leading, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 use crate::resource::{API_VERSION, DynamoRollout, DynamoUpdateConfig, KIND, ROLLOUT_KIND};
 use crate::rollout::Role;
@@ -33,38 +32,11 @@ pub(super) struct Written {
     pub version: u64,
 }
 
-/// Writes to the API server while this replica leads.
+/// Writes what a rollout changes, and its status.
 #[derive(Clone)]
-pub(super) struct Writer {
-    client: Client,
-    leading: Leading,
-    /// Timeout of a write. A write that starts while the lease is surely held ends before another replica can hold the lease.
-    patience: Duration,
-    metrics: Arc<Metrics>,
-}
+pub(super) struct Writer(pub LeaderClient);
 
 impl Writer {
-    pub fn new(
-        connection: &Connection,
-        leading: Leading,
-        lease: Duration,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self {
-            client: connection.client(),
-            leading,
-            patience: lease / 3,
-            metrics,
-        }
-    }
-
-    fn api(&self, namespace: &str, kind: &ApiResource) -> Result<Api<DynamicObject>, Error> {
-        if self.leading.remaining().is_none() {
-            return Err(Error::NotLeading);
-        }
-        Ok(Api::namespaced_with(self.client.clone(), namespace, kind))
-    }
-
     /// Writes the status.
     ///
     /// # Errors
@@ -76,7 +48,7 @@ impl Writer {
         status: &DynamoRolloutStatus,
         manager: &str,
     ) -> Result<Object, Error> {
-        let api = self.api(&key.namespace, &DynamoRollout::api_resource())?;
+        let api = self.0.api(&key.namespace, &DynamoRollout::api_resource())?;
         let patch = json!({
             "apiVersion": API_VERSION,
             "kind": ROLLOUT_KIND,
@@ -86,7 +58,7 @@ impl Writer {
         let params = PatchParams::apply(manager).force();
         let patch = Patch::Apply(&patch);
         let written = api.patch_status(&key.name, &params, &patch);
-        self.write(written).await.map(Arc::new)
+        self.0.write(written).await.map(Arc::new)
     }
 
     /// Makes the update of a rollout, or writes its spec.
@@ -105,7 +77,7 @@ impl Writer {
             rollout.metadata.name.as_deref().unwrap_or_default(),
         );
         let kind = DynamoUpdateConfig::api_resource();
-        let api = self.api(namespace, &kind)?;
+        let api = self.0.api(namespace, &kind)?;
         let mut metadata = json!({
             "name": name,
             "namespace": namespace,
@@ -128,7 +100,7 @@ impl Writer {
         });
         let params = PatchParams::apply(manager).force();
         let patch = Patch::Apply(&patch);
-        let written = self.write(api.patch(name, &params, &patch)).await?;
+        let written = self.0.write(api.patch(name, &params, &patch)).await?;
         Ok(shown(&kind, &written))
     }
 
@@ -144,19 +116,19 @@ impl Writer {
         done: &mut Vec<(Role, u32, Written)>,
     ) -> Result<(), Error> {
         for (role, (kind, scaled)) in objects {
-            let Some(size) = sizes.get(role).filter(|size| **size != scaled.part.asked) else {
+            let Some(size) = sizes.get(role).filter(|size| **size != scaled.part.desired) else {
                 continue;
             };
             let (resource, resize) = scaled.resize(kind, *size)?;
             let name = accept::name_of(scaled.sized());
             let version = scaled.version();
             let params = managed_by(manager);
-            let api = self.api(&key.namespace, &resource)?;
+            let api = self.0.api(&key.namespace, &resource)?;
             let written = match resize {
                 Resize::Scale(size) => {
                     let patch = scale_patch(version, size);
                     let patch = Patch::Merge(&patch);
-                    let scale = self.write(api.patch_scale(name, &params, &patch)).await?;
+                    let scale = self.0.write(api.patch_scale(name, &params, &patch)).await?;
                     Written {
                         kind: resource.kind.clone(),
                         name: name.to_owned(),
@@ -166,7 +138,7 @@ impl Writer {
                 Resize::Patch(mut patch) => {
                     patch["metadata"] = json!({"resourceVersion": version});
                     let patch = Patch::Merge(&patch);
-                    let object = self.write(api.patch(name, &params, &patch)).await?;
+                    let object = self.0.write(api.patch(name, &params, &patch)).await?;
                     shown(&resource, &object)
                 }
             };
@@ -188,7 +160,7 @@ impl Writer {
         let metadata = &service.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(namespace, &services())?;
+        let api = self.0.api(namespace, &services())?;
         let mut wanted = json!(selector);
         // A merge patch takes away what is null.
         let known = service.data["spec"]["selector"].as_object();
@@ -203,7 +175,7 @@ impl Writer {
         });
         let params = managed_by(manager);
         let patch = Patch::Merge(&patch);
-        let written = self.write(api.patch(name, &params, &patch)).await?;
+        let written = self.0.write(api.patch(name, &params, &patch)).await?;
         Ok(shown(&services(), &written))
     }
 
@@ -213,11 +185,11 @@ impl Writer {
     /// Why it was not made. [`Error::Changed`] if it is there already.
     pub async fn keep(&self, key: &Key, revision: &Json) -> Result<Written, Error> {
         let kind = revisions::resource();
-        let api = self.api(&key.namespace, &kind)?;
+        let api = self.0.api(&key.namespace, &kind)?;
         let object = serde_json::from_value(revision.clone());
         let object: DynamicObject = object.expect("it is written as an object");
         let params = PostParams::default();
-        let written = self.write(api.create(&params, &object)).await?;
+        let written = self.0.write(api.create(&params, &object)).await?;
         Ok(shown(&kind, &written))
     }
 
@@ -229,7 +201,7 @@ impl Writer {
         let metadata = &object.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(namespace, kind)?;
+        let api = self.0.api(namespace, kind)?;
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: metadata.uid.clone(),
@@ -238,8 +210,8 @@ impl Writer {
             ..DeleteParams::background()
         };
         let deleted = async { api.delete(name, &params).await.map(|_| ()) };
-        match self.write(deleted).await {
-            Err(Error::Refused(error)) if code(&error) == Some(404) => Ok(()),
+        match self.0.write(deleted).await {
+            Err(Error::Refused(error)) if status_code(&error) == Some(404) => Ok(()),
             other => other,
         }
     }
@@ -251,7 +223,9 @@ impl Writer {
     pub async fn mark(&self, pod: &Object, manager: &str) -> Result<Written, Error> {
         let metadata = &pod.metadata;
         let kind = workloads::pods_resource();
-        let api = self.api(metadata.namespace.as_deref().unwrap_or_default(), &kind)?;
+        let api = self
+            .0
+            .api(metadata.namespace.as_deref().unwrap_or_default(), &kind)?;
         let params = managed_by(manager);
         // Its resourceVersion changes with its status.
         let patch = json!({
@@ -259,7 +233,7 @@ impl Writer {
         });
         let patch = Patch::Merge(&patch);
         let written = api.patch(accept::name_of(pod), &params, &patch);
-        let written = self.write(written).await?;
+        let written = self.0.write(written).await?;
         Ok(shown(&kind, &written))
     }
 
@@ -288,13 +262,13 @@ impl Writer {
         let metadata = &object.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(namespace, kind)?;
+        let api = self.0.api(namespace, kind)?;
         let params = managed_by(manager);
         let version = metadata.resource_version.as_deref().unwrap_or_default();
         let patch = scale_patch(version, 0);
         let patch = Patch::Merge(&patch);
         let written = api.patch_scale(name, &params, &patch);
-        self.write(written).await.map(|_| ())
+        self.0.write(written).await.map(|_| ())
     }
 
     /// Scales the frontends of a graph to zero, if it is still this one.
@@ -305,44 +279,15 @@ impl Writer {
         let metadata = &graph.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(namespace, &workloads::graphs())?;
+        let api = self.0.api(namespace, &workloads::graphs())?;
         let params = managed_by(manager);
         let mut patch = workloads::frontends_to_zero(graph);
         patch["metadata"] = json!({"resourceVersion": metadata.resource_version});
         let patch = Patch::Merge(&patch);
-        self.write(api.patch(name, &params, &patch))
+        self.0
+            .write(api.patch(name, &params, &patch))
             .await
             .map(|_| ())
-    }
-
-    async fn write<T>(
-        &self,
-        writing: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<T, Error> {
-        self.metrics.writes.inc();
-        match tokio::time::timeout(self.patience, writing).await {
-            Ok(Ok(written)) => Ok(written),
-            Ok(Err(error)) if code(&error) == Some(409) => Err(Error::Changed),
-            Ok(Err(error)) => Err(Error::Refused(error.into())),
-            Err(_) => Err(Error::Late),
-        }
-    }
-}
-
-/// Whether a write with this result may still take effect.
-pub(super) fn is_uncertain(error: &Error) -> bool {
-    match error {
-        Error::Late => true,
-        // Anything but an answer of the API server, such as a connection that broke.
-        Error::Refused(error) => code(error).is_none_or(|code| code >= 500),
-        Error::Changed | Error::NotLeading | Error::Unscalable(_) => false,
-    }
-}
-
-fn code(error: &ClientError) -> Option<u16> {
-    match error {
-        ClientError::Api(status) => Some(status.code),
-        _ => None,
     }
 }
 

@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// One exchange, from the request to the end of the response.
-    pub(super) async fn ask(&mut self) -> Report {
+    pub(super) async fn send_request(&mut self) -> Report {
         let mut hearing = Hearing::new(Instant::now());
         let ending = match self.send().await {
             None => Ending::Unreachable,

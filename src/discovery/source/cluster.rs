@@ -93,9 +93,9 @@ impl Cluster {
             }
             Err(_) => self.lose("it has not responded yet", Instant::now()),
         }
-        let ruler = self.view.judge(&self.own, &self.scope).ruler?;
-        let source = source(&ruler.identity);
-        Some((ruler.best()?.into(), source))
+        let active = self.view.resolve(&self.own, &self.scope).active?;
+        let source = source(&active.identity);
+        Some((active.best()?.into(), source))
     }
 
     /// The plan that was saved before a restart, if its update is still one to follow.

@@ -15,7 +15,7 @@ use crate::files;
 use crate::resource::{self, MAX_BYTES, Problems};
 
 /// How often the file is checked without a notification. Network file systems send none.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a file must have been unmodified before it is read, unless an event says that it is complete.
 const STILL: Duration = Duration::from_secs(1);
 
@@ -174,7 +174,7 @@ impl PlanFile {
             {
                 return Ok(());
             }
-            whole = match tokio::time::timeout(LOOK, changes.recv()).await {
+            whole = match tokio::time::timeout(POLL_INTERVAL, changes.recv()).await {
                 Ok(Some(whole)) => whole,
                 Ok(None) => return Ok(()),
                 Err(_) => false,

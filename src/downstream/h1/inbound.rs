@@ -16,7 +16,7 @@ use super::refusal::{NO_MEMORY, Refusal};
 use crate::downstream::body_channel::{BodySender, Demand};
 use crate::downstream::limits::Limits;
 use crate::http1::{self, RequestHead};
-use crate::lifecycle::{Phase, Watch};
+use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Budget, FREE};
 use crate::proxy::{BodyLimit, ProxyContext};
 use crate::telemetry::Reject;
@@ -28,7 +28,7 @@ use timer::Timer;
 /// Maximum number of bytes read ahead of the request that they belong to.
 const MAX_AHEAD: usize = FREE;
 /// How often to check for a disconnect while nothing is read from the client.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The reading side of a connection.
 pub struct Inbound {
@@ -115,7 +115,7 @@ impl Inbound {
                 }
                 // Checked after the read, so that a request that has arrived is served.
                 let phase = watch.poll(cx);
-                if phase == Phase::Ending || phase == Phase::Draining && !begun {
+                if phase == ProcessPhase::Ending || phase == ProcessPhase::Draining && !begun {
                     return Poll::Ready(Ok(None));
                 }
                 ready!(self.timer.poll(cx, deadline));
@@ -258,7 +258,7 @@ impl Inbound {
             if transport.is_left() {
                 return Poll::Ready(Err(None));
             }
-            ready!(self.timer.poll_within(cx, LOOK));
+            ready!(self.timer.poll_within(cx, CHECK_INTERVAL));
         }
     }
 

@@ -15,28 +15,9 @@ pub struct Refusal {
 
 impl From<HeadError> for Refusal {
     fn from(error: HeadError) -> Self {
-        let message = match error {
-            HeadError::Malformed => "the request head is malformed",
-            HeadError::LineEnd => "the request head has a line that does not end in CRLF",
-            HeadError::Target => "the request target is malformed",
-            HeadError::Host => "the request needs exactly one valid Host",
-            HeadError::Length => {
-                "the request has more than one Content-Length, or one that is not a number"
-            }
-            HeadError::LengthAndEncoding => {
-                "the request has both Content-Length and Transfer-Encoding"
-            }
-            HeadError::Encoding => {
-                "the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1"
-            }
-            HeadError::Expect => "the request has an Expect other than `100-continue`",
-            HeadError::TooMany => "the request has too many header lines",
-            HeadError::Version => "this HTTP version is not supported",
-            HeadError::Connect => "CONNECT is not supported",
-        };
         Self {
             status: error.status(),
-            message,
+            message: error.message(),
             cause: Some(match error {
                 HeadError::TooMany => Reject::HeadTooLarge,
                 _ => Reject::MalformedHead,

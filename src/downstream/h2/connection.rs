@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 
 use super::STREAM_WINDOW;
 use crate::downstream::limits::{Limits, should_reconnect};
-use crate::lifecycle::{Lifecycle, Phase, Watch};
+use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::Budget;
 use crate::snapshot::SnapshotStore;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
@@ -147,7 +147,7 @@ pub(super) async fn serve(
 ) -> Result<(), String> {
     let begins_by = Instant::now() + limits.head_timeout;
     let drained = async {
-        lifecycle.reached(Phase::Draining).await;
+        lifecycle.reached(ProcessPhase::Draining).await;
         tokio::time::sleep(GRACE).await;
     };
     let mut inner = tokio::select! {
@@ -183,7 +183,7 @@ pub(super) async fn serve(
 impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), String>> {
         // This runs for each event of each stream, so the check must be cheap.
-        if self.leaving_since.is_none() && self.watch.poll(cx) >= Phase::Draining {
+        if self.leaving_since.is_none() && self.watch.poll(cx) >= ProcessPhase::Draining {
             self.leave();
         }
         let inner = &mut self.inner;

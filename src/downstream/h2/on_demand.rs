@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 
 /// Resolves once the body is read and nothing of it has arrived. Fails if `100 Continue` is not needed.
-pub type Wanted = oneshot::Receiver<()>;
+pub type ContinueExpected = oneshot::Receiver<()>;
 
 /// Notes when the body is first read.
 pub struct OnDemand<B> {
@@ -20,7 +20,7 @@ pub struct OnDemand<B> {
 }
 
 /// Both ends, if the head says that the client waits.
-pub fn expectation(headers: &HeaderMap) -> Option<(oneshot::Sender<()>, Wanted)> {
+pub fn expectation(headers: &HeaderMap) -> Option<(oneshot::Sender<()>, ContinueExpected)> {
     headers.contains_key(EXPECT).then(oneshot::channel)
 }
 

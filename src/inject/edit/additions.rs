@@ -51,7 +51,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Makes what must hold a value, if it is not there.
+    /// Creates missing parents.
     fn make(&mut self, path: &[Step], empty: Json) -> Result<(), Refused> {
         if self.get(path).is_some_and(|json| !json.is_null()) {
             return Ok(());

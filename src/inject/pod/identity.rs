@@ -30,7 +30,7 @@ impl Injection<'_, '_> {
         let is_plain = self.workload.maker == Maker::Kubernetes;
         if !is_plain || self.frontend.server != Server::Dynamo {
             if is_plain && label.is_none() {
-                self.note.tell(format!(
+                self.note.add_detail(format!(
                     "an update counts its pods as workers by spec.workers.old: {{kind: {}, name: {}}}",
                     self.workload.name.split('/').next().unwrap_or_default(),
                     self.workload.deployment.as_deref().unwrap_or("NAME"),
@@ -42,7 +42,7 @@ impl Injection<'_, '_> {
         match label {
             None => {
                 self.editor.put(&place(GRAPH), name.as_str().into())?;
-                self.note.tell(format!("its pods get the label {GRAPH}: {name}; the pods of its workers need it as well"));
+                self.note.add_detail(format!("its pods get the label {GRAPH}: {name}; the pods of its workers need it as well"));
             }
             Some(label) if label != name => {
                 return Err(self.refuse(format!(
@@ -76,7 +76,7 @@ impl Injection<'_, '_> {
         let namespace = namespace
             .map(|name| format!(" -n {name}"))
             .unwrap_or_default();
-        self.note.tell(format!(
+        self.note.add_detail(format!(
             "its service account '{account}' needs permission to read updates, once per namespace: crossfade rbac {account} | kubectl apply{namespace} -f -"
         ));
     }

@@ -8,9 +8,9 @@ use super::{
 
 impl Injection<'_, '_> {
     pub(super) fn ports(&self, container: &Json) -> Result<Ports, Refused> {
-        let told = self.told();
+        let given = self.given();
         let refuse = |message: String| self.refuse(message);
-        let (port, _) = relocate(self.frontend.server, container, &told, 0).map_err(refuse)?;
+        let (port, _) = relocate(self.frontend.server, container, &given, 0).map_err(refuse)?;
         let entries = container["ports"].as_array().map_or(&[][..], Vec::as_slice);
         let entry = entries
             .iter()

@@ -12,7 +12,7 @@ impl Injection<'_, '_> {
         let readiness = sidecar::readiness(ports.admin);
         if has("readinessProbe") {
             self.editor.set(&self.of(&["readinessProbe"]), readiness)?;
-            self.note.tell("the pod is ready when crossfade is (/readyz), because it can serve requests from either generation");
+            self.note.add_detail("the pod is ready when crossfade is (/readyz), because it can serve requests from either generation");
         } else if by_operator {
             self.editor.put(&self.of(&["readinessProbe"]), readiness)?;
         }
@@ -40,7 +40,7 @@ impl Injection<'_, '_> {
             } else if is_wanted {
                 self.editor.put(&place, added)?;
                 self.note
-                    .tell(format!("{probe}: probes {live} on the frontend"));
+                    .add_detail(format!("{probe}: probes {live} on the frontend"));
             }
         }
         Ok(())
@@ -88,7 +88,7 @@ impl Injection<'_, '_> {
             self.editor.set(&place, hook)?;
             let why = "its preStop hook is replaced: crossfade keeps the pod until its streams have ended";
             match is_sleep(was) {
-                true => self.note.tell(why),
+                true => self.note.add_detail(why),
                 false => self.note.warn(why),
             }
         } else {

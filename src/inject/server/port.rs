@@ -22,7 +22,7 @@ pub(in crate::inject) enum Move {
 
 /// How to tell a server its port, if it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::inject) struct Told<'a> {
+pub(in crate::inject) struct PortOptions<'a> {
     pub port: Option<u16>,
     pub flag: Option<&'a str>,
     pub variable: Option<&'a str>,
@@ -31,23 +31,23 @@ pub(in crate::inject) struct Told<'a> {
 /// On which port a server listens, and how it is moved to the port `to`.
 ///
 /// # Errors
-/// Why that cannot be told.
+/// Why the port is unknown.
 pub(in crate::inject) fn relocate(
     server: Server,
     container: &Json,
-    told: &Told<'_>,
+    given: &PortOptions<'_>,
     to: u16,
 ) -> Result<(u16, Move), String> {
-    let flag = told.flag.or(server.flag());
-    let name = told.variable.or(server.variable());
+    let flag = given.flag.or(server.flag());
+    let name = given.variable.or(server.variable());
     if let Some(found) = flag.and_then(|flag| in_arguments(container, flag)) {
-        return found?.moved(container, told.port, to);
+        return found?.moved(container, given.port, to);
     }
     if let Some((_, variable)) = name.and_then(|name| variable(container, name)) {
         let name = variable["name"].as_str().unwrap_or_default();
-        return by_variable(container, name, told.port, to);
+        return by_variable(container, name, given.port, to);
     }
-    let port = told.port.unwrap_or_else(|| server.default_port());
+    let port = given.port.unwrap_or_else(|| server.default_port());
     if let Some(name) = name {
         return Ok((
             port,
@@ -74,7 +74,7 @@ struct Given {
 }
 
 impl Given {
-    fn moved(self, container: &Json, told: Option<u16>, to: u16) -> Result<(u16, Move), String> {
+    fn moved(self, container: &Json, given: Option<u16>, to: u16) -> Result<(u16, Move), String> {
         let bare = self.value.trim_matches(['"', '\'']);
         let port = match Reference::of(bare) {
             None => bare,
@@ -82,11 +82,11 @@ impl Given {
                 name,
                 default: Some(default),
             }) if variable(container, name).is_none() && container["envFrom"].is_null() => default,
-            Some(Reference { name, .. }) => return by_variable(container, name, told, to),
+            Some(Reference { name, .. }) => return by_variable(container, name, given, to),
         };
         let (number, moved) =
             moved(port, to).ok_or(format!("its port '{bare}' is not a number"))?;
-        agree(number, told)?;
+        agree(number, given)?;
         let new = bare.replacen(port, &moved, 1);
         let to = self.whole.replacen(bare, &new, 1);
         let (path, from) = (self.path, self.whole);
@@ -122,24 +122,24 @@ pub(in crate::inject) fn host(container: &Json) -> Option<String> {
     let flags = ["--host", "--http-host"].into_iter();
     let given = flags.filter_map(|flag| in_arguments(container, flag)?.ok());
     let mut values = given.map(|given| given.value.trim_matches(['"', '\'']).to_owned());
-    let told = values.next();
+    let given = values.next();
     let of_variable = |name: &str| {
         let (_, variable) = variable(container, name)?;
         Some(variable["value"].as_str()?.to_owned())
     };
-    match told {
-        Some(told) => Some(match Reference::of(&told) {
-            Some(Reference { name, .. }) => of_variable(name).unwrap_or(told),
-            None => told,
+    match given {
+        Some(given) => Some(match Reference::of(&given) {
+            Some(Reference { name, .. }) => of_variable(name).unwrap_or(given),
+            None => given,
         }),
         None => of_variable("DYN_HTTP_HOST"),
     }
 }
 
-fn agree(port: u16, told: Option<u16>) -> Result<(), String> {
-    match told {
-        Some(told) if told != port => Err(format!(
-            "--port says {told}, but the manifest says that it listens on {port}"
+fn agree(port: u16, given: Option<u16>) -> Result<(), String> {
+    match given {
+        Some(given) if given != port => Err(format!(
+            "--port says {given}, but the manifest says that it listens on {port}"
         )),
         _ => Ok(()),
     }
@@ -148,7 +148,7 @@ fn agree(port: u16, told: Option<u16>) -> Result<(), String> {
 fn by_variable(
     container: &Json,
     name: &str,
-    told: Option<u16>,
+    given: Option<u16>,
     to: u16,
 ) -> Result<(u16, Move), String> {
     let unknown = || {
@@ -160,7 +160,7 @@ fn by_variable(
     let value = variable["value"].as_str().ok_or_else(unknown)?;
     let (port, moved) =
         moved(value, to).ok_or(format!("the variable {name} is not a port: '{value}'"))?;
-    agree(port, told)?;
+    agree(port, given)?;
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);
     Ok((port, Move::Swap { path, from, to }))

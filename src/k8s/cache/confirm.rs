@@ -26,7 +26,7 @@ const PAGE: u32 = 500;
 pub const AT_ONCE: usize = 4;
 
 /// A part of a kind that is to be listed.
-struct Wanted {
+struct ListToConfirm {
     store: Arc<Store>,
     kind: ApiResource,
     part: Part,
@@ -47,12 +47,14 @@ impl Cache {
         let lists = wanted.into_iter().map(|wanted| async move {
             // Never closed.
             let _turn = self.turns.acquire().await;
-            wanted.confirm(&self.client, &self.scope, &self.told).await;
+            wanted
+                .confirm(&self.client, &self.scope, &self.changed)
+                .await;
         });
         join_all(lists).await;
     }
 
-    fn unconfirmed(&self, namespaces: &BTreeSet<String>, within: Duration) -> Vec<Wanted> {
+    fn unconfirmed(&self, namespaces: &BTreeSet<String>, within: Duration) -> Vec<ListToConfirm> {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let now = BothClocks::now();
         let mut wanted = Vec::new();
@@ -67,7 +69,7 @@ impl Cache {
                 let age = state.confirmed.age(part, now);
                 state.is_listed() && age.is_none_or(|age| age >= within)
             };
-            wanted.extend(parts.into_iter().filter(is_old).map(|part| Wanted {
+            wanted.extend(parts.into_iter().filter(is_old).map(|part| ListToConfirm {
                 store: Arc::clone(store),
                 kind: kind.clone(),
                 part,
@@ -77,8 +79,13 @@ impl Cache {
     }
 }
 
-impl Wanted {
-    async fn confirm(self, client: &Client, scope: &Scope, told: &mpsc::UnboundedSender<Changed>) {
+impl ListToConfirm {
+    async fn confirm(
+        self,
+        client: &Client,
+        scope: &Scope,
+        sender: &mpsc::UnboundedSender<Changed>,
+    ) {
         let namespace = match scope {
             Scope::Namespace(own) => Some(own),
             Scope::All => self.part.as_ref(),
@@ -117,7 +124,7 @@ impl Wanted {
         drop(state);
         for object in changed {
             let plural = self.store.plural().to_owned();
-            let _ = told.send(Changed { plural, object });
+            let _ = sender.send(Changed { plural, object });
         }
     }
 }

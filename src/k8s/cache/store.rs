@@ -1,4 +1,8 @@
 //! The store of one kind: lists it, watches it, and decides what an error means for the cached objects.
+//!
+//! `kube::runtime::watcher` speaks the protocol. Its reflector `Store` is not used: it cannot say that the cluster does not serve a
+//! kind, that a list is old because the API server refuses a newer one, or when the API server last confirmed it; and the controller
+//! needs the object before a change, to find the updates that it concerned.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,12 +17,16 @@ use tokio::sync::mpsc;
 
 use super::confirmed::Confirmed;
 use super::objects::{Object, Objects, differing, place, put};
+use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
 
 /// How long a watch lasts before it is restarted, in seconds.
 const RENEW: u32 = 25;
-/// The first and the longest pause after an error. The pause doubles with each error, and half of it is jitter.
-const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+/// The delays after errors.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    longest: Duration::from_secs(10),
+};
 
 /// How long the API server must report a kind as unknown before its objects count as gone. An API server that is starting does
 /// not know all kinds at once.
@@ -178,7 +186,7 @@ impl Store {
         self: Arc<Self>,
         api: Api<DynamicObject>,
         client: Client,
-        told: mpsc::UnboundedSender<Changed>,
+        changed: mpsc::UnboundedSender<Changed>,
     ) {
         let begin = || {
             Box::pin(watcher(
@@ -199,7 +207,7 @@ impl Store {
                     }
                     for object in self.take(event, &mut listed) {
                         let plural = self.plural.clone();
-                        let _ = told.send(Changed { plural, object });
+                        let _ = changed.send(Changed { plural, object });
                     }
                 }
                 Some(Err(error)) => {
@@ -211,15 +219,14 @@ impl Store {
                     }
                     for object in gone {
                         let plural = self.plural.clone();
-                        let _ = told.send(Changed { plural, object });
+                        let _ = changed.send(Changed { plural, object });
                     }
-                    let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(failures.min(10)));
-                    failures += 1;
-                    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+                    tokio::time::sleep(BACKOFF.jittered(failures, fastrand::f64())).await;
+                    failures = failures.saturating_add(1);
                 }
                 None => events = begin(),
             }
-            if told.is_closed() {
+            if changed.is_closed() {
                 return;
             }
         }

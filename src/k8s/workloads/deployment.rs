@@ -1,12 +1,8 @@
 //! Deployments (apps/v1). During a rolling update the status counts both generations together, so `revision` must be given.
 
-use kube::api::{ApiResource, DynamicObject};
-use serde_json::Value as Json;
+use kube::api::ApiResource;
 
-use super::{
-    Cache, Counts, NotSynced, Part, PodsOf, RemovesFirst, Scaling, Which, Workload, object, pods,
-    scaling,
-};
+use super::{Cache, Counts, NotSynced, RemovesFirst, Scaling, Which, Workload, object, pods};
 
 pub(super) struct Deployments;
 
@@ -20,15 +16,7 @@ impl Workload for Deployments {
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let objects = object::meant(cache, &object::deployments(), which)?;
-        match &which.revision {
-            Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                let selector = |object: &_| object::labels_at(object, "/spec/selector/matchLabels");
-                pods::of_revision(cache, &objects, which, (revision, REVISION), selector)
-            }
-            _ => Ok(object::sum(&objects, which, |object| {
-                object::replicas(object, "/status/readyReplicas")
-            })),
-        }
+        pods::by_revision(cache, &objects, which, REVISION)
     }
 
     fn scaling(&self) -> Option<&dyn Scaling> {
@@ -39,14 +27,6 @@ impl Workload for Deployments {
 impl Scaling for Deployments {
     fn resource(&self) -> ApiResource {
         object::deployments()
-    }
-
-    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
-        scaling::once(object, "/spec/template/spec")
-    }
-
-    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
-        scaling::pods_by_selector(object)
     }
 
     fn removes(&self) -> RemovesFirst {

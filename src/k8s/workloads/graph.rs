@@ -59,7 +59,7 @@ impl Scaling for Graphs {
     fn parts(&self, object: &DynamicObject) -> Vec<Part> {
         let status = &object.data["status"];
         let components = components(object).into_iter();
-        let parts = components.map(|(name, role, asked)| {
+        let parts = components.map(|(name, role, desired)| {
             let component = [&status["components"][&name], &status["services"][&name]];
             let number = |field: &str| {
                 let number = component.iter().find_map(|all| all[field].as_u64());
@@ -67,7 +67,7 @@ impl Scaling for Graphs {
             };
             Part {
                 role,
-                asked,
+                desired,
                 ready: number("readyReplicas")
                     .or_else(|| number("availableReplicas"))
                     .unwrap_or(0),

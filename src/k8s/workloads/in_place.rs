@@ -125,17 +125,17 @@ impl<'a> Whole<'a> {
                     refuse("has a change that its status does not show yet".to_owned())
                 })?;
                 let field = in_place.partition().join(".");
-                if partition < part.asked {
+                if partition < part.desired {
                     return Err(refuse(format!(
                         "replaces its workers by itself: edit its pod template together with {field}, which must be at least \
                          its {} replicas, and is {partition}",
-                        part.asked
+                        part.desired
                     )));
                 }
                 if made.old == made.new {
                     return Err(refuse(format!(
                         "has one revision, {}: edit its pod template, with {field} {}",
-                        made.new, part.asked
+                        made.new, part.desired
                     )));
                 }
                 made
@@ -145,7 +145,7 @@ impl<'a> Whole<'a> {
             kinds,
             object,
             name,
-            partition: partition.min(part.asked),
+            partition: partition.min(part.desired),
             part,
             made,
             revisions,
@@ -197,7 +197,7 @@ impl<'a> Whole<'a> {
                 continue;
             }
             let ends = { pods.iter() }.any(|pod| pod.metadata.deletion_timestamp.is_some());
-            let stays = *index < self.part.asked && self.wants(*index) == Some(revision);
+            let stays = *index < self.part.desired && self.wants(*index) == Some(revision);
             if ends || !stays {
                 terminating += 1;
                 if !ends && *index < self.partition {
@@ -215,7 +215,7 @@ impl<'a> Whole<'a> {
             ready_since.extend(since.and_then(|since| since.into_iter().max()));
         }
         let part = Part {
-            asked: (0..self.part.asked)
+            desired: (0..self.part.desired)
                 .filter(|index| self.wants(*index) == Some(revision))
                 .count() as u32,
             ready: ready_since.len() as u32,
@@ -224,7 +224,7 @@ impl<'a> Whole<'a> {
         };
         let half = Half {
             side,
-            whole: self.part.asked,
+            whole: self.part.desired,
             partition: in_place.partition(),
             revision: revision.clone(),
             leaving,

@@ -38,7 +38,7 @@ impl Scaling for ModelServings {
         vec![Part {
             role: Role::Worker,
             name: String::new(),
-            asked: object::number(object, "/spec/replicas").unwrap_or(1),
+            desired: object::number(object, "/spec/replicas").unwrap_or(1),
             ready: object::number(object, "/status/availableReplicas").unwrap_or(0),
             present: object::number(object, "/status/replicas").unwrap_or(0),
         }]

@@ -141,12 +141,12 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     }
 
-    fn told(made: Vec<Makes>) -> Vec<(Option<String>, Option<Role>, u32)> {
-        let told = made.into_iter().map(|made| {
+    fn reported(made: Vec<Makes>) -> Vec<(Option<String>, Option<Role>, u32)> {
+        let reported = made.into_iter().map(|made| {
             let app = label(&made.pod, "app").map(str::to_owned);
             (app, role(&made.pod), made.workers)
         });
-        told.collect()
+        reported.collect()
     }
 
     #[test]
@@ -158,7 +158,10 @@ mod tests {
             json!({}),
             json!({"replicas": 3, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}),
         );
-        assert_eq!(told(by_leader_worker_sets(&[&set])), [is(Role::Decode, 3)]);
+        assert_eq!(
+            reported(by_leader_worker_sets(&[&set])),
+            [is(Role::Decode, 3)]
+        );
         let alone = object(labels("prefill"), json!({"replicas": 4}));
         let in_group = |index: &str| {
             let mut labels = labels("decode");
@@ -167,7 +170,7 @@ mod tests {
         };
         let (leader, worker, other) = (in_group("0"), in_group("0"), in_group("1"));
         assert_eq!(
-            told(by_cliques(&[&alone, &leader, &worker, &other])),
+            reported(by_cliques(&[&alone, &leader, &worker, &other])),
             [
                 is(Role::Prefill, 4),
                 is(Role::Decode, 1),
@@ -182,7 +185,7 @@ mod tests {
             json!({"replicas": 3, "template": {"roles": roles}}),
         );
         assert_eq!(
-            told(by_model_servings(&[&serving])),
+            reported(by_model_servings(&[&serving])),
             [is(Role::Prefill, 6), is(Role::Decode, 3)]
         );
     }

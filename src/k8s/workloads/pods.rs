@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use kube::api::{ApiResource, DynamicObject};
 
 use super::grove::{GROUP, INDEX};
-use super::object::{add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
+use super::object::{self, add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
 use super::{
     COMPONENT, Cache, Counts, DYNAMO_NAMESPACE, GRAPH, NotSynced, SUB_COMPONENT, WORKER_HASH,
     Which, Workload, owners,
@@ -78,6 +78,25 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
     };
     let more = meant.strip_prefix(own);
     more.is_some_and(|more| more.is_empty() || more.starts_with('-'))
+}
+
+/// Counts the workers of `objects`, which select pods like apps/v1: of one revision if `which` names one, whose pods have it as
+/// the label `marked_by`; else by the status.
+pub(super) fn by_revision(
+    cache: &Cache,
+    objects: &[Object],
+    which: &Which,
+    marked_by: &str,
+) -> Result<Counts, NotSynced> {
+    match &which.revision {
+        Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
+            let selector = |object: &_| object::labels_at(object, "/spec/selector/matchLabels");
+            of_revision(cache, objects, which, (revision, marked_by), selector)
+        }
+        _ => Ok(object::sum(objects, which, |object| {
+            object::replicas(object, "/status/readyReplicas")
+        })),
+    }
 }
 
 /// Counts the pods of one revision, for kinds whose status mixes generations. The controller of the kind writes the revision

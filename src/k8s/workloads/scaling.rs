@@ -35,17 +35,21 @@ pub trait Scaling: Sync {
         vec![Part {
             role: object::named_role(object),
             name: String::new(),
-            asked: number(object, "/spec/replicas").unwrap_or(1),
+            desired: number(object, "/spec/replicas").unwrap_or(1),
             ready: number(object, "/status/readyReplicas").unwrap_or(0),
             present: number(object, "/status/replicas").unwrap_or(0),
         }]
     }
 
-    /// The pods of one replica of `part`: their specs and how many of each.
-    fn replica<'a>(&self, object: &'a DynamicObject, part: &Part) -> Vec<(&'a Json, u32)>;
+    /// The pods of one replica of `part`: their specs and how many of each. By default, one pod of a template, as in apps/v1.
+    fn replica<'a>(&self, object: &'a DynamicObject, _part: &Part) -> Vec<(&'a Json, u32)> {
+        once(object, "/spec/template/spec")
+    }
 
-    /// How the pods of `part` are found. `None` if only the status counts them.
-    fn pods(&self, object: &DynamicObject, part: &Part) -> Option<PodsOf>;
+    /// How the pods of `part` are found. `None` if only the status counts them. By default, with the selector, as in apps/v1.
+    fn pods(&self, object: &DynamicObject, _part: &Part) -> Option<PodsOf> {
+        pods_by_selector(object)
+    }
 
     /// Which replicas go first.
     fn removes(&self) -> RemovesFirst {
@@ -83,7 +87,7 @@ pub struct Part {
     /// Its name in the object, if there are several.
     pub name: String,
     /// Replicas that are asked for.
-    pub asked: u32,
+    pub desired: u32,
     /// Ready replicas, by the status.
     pub ready: u32,
     /// Replicas that exist, by the status.
@@ -234,8 +238,8 @@ fn scaled(
 ) -> Scaled {
     let adapted = adapter.as_ref();
     let adapted = adapted.and_then(|adapter| number(adapter, "/spec/replicas"));
-    let in_object = part.asked;
-    part.asked = adapted.unwrap_or(in_object);
+    let in_object = part.desired;
+    part.desired = adapted.unwrap_or(in_object);
     let of_part = scaling
         .pods(object, &part)
         .map(|of| Replicas::of(&of, pods));
@@ -251,7 +255,7 @@ fn scaled(
         None => (part.present, 0, part.ready),
     };
     Scaled {
-        observed: part.asked == in_object && is_observed(object),
+        observed: part.desired == in_object && is_observed(object),
         adapter,
         present,
         terminating,

@@ -1,12 +1,8 @@
 //! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` do not mean ready, so a revision is counted by its pods.
 
 use kube::api::{ApiResource, DynamicObject};
-use serde_json::Value as Json;
 
-use super::{
-    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods,
-    scaling,
-};
+use super::{Cache, Counts, InPlace, NotSynced, Scaling, Which, Workload, object, pods};
 use crate::k8s::cache::Object;
 use crate::rollout::Sides;
 
@@ -22,15 +18,7 @@ impl Workload for StatefulSets {
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let objects = object::meant(cache, &object::stateful_sets(), which)?;
-        match &which.revision {
-            Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                let selector = |object: &_| object::labels_at(object, "/spec/selector/matchLabels");
-                pods::of_revision(cache, &objects, which, (revision, REVISION), selector)
-            }
-            _ => Ok(object::sum(&objects, which, |object| {
-                object::replicas(object, "/status/readyReplicas")
-            })),
-        }
+        pods::by_revision(cache, &objects, which, REVISION)
     }
 
     fn scaling(&self) -> Option<&dyn Scaling> {
@@ -41,14 +29,6 @@ impl Workload for StatefulSets {
 impl Scaling for StatefulSets {
     fn resource(&self) -> ApiResource {
         object::stateful_sets()
-    }
-
-    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
-        scaling::once(object, "/spec/template/spec")
-    }
-
-    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
-        scaling::pods_by_selector(object)
     }
 
     fn in_place(&self) -> Option<&dyn InPlace> {

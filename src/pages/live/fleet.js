@@ -10,7 +10,7 @@ const pageOf = (update) => `?update=${nameOf(update)}`;
 const answering = (answer, all) => `${answer} of ${plural(all, "proxy", "proxies")} ${answer === 1 ? "responds" : "respond"}`;
 
 function role({ role, leader }) {
-  if (role === "stands by") return leader ? `standby; the leader is ${leader}` : "standby; there is no leader";
+  if (role === "standby") return leader ? `standby; the leader is ${leader}` : "standby; there is no leader";
   return { leads: "leader", unsure: "was the leader; the API server does not respond", "dry run": "dry run, changes nothing" }[role] ?? role;
 }
 
@@ -63,7 +63,7 @@ function drawUpdate(update) {
   say("h-update", nameOf(update));
   say("phase", update.phase ?? "no status yet");
   say("message", update.message ?? "no controller has written a status");
-  show("standby", fleet.role === "stands by");
+  show("standby", fleet.role === "standby");
   const side = ({ workers, capacityPercent, readyFrontends }) => {
     const parts = [];
     if (known(workers)) parts.push(`${workers} workers`);
@@ -121,7 +121,7 @@ function drawProxies(update, proxies) {
   return { answer, all: own.length };
 }
 
-// What is wrong with proxies, in words.
+// Problems of proxies, as text.
 function complaints(proxies) {
   const told = [];
   const silent = (proxies ?? []).filter(({ answers }) => answers === false);

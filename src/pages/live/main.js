@@ -102,7 +102,7 @@ function draw() {
   drawSides(state);
   drawTimes(state, "chart-first", "firstEvent", "Time to the first token");
   drawTimes(state, "chart-gap", "gap", "Gaps between tokens");
-  drawSaves(state);
+  drawRecovered(state);
   if (!fleet) drawPlan(state.plan);
 }
 

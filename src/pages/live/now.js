@@ -126,16 +126,16 @@ function drawTimes(state, id, key, name) {
   box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...children));
 }
 
-function drawSaves(state) {
+function drawRecovered(state) {
   const sum = (counts) => Object.values(counts).reduce((all, one) => all + one, 0);
   const row = (name, id, number, kind) => html("tr", kind ? { class: kind } : {}, html("th", { scope: "row" }, name), figure(id, count(number)));
   const group = (name, id, counts) => [
     row(name, id, sum(counts), "head"),
-    ...Object.entries(counts).map(([cause, number]) => row(words(cause), `${id}.${cause}`, number)),
+    ...Object.entries(counts).map(([cause, number]) => row(label(cause), `${id}.${cause}`, number)),
   ];
   const continuations = state.continuations;
   const continues = continuations && (continuations.mode !== "Off" || continuations.total > 0);
-  renew(document.querySelector("#saves tbody"), [
+  renew(document.querySelector("#recovered tbody"), [
     ...(continues
       ? [
           ...group("Streams continued by another server", "continued", continuations.continued),
@@ -143,7 +143,7 @@ function drawSaves(state) {
           row("Streams to move off old", "moving", continuations.moving, "head"),
         ]
       : []),
-    ...group("Requests recovered by failover", "saves", state.saves),
+    ...group("Requests recovered by failover", "recovered", state.saves),
     row("Retries denied by the retry budget", "retriesRefused", state.retriesRefused, "head"),
     ...group("Requests rejected by crossfade", "rejected", state.rejectedRequests),
   ]);

@@ -61,7 +61,7 @@ function choose(at) {
 function read(sample, before) {
   const more = (key) => risen(sample, before, key);
   const parts = [`${clock(sample.at)}: wanted ${percent(sample.wanted)}, observed ${percent(sample.observed)} over 5 s`, `open streams old ${sample.old ?? "–"}, new ${sample.new ?? "–"}`];
-  if (more("saves")) parts.push(`${more("saves")} recovered`);
+  if (more("recovered")) parts.push(`${more("recovered")} recovered`);
   if (more("broken")) parts.push(`${more("broken")} truncated or failed`);
   return parts.join("; ");
 }
@@ -139,7 +139,7 @@ function ceiling(most) {
 }
 
 // A line for each side. `of(side)` is the value of a sample and its place.
-function lines(x, width, of, words) {
+function lines(x, width, of, text) {
   const [top, bottom] = [8, 108];
   const values = SIDES.map((side) => samples.map(of(side)));
   const most = ceiling(Math.max(2, ...values.flat().filter(known)));
@@ -152,7 +152,7 @@ function lines(x, width, of, words) {
     }
   });
   const now = SIDES.map((side, number) => [side, values[number].at(-1)]).filter(([, value]) => known(value));
-  return parts.concat(labels(width - RIGHT + 6, bottom, now.map(([side, value]) => [y(value), `${side} ${words(value)}`, `text-${side}`])));
+  return parts.concat(labels(width - RIGHT + 6, bottom, now.map(([side, value]) => [y(value), `${side} ${text(value)}`, `text-${side}`])));
 }
 
 const OVER = 5; // samples, of which there is one a second
@@ -179,7 +179,7 @@ function happenings(x, width, begin, end) {
         free = at + 44;
       }
     }
-    for (const [key, row] of [["saves", "recovered"], ["broken", "broken"]]) {
+    for (const [key, row] of [["recovered", "recovered"], ["broken", "broken"]]) {
       const number = risen(sample, before, key);
       const height = Math.min(16, 3 + 2 * number);
       if (number) parts.push(svg("rect", { class: `bar-${key}`, x: at - 2, width: 4, y: rows[row] + 8 - height, height }));
@@ -203,7 +203,7 @@ function drawLog() {
     if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new is wanted` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
     if (sample.phase !== before.phase && sample.phase) happened.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
     if (`${sample.proxies}` !== `${before.proxies}`) happened.push({ at, text: answering(...sample.proxies) });
-    for (const [key, one, what] of [["refused", "plan", "refused"], ["saves", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
+    for (const [key, one, what] of [["refused", "plan", "refused"], ["recovered", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
       const number = risen(sample, before, key);
       if (!number) continue;
       if (!runs[key] || at - runs[key].until > 5000) happened.push((runs[key] = { at, number: 0 }));

@@ -8,11 +8,11 @@ use http::{HeaderName, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::Refused;
-use crate::continuation::{Ask, Opening, Reason, Sent};
+use crate::continuation::{Opening, Reason, Resumption, Sent};
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
-use crate::proxy::body::{is_event_stream, is_readable};
 use crate::proxy::head::remove_hop_by_hop;
+use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::{Api, Decoder, Tail, tail_meaning};
 use crate::transport::deadline;
 use crate::upstream::UpstreamBody;
@@ -38,7 +38,7 @@ pub async fn begin(
     api: Api,
     response: Response<UpstreamBody>,
     sent: &Sent,
-    ask: Ask,
+    resumption: Resumption,
     memory: &Arc<Budget>,
     mut silence: Option<(Instant, Duration)>,
 ) -> Result<Begun, Refused> {
@@ -74,7 +74,7 @@ pub async fn begin(
                 return Err(Refused::This);
             }
             let opening = match event.has_data {
-                true => sent.opening(ask, event.data),
+                true => sent.opening(resumption, event.data),
                 false => Opening::Skip { token: false },
             };
             match opening {

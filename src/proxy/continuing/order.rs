@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Asked;
+use super::PreparedContinuation;
 use crate::continuation::Capability;
 use crate::failover::Candidates;
 use crate::upstream::{Endpoint, Pool};
@@ -25,7 +25,7 @@ impl Order {
     pub const ALL: [Self; 3] = [Self::Proven, Self::Open, Self::Silent];
 }
 
-impl Asked {
+impl PreparedContinuation {
     /// When to ask `endpoint`. `None` if it has proven that it cannot continue the stream.
     fn order(&self, endpoint: &Endpoint, now: Instant) -> Option<Order> {
         let Some((probe, model)) = &self.proof else {

@@ -50,7 +50,7 @@ fn read(text: &str, problems: &mut Problems) -> Option<RolloutManifest> {
     let (identity, node) = manifest::open(resource, ROLLOUT_KIND, rollout_schema(), problems);
     let spec = spec(node?, problems)?;
     let mut found = Problems::default();
-    problems::judge(&spec, &mut found);
+    problems::validate(&spec, &mut found);
     for problem in found.into_iter() {
         let line = resource.line_of(&problem.path);
         problems.push(problem.at(line));
@@ -79,7 +79,7 @@ impl DynamoRolloutSpec {
         let known = schema::only_known_of(value, rollout_schema());
         let spec = spec(&Node::from(known), &mut problems);
         if let Some(spec) = &spec {
-            problems::judge(spec, &mut problems);
+            problems::validate(spec, &mut problems);
         }
         match spec {
             Some(spec) if problems.is_empty() => Ok(spec),

@@ -7,7 +7,7 @@ use crate::resource::{
 };
 
 /// Reports every problem that the schema cannot express.
-pub(super) fn judge(spec: &DynamoRolloutSpec, problems: &mut Problems) {
+pub(super) fn validate(spec: &DynamoRolloutSpec, problems: &mut Problems) {
     side("spec.source", &spec.source, problems);
     side("spec.target", &spec.target, problems);
     let mut report = |path: &str, message: &str| problems.push(Problem::new(path, message));

@@ -158,11 +158,11 @@ fn every_form_of_probe_and_tls_is_understood() {
         load(&text).unwrap().1
     };
     for (probe, question) in [
-        ("{}", Question::AnyModel),
-        ("{model: a/b}", Question::Model("a/b".into())),
+        ("{}", ProbeKind::AnyModel),
+        ("{model: a/b}", ProbeKind::Model("a/b".into())),
         (
             "{path: /live?x=1}",
-            Question::Path("/live?x=1".parse().unwrap()),
+            ProbeKind::Path("/live?x=1".parse().unwrap()),
         ),
     ] {
         let probe = plan_of(&format!("  probe: {probe}")).probe.unwrap();

@@ -79,8 +79,8 @@ proptest! {
     fn nothing_above_the_cap_is_written_but_to_save_requests(scene in any_scene()) {
         let decision = scene.peek();
         let cap = percent(scene.settings.cap_percent.unwrap_or(100));
-        let is_rescue = decision.rule == Rule::OldCannotServe && !scene.settings.strict;
-        if let Some(split) = split(&scene, &decision).filter(|_| !is_rescue) {
+        let is_urgent = decision.rule == Rule::OldCannotServe && !scene.settings.strict;
+        if let Some(split) = split(&scene, &decision).filter(|_| !is_urgent) {
             prop_assert!(is_at_most(split, cap), "{split:?}");
         }
     }

@@ -128,7 +128,7 @@ impl Simulation {
             std::mem::take(&mut scene.settings.steps),
         );
         scene.settings.retry = Some(scene.now.unix_millis().to_string());
-        scene.seen.judged = None;
+        scene.seen.trial_result = None;
         scene.seen.superseded_by = None;
         scene.seen.frontends.new = frontends();
         for (role, full) in &self.roles {

@@ -21,9 +21,9 @@ mod people;
 #[cfg(test)]
 mod registered;
 #[cfg(test)]
-mod rules;
+mod reporting;
 #[cfg(test)]
-mod telling;
+mod rules;
 #[cfg(test)]
 mod trial;
 

@@ -15,7 +15,7 @@ pub(super) const TICK: u64 = 10;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Object {
     pub version: u64,
-    pub asked: u32,
+    pub desired: u32,
     pub recorded: Option<u32>,
     pub ours: bool,
     /// The version that its status is of.
@@ -30,7 +30,7 @@ pub(super) struct Object {
 
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
-    pub settings: Settings,
+    pub settings: RolloutSettings,
     pub tick: u64,
     pub objects: Sides<BTreeMap<Role, Object>>,
     pub serves: Sides<Serves>,
@@ -81,14 +81,14 @@ impl Versions {
 
 impl Cluster {
     /// Old is whole and ready, new has nothing.
-    pub fn of(settings: Settings) -> Self {
+    pub fn of(settings: RolloutSettings) -> Self {
         let objects = |side: Generation, part: bool| {
             let full = settings.shape.full(side).iter();
             full.map(|(role, size)| {
                 let size = if part { *size } else { 0 };
                 let object = Object {
                     version: 1,
-                    asked: size,
+                    desired: size,
                     observed: 1,
                     pods: vec![WARM; size as usize],
                     ..Object::default()
@@ -156,13 +156,13 @@ impl Cluster {
     }
 
     /// Sets the size of a role, as one write. In place, one number is the size of both sides.
-    pub fn ask(&mut self, side: Generation, role: Role, size: u32, ours: bool, records: bool) {
+    pub fn resize(&mut self, side: Generation, role: Role, size: u32, ours: bool, records: bool) {
         let rest = self.settings.shape.units() - size.min(self.settings.shape.units());
         let both = [(side, size), (side.other(), rest)];
         let sizes = if self.settings.in_place { 2 } else { 1 };
         for (side, size) in both.into_iter().take(sizes) {
             let object = self.side_mut(side).get_mut(&role).expect("the role exists");
-            object.asked = size;
+            object.desired = size;
             object.version += 1;
             object.ours = ours;
             if records {
@@ -189,7 +189,7 @@ impl Cluster {
             for side in Generation::ALL {
                 let object = self.side_mut(side).get_mut(&role).expect("the role exists");
                 let more = object
-                    .asked
+                    .desired
                     .saturating_sub(object.pods.len() as u32)
                     .min(free);
                 object.pods.extend(vec![0; more as usize]);
@@ -255,12 +255,12 @@ impl Cluster {
         let objects = self.objects.old.values().chain(self.objects.new.values());
         { objects }.all(|object| {
             let ready = object.ready();
-            object.observed == object.version && ready == object.asked
+            object.observed == object.version && ready == object.desired
         })
     }
 
     /// What is read now.
-    pub fn read(&self) -> Seen {
+    pub fn read(&self) -> RolloutObservation {
         let is_applied = !self.applied.is_empty()
             && self
                 .applied
@@ -268,7 +268,7 @@ impl Cluster {
                 .all(|applied| *applied == Some(self.split));
         let leaves_old = is_applied && self.split.is_all_new();
         let quiet = self.tick - self.quiet_since >= 3 && leaves_old && self.open.old == 0;
-        Seen {
+        RolloutObservation {
             is_current: true,
             sides: Sides {
                 old: self.seen(Generation::Old),
@@ -372,14 +372,14 @@ impl Cluster {
         let mut done = 0;
         for (role, size) in sizes {
             let object = &self.side(side)[role];
-            if object.asked == *size {
+            if object.desired == *size {
                 continue;
             }
             let is_as_read = read.objects[&(side == Generation::New, *role)] == object.version;
             if done == writes || !is_as_read {
                 return false;
             }
-            self.ask(side, *role, *size, true, records);
+            self.resize(side, *role, *size, true, records);
             done += 1;
         }
         self.changed_at = self.tick;
@@ -395,7 +395,7 @@ impl Cluster {
             match &decision.action {
                 Some(action) => {
                     assert!(self.apply(action, &self.versions(), usize::MAX, true));
-                    way.push(told(action));
+                    way.push(reported(action));
                     waited = 0;
                 }
                 None => waited += 1,
@@ -414,7 +414,7 @@ impl Cluster {
 }
 
 /// An action in few words.
-pub(super) fn told(action: &Action) -> String {
+pub(super) fn reported(action: &Action) -> String {
     let sizes = |sizes: &Sizes| {
         let sizes: Vec<_> = sizes.values().map(u32::to_string).collect();
         sizes.join("/")
@@ -447,7 +447,7 @@ impl Object {
         }
         // Those that are not ready go first.
         self.pods.sort_unstable_by(|a, b| b.cmp(a));
-        while self.pods.len() > self.asked as usize {
+        while self.pods.len() > self.desired as usize {
             self.pods.pop();
             match in_place {
                 Some(Generation::New) => self.leaving += 1,
@@ -455,12 +455,12 @@ impl Object {
             }
         }
         // The size was set back: they may stay.
-        let short = self.asked.saturating_sub(self.pods.len() as u32);
+        let short = self.desired.saturating_sub(self.pods.len() as u32);
         let back = self.leaving.min(short);
         self.leaving -= back;
         self.pods.extend(vec![WARM; back as usize]);
         if in_place.is_none() {
-            self.pods.resize(self.asked as usize, 0);
+            self.pods.resize(self.desired as usize, 0);
         }
     }
 
@@ -470,7 +470,7 @@ impl Object {
 
     fn seen(&self, grace: Duration) -> Workers {
         Workers {
-            asked: self.asked,
+            desired: self.desired,
             observed: self.observed == self.version,
             present: self.pods.len() as u32,
             terminating: self.ending.len() as u32 + self.leaving,

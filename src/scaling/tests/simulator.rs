@@ -40,7 +40,7 @@ impl Draw {
 
 /// A moment that may be read later.
 struct Past {
-    seen: Seen,
+    seen: RolloutObservation,
     versions: Versions,
     tick: u64,
 }
@@ -121,13 +121,13 @@ impl Simulation {
     }
 
     fn counts_action(&mut self, action: &Action) {
-        let told = format!("{action:?}");
-        let name = told.split([' ', '(']).next().expect("it has a name");
+        let reported = format!("{action:?}");
+        let name = reported.split([' ', '(']).next().expect("it has a name");
         *self.counts.entry(name.to_owned()).or_default() += 1;
     }
 
     /// What the controller reads: often what is, sometimes each part as it was at another time.
-    fn read(&mut self) -> (Seen, Versions, u64) {
+    fn read(&mut self) -> (RolloutObservation, Versions, u64) {
         let is_fresh = self.written.is_none() || !self.draw.one_in(3);
         let back = |simulation: &mut Self| match is_fresh {
             true => 0,
@@ -210,7 +210,7 @@ impl Simulation {
                 let objects = self.cluster.side(*side);
                 { sizes }
                     .iter()
-                    .all(|(role, size)| objects[role].asked == *size)
+                    .all(|(role, size)| objects[role].desired == *size)
             }
             _ => true,
         }
@@ -238,7 +238,7 @@ impl Simulation {
         for (side, units) in [(Generation::Old, old), (Generation::New, whole - old)] {
             for (role, size) in settings.shape.sizes(side, units) {
                 let object = &cluster.side(side)[&role];
-                let is = (object.asked, object.ready(), object.ending.len());
+                let is = (object.desired, object.ready(), object.ending.len());
                 assert_eq!(is, (size, size, 0), "{side} {role} {way:?}");
             }
         }

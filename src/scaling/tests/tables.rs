@@ -5,7 +5,7 @@ use super::*;
 const PD: [(Role, u32); 2] = [(Role::Prefill, 4), (Role::Decode, 2)];
 const FOUR: [(Role, u32); 1] = [(Role::Worker, 4)];
 
-fn run(settings: Settings) -> (Decision, String) {
+fn run(settings: RolloutSettings) -> (Decision, String) {
     let (decision, way) = Cluster::of(settings).run(500);
     (decision, way.join(" "))
 }
@@ -53,10 +53,10 @@ fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_t
 
 #[test]
 fn new_may_have_a_unit_of_its_own_before_the_first_write() {
-    let with_a_unit = |settings: Settings| {
+    let with_a_unit = |settings: RolloutSettings| {
         let mut cluster = Cluster::of(settings);
         for object in cluster.side_mut(Generation::New).values_mut() {
-            object.asked = 1;
+            object.desired = 1;
         }
         cluster
     };
@@ -97,7 +97,7 @@ fn without_surge_old_shrinks_first() {
     assert_eq!(decision.waits, [Wait::Clients]);
 }
 
-fn in_place(roles: &[(Role, u32)]) -> Settings {
+fn in_place(roles: &[(Role, u32)]) -> RolloutSettings {
     let mut settings = settings(roles);
     settings.in_place = true;
     settings.strategy.max_surge = Amount::Count(0);
@@ -141,7 +141,7 @@ fn in_place_one_worker_cannot_be_replaced_while_it_serves() {
         assert_eq!(way, [""; 0]);
     }
     let mut cluster = Cluster::of(in_place(&[(Role::Worker, 1)]));
-    cluster.ask(Generation::New, Role::Worker, 1, false, false);
+    cluster.resize(Generation::New, Role::Worker, 1, false, false);
     cluster.accepts_sizes = true;
     cluster.settings.intent = Intent::Abort;
     let (decision, _) = cluster.run(500);
@@ -158,12 +158,18 @@ fn in_place_another_size_or_revision_stops_the_rollout() {
     // The owner has edited the rollout, which accepts a partition, but no other number of replicas.
     cluster.accepts_sizes = true;
     let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
-    object.unwrap().asked = 3;
+    object.unwrap().desired = 3;
     let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(decision.waits, [Wait::Resized { asked: 5, full: 4 }]);
+    assert_eq!(
+        decision.waits,
+        [Wait::Resized {
+            desired: 5,
+            full: 4
+        }]
+    );
     assert_eq!(decision.progress, Progress::Contested);
     let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
-    object.unwrap().asked = 2;
+    object.unwrap().desired = 2;
     cluster.lost.new = Some("edited again".to_owned());
     let decision = decide(&cluster.settings, &cluster.read());
     assert_eq!(decision.waits, [Wait::Lost("edited again".to_owned())]);
@@ -216,7 +222,7 @@ fn a_partition_that_rises_takes_new_back_to_it() {
     cluster.run(500);
     cluster.settings.strategy.partition = 3;
     let (decision, way) = cluster.run(500);
-    assert_eq!(decision.asked, Sides { old: 3, new: 1 });
+    assert_eq!(decision.desired, Sides { old: 3, new: 1 });
     assert_eq!(way.join(" "), "old+2 1:1 new-2 old+3 3:1 new-1");
 }
 
@@ -362,13 +368,13 @@ fn sizes_that_somebody_else_sets_hold_the_rollout_until_they_are_accepted() {
     cluster.settings.strategy.partition = 2;
     cluster.run(500);
     let object = cluster.objects.old.get_mut(&Role::Worker).unwrap();
-    (object.asked, object.ours, object.version) = (4, false, object.version + 1);
+    (object.desired, object.ours, object.version) = (4, false, object.version + 1);
     let (decision, way) = cluster.run(500);
     assert_eq!(decision.progress, Progress::Contested);
     assert!(way.is_empty(), "{way:?}");
     assert_eq!(
         decision.waits[0].to_string(),
-        "somebody else has set old's worker workers to 4, from 2"
+        "old's worker workers were scaled to 4 from 2 by another client"
     );
     cluster.accepts_sizes = true;
     let (decision, way) = cluster.run(500);
@@ -387,7 +393,7 @@ fn a_controller_that_starts_anew_completes_half_written_sizes() {
     assert!(!cluster.apply(&grow, &read, 1, false));
     let (decision, way) = cluster.run(500);
     assert_eq!(way[0], "new+1/1");
-    assert_eq!(decision.asked, Sides { old: 0, new: 4 });
+    assert_eq!(decision.desired, Sides { old: 0, new: 4 });
 }
 
 #[test]
@@ -465,7 +471,7 @@ fn sides_of_another_shape_move_in_the_units_of_the_larger_one() {
     shapes.gpus.new = [(Role::Worker, 16)].into();
     let (decision, way) = run(shapes);
     let sizes: Vec<_> = way.split(' ').filter(|one| !one.contains(':')).collect();
-    assert_eq!(decision.asked, Sides { old: 0, new: 4 }, "{sizes:?}");
+    assert_eq!(decision.desired, Sides { old: 0, new: 4 }, "{sizes:?}");
 }
 
 #[test]
@@ -559,6 +565,6 @@ fn every_wait_is_said_in_words() {
     };
     assert_eq!(
         grace.to_string(),
-        "a longer terminationGracePeriodSeconds of old: 30 s, and one stream in a hundred takes 540 s or more"
+        "a longer terminationGracePeriodSeconds of old: it is 30 s, but 1 % of streams last 540 s or longer"
     );
 }

@@ -12,7 +12,7 @@ const fn error(code: u16) -> Meaning {
 const UNKNOWN_ERROR: Meaning = Meaning::Error { code: None };
 
 /// Reads a block, and checks that `tail_meaning` agrees with `meaning`.
-fn judge(api: Api, block: &str) -> (Meaning, bool) {
+fn classify(api: Api, block: &str) -> (Meaning, bool) {
     let mut decoder = Decoder::new(1 << 20);
     let stream = format!("{block}\n\n");
     let mut events = decoder.feed(stream.as_bytes());
@@ -29,7 +29,7 @@ fn judge(api: Api, block: &str) -> (Meaning, bool) {
 
 fn check(api: Api, table: &[(&str, Meaning)]) {
     for (block, expected) in table {
-        let (meaning, terminal) = judge(api, block);
+        let (meaning, terminal) = classify(api, block);
         assert_eq!(meaning, *expected, "{api:?} {block}");
         let failed = api == Api::Responses && block.contains("response.failed");
         assert_eq!(terminal, *expected == Terminal || failed, "{api:?} {block}");

@@ -59,11 +59,11 @@ fn is_opening(api: Api, event: &Value) -> bool {
         .is_some_and(|event| meaning(api, &event) == Meaning::Preamble)
 }
 
-fn judged(openings: &mut Openings, api: Api, bytes: &[u8]) -> Opening {
+fn classified(openings: &mut Openings, api: Api, bytes: &[u8]) -> Opening {
     let mut decoder = Decoder::new(bytes.len());
     let mut events = decoder.feed(bytes);
     let event = events.next().unwrap();
-    openings.judge(api, &event)
+    openings.classify(api, &event)
 }
 
 fn framed(event: &Value) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn continued(api: Api, targets: &[(&str, usize)]) -> Result<Vec<Value>, Opening>
         for event in stream(api, target).into_iter().take(*length) {
             let bytes = framed(&event);
             if is_opening(api, &event) {
-                match judged(&mut openings, api, &bytes) {
+                match classified(&mut openings, api, &bytes) {
                     Opening::Forward => openings.sent_all(api, &bytes),
                     Opening::LeaveOut => continue,
                     Opening::Conflict => return Err(Opening::Conflict),
@@ -195,7 +195,7 @@ fn after(api: Api, first: &Value, second: &Value) -> Opening {
     let mut openings = Openings::default();
     openings.sent_all(api, &framed(first));
     openings.next_stream();
-    judged(&mut openings, api, &framed(second))
+    classified(&mut openings, api, &framed(second))
 }
 
 #[test]
@@ -305,11 +305,11 @@ fn each_event_that_went_out_takes_the_place_of_one() {
     openings.sent_all(Api::Messages, &ping);
     openings.next_stream();
     assert_eq!(
-        judged(&mut openings, Api::Messages, &ping),
+        classified(&mut openings, Api::Messages, &ping),
         Opening::LeaveOut
     );
     assert_eq!(
-        judged(&mut openings, Api::Messages, &ping),
+        classified(&mut openings, Api::Messages, &ping),
         Opening::Forward
     );
 }
@@ -321,7 +321,7 @@ fn an_opening_without_end_cannot_be_continued() {
     openings.sent_all(Api::Messages, &ping.repeat(MAX_EVENTS + 1));
     openings.next_stream();
     assert_eq!(
-        judged(&mut openings, Api::Messages, &ping),
+        classified(&mut openings, Api::Messages, &ping),
         Opening::Conflict
     );
 }

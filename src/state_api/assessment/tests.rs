@@ -104,7 +104,7 @@ fn the_sentence_says_how_it_stands_and_why() {
             Level::NotEnoughData,
             "New takes 25.0 % of the requests. New fails more requests than old: 1.5 % and 0.0 % in the last 5 minutes; that is not enough",
         ),
-        (off, Level::Attention, "New gets 90.0 % of the requests"),
+        (off, Level::Attention, "New got 90.0 % of the requests"),
         (unreachable, Level::Attention, "Not ready"),
         (refused, Level::Attention, "A newer plan was refused"),
     ] {

@@ -365,9 +365,9 @@ mod tests {
         let history = rollout_history(&rollout_of, now);
         assert_eq!(
             history,
-            "REVISION  AGE       NOW       FRONTENDS                        WORKERS\n\
-             1         10 min    deleted   f1                               Deployment d1\n\
-             2         -         old       f2                               Deployment d2\n"
+            "REVISION  AGE       GENERATION  FRONTENDS                        WORKERS\n\
+             1         10 min    deleted     f1                               Deployment d1\n\
+             2         -         old         f2                               Deployment d2\n"
         );
         let list = rollouts(&[rollout_of]);
         assert!(

@@ -17,7 +17,7 @@ fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
 }
 
 #[test]
-fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
+fn status_fits_80_columns() {
     let side = v1::Generation {
         open_streams: 1234,
         first_event: Some(v1::Histogram {
@@ -252,7 +252,7 @@ fn what_holds_an_update_is_told() {
 
 #[test]
 fn the_verdict_on_new_comes_first() {
-    let judged = |text: &str| v1::Analysis {
+    let assessed = |text: &str| v1::Analysis {
         verdict: "inconclusive".into(),
         text: text.into(),
         rolled_back: false,
@@ -262,7 +262,7 @@ fn the_verdict_on_new_comes_first() {
         ready: true,
         plan: Some(v1::Plan {
             weights: Some(weights),
-            analysis: Some(judged("Said by a proxy.")),
+            analysis: Some(assessed("Said by a proxy.")),
             ..Default::default()
         }),
         ..Default::default()
@@ -281,14 +281,14 @@ fn the_verdict_on_new_comes_first() {
         name: "a".into(),
         state,
     };
-    for (update, answer, line, told) in [
+    for (update, answer, line, reported) in [
         (Some(object(5)), Ok(state.clone()), 1, failed),
         // The status may be about another new.
         (Some(object(4)), Ok(state.clone()), 1, unknown),
         (None, Ok(state), 0, unknown),
         (Some(object(5)), Err("cannot be reached".into()), 1, failed),
     ] {
-        let is_told = answer.is_ok();
+        let is_reported = answer.is_ok();
         let report = Report {
             update: update.map(|update| serde_json::from_value(update).unwrap()),
             proxies: vec![answers(answer)],
@@ -296,10 +296,10 @@ fn the_verdict_on_new_comes_first() {
         };
         let text = text(&report);
         let shown = text.lines().nth(line).unwrap();
-        assert_eq!(shown, format!("summary     {told}"), "{text}");
+        assert_eq!(shown, format!("summary     {reported}"), "{text}");
         let json = crate::status::json(&report);
         assert!(
-            !is_told || json["total"]["standing"]["text"] == told,
+            !is_reported || json["total"]["standing"]["text"] == reported,
             "{json}"
         );
     }

@@ -114,19 +114,22 @@ mod tests {
         for (bounds, from, to) in [(GAP_BOUNDS, 0.005, 0.2), (FIRST_EVENT_BOUNDS, 0.05, 5.0)] {
             for middle in range(from / 0.95 * 1.001, to / 1.05) {
                 for (q, real) in [(0.5, middle), (0.9, middle * 1.04), (0.95, middle * 1.045)] {
-                    let told = estimate(near(middle), &bounds, q);
-                    let error = (told / real - 1.0).abs();
-                    assert!(error <= 0.15, "p{q} of {middle}: {told}");
+                    let reported = estimate(near(middle), &bounds, q);
+                    let error = (reported / real - 1.0).abs();
+                    assert!(error <= 0.15, "p{q} of {middle}: {reported}");
                     let other = estimate(near(middle * 1.15), &bounds, q);
-                    let is_more = middle * 1.15 * 1.05 > to || other > told * 1.01;
+                    let is_more = middle * 1.15 * 1.05 > to || other > reported * 1.01;
                     assert!(
                         is_more,
-                        "p{q} of {middle} and 15 % more: {told} and {other}"
+                        "p{q} of {middle} and 15 % more: {reported} and {other}"
                     );
                 }
                 // Even of a value that never varies, the median is as good.
-                let told = estimate([middle; 10], &bounds, 0.5);
-                assert!((told / middle - 1.0).abs() <= 0.101, "{middle}: {told}");
+                let reported = estimate([middle; 10], &bounds, 0.5);
+                assert!(
+                    (reported / middle - 1.0).abs() <= 0.101,
+                    "{middle}: {reported}"
+                );
             }
         }
     }

@@ -13,7 +13,7 @@ use prometheus::{
 #[cfg(target_os = "linux")]
 use prometheus::process_collector::ProcessCollector;
 
-use super::{COMBINATIONS, MOVES, Metrics, Reject, Side, Timeout};
+use super::{COMBINATIONS, GENERATION_PAIRS, Metrics, Reject, Side, Timeout};
 use crate::continuation;
 use crate::failover::Cause;
 use crate::memory::Purpose;
@@ -192,7 +192,7 @@ impl Default for Metrics {
             strata: Strata::new(started),
             sessions: Default::default(),
             recovered,
-            recovered_by: [const { OnceLock::new() }; MOVES * Cause::ALL.len()],
+            recovered_by: [const { OnceLock::new() }; GENERATION_PAIRS * Cause::ALL.len()],
             failed_attempts: Generation::ALL.map(|generation| {
                 let counter = |cause: Cause| {
                     failed_attempts.with_label_values(&[generation.as_str(), cause.as_str()])
@@ -272,7 +272,7 @@ impl Default for Metrics {
             analysis: by_generation.add(IntGaugeVec::new(
                 Opts::new(
                     "crossfade_analysis_verdict",
-                    "1 for the verdict on new, if this proxy judges it by itself; absent without an analysis",
+                    "1 for the verdict on new, if this proxy evaluates it on its own; absent without an analysis",
                 ),
                 &["verdict"],
             )),

@@ -12,7 +12,7 @@ use opentelemetry_otlp::{
 
 use self::http::Sender;
 use super::protocol::Protocol;
-use super::settings::{Error, Settings};
+use super::settings::{Error, TraceSettings};
 use crate::tls::{ClientFiles, Files};
 
 /// Why the last request to a collector failed. The library keeps that to itself where it sends over HTTP.
@@ -31,7 +31,7 @@ impl LastFailure {
     }
 }
 
-pub fn build(settings: &Settings) -> Result<(SpanExporter, LastFailure), Error> {
+pub fn build(settings: &TraceSettings) -> Result<(SpanExporter, LastFailure), Error> {
     let failure = LastFailure::default();
     let url = settings.url()?;
     let exporter = match settings.protocol {
@@ -43,7 +43,7 @@ pub fn build(settings: &Settings) -> Result<(SpanExporter, LastFailure), Error> 
 
 type Built = Result<SpanExporter, ExporterBuildError>;
 
-fn over_grpc(settings: &Settings, url: &str) -> Result<Built, Error> {
+fn over_grpc(settings: &TraceSettings, url: &str) -> Result<Built, Error> {
     let mut builder = SpanExporter::builder()
         .with_tonic()
         .with_endpoint(url)
@@ -72,7 +72,7 @@ fn pem(path: &std::path::Path) -> Result<Vec<u8>, Error> {
     Ok(crate::tls::read(path)?)
 }
 
-fn over_http(settings: &Settings, url: &str, failure: &LastFailure) -> Result<Built, Error> {
+fn over_http(settings: &TraceSettings, url: &str, failure: &LastFailure) -> Result<Built, Error> {
     let mut builder = SpanExporter::builder()
         .with_http()
         .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)

@@ -3,7 +3,7 @@
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 
-use super::settings::{Error, Settings};
+use super::settings::{Error, TraceSettings};
 
 #[derive(Debug)]
 pub enum Never {}
@@ -25,6 +25,6 @@ impl LastFailure {
     }
 }
 
-pub fn build(_: &Settings) -> Result<(Never, LastFailure), Error> {
+pub fn build(_: &TraceSettings) -> Result<(Never, LastFailure), Error> {
     Err(Error::NoExporter)
 }

@@ -20,7 +20,7 @@ use prometheus::IntCounter;
 use super::exporter::{self, LastFailure};
 #[cfg(not(feature = "otlp"))]
 use super::no_exporter::{self as exporter, LastFailure};
-use super::settings::{Error, Settings};
+use super::settings::{Error, TraceSettings};
 
 /// Log interval of failed exports.
 const REMIND: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ struct Room {
 }
 
 impl SpanQueue {
-    pub fn open(settings: &Settings, counts: Counts) -> Result<Self, Error> {
+    pub fn open(settings: &TraceSettings, counts: Counts) -> Result<Self, Error> {
         let room = Arc::new(Room {
             taken: AtomicUsize::new(0),
             size: settings.queue,
@@ -115,7 +115,7 @@ struct Counted<E> {
 }
 
 impl<E> Counted<E> {
-    fn tell(&self, result: &OTelSdkResult) {
+    fn record(&self, result: &OTelSdkResult) {
         let cause = self.failure.take();
         let Ok(mut said) = self.said.lock() else {
             return;
@@ -140,7 +140,7 @@ impl<E: SpanExporter> SpanExporter for Counted<E> {
         let count = batch.len();
         let result = self.exporter.export(batch).await;
         self.room.leave(count, result.is_ok());
-        self.tell(&result);
+        self.record(&result);
         result
     }
 
@@ -162,7 +162,7 @@ impl<E: SpanExporter> SpanExporter for Counted<E> {
 }
 
 /// The resource attributes. The environment takes precedence.
-fn resource(settings: &Settings) -> Resource {
+fn resource(settings: &TraceSettings) -> Resource {
     let service = settings.service.clone();
     Resource::builder_empty()
         .with_attribute(KeyValue::new("service.name", "crossfade"))
@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn the_service_is_named_by_the_settings_or_after_the_program() {
-        let mut settings = Settings::new("http://127.0.0.1:4317".parse().expect("valid"));
-        let name = |settings: &Settings| resource(settings).get(&"service.name".into());
+        let mut settings = TraceSettings::new("http://127.0.0.1:4317".parse().expect("valid"));
+        let name = |settings: &TraceSettings| resource(settings).get(&"service.name".into());
         assert_eq!(name(&settings), Some("crossfade".into()));
         settings.service = Some("mine".into());
         assert_eq!(name(&settings), Some("mine".into()));

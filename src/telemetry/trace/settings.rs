@@ -95,7 +95,7 @@ pub enum Error {
 
 /// Which spans are exported, and where to.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct TraceSettings {
     pub(super) endpoint: Endpoint,
     /// What set the endpoint.
     named: &'static str,
@@ -103,7 +103,7 @@ pub struct Settings {
     pub(super) sampler: Sampler,
     /// `service.name`, if the environment sets it.
     pub(super) service: Option<String>,
-    /// Whom to trust, instead of the system's authorities, and what to show.
+    /// The trusted CAs, and the client certificate.
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     pub(super) tls: ClientFiles,
     /// Whether batches are compressed.
@@ -116,7 +116,7 @@ pub struct Settings {
     pub(super) queue: usize,
 }
 
-impl Settings {
+impl TraceSettings {
     /// All spans to `endpoint` by OTLP over gRPC, except those of traces that their callers do not sample.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
@@ -353,9 +353,12 @@ mod tests {
 
     const HERE: &str = "http://127.0.0.1:4317";
 
-    fn read(flag: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+    fn read(
+        flag: Option<&str>,
+        variables: &[(&str, &str)],
+    ) -> Result<Option<TraceSettings>, String> {
         let flag = flag.map(|flag| flag.parse().expect("an endpoint"));
-        let settings = Settings::read(flag, |name| {
+        let settings = TraceSettings::read(flag, |name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         });

@@ -22,10 +22,10 @@ impl Window {
         }
     }
 
-    /// Announces another size through `tell` if `memory` requires one. If that fails now, it is tried again.
-    pub fn fit(&mut self, memory: &Budget, tell: impl FnOnce(u32) -> bool) {
+    /// Announces another size through `notify` if `memory` requires one. If that fails now, it is tried again.
+    pub fn fit(&mut self, memory: &Budget, notify: impl FnOnce(u32) -> bool) {
         let narrow = memory.is_tight();
-        if narrow != self.is_narrow && tell(if narrow { NARROW } else { self.usual }) {
+        if narrow != self.is_narrow && notify(if narrow { NARROW } else { self.usual }) {
             self.is_narrow = narrow;
         }
     }

@@ -12,16 +12,16 @@ use crate::continuation::Probe;
 const MAX_WANTED: usize = 16;
 
 /// A model, and what is asked about it.
-pub type Wanted = (Probe, Arc<str>);
+pub type ModelDemand = (Probe, Arc<str>);
 
 /// The models that requests name. Only requests that a model server answered with status 200 may add to it, since clients choose
 /// the names.
 #[derive(Debug, Default)]
 pub struct Demand {
     /// Those that are asked for. Oldest first.
-    known: ArcSwap<VecDeque<Wanted>>,
+    known: ArcSwap<VecDeque<ModelDemand>>,
     /// A model that is still to be taken up.
-    next: Mutex<Option<Wanted>>,
+    next: Mutex<Option<ModelDemand>>,
 }
 
 impl Demand {
@@ -47,7 +47,7 @@ impl Demand {
     }
 
     /// The models to ask for, with one more that was named meanwhile.
-    pub fn take(&self) -> Vec<Wanted> {
+    pub fn take(&self) -> Vec<ModelDemand> {
         let next = self
             .next
             .lock()

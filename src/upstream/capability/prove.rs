@@ -69,7 +69,7 @@ impl Pool {
             MAX_ANSWER,
         );
         let answer = deadline::timeout(PATIENCE, asking).await;
-        let answer = judge(probe, answer);
+        let answer = classify(probe, answer);
         learn(endpoint, (probe, model), answer, plan, run);
     }
 
@@ -105,7 +105,7 @@ impl Pool {
         {
             endpoint.failed(failure, Instant::now(), &error_chain(error));
         }
-        let answer = judge(probe, answer);
+        let answer = classify(probe, answer);
         match (known, answer) {
             // Which of the servers at this address is right is not known here, and no client is to decide it for all others.
             (Capability::Supported, Capability::Unsupported) => {
@@ -174,9 +174,9 @@ impl Pool {
 type Answer = (StatusCode, Bytes);
 
 /// What an answer means, `None` if there was none in time.
-fn judge(probe: Probe, answer: Option<Result<Answer, Option<Error>>>) -> Capability {
+fn classify(probe: Probe, answer: Option<Result<Answer, Option<Error>>>) -> Capability {
     match answer {
-        Some(Ok((status, body))) => probe.judge(status.as_u16(), &body),
+        Some(Ok((status, body))) => probe.classify(status.as_u16(), &body),
         Some(Err(_)) | None => Capability::Unknown,
     }
 }

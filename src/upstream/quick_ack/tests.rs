@@ -187,7 +187,7 @@ fn what_proves_nothing_ends_it_for_the_stream() {
 }
 
 #[test]
-fn an_endpoint_is_asked_a_few_times_in_vain_and_no_more() {
+fn an_endpoint_is_tried_a_few_times_without_success_and_no_more() {
     let trials = Trials::default();
     for _ in 0..TRIALS {
         assert_ne!(Scripted::new().after(&[TOKEN], &trials), PROMPT);

@@ -16,7 +16,7 @@ fn told(text: String) -> &'static str {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_an_object_elsewhere_says_of_itself_what_is_not_so() {
+async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what_is_not_so() {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     let other = Stage::set().await;
     stage.frontend_of_new("new-frontend-0").await;
@@ -74,7 +74,8 @@ async fn old_may_not_go_while_an_object_elsewhere_says_of_itself_what_is_not_so(
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_other_clusters_or_routes_of_an_earlier_version_lead_to_it() {
+async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_version_lead_to_it()
+{
     let (stage, _controller) = safe().await;
     let exports = resource(
         "multicluster.x-k8s.io",
@@ -124,7 +125,8 @@ async fn old_may_not_go_while_other_clusters_or_routes_of_an_earlier_version_lea
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_the_clients_own_service_leads_to_new_by_half_or_only_says_so() {
+async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by_half_or_only_says_so()
+ {
     let (stage, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
     let set = async |endpoints: Value, ports: Value| {
@@ -174,7 +176,7 @@ async fn old_may_not_go_while_the_clients_own_service_leads_to_new_by_half_or_on
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_somebody_deletes_the_update() {
+async fn old_is_not_safe_to_delete_while_somebody_deletes_the_update() {
     let (stage, _controller) = safe().await;
     let finalizers = async |all: Value| {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": all}}));
@@ -192,7 +194,7 @@ async fn old_may_not_go_while_somebody_deletes_the_update() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_pod_of_it_is_not_what_it_seems() {
+async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
     let (stage, _controller) = safe().await;
     let labels = json!({GRAPH: "old", COMPONENT: "frontend"});
     let admin = stage.proxies[0].admin.port();
@@ -278,7 +280,7 @@ async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_somebody_goes_back_and_may_go_after_the_second_end() {
+async fn old_is_not_safe_to_delete_while_somebody_goes_back_and_may_go_after_the_second_end() {
     let (stage, _controller) = safe().await;
     for round in ["first", "second"] {
         stage.worker("old", 0, "worker").await;
@@ -359,8 +361,8 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_the_clients_own_service_is_gone_or_leads_away_though_its_slices_stay()
-{
+async fn old_is_not_safe_to_delete_while_the_clients_own_service_is_gone_or_leads_away_though_its_slices_stay()
+ {
     let (stage, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
     stage.delete(&services(), "clients").await;
@@ -380,8 +382,8 @@ async fn old_may_not_go_while_the_clients_own_service_is_gone_or_leads_away_thou
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_the_clients_own_service_leads_to_a_port_at_which_new_does_not_listen()
-{
+async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_a_port_at_which_new_does_not_listen()
+ {
     let (stage, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
     // Old's proxies listened there.
@@ -428,7 +430,8 @@ async fn stays_unsafe(stage: &Stage) {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_streams_run_through_a_pod_of_it_whose_labels_somebody_edited() {
+async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_labels_somebody_edited()
+ {
     let (mut stage, _controller) = safe().await;
     let apps = |kind, plural| resource("apps", "v1", kind, plural);
     let own = json!({"app": "web"});

@@ -86,7 +86,7 @@ async fn one_of_four_frontends_that_does_not_serve_takes_a_quarter_of_new_and_no
 }
 
 #[tokio::test]
-async fn who_cannot_ask_new_leaves_it_its_share_while_a_proxy_sees_it_serve() {
+async fn an_unreachable_new_keeps_its_share_while_a_proxy_gets_responses() {
     let does = Arc::new(AtomicU8::new(SERVES));
     let frontends = [frontend(Arc::clone(&does)).await];
     let (stage, controller) = even(&frontends).await;

@@ -23,7 +23,7 @@ fn frontend_of_old() -> Value {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
+async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
     let stage = Stage::begun(json!({"clientService": "clients", "ackTimeoutSeconds": 1})).await;
     // Clients reach it, by the Service, and nobody can ask it what it does.
     let ports = json!([{"name": "admin", "containerPort": 9464}]);

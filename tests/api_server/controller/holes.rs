@@ -49,7 +49,7 @@ pub fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it() {
+async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_leads_to_it() {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     stage.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&stage, "new-frontend-0").await;
@@ -122,7 +122,7 @@ pub async fn safe() -> (Stage, super::stage::Controller) {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_anything_leads_to_it_by_whatever_name() {
+async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name() {
     let (stage, _controller) = safe().await;
     let services = resource("", "v1", "Service", "services");
     let gateway = "gateway.networking.k8s.io";
@@ -169,7 +169,7 @@ async fn old_may_not_go_while_anything_leads_to_it_by_whatever_name() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_an_update_that_cannot_be_used_any_more_may_lead_to_it() {
+async fn old_is_not_safe_to_delete_while_an_update_that_cannot_be_used_any_more_may_lead_to_it() {
     let (stage, _controller) = safe().await;
     // The frontends of new send half of all back to old, by the last plan that they could use.
     let back = json!({
@@ -198,7 +198,8 @@ async fn old_may_not_go_while_an_update_that_cannot_be_used_any_more_may_lead_to
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_led_to_it() {
+async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_led_to_it()
+{
     let (mut stage, _controller) = safe().await;
     // Somebody goes back half-way, new loses a worker, and then the way back is deleted.
     let back = json!({
@@ -229,7 +230,7 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_le
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
+async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_leads_to_it() {
     let (stage, _controller) = safe().await;
     let services = services();
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
@@ -292,7 +293,8 @@ async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_an_update_that_left_its_deployment() {
+async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_an_update_that_left_its_deployment()
+ {
     let (mut stage, _controller) = safe().await;
     let back = json!({
         "newFrontendService": stage.old.url(), "sourceDeployment": "new", "targetDeployment": "old",

@@ -143,7 +143,7 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
         proxy.counts("crossfade_requests_total", &[], 12.0).await;
     }
     let wanted = sums(&stage.proxies, edit).await;
-    assert_eq!(wanted["saves"], "4");
+    assert_eq!(wanted["recovered"], "4");
     assert_eq!(wanted["new.truncated"], "4");
     shows(&mut browser, &wanted).await;
     let title = browser.text("#h-update").await;
@@ -167,7 +167,7 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     let admin = controller.admin.to_string();
     controller.kill();
     browser.until("#link", |text| text.contains("lost")).await;
-    assert_eq!(browser.text("[data-figure=saves]").await, "4");
+    assert_eq!(browser.text("[data-figure=recovered]").await, "4");
     let controller = stage.controller(&["--admin", &admin]).await;
     browser.until("#link", |text| text == "live").await;
     // It leads once the lease of the one before it has run out.
@@ -371,7 +371,7 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
     let mut reader = reader(&controller).await;
     told_of(&mut reader, |told| {
         let (controller, proxy) = (&told["controller"], &told["proxies"][0]);
-        controller["role"] == "stands by"
+        controller["role"] == "standby"
             && controller["leader"] == "another-pod"
             && proxy["answers"] == false
             && proxy["silence"].is_string()

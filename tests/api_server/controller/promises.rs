@@ -70,7 +70,7 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_no
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_client_uses_its_pods_by_a_way_that_nobody_sees() {
+async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_by_a_way_that_nobody_sees() {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "8"];
     let _controller = stage.wary_controller(&isolated).await;
@@ -93,7 +93,7 @@ async fn old_may_not_go_while_a_client_uses_its_pods_by_a_way_that_nobody_sees()
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_proxy_has_run_for_less_than_the_quiet_period() {
+async fn old_is_not_safe_to_delete_while_a_proxy_has_run_for_less_than_the_quiet_period() {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "3600"];
     let _controller = stage.wary_controller(&isolated).await;
@@ -108,7 +108,7 @@ async fn old_may_not_go_while_a_proxy_has_run_for_less_than_the_quiet_period() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_an_inference_pool_leads_to_it() {
+async fn old_is_not_safe_to_delete_while_an_inference_pool_leads_to_it() {
     let (stage, _controller) = safe().await;
     let graph = "nvidia.com/dynamo-graph-deployment-name";
     let own_port = stage.old.address.port();
@@ -136,7 +136,7 @@ async fn old_may_not_go_while_an_inference_pool_leads_to_it() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_host_port_leads_around_its_proxy() {
+async fn old_is_not_safe_to_delete_while_a_host_port_leads_around_its_proxy() {
     let (stage, _controller) = safe().await;
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
@@ -154,8 +154,8 @@ async fn old_may_not_go_while_a_host_port_leads_around_its_proxy() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_third_deployment_keeps_the_plan_of_a_deleted_update_that_led_to_it()
-{
+async fn old_is_not_safe_to_delete_while_a_third_deployment_keeps_the_plan_of_a_deleted_update_that_led_to_it()
+ {
     let (mut stage, _controller) = safe().await;
     for i in 0..4 {
         stage.worker("third", i, "worker").await;
@@ -195,7 +195,8 @@ async fn old_may_not_go_while_a_third_deployment_keeps_the_plan_of_a_deleted_upd
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_new_is_behind_a_proxy_that_cannot_be_asked_where_it_leads() {
+async fn old_is_not_safe_to_delete_while_new_is_behind_a_proxy_that_cannot_be_asked_where_it_leads()
+{
     let (stage, _controller) = safe().await;
     let before_new = Proxy::before(&stage.new, &[]).await;
     let url = format!("http://{}", before_new.address);
@@ -214,7 +215,7 @@ async fn old_may_not_go_while_new_is_behind_a_proxy_that_cannot_be_asked_where_i
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_an_update_of_another_namespace_leads_to_it() {
+async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to_it() {
     let server = tokio::task::spawn_blocking(super::stage::new_server).await;
     let server = server.unwrap();
     let mut stage = Stage::on(&server).await;
@@ -379,7 +380,8 @@ async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() 
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_the_clients_own_service_goes_with_it_or_leads_to_no_port_of_new() {
+async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or_leads_to_no_port_of_new()
+ {
     let (stage, _controller) = safe().await;
     let services = services();
     let owner = json!({
@@ -404,7 +406,8 @@ async fn old_may_not_go_while_the_clients_own_service_goes_with_it_or_leads_to_n
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_frontend_of_its_own_appears_whose_proxy_was_not_asked_yet() {
+async fn old_is_not_safe_to_delete_while_a_frontend_of_its_own_appears_whose_proxy_was_not_asked_yet()
+ {
     let (mut stage, _controller) = safe().await;
     // The autoscaler adds a frontend of old: its pod has an address before anybody has heard of its proxy.
     let labels = json!({
@@ -429,7 +432,8 @@ async fn old_may_not_go_while_a_frontend_of_its_own_appears_whose_proxy_was_not_
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_an_update_elsewhere_leads_to_it_that_this_controller_refuses() {
+async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_this_controller_refuses()
+ {
     let server = tokio::task::spawn_blocking(super::stage::new_server).await;
     let server = server.unwrap();
     let mut stage = Stage::on(&server).await;
@@ -467,7 +471,8 @@ async fn old_may_not_go_while_an_update_elsewhere_leads_to_it_that_this_controll
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_proxy_outside_of_its_frontends_follows_the_update_and_uses_old() {
+async fn old_is_not_safe_to_delete_while_a_proxy_outside_of_its_frontends_follows_the_update_and_uses_old()
+ {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     // A proxy of its own before old, or in pods that nobody labelled as old's frontends.
     let args = [

@@ -632,7 +632,7 @@ async fn a_third_generation_waits_until_the_second_is_taken_back() {
 }
 
 #[tokio::test]
-async fn what_a_rollout_cannot_begin_with_is_said_before_the_first_write() {
+async fn preconditions_are_reported_before_the_first_write() {
     let mut managed = Managed::set(0).await;
     managed.begin(json!({})).await;
     let _controller = managed.stage.controller(&["--rollouts"]).await;

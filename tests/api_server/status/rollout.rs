@@ -185,9 +185,9 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
     let (code, text) = server.crossfade(&["-n", "default", "rollout", "history", "chat"]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
-        "REVISION  AGE       NOW       FRONTENDS                        WORKERS\n",
-        "1         -         deleted   chat-v0-frontend                 Deployment chat-v0\n",
-        "3         -         new       chat-v2-frontend                 Deployment chat-v2\n",
+        "REVISION  AGE       GENERATION  FRONTENDS                        WORKERS\n",
+        "1         -         deleted     chat-v0-frontend                 Deployment chat-v0\n",
+        "3         -         new         chat-v2-frontend                 Deployment chat-v2\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }

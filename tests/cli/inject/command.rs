@@ -107,8 +107,7 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
     // A build for a release knows its image.
     let known = option_env!("CROSSFADE_DEFAULT_IMAGE").is_some();
     assert!(
-        known
-            || output.status.code() == Some(2) && said.contains("give --image or CROSSFADE_IMAGE"),
+        known || output.status.code() == Some(2) && said.contains("set --image or CROSSFADE_IMAGE"),
         "{said}"
     );
 }

@@ -190,7 +190,7 @@ async fn read(body: &mut Incoming, received: &Received) -> Option<()> {
         match frame.ok()?.into_data() {
             Ok(bytes) => received.body.lock().unwrap().extend_from_slice(&bytes),
             Err(frame) => {
-                for (name, value) in frame.into_trailers().ok()?.iter() {
+                for (name, value) in &frame.into_trailers().ok()? {
                     let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
                     let mut trailers = received.trailers.lock().unwrap();
                     trailers.push((name.to_string(), value));

@@ -36,12 +36,12 @@ impl EndpointWatches {
         }
     }
 
-    /// Watches exactly the Services behind `targets` and sends their addresses to `news`.
-    pub async fn follow(&mut self, targets: &[Target], news: &mpsc::Sender<SourceEvent>) {
+    /// Watches exactly the Services behind `targets` and sends their addresses to `events`.
+    pub async fn follow(&mut self, targets: &[Target], events: &mpsc::Sender<SourceEvent>) {
         let gone = |(target, _): &(Target, AbortOnDrop)| !targets.contains(target);
         for (target, _) in self.watched.extract_if(.., |watched| gone(watched)) {
             // If a later plan uses the target again, resolving the Service is better than old addresses.
-            let _ = news.send(of(target, Vec::new())).await;
+            let _ = events.send(of(target, Vec::new())).await;
         }
         for target in targets {
             let Some(service) = self.service(target) else {
@@ -51,10 +51,10 @@ impl EndpointWatches {
                 continue;
             }
             let mut slices = Slices::new(&self.connection, service, target.port);
-            let (news, told) = (news.clone(), target.clone());
+            let (events, of_target) = (events.clone(), target.clone());
             let watching = tokio::spawn(async move {
-                while news
-                    .send(of(told.clone(), slices.next().await))
+                while events
+                    .send(of(of_target.clone(), slices.next().await))
                     .await
                     .is_ok()
                 {}

@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::view::{Conflict, Ruler};
+use super::view::{ActiveUpdate, Conflict};
 use super::{Cluster, source};
 use crate::discovery::source::Context;
 use crate::discovery::{RequestedPlan, SourceEvent};
@@ -30,7 +30,7 @@ struct Follower {
     /// Notifies of every new snapshot.
     changes: watch::Receiver<()>,
     /// Whether there is an update for this deployment.
-    ruled: bool,
+    is_active: bool,
     conflicts: Vec<Conflict>,
     refused: Option<(Identity, Problems)>,
     /// The pending probe of old, after the update whose plan is in force has gone.
@@ -38,7 +38,7 @@ struct Follower {
     /// The capacity of old in percent of its full size when it was last reported, and the update that reported it.
     old_capacity: Option<(Identity, u32)>,
     /// An update that has gone while its plan stays in force, and the reason for that.
-    epilogue: Option<(Identity, String)>,
+    withdrawal_note: Option<(Identity, String)>,
 }
 
 impl Cluster {
@@ -64,12 +64,12 @@ impl Cluster {
             snapshots,
             status,
             changes,
-            ruled: false,
+            is_active: false,
             conflicts: Vec::new(),
             refused: None,
             asking: None,
             old_capacity: None,
-            epilogue: None,
+            withdrawal_note: None,
         };
         let writing = async {
             if let Some(reporter) = reporter {
@@ -108,7 +108,7 @@ impl Follower {
             }
             answers = answered => {
                 self.asking = None;
-                self.part(answers).await;
+                self.on_withdrawal(answers).await;
             }
             Ok(()) = self.changes.changed() => {
                 // Any snapshot counts, including that of a saved plan or of one whose certificates became usable.
@@ -124,19 +124,19 @@ impl Follower {
     /// Decides on the current updates and acts on the decision.
     async fn decide(&mut self, heard: Instant) {
         self.note_old();
-        let judged = self
+        let decision = self
             .cluster
             .view
-            .judge(&self.cluster.own, &self.cluster.scope);
-        self.contest(judged.conflicts);
-        self.ruled = judged.ruler.is_some();
-        let good = match judged.ruler {
-            Some(Ruler {
+            .resolve(&self.cluster.own, &self.cluster.scope);
+        self.contest(decision.conflicts);
+        self.is_active = decision.active.is_some();
+        let good = match decision.active {
+            Some(ActiveUpdate {
                 identity,
                 plan: Ok(plan),
                 ..
             }) => self.want(identity, plan.into(), heard).await,
-            Some(Ruler {
+            Some(ActiveUpdate {
                 identity,
                 plan: Err(problems),
                 instead,
@@ -154,7 +154,7 @@ impl Follower {
         };
         match good {
             true => self.asking = None,
-            false => self.ask_if_gone(),
+            false => self.probe_if_withdrawn(),
         }
         self.show();
     }
@@ -223,7 +223,7 @@ impl Follower {
             return;
         }
         let note = format!("{}\nThe last good plan stays in force.", refused.1);
-        self.tell(&refused.0, "Invalid", note, true);
+        self.publish(&refused.0, "Invalid", note, true);
         self.refused = Some(refused);
     }
 
@@ -232,23 +232,23 @@ impl Follower {
             return;
         }
         for conflict in conflicts.iter().filter(|new| !self.conflicts.contains(new)) {
-            let told = conflict.told();
-            tracing::warn!("{told}");
-            self.cluster.notices.tell(Notice {
+            let text = conflict.text();
+            tracing::warn!("{text}");
+            self.cluster.notices.publish(Notice {
                 about: conflict.loser.clone(),
                 kind: KIND,
                 reason: "Conflict",
-                note: told,
+                note: text,
                 warning: true,
                 // The same edit may conflict with one update and later with another.
-                occasion: xxh3_64(conflict.ruler.as_bytes()),
+                occasion: xxh3_64(conflict.active.as_bytes()),
             });
         }
         self.conflicts = conflicts;
     }
 
-    fn tell(&self, about: &Identity, reason: &'static str, note: String, warning: bool) {
-        self.cluster.notices.tell(Notice {
+    fn publish(&self, about: &Identity, reason: &'static str, note: String, warning: bool) {
+        self.cluster.notices.publish(Notice {
             about: about.clone(),
             kind: KIND,
             reason,
@@ -272,15 +272,15 @@ impl Follower {
             })
         });
         let undecided: Vec<_> = undecided.collect();
-        let epilogue = self.epilogue.iter();
-        let epilogue = epilogue.filter(|(of, _)| in_force.as_ref() == Some(of));
-        let nobody = (cluster.listed && !self.ruled).then(|| {
+        let withdrawal_note = self.withdrawal_note.iter();
+        let withdrawal_note = withdrawal_note.filter(|(of, _)| in_force.as_ref() == Some(of));
+        let nobody = (cluster.listed && !self.is_active).then(|| {
             let (namespace, own) = (&cluster.scope.namespace, cluster.own.join("' or '"));
             format!("no update of namespace '{namespace}' names '{own}' in spec.sourceDeployment")
         });
-        let remarks = epilogue.map(|(_, note)| note.clone());
+        let remarks = withdrawal_note.map(|(_, note)| note.clone());
         let remarks = remarks.chain(undecided);
-        let remarks = remarks.chain(self.conflicts.iter().map(Conflict::told));
+        let remarks = remarks.chain(self.conflicts.iter().map(Conflict::text));
         let remarks = remarks.chain(nobody).collect();
         self.status.remarks.store(Arc::new(remarks));
         self.status

@@ -13,22 +13,22 @@ pub(super) struct View(BTreeMap<String, Update>);
 
 /// The decision for one deployment.
 #[derive(Debug, PartialEq)]
-pub(super) struct Judgement {
+pub(super) struct PrecedenceDecision {
     /// The update that rules, with its plan; `None` if there is no update.
-    pub ruler: Option<Ruler>,
+    pub active: Option<ActiveUpdate>,
     /// The updates that have no effect.
     pub conflicts: Vec<Conflict>,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Ruler {
+pub(super) struct ActiveUpdate {
     pub identity: Identity,
     pub plan: Result<(Manifest, Plan), Problems>,
     /// If the plan is invalid: the plan that the controller uses instead.
     pub instead: Option<(Manifest, Plan)>,
 }
 
-impl Ruler {
+impl ActiveUpdate {
     /// The plan to put in force.
     pub fn best(self) -> Option<(Manifest, Plan)> {
         self.plan.ok().or(self.instead)
@@ -39,16 +39,16 @@ impl Ruler {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub loser: Identity,
-    pub ruler: String,
+    pub active: String,
 }
 
 impl Conflict {
-    pub fn told(&self) -> String {
+    pub fn text(&self) -> String {
         let loser = self.loser.name.as_deref().unwrap_or_default();
-        let ruler = &self.ruler;
+        let active = &self.active;
         format!(
-            "update '{loser}' does nothing: the older '{ruler}' controls the same deployment; delete one of them, or name \
-             '{ruler}' in spec.supersedes of '{loser}'"
+            "update '{loser}' does nothing: the older '{active}' controls the same deployment; delete one of them, or name \
+             '{active}' in spec.supersedes of '{loser}'"
         )
     }
 }
@@ -90,30 +90,30 @@ impl View {
     }
 
     /// Decides for the deployment with the names `own`.
-    pub fn judge(&self, own: &[String], scope: &TargetScope) -> Judgement {
+    pub fn resolve(&self, own: &[String], scope: &TargetScope) -> PrecedenceDecision {
         let updates = self.0.values().filter(|update| is_own(update, own));
         let updates: Vec<_> = updates.collect();
         let contenders: Vec<_> = updates.iter().map(|update| update.contender()).collect();
         let Some(ruling) = precedence::rule(&contenders) else {
-            return Judgement {
-                ruler: None,
+            return PrecedenceDecision {
+                active: None,
                 conflicts: Vec::new(),
             };
         };
-        let ruler = updates[ruling.ruler];
-        let plan = ruler.plan(scope);
-        let by_last_valid = plan.is_err().then(|| ruler.by_last_valid()).flatten();
+        let active = updates[ruling.active];
+        let plan = active.plan(scope);
+        let by_last_valid = plan.is_err().then(|| active.by_last_valid()).flatten();
         let losers = updates.iter().zip(&ruling.standings);
         let losers = losers.filter(|(_, standing)| **standing == Standing::Conflicts);
-        Judgement {
+        PrecedenceDecision {
             conflicts: losers
                 .map(|(loser, _)| Conflict {
                     loser: loser.identity.clone(),
-                    ruler: ruler.name().to_owned(),
+                    active: active.name().to_owned(),
                 })
                 .collect(),
-            ruler: Some(Ruler {
-                identity: ruler.identity.clone(),
+            active: Some(ActiveUpdate {
+                identity: active.identity.clone(),
                 plan,
                 instead: by_last_valid.and_then(|valid| valid.plan(scope).ok()),
             }),
@@ -142,32 +142,32 @@ mod tests {
         }
     }
 
-    fn judge(view: &View) -> (Option<u8>, Vec<String>) {
+    fn resolve(view: &View) -> (Option<u8>, Vec<String>) {
         let scope = TargetScope {
             namespace: "default".into(),
             domain: "cluster.local".into(),
             anywhere: false,
         };
-        let judged = view.judge(&["mine".to_owned(), "mine-too".to_owned()], &scope);
-        let percent = judged
-            .ruler
-            .map(|ruler| ruler.plan.unwrap().1.weights.rounded_percent());
+        let decision = view.resolve(&["mine".to_owned(), "mine-too".to_owned()], &scope);
+        let percent = decision
+            .active
+            .map(|active| active.plan.unwrap().1.weights.rounded_percent());
         (
             percent,
-            judged.conflicts.iter().map(Conflict::told).collect(),
+            decision.conflicts.iter().map(Conflict::text).collect(),
         )
     }
 
     #[test]
     fn only_updates_of_the_own_deployment_count() {
         let mut view = View::default();
-        assert_eq!(judge(&view), (None, vec![]));
+        assert_eq!(resolve(&view), (None, vec![]));
         view.set(update("a", 1, "other", 10));
-        assert_eq!(judge(&view), (None, vec![]));
+        assert_eq!(resolve(&view), (None, vec![]));
         view.set(update("b", 2, "mine-too", 20));
-        assert_eq!(judge(&view), (Some(20), vec![]));
+        assert_eq!(resolve(&view), (Some(20), vec![]));
         view.set(update("b", 2, "other", 20));
-        assert_eq!(judge(&view), (None, vec![]));
+        assert_eq!(resolve(&view), (None, vec![]));
     }
 
     #[test]
@@ -195,9 +195,9 @@ mod tests {
         let mut view = View::default();
         view.set(update("a", 1, "mine", 10));
         view.replace(vec![update("b", 2, "mine", 20)]);
-        assert_eq!(judge(&view), (Some(20), vec![]));
+        assert_eq!(resolve(&view), (Some(20), vec![]));
         view.remove("b");
-        assert_eq!(judge(&view), (None, vec![]));
+        assert_eq!(resolve(&view), (None, vec![]));
     }
 
     #[test]
@@ -205,11 +205,11 @@ mod tests {
         let mut view = View::default();
         view.set(update("b", 1, "mine", 10));
         view.set(update("a", 2, "mine", 20));
-        let (percent, told) = judge(&view);
+        let (percent, text) = resolve(&view);
         assert_eq!(percent, Some(10));
         assert!(
-            told[0].starts_with("update 'a' does nothing: the older 'b' controls"),
-            "{told:?}"
+            text[0].starts_with("update 'a' does nothing: the older 'b' controls"),
+            "{text:?}"
         );
     }
 }

@@ -11,7 +11,7 @@ use super::payload::{self, Payload};
 use crate::downstream::body_channel::body_channel;
 use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal, SLOW_BODY};
 use crate::http1::RequestHead;
-use crate::lifecycle::{Phase, Watch};
+use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Buffer, FREE, Purpose};
 use crate::proxy::Paced;
 use crate::request_body::RequestBody;
@@ -141,7 +141,7 @@ impl Inbound {
                 return Ok(First::Gathered(gathered.freeze()));
             }
             let read = std::future::poll_fn(|cx| {
-                if watch.poll(cx) == Phase::Ending {
+                if watch.poll(cx) == ProcessPhase::Ending {
                     return Poll::Ready(Err(None));
                 }
                 if let Poll::Ready(read) = transport.poll_read_within(cx, &self.memory) {

@@ -57,7 +57,7 @@ fn counts(scaled: &Scaled) -> [u32; 4] {
     let since = scaled.ready_since.as_ref().unwrap();
     assert_eq!(scaled.ready as usize, since.len());
     [
-        scaled.part.asked,
+        scaled.part.desired,
         scaled.present,
         scaled.terminating,
         scaled.ready,
@@ -120,8 +120,8 @@ fn an_object_that_makes_another_revision_is_lost_for_the_one_it_no_longer_makes(
     let lost = |set: Json| {
         let both = of(set, accepted)(&[]);
         let lost = |scaled: &Scaled| scaled.half.as_ref().unwrap().lost.is_some();
-        let asked = (both.old.part.asked, both.new.part.asked);
-        (asked, lost(&both.old), lost(&both.new))
+        let desired = (both.old.part.desired, both.new.part.desired);
+        (desired, lost(&both.old), lost(&both.new))
     };
     assert_eq!(lost(set(3, ["w-1", "w-2"])), ((3, 1), false, false));
     // Edited again, edited back, and whole.
@@ -159,10 +159,10 @@ fn an_object_that_would_not_wait_is_refused() {
             "has the updateStrategy OnDelete, and not RollingUpdate",
         ),
     ] {
-        let told = refused(set);
+        let reported = refused(set);
         assert!(
-            told.starts_with("StatefulSet w ") && told.contains(why),
-            "{told}"
+            reported.starts_with("StatefulSet w ") && reported.contains(why),
+            "{reported}"
         );
     }
 }

@@ -54,7 +54,7 @@ fn a_deployment_is_counted_by_its_pods_and_its_status() {
     ];
     let found = of("Deployment", deployment(), &pods);
     let one = &found[0];
-    assert_eq!((one.part.role, one.part.asked), (Role::Worker, 3));
+    assert_eq!((one.part.role, one.part.desired), (Role::Worker, 3));
     // The status says more than the pods of which two are left.
     assert_eq!((one.present, one.terminating, one.ready), (2, 1, 1));
     assert_eq!((one.gpus, one.grace), (8, Some(Duration::from_secs(600))));
@@ -99,11 +99,11 @@ fn a_graph_has_a_size_for_each_role() {
         "status": {"components": {"P": {"replicas": 4, "readyReplicas": 3}, "D": {"replicas": 2, "availableReplicas": 2}}},
     });
     let found = of("DynamoGraphDeployment", graph, &[]);
-    let told = found
+    let reported = found
         .iter()
-        .map(|one| (one.part.role, one.part.asked, one.part.ready));
+        .map(|one| (one.part.role, one.part.desired, one.part.ready));
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        reported.collect::<Vec<_>>(),
         [(Role::Prefill, 4, 3), (Role::Decode, 2, 2)]
     );
     let resize = found[0].resize("DynamoGraphDeployment", 5);
@@ -157,7 +157,7 @@ fn the_size_of_a_component_with_a_scaling_adapter_is_in_the_adapter() {
     };
     let one = of(3);
     // The graph does not follow yet.
-    assert_eq!((one.part.asked, one.observed), (3, false));
+    assert_eq!((one.part.desired, one.observed), (3, false));
     assert!(of(2).observed);
     assert_eq!(
         (one.version(), one.sized_kind("DynamoGraphDeployment")),
@@ -189,7 +189,7 @@ fn a_component_that_is_missing_is_an_error_that_names_it() {
         let part = Part {
             role: Role::Decode,
             name: "Decode".to_owned(),
-            asked: 2,
+            desired: 2,
             ready: 2,
             present: 2,
         };

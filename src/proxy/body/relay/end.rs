@@ -12,8 +12,8 @@ use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
 use crate::proxy::body::sse_relay::Stop;
-use crate::proxy::body::{is_event_stream, is_readable};
 use crate::proxy::head::remove_hop_by_hop;
+use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
 

@@ -14,7 +14,7 @@ use crate::proxy::attempt::Retry;
 use crate::proxy::body::sse_relay::HeldBack;
 use crate::proxy::continuing::{Continued, Joined, Resume};
 use crate::proxy::exchange::Exchange;
-use crate::snapshot::{MoveWatch, Turn};
+use crate::snapshot::{MoveDecision, MoveWatch};
 use crate::split::Generation;
 use crate::upstream::{Endpoint, Failure, UpstreamBody};
 
@@ -124,8 +124,8 @@ impl Relay {
             blame(endpoint, cause, now);
         }
         let generation = exchange.answering();
-        let asked = match source.prepare(exchange.api(), &sent, cause, kept.times) {
-            Ok(asked) => asked,
+        let prepared = match source.prepare(exchange.api(), &sent, cause, kept.times) {
+            Ok(prepared) => prepared,
             Err(reason) => {
                 self.exchange = Some(exchange);
                 kept.source = Some(source);
@@ -146,7 +146,7 @@ impl Relay {
             otherwise,
         });
         let from = kept.endpoint.clone();
-        self.state = State::Continuing(source.ask(asked, exchange, sent, from));
+        self.state = State::Continuing(source.continue_stream(prepared, exchange, sent, from));
         true
     }
 
@@ -165,10 +165,10 @@ impl Relay {
         let Some(watch) = self.kept.as_mut().and_then(|kept| kept.moves.as_mut()) else {
             return;
         };
-        match watch.turn(Instant::now()) {
-            Turn::At(at) => self.timers.move_at = Some(at),
-            Turn::Stay => {}
-            Turn::Move => {
+        match watch.decide(Instant::now()) {
+            MoveDecision::At(at) => self.timers.move_at = Some(at),
+            MoveDecision::Stay => {}
+            MoveDecision::Move => {
                 self.take_over(Cause::PlannedMove, Otherwise::Stay);
             }
         }
@@ -285,7 +285,7 @@ impl Relay {
         let exchange = self.exchange();
         let to = joined.generation;
         exchange.continued(to, cause, broke.at.elapsed());
-        sent.join(joined.ask, joined.skipped);
+        sent.join(joined.resumption, joined.skipped);
         if let Some(sse) = &mut self.sse {
             sse.join(sent);
         }

@@ -42,7 +42,7 @@ fn every_problem_is_told_with_its_line() {
         "  steps: [{percent: 50}, {percent: 25}]\n",
         "  traffic: {drain: {moveAfterSeconds: 1}}\n",
     ];
-    let told = problems_of(&text.concat());
+    let reported = problems_of(&text.concat());
     for expected in [
         "line 5: spec.source: name one object by kind and name",
         "line 6: spec.target.replicas: with roles",
@@ -51,7 +51,7 @@ fn every_problem_is_told_with_its_line() {
         "line 10: spec.steps[1].percent: each step must have a higher percent",
         "line 11: spec.traffic.drain.moveAfterSeconds: moves streams to the other generation",
     ] {
-        assert!(told.contains(expected), "{expected}\n{told}");
+        assert!(reported.contains(expected), "{expected}\n{reported}");
     }
 }
 
@@ -70,10 +70,10 @@ fn an_amount_that_is_none_is_refused_as_the_api_server_does() {
         ("1.5", "must be a number or a percentage, is 1.5"),
     ] {
         let strategy = format!("  strategy: {{maxSurge: {amount}}}\n");
-        let told = problems_of(&[HEAD, SIDES, FRONTENDS, CLIENTS, &strategy].concat());
+        let reported = problems_of(&[HEAD, SIDES, FRONTENDS, CLIENTS, &strategy].concat());
         assert!(
-            told.contains(&format!("line 9: spec.strategy.maxSurge: {expected}")),
-            "{told}"
+            reported.contains(&format!("line 9: spec.strategy.maxSurge: {expected}")),
+            "{reported}"
         );
     }
 }
@@ -86,14 +86,14 @@ fn the_same_workers_or_frontends_on_both_sides_are_refused() {
         "  frontends: {source: f, target: f, service: f}\n",
         CLIENTS,
     ];
-    let told = problems_of(&text.concat());
+    let reported = problems_of(&text.concat());
     assert!(
-        told.contains("source and target are the same workers"),
-        "{told}"
+        reported.contains("source and target are the same workers"),
+        "{reported}"
     );
     assert!(
-        told.contains("frontends.source and frontends.target are the same"),
-        "{told}"
+        reported.contains("frontends.source and frontends.target are the same"),
+        "{reported}"
     );
 }
 
@@ -127,16 +127,22 @@ fn one_object_can_have_both_generations_if_its_kind_and_the_limits_allow_it() {
             "source and target are the same workers",
         ),
     ] {
-        let told = problems_of(&text(one, strategy));
-        assert!(told.contains(expected), "{told}");
+        let reported = problems_of(&text(one, strategy));
+        assert!(reported.contains(expected), "{reported}");
     }
 }
 
 #[test]
 fn what_is_missing_or_of_another_kind_is_told() {
-    let told = problems_of(&[HEAD, SIDES, CLIENTS].concat());
-    assert!(told.contains("spec.frontends: is required"), "{told}");
+    let reported = problems_of(&[HEAD, SIDES, CLIENTS].concat());
+    assert!(
+        reported.contains("spec.frontends: is required"),
+        "{reported}"
+    );
     let text = [HEAD, SIDES, FRONTENDS, CLIENTS].concat();
-    let told = problems_of(&text.replace("DynamoRollout", "DynamoUpdateConfig"));
-    assert!(told.contains("kind: must be DynamoRollout"), "{told}");
+    let reported = problems_of(&text.replace("DynamoRollout", "DynamoUpdateConfig"));
+    assert!(
+        reported.contains("kind: must be DynamoRollout"),
+        "{reported}"
+    );
 }

@@ -116,9 +116,9 @@ impl Simulation {
         if draw.one_in(400) {
             scene.settings.trial = draw.below(1000).to_string();
         }
-        scene.seen.judged = match draw.below(200) {
+        scene.seen.trial_result = match draw.below(200) {
             0..40 => None,
-            roll => Some(Judged {
+            roll => Some(TrialResult {
                 trial: if draw.one_in(8) {
                     Timestamp::default()
                 } else {

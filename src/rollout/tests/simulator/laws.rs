@@ -18,7 +18,7 @@ impl Simulation {
         self.gains_have_waited(before, decision);
         losses_are_at_once(before, decision, usable, next);
         the_end_is_in_order(before, decision, next);
-        self.edits_are_told(before, decision);
+        self.edits_are_reported(before, decision);
         the_trial_is_kept(before, decision, next);
     }
 
@@ -98,12 +98,12 @@ impl Simulation {
                 decision.rule,
                 Rule::OldCannotServe | Rule::NewCannotServe | Rule::AnalysisFailed
             );
-            let is_rescue = (is_outage || is_strict_cap) && next == emergency;
-            if gained <= earlier || is_rescue {
+            let is_urgent = (is_outage || is_strict_cap) && next == emergency;
+            if gained <= earlier || is_urgent {
                 continue;
             }
             let generation = before.seen.resource_generation;
-            let lags = |proxy: &Proxy| {
+            let lags = |proxy: &ObservedProxy| {
                 let has_applied = |state: &ProxyState| state.applied == generation;
                 proxy.ready && !proxy.state.as_ref().is_ok_and(has_applied)
             };
@@ -127,14 +127,14 @@ impl Simulation {
         }
     }
 
-    fn edits_are_told(&mut self, before: &Scene, decision: &Decision) {
-        let told = decision
+    fn edits_are_reported(&mut self, before: &Scene, decision: &Decision) {
+        let reported = decision
             .events
             .iter()
             .any(|event| event.reason == "SplitContested");
         let is_ours = before.seen.split_is_ours;
-        assert!(!told || (!is_ours && !before.settings.paused && !before.memory.contested));
-        self.is_contested |= told;
+        assert!(!reported || (!is_ours && !before.settings.paused && !before.memory.contested));
+        self.is_contested |= reported;
     }
 }
 
@@ -248,10 +248,10 @@ fn the_trial_is_kept(before: &Scene, decision: &Decision, next: Weights) {
     if is_same && earlier.failure.is_some() {
         assert!(trial.failure.is_some(), "latched means latched");
     }
-    let judged = seen.judged.as_ref();
-    let judged = judged.filter(|judged| judged.trial == trial.since);
+    let trial_result = seen.trial_result.as_ref();
+    let trial_result = trial_result.filter(|trial_result| trial_result.trial == trial.since);
     if trial.failure.is_some() && !(is_same && earlier.failure.is_some()) {
-        assert!(judged.is_some_and(|judged| judged.verdict == Verdict::Fail));
+        assert!(trial_result.is_some_and(|trial_result| trial_result.verdict == Verdict::Fail));
         assert!(matches!(decision.actions.first(), Some(Action::Latch(_))));
     }
     let is_rolled_back = trial.failure.as_ref();
@@ -271,10 +271,11 @@ fn the_trial_is_kept(before: &Scene, decision: &Decision, next: Weights) {
     if passed.is_some() {
         assert!(trial.failure.is_none(), "no step is passed after a failure");
         let since = earlier.at_step_since.unwrap_or(before.now).min(before.now);
-        let is_passed =
-            |judged: &Judged| judged.verdict == Verdict::Pass && judged.step == Some(since);
+        let is_passed = |trial_result: &TrialResult| {
+            trial_result.verdict == Verdict::Pass && trial_result.step == Some(since)
+        };
         assert!(
-            settings.on_failure.is_none() || judged.is_some_and(is_passed),
+            settings.on_failure.is_none() || trial_result.is_some_and(is_passed),
             "no step is passed without a pass"
         );
     }
@@ -396,7 +397,7 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
         assert!(clients.other_ways.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(open(|open| open.old + open.new), Some(0));
         let least = before.settings.quiet_period;
-        let quiet = |proxy: &Proxy| {
+        let quiet = |proxy: &ObservedProxy| {
             let quiet_for = proxy.state.as_ref().ok().and_then(|state| state.quiet_for);
             quiet_for.is_some_and(|quiet| quiet >= least)
         };

@@ -90,7 +90,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
     scene.new_ready(3).step();
     let decision = scene.wait(seconds(10)).step();
     assert_eq!(decision.actions, []);
-    let expected = "waiting for 1 proxy to apply the last change: b (does not answer)";
+    let expected = "waiting for 1 proxy to apply the last change: b (does not respond)";
     assert!(decision.message.ends_with(expected), "{}", decision.message);
     assert_eq!(decision.wake_at, Some(scene.now.after(seconds(20))));
 

@@ -49,9 +49,13 @@ fn the_end_comes_in_its_order() {
     );
     let decision = scene.wait(seconds(1)).open(0, 0, 5).step();
     assert_eq!(decision.phase, Phase::Draining);
-    let mut untold = scene.clone();
-    untold.applied().wait(seconds(1)).seen.old_draining = false;
-    assert_eq!(untold.peek().phase, Phase::Draining, "nobody was told yet");
+    let mut unreported = scene.clone();
+    unreported.applied().wait(seconds(1)).seen.old_draining = false;
+    assert_eq!(
+        unreported.peek().phase,
+        Phase::Draining,
+        "nobody was told yet"
+    );
     scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     assert_eq!(
         scene.step().phase,
@@ -123,14 +127,14 @@ fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
     scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
     let decision = scene.scale_old(0).settle();
     assert_eq!(decision.phase, Phase::Progressing);
-    let expected = "waiting for 1 proxy to apply the last change: b (has no port crossfade)";
+    let expected = "waiting for 1 proxy to apply the last change: b (no port crossfade)";
     assert!(decision.message.contains(expected), "{}", decision.message);
     assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
     // A frontend without a proxy that starts during or after the drain: its streams are unknown.
     scene.seen.proxies.remove(1);
     assert_eq!(scene.settle().phase, Phase::Complete);
     let mut with_one_more = scene.clone();
-    let proxy = Proxy {
+    let proxy = ObservedProxy {
         state: Err(Silence::NoPort("crossfade".to_owned())),
         ..proxy("late")
     };
@@ -221,7 +225,7 @@ fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left(
     let moves = |scene: &mut Scene, count| {
         scene.seen.proxies[0].state.as_mut().unwrap().moving = count;
     };
-    for (count, told) in [
+    for (count, reported) in [
         (2, "waiting for 2 streams on old to move to new"),
         (
             1,
@@ -233,7 +237,7 @@ fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left(
         let decision = scene.wait(seconds(1)).step();
         assert_eq!(decision.phase, Phase::Draining);
         assert_eq!(decision.moving_streams, count);
-        assert!(decision.message.ends_with(told), "{}", decision.message);
+        assert!(decision.message.ends_with(reported), "{}", decision.message);
         let progressing = decision
             .conditions
             .iter()

@@ -17,7 +17,7 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 }
 
 #[test]
-fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
+fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
     let holes: [Hole; 35] = [
@@ -110,7 +110,7 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
         (
             "a later pod that is not ready and has not heard of the update",
             |scene| {
-                scene.seen.proxies.push(Proxy {
+                scene.seen.proxies.push(ObservedProxy {
                     ready: false,
                     ..proxy("late")
                 })
@@ -279,7 +279,7 @@ fn nobody_found_is_nobody_who_agrees() {
     assert_eq!(decision.phase, Phase::Progressing);
     assert_eq!(holds(&decision, ConditionKind::Degraded), (true, "NoProxy"));
     assert!(
-        decision.message.contains("a (has no port crossfade), b"),
+        decision.message.contains("a (no port crossfade), b"),
         "{}",
         decision.message
     );

@@ -12,13 +12,13 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
         ),
         (
             |scene| scene.seen.frontends.new.asked[0].models = ["other".to_owned()].into(),
-            "the model llama is not served there",
+            "it does not serve the model llama",
         ),
         (
             |scene| {
                 scene.settings.models = Some(["a".to_owned(), "b".to_owned()].into());
             },
-            "the models a, b are not served there",
+            "it does not serve the models a, b",
         ),
         (|scene| _ = scene.new_ready(0), "it has no ready worker"),
     ];
@@ -64,7 +64,7 @@ fn without_wanted_models_new_must_serve_one_at_least() {
 }
 
 #[test]
-fn a_frontend_that_cannot_be_asked_is_told_by_what_is_in_the_way_and_not_by_its_models() {
+fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
     let mut scene = Scene::of_four();
     scene.seen.frontends.new = Frontends {
         left_out: 0,

@@ -37,7 +37,7 @@ fn a_pause_in_an_outage_means_no_end() {
 }
 
 #[test]
-fn an_old_side_of_which_nothing_was_ever_found_stays_a_refuge() {
+fn an_old_side_of_which_nothing_was_ever_found_stays_a_fallback() {
     let mut scene = Scene::of_four();
     scene.seen.workers.old.clear();
     scene.seen.split = percent(10);

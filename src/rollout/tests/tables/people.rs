@@ -51,10 +51,10 @@ fn what_a_pause_holds_returns_after_an_emergency() {
 #[test]
 fn an_edit_without_a_pause_is_taken_back_and_told_once() {
     let mut scene = Scene::settled(4, 2);
-    for told in [true, false] {
+    for reported in [true, false] {
         let decision = scene.edit(percent(90)).step();
         assert_eq!(scene.seen.split, ratio(2, 1));
-        assert_eq!(reasons(&decision).contains(&"SplitContested"), told);
+        assert_eq!(reasons(&decision).contains(&"SplitContested"), reported);
         assert_eq!(scene.settle().actions, []);
     }
     scene.settings.paused = true;

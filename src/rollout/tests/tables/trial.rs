@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn judge(scene: &mut Scene, verdict: Verdict) -> &mut Scene {
+fn with_verdict(scene: &mut Scene, verdict: Verdict) -> &mut Scene {
     let trial = &scene.memory.trial;
-    scene.seen.judged = Some(Judged {
+    scene.seen.trial_result = Some(TrialResult {
         trial: trial.since,
         step: trial.at_step_since,
         verdict,
@@ -27,7 +27,7 @@ fn a_failure_sends_all_to_old_at_once_and_is_told_with_its_figures() {
     let mut scene = analysed(OnFailure::RollBack);
     // Proxies that lag do not hold it up.
     scene.seen.resource_generation += 1;
-    let decision = judge(&mut scene, Verdict::Fail).step();
+    let decision = with_verdict(&mut scene, Verdict::Fail).step();
     assert_eq!(
         (decision.rule, scene.seen.split, decision.phase),
         (Rule::AnalysisFailed, Weights::ALL_OLD, Phase::Pending)
@@ -55,8 +55,8 @@ fn a_failure_sends_all_to_old_at_once_and_is_told_with_its_figures() {
 #[test]
 fn a_failure_stays_whatever_the_analysis_the_workers_and_edits_of_the_split_say() {
     let mut scene = analysed(OnFailure::RollBack);
-    judge(&mut scene, Verdict::Fail).step();
-    judge(&mut scene, Verdict::Pass).settle();
+    with_verdict(&mut scene, Verdict::Fail).step();
+    with_verdict(&mut scene, Verdict::Pass).settle();
     assert_eq!(scene.seen.split, Weights::ALL_OLD);
     scene.new_ready(0).settle();
     scene.new_ready(4).settle();
@@ -85,7 +85,7 @@ fn a_failure_stays_whatever_the_analysis_the_workers_and_edits_of_the_split_say(
 fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bring_it_back() {
     for is_retry in [true, false] {
         let mut scene = analysed(OnFailure::RollBack);
-        judge(&mut scene, Verdict::Fail).settle();
+        with_verdict(&mut scene, Verdict::Fail).settle();
         match is_retry {
             true => scene.settings.retry = Some("2026-01-01T00:00:00Z".to_owned()),
             false => scene.settings.trial = "another".to_owned(),
@@ -93,7 +93,7 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
         // The verdict is still that of the earlier trial.
         assert_eq!(scene.settle().rule, Rule::Capacity);
         assert_eq!(scene.seen.split, ratio(1, 1));
-        judge(&mut scene, Verdict::Fail).step();
+        with_verdict(&mut scene, Verdict::Fail).step();
         assert_eq!(scene.seen.split, Weights::ALL_OLD);
         // Removing the annotation is no request.
         scene.settings.retry = None;
@@ -105,13 +105,13 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
 #[test]
 fn a_controller_that_dies_between_the_verdict_and_the_split_goes_on_from_the_verdict() {
     let mut scene = analysed(OnFailure::RollBack);
-    let decision = judge(&mut scene, Verdict::Fail).peek();
+    let decision = with_verdict(&mut scene, Verdict::Fail).peek();
     let [Action::Latch(memory), Action::SetSplit(_)] = &decision.actions[..] else {
         panic!("{:?}", decision.actions);
     };
     scene.memory = (**memory).clone();
     // The next controller has not seen anything yet.
-    scene.seen.judged = None;
+    scene.seen.trial_result = None;
     let decision = scene.step();
     assert_eq!(scene.seen.split, Weights::ALL_OLD);
     assert!(reasons(&decision).contains(&"AnalysisFailed"));
@@ -122,7 +122,7 @@ fn a_held_failure_leaves_the_split_and_follows_what_new_loses() {
     let mut scene = analysed(OnFailure::Hold);
     scene.new_ready(2).settle();
     assert_eq!(scene.seen.split, ratio(2, 1));
-    let decision = judge(&mut scene, Verdict::Fail).step();
+    let decision = with_verdict(&mut scene, Verdict::Fail).step();
     assert_eq!(scene.seen.split, ratio(2, 1));
     assert_eq!(
         holds(&decision, ConditionKind::AnalysisFailed),
@@ -156,24 +156,24 @@ fn a_step_is_passed_by_its_hold_and_a_pass_of_its_own_time() {
     assert!(decision.message.contains("held at the step of 5 %"));
     assert!(
         decision.message.ends_with(
-            "waiting for the hold at 5 % to be over, and for the analysis to pass new at 5 %"
+            "waiting for the hold at 5 % to elapse, and for new to pass the analysis at 5 %"
         ),
         "{}",
         decision.message
     );
     // A pass alone is not enough, nor is the hold.
-    judge(&mut scene, Verdict::Pass).step();
+    with_verdict(&mut scene, Verdict::Pass).step();
     assert_eq!(scene.seen.split, percent(5));
-    judge(&mut scene, Verdict::Inconclusive)
+    with_verdict(&mut scene, Verdict::Inconclusive)
         .wait(seconds(300))
         .step();
     assert_eq!(scene.seen.split, percent(5));
-    judge(&mut scene, Verdict::Pass).step();
+    with_verdict(&mut scene, Verdict::Pass).step();
     assert_eq!(scene.seen.split, percent(25));
     // That pass was of the step before.
     scene.applied().settle();
     assert_eq!(scene.seen.split, percent(25));
-    judge(&mut scene, Verdict::Pass).step();
+    with_verdict(&mut scene, Verdict::Pass).step();
     assert_eq!(scene.seen.split, ratio(1, 1), "the workers' share");
     // What was passed stays so when new comes back.
     scene.applied().new_ready(0).step();

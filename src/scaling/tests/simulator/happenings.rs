@@ -3,7 +3,7 @@
 use super::*;
 
 /// Settings of all kinds.
-pub(super) fn any_settings(draw: &mut Draw) -> Settings {
+pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
     let full = 1 + draw.below(6) as u32;
     let pair = [
         (Role::Prefill, full),
@@ -109,7 +109,7 @@ impl Simulation {
             return;
         }
         for object in self.cluster.objects.new.values() {
-            assert!(object.asked == 0 && object.pods.is_empty() && object.ending.is_empty());
+            assert!(object.desired == 0 && object.pods.is_empty() && object.ending.is_empty());
         }
         assert!(self.cluster.split.is_all_old(), "two generations at most");
         self.cluster.settings.superseded = false;
@@ -173,15 +173,15 @@ impl Simulation {
                 }
             }
             7 => {
-                // Somebody else scales.
+                // Scaled by another client.
                 let mut size = draw.below(5) as u32;
                 if cluster.settings.in_place {
                     size = size.min(cluster.settings.shape.units());
                 }
                 let objects = cluster.side(side).iter();
-                let others = objects.filter(|(_, object)| object.asked != size);
+                let others = objects.filter(|(_, object)| object.desired != size);
                 for role in others.map(|(role, _)| *role).collect::<Vec<_>>() {
-                    cluster.ask(side, role, size, false, false);
+                    cluster.resize(side, role, size, false, false);
                 }
                 self.disturbed_at = tick;
             }
@@ -189,11 +189,11 @@ impl Simulation {
                 // They put it back, or the owner accepts it.
                 let objects = cluster.side(side).iter();
                 let recorded = objects.filter_map(|(role, object)| {
-                    let recorded = object.recorded.filter(|size| *size != object.asked)?;
+                    let recorded = object.recorded.filter(|size| *size != object.desired)?;
                     Some((*role, recorded, object.ours))
                 });
                 for (role, recorded, ours) in recorded.collect::<Vec<_>>() {
-                    cluster.ask(side, role, recorded, ours, false);
+                    cluster.resize(side, role, recorded, ours, false);
                 }
                 cluster.accepts_sizes = draw.one_in(2);
                 self.disturbed_at = tick;

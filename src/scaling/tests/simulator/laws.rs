@@ -4,13 +4,13 @@ use super::*;
 
 /// What both sides are, as the laws count them.
 struct Counted<'a> {
-    settings: &'a Settings,
-    seen: &'a Seen,
+    settings: &'a RolloutSettings,
+    seen: &'a RolloutObservation,
 }
 
 impl Simulation {
     /// Checks an action against what was read and, if nothing has happened since then, against what is.
-    pub(super) fn keeps_the_laws(&self, read: &Seen, decision: &Decision, tick: u64) {
+    pub(super) fn keeps_the_laws(&self, read: &RolloutObservation, decision: &Decision, tick: u64) {
         let settings = &self.cluster.settings;
         self.keeps(
             &Counted {
@@ -61,7 +61,7 @@ impl Simulation {
                 assert!(
                     { sizes }
                         .iter()
-                        .all(|(role, size)| *size >= roles[role].asked)
+                        .all(|(role, size)| *size >= roles[role].desired)
                 );
             }
             Action::Shrink { side, sizes } => {
@@ -69,18 +69,18 @@ impl Simulation {
                 is.keeps_capacity(*side, sizes);
                 is.was_applied(*side);
                 is.drains(*side, sizes);
-                is.was_judged(*side);
+                is.had_verdict(*side);
             }
             Action::Replace { side, .. } => {
                 let roles = is.seen.sides.of(*side).roles.iter();
-                let sizes = roles.map(|(role, workers)| (*role, workers.asked));
+                let sizes = roles.map(|(role, workers)| (*role, workers.desired));
                 is.was_applied(*side);
                 is.drains(*side, &sizes.collect());
             }
             Action::Retire(_) => {
                 assert!(is.seen.clients.safe_to_delete_old);
                 assert_eq!(is.seen.clients.service, Some(Generation::New));
-                assert!(is.units(Generation::Old, |workers| workers.asked) == 0);
+                assert!(is.units(Generation::Old, |workers| workers.desired) == 0);
             }
             Action::Retarget(Generation::New) => {
                 assert!(is.seen.clients.selector_saved, "there is a way back");
@@ -130,12 +130,12 @@ impl Counted<'_> {
     fn new_is_bad(&self) -> bool {
         let settings = self.settings;
         let goes_back = settings.intent == Intent::Abort || settings.superseded;
-        let judged = match settings.strategy.analysis {
+        let is_analysed = match settings.strategy.analysis {
             Some(OnFailure::RollBack) => true,
             Some(OnFailure::Hold) => goes_back,
             None => false,
         };
-        judged && self.seen.verdict == Verdict::Fail && settings.intent != Intent::Promote
+        is_analysed && self.seen.verdict == Verdict::Fail && settings.intent != Intent::Promote
     }
 
     fn floor(&self) -> u32 {
@@ -194,7 +194,7 @@ impl Counted<'_> {
             let count = roles.map(|(role, workers)| {
                 let size = match of == side {
                     true => sizes[role],
-                    false => workers.asked,
+                    false => workers.desired,
                 };
                 (*role, size.max(workers.present) + workers.terminating)
             });
@@ -235,16 +235,16 @@ impl Counted<'_> {
         let fits = |units: u32| {
             sizes.iter().all(|(role, size)| {
                 let part = f64::from(units * full[role]) / f64::from(self.whole());
-                *size == roles[role].asked || (f64::from(*size) - part).abs() < 1.0
+                *size == roles[role].desired || (f64::from(*size) - part).abs() < 1.0
             })
         };
         assert!((0..=self.whole()).any(fits), "{sizes:?}");
         let one = |role: Role| sizes[&role] == 0;
         let some_empty = sizes.keys().any(|role| one(*role));
-        let written = |role: &Role| sizes[role] != roles[role].asked;
+        let written = |role: &Role| sizes[role] != roles[role].desired;
         let all_empty = sizes.keys().all(|role| one(*role) || !written(role));
         assert!(
-            !some_empty || all_empty || sizes.keys().any(|role| roles[role].asked == 0),
+            !some_empty || all_empty || sizes.keys().any(|role| roles[role].desired == 0),
             "{sizes:?}"
         );
     }
@@ -275,10 +275,10 @@ impl Counted<'_> {
     }
 
     /// Old does not shrink while new is known to be bad.
-    fn was_judged(&self, side: Generation) {
+    fn had_verdict(&self, side: Generation) {
         let strategy = &self.settings.strategy;
-        let is_judged = strategy.analysis.is_some() && self.settings.intent == Intent::Run;
-        if side == Generation::Old && is_judged && !self.settings.superseded {
+        let has_verdict = strategy.analysis.is_some() && self.settings.intent == Intent::Run;
+        if side == Generation::Old && has_verdict && !self.settings.superseded {
             assert_ne!(self.seen.verdict, Verdict::Fail);
         }
     }
@@ -288,7 +288,7 @@ impl Counted<'_> {
             let side = self.seen.sides.of(side);
             assert_eq!(side.scaler, None);
             for workers in side.roles.values() {
-                let is_recorded = workers.recorded.is_none_or(|size| size == workers.asked);
+                let is_recorded = workers.recorded.is_none_or(|size| size == workers.desired);
                 assert!(workers.ours || is_recorded || self.seen.accepts_sizes);
             }
         }
@@ -307,11 +307,11 @@ impl Counted<'_> {
                 0 => u64::MAX,
                 _ => u64::from(self.ready(side)),
             };
-            let is_rescue = split.of(side.other()) == 0 && self.ready(side.other()) == 0;
+            let is_urgent = split.of(side.other()) == 0 && self.ready(side.other()) == 0;
             let is_bad = side == Generation::Old && self.new_is_bad();
             let load = u64::from(split.of(side)) * needed;
             assert!(
-                load <= ready.saturating_mul(total) || is_rescue || is_bad,
+                load <= ready.saturating_mul(total) || is_urgent || is_bad,
                 "{side} gets {split:?} with {ready} of {all}"
             );
         }

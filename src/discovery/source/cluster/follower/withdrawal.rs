@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Follower {
     /// Probes old, once, if the update whose plan is in force was deleted or edited to name another deployment. It does so
     /// even if the next update is invalid.
-    pub(super) fn ask_if_gone(&mut self) {
+    pub(super) fn probe_if_withdrawn(&mut self) {
         let cluster = &self.cluster;
         let gone = self.in_force();
         let gone = gone.filter(|update| !cluster.view.holds(update, &cluster.own));
@@ -21,8 +21,11 @@ impl Follower {
             self.asking = None;
             return;
         };
-        let is_told = self.epilogue.as_ref().is_some_and(|(of, _)| *of == gone);
-        if self.asking.is_some() || is_told {
+        let is_reported = self
+            .withdrawal_note
+            .as_ref()
+            .is_some_and(|(of, _)| *of == gone);
+        if self.asking.is_some() || is_reported {
             return;
         }
         let snapshot = self.snapshots.load();
@@ -38,7 +41,7 @@ impl Follower {
     }
 
     /// Acts on the result of the probe after the update has gone.
-    pub(super) async fn part(&mut self, answers: bool) {
+    pub(super) async fn on_withdrawal(&mut self, answers: bool) {
         let Some(identity) = self.in_force() else {
             return;
         };
@@ -55,7 +58,7 @@ impl Follower {
             (true, None) => {
                 let note = format!("{gone}; old answers and gets all requests");
                 tracing::info!("{note}");
-                self.tell(&identity, "DeletedAllToOld", note, false);
+                self.publish(&identity, "DeletedAllToOld", note, false);
                 let source = format!("no update (was {name})").into();
                 let _ = self.events.send(SourceEvent::AllOld { source }).await;
                 return;
@@ -67,8 +70,8 @@ impl Follower {
             (false, _) => format!("{gone}, but old does not respond: new keeps its share"),
         };
         tracing::warn!("{kept}");
-        self.tell(&identity, "DeletedNewKept", kept.clone(), true);
-        self.epilogue = Some((identity, kept));
+        self.publish(&identity, "DeletedNewKept", kept.clone(), true);
+        self.withdrawal_note = Some((identity, kept));
         self.show();
     }
 

@@ -5,9 +5,9 @@ use serde_json::Value as Json;
 
 use super::job::{Step, Work};
 use super::next::{self, Next};
-use super::observe::{self, Looked};
+use super::observe::{self, ObserveInput};
 use super::revisions::Revision;
-use super::status::{self, Told};
+use super::status::{self, StatusInput};
 use super::{
     Early, Rollouts, Subject, accept, manager, memory, revisions, services, update, write,
 };
@@ -17,15 +17,15 @@ use crate::managed_update::{self, Course};
 use crate::resource::rollout_status::{
     AcceptedStatus, DynamoRolloutStatus, RevisionStatus, RolloutMemory, RolloutPhase,
 };
-use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, condition};
+use crate::resource::status::{AnalysisStatus, AnalysisVerdict, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
-use crate::scaling::{self, Action, Progress, Seen};
+use crate::scaling::{self, Action, Progress, RolloutObservation};
 use crate::split::Weights;
 
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
 const NO_UNDO: &str = "UndoImpossible";
 
-/// A rollout that was accepted, and how it is to be.
+/// An accepted rollout, and its course.
 struct Plan<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
@@ -215,7 +215,7 @@ impl Rollouts {
         Ok(Work::status(subject, status))
     }
 
-    /// Goes on with a rollout that was accepted.
+    /// Continues an accepted rollout.
     fn go_on(&self, subject: Subject, plan: &Plan) -> Result<Work, Early> {
         let (key, rollout) = (subject.key, subject.rollout);
         let kind = DynamoUpdateConfig::api_resource();
@@ -258,7 +258,7 @@ impl Rollouts {
 
     /// Observes a rollout whose update is as it should be, and decides.
     fn decide(&self, subject: Subject, plan: &Plan, update: &Object) -> Result<Work, Early> {
-        let look = Looked {
+        let look = ObserveInput {
             key: subject.key,
             rollout: subject.rollout,
             before: subject.before,
@@ -305,7 +305,7 @@ impl Rollouts {
             || matches!(decision.action, Some(Action::Retire(_)));
         memory.handed_over = !goes_back && (memory.handed_over || has_all);
         let generation = subject.rollout.metadata.generation;
-        let mut status = status::status(Told {
+        let mut status = status::status(StatusInput {
             before: subject.before,
             accepted: plan.accepted,
             update: &subject.key.name,
@@ -318,7 +318,7 @@ impl Rollouts {
                 &observed.update_status,
                 &seen,
             ),
-            revisions: self.told(subject, plan),
+            revisions: self.status_entries(subject, plan),
             generation,
             now: look.now,
         });
@@ -328,7 +328,7 @@ impl Rollouts {
         if let Some(why) = &plan.obstacle {
             status = status::refused(&status, NO_UNDO, why.clone(), generation, look.now);
         }
-        let is_news = self.is_news(subject.key, subject.before, &status);
+        let is_changed = self.is_changed(subject.key, subject.before, &status);
         let mut work = match decision.action {
             Some(action) => self.act(
                 subject,
@@ -340,14 +340,14 @@ impl Rollouts {
             ),
             None => Work::step(subject, status, Step::Nothing),
         };
-        work.write_status |= is_news;
+        work.write_status |= is_changed;
         Ok(work)
     }
 
     /// The revisions as the status lists them.
-    fn told(&self, subject: Subject, plan: &Plan) -> Vec<RevisionStatus> {
+    fn status_entries(&self, subject: Subject, plan: &Plan) -> Vec<RevisionStatus> {
         let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
-        revisions::told(plan.accepted, plan.revisions, |generation| {
+        revisions::status_entries(plan.accepted, plan.revisions, |generation| {
             let found = accept::accepted(cache, namespace, generation);
             // What is not listed yet counts as there.
             found.map_or_else(|error| error.is_early(), |_| true)
@@ -360,7 +360,7 @@ pub(super) fn refused(subject: Subject, reason: &str, why: String) -> Work {
     let generation = subject.rollout.metadata.generation;
     let status = status::refused(subject.before, reason, why, generation, write::now());
     let mut work = Work::status(subject, status);
-    work.write_status = work.is_news();
+    work.write_status = work.is_changed();
     work
 }
 
@@ -369,7 +369,7 @@ fn unusable(status: &DynamoUpdateConfigStatus, update: &Object) -> Option<String
     if status.observed_generation != update.metadata.generation {
         return None;
     }
-    let is_superseded = status.phase == Some(Phase::Superseded);
+    let is_superseded = status.phase == Some(UpdatePhase::Superseded);
     let mut conditions = status.conditions.iter();
     let is_refused =
         conditions.any(|known| known.type_ == condition::ACCEPTED && known.status != "True");
@@ -384,7 +384,7 @@ fn analysis(
     before: &DynamoRolloutStatus,
     accepted: &AcceptedStatus,
     update: &DynamoUpdateConfigStatus,
-    seen: &Seen,
+    seen: &RolloutObservation,
 ) -> Option<AnalysisStatus> {
     let has_failed = seen.verdict == scaling::Verdict::Fail;
     let is_known = |known: &&AnalysisStatus| known.verdict == AnalysisVerdict::Fail && has_failed;

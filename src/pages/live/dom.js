@@ -17,7 +17,7 @@ function lasting(seconds) {
   if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} days`;
 }
-const words = (name) => name.replaceAll("_", " ");
+const label = (name) => name.replaceAll("_", " ");
 const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
 function say(id, text) {

@@ -3,26 +3,26 @@
 use super::*;
 
 #[test]
-fn the_story_is_told_in_words() {
+fn an_update_reports_its_progress_in_messages() {
     let mut scene = Scene::of_four();
-    let mut told = Vec::new();
-    let mut tell = |decision: Decision| told.push(decision.message);
-    tell(scene.step());
-    tell(scene.new_ready(1).step());
-    tell(scene.wait(seconds(5)).step());
+    let mut messages = Vec::new();
+    let mut note = |decision: Decision| messages.push(decision.message);
+    note(scene.step());
+    note(scene.new_ready(1).step());
+    note(scene.wait(seconds(5)).step());
     scene.new_ready(2).step();
-    tell(scene.wait(seconds(6)).step());
-    tell(scene.applied().step());
+    note(scene.wait(seconds(6)).step());
+    note(scene.applied().step());
     scene.settings.cap_percent = Some(10);
-    tell(scene.step());
+    note(scene.step());
     scene.settings.paused = true;
-    tell(scene.applied().step());
-    tell(scene.old_ready(0).step());
-    tell(scene.new_ready(0).step());
+    note(scene.applied().step());
+    note(scene.old_ready(0).step());
+    note(scene.new_ready(0).step());
     assert_eq!(
-        told,
+        messages,
         [
-            "all to old: new cannot serve: it has no ready worker; waiting for new to be able to serve",
+            "all to old: new cannot serve: it has no ready worker; waiting for new to become able to serve",
             "all to old: old has 4 of 4 workers ready, new has 1 of 4 workers ready; waiting for the workers of new to stay \
              ready",
             "20 % to new (old 4 : new 1): old has 4 of 4 workers ready, new has 1 of 4 workers ready",
@@ -32,11 +32,11 @@ fn the_story_is_told_in_words() {
             "10 % to new (old 9 : new 1): held at the cap of 10 %, capacity would give 33 % to new (old 2 : new 1); old has \
              4 of 4 workers ready, new has 2 of 4 workers ready",
             "10 % to new (old 9 : new 1): paused; old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for \
-             the pause to end",
+             the pause to be lifted",
             "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old remains the fallback \
              while its workers are wanted: scale them to 0, or set spec.drainOld, to end the update",
             "all to new: neither side can serve, so nothing is changed; old: it has no ready worker; new: it has no ready \
-             worker; waiting for new to be able to serve",
+             worker; waiting for new to become able to serve",
         ]
     );
 }
@@ -55,7 +55,7 @@ fn new_that_crashes_half_way_is_a_fault_and_new_that_is_taken_back_is_none() {
 }
 
 #[test]
-fn tools_that_know_nothing_of_updates_are_told_whether_it_is_ready_moves_or_is_stuck() {
+fn generic_tools_see_whether_an_update_is_ready_reconciling_or_stalled() {
     let standard = |decision: &Decision| -> Vec<_> {
         use ConditionKind::{Ready, Reconciling, Stalled};
         let kinds = [Ready, Reconciling, Stalled].into_iter();

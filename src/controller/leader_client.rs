@@ -1,0 +1,101 @@
+//! Writes to the API server while this replica leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::{Client, Error as ClientError};
+
+use super::Metrics;
+use crate::k8s::workloads::ScalingError;
+use crate::k8s::{Connection, Leading};
+
+/// Why a write did not happen.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// The object has changed since it was observed: reconcile again.
+    #[error("it has changed meanwhile")]
+    Changed,
+    #[error("this replica may no longer be the leader")]
+    NotLeading,
+    #[error(transparent)]
+    Unscalable(#[from] ScalingError),
+    #[error("the API server does not respond")]
+    Late,
+    #[error("the API server refuses it")]
+    Refused(#[source] Box<ClientError>),
+}
+
+impl Error {
+    /// Whether the write may still take effect.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::Late => true,
+            // Anything but a response of the API server, such as a connection that broke.
+            Self::Refused(error) => status_code(error).is_none_or(|code| code >= 500),
+            Self::Changed | Self::NotLeading | Self::Unscalable(_) => false,
+        }
+    }
+}
+
+/// The status code with which the API server refused a request.
+pub(super) fn status_code(error: &ClientError) -> Option<u16> {
+    match error {
+        ClientError::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// A client whose writes fail once another replica may lead.
+#[derive(Clone)]
+pub(super) struct LeaderClient {
+    client: Client,
+    leading: Leading,
+    /// Timeout of a write. A write that starts while the lease is surely held ends before another replica can hold the lease.
+    patience: Duration,
+    metrics: Arc<Metrics>,
+}
+
+impl LeaderClient {
+    pub fn new(
+        connection: &Connection,
+        leading: Leading,
+        lease: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            client: connection.client(),
+            leading,
+            patience: lease / 3,
+            metrics,
+        }
+    }
+
+    /// The objects of a kind in a namespace, to write one of them now.
+    ///
+    /// # Errors
+    /// If this replica may no longer be the leader.
+    pub fn api(&self, namespace: &str, kind: &ApiResource) -> Result<Api<DynamicObject>, Error> {
+        if self.leading.remaining().is_none() {
+            return Err(Error::NotLeading);
+        }
+        Ok(Api::namespaced_with(self.client.clone(), namespace, kind))
+    }
+
+    /// Waits for a write.
+    ///
+    /// # Errors
+    /// Why it was not done, or is not known to be done.
+    pub async fn write<T>(
+        &self,
+        writing: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, Error> {
+        self.metrics.writes.inc();
+        match tokio::time::timeout(self.patience, writing).await {
+            Ok(Ok(written)) => Ok(written),
+            Ok(Err(error)) if status_code(&error) == Some(409) => Err(Error::Changed),
+            Ok(Err(error)) => Err(Error::Refused(error.into())),
+            Err(_) => Err(Error::Late),
+        }
+    }
+}
