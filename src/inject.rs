@@ -7,6 +7,7 @@ mod cut;
 mod documents;
 mod edit;
 mod emit;
+mod live;
 mod manifests;
 mod options;
 mod path;
@@ -106,20 +107,37 @@ pub enum Error {
         line: usize,
         message: String,
     },
-    #[error("this build has no default image: set --image or CROSSFADE_IMAGE or CROSSFADE_IMAGE")]
+    /// What cannot be the name of an image.
+    #[error(
+        "'{image}' is not the name of an image: give --image or CROSSFADE_IMAGE a value such as registry.example/crossfade:0.1.0"
+    )]
+    BadImage { image: String },
+    #[error("this build has no default image: set --image or CROSSFADE_IMAGE")]
     NoImage,
     /// Nothing in it is known to be a frontend.
     #[error(
-        "no frontend was found{}; inject recognizes Deployments, StatefulSets and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
-         SGLang; for another OpenAI-compatible server, give its port with --port", found(.seen)
+        "no frontend was found{}; {hint}", found(.seen)
     )]
-    NoFrontend { seen: Vec<String> },
+    NoFrontend { seen: Vec<String>, hint: String },
 }
 
 fn found(seen: &[String]) -> String {
     match seen {
         [] => String::new(),
         seen => format!(" in {}", seen.join(", ")),
+    }
+}
+
+/// What may be wrong with the options, or missing.
+fn hint(options: &Options) -> String {
+    match (&options.container, options.port) {
+        (Some(name), _) => format!("no pod there has a container '{name}' (--frontend-container)"),
+        (None, Some(port)) => format!(
+            "no container there declares port {port} (--port): name the frontend's container with --frontend-container"
+        ),
+        (None, None) => "inject recognizes Deployments, StatefulSets and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
+             SGLang; for another OpenAI-compatible server, give its port with --port"
+            .to_owned(),
     }
 }
 
@@ -168,12 +186,27 @@ pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
 /// # Errors
 /// When a frontend cannot be edited, nothing is; and when there is none.
 pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Report, Error> {
+    let asked = options.image.as_deref().or(image);
+    if let Some(image) = asked.filter(|image| !is_image(image)) {
+        let image = image.to_owned();
+        return Err(Error::BadImage { image });
+    }
     let mut run = Run::default();
     let report = run.all(text, |run, document| run.inject(document, options, image))?;
     match run.injected.is_empty() && run.present == 0 {
-        true => Err(Error::NoFrontend { seen: run.seen }),
+        true => Err(Error::NoFrontend {
+            seen: run.seen,
+            hint: hint(options),
+        }),
         false => Ok(report),
     }
+}
+
+/// Can a registry have an image of this name?
+fn is_image(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
+    name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
+        && name.chars().all(is_allowed)
 }
 
 /// Takes crossfade out of everything in `text` that it was added to by [`inject`].

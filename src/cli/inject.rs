@@ -33,7 +33,7 @@ pub struct ManifestArgs {
 #[command(after_help = "\
 Examples:
   cat frontend.yaml | crossfade inject - | kubectl apply -f -
-  kubectl get deployment frontend -o yaml | crossfade inject - | kubectl apply -f -
+  kubectl get deployment frontend -o yaml | crossfade inject - | kubectl replace -f -
   crossfade inject frontend.yaml --diff
   crossfade inject server.yaml --port 3000 --port-env PORT --health /healthz")]
 pub struct InjectArgs {
@@ -79,7 +79,7 @@ pub struct InjectArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  kubectl get deployment frontend -o yaml | crossfade uninject - | kubectl apply -f -
+  kubectl get deployment frontend -o yaml | crossfade uninject - | kubectl replace -f -
   crossfade uninject injected.yaml >frontend.yaml")]
 pub struct UninjectArgs {
     #[command(flatten)]

@@ -1,4 +1,6 @@
-//! Cuts a text into its YAML documents, as kubectl does: at lines that begin with `---`.
+//! Cuts a text into its documents, as kubectl does: YAML at lines that begin with `---`, and JSON behind each value.
+
+use serde::de::IgnoredAny;
 
 /// One document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +13,9 @@ pub(super) struct Document<'a> {
 
 /// All documents; together they are the text, byte for byte.
 pub(super) fn split(text: &str) -> Vec<Document<'_>> {
+    if let Some(documents) = values(text) {
+        return documents;
+    }
     let mut documents = Vec::new();
     let (mut start, mut line, mut first_line) = (0, 0, 0);
     let mut at = 0;
@@ -31,6 +36,32 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
         line: first_line,
     });
     documents
+}
+
+/// The values of a JSON text with several of them, as `jq` writes it.
+fn values(text: &str) -> Option<Vec<Document<'_>>> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let mut ends = Vec::new();
+    while let Some(value) = values.next() {
+        value.ok()?;
+        ends.push(values.byte_offset());
+    }
+    ends.pop().filter(|_| !ends.is_empty())?;
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let ends = ends.iter().copied().chain([text.len()]);
+    let mut line = 0;
+    let documents = starts.zip(ends).map(|(start, end)| {
+        let document = Document {
+            text: &text[start..end],
+            line,
+        };
+        line += document.text.matches('\n').count();
+        document
+    });
+    Some(documents.collect())
 }
 
 fn is_marker(line: &str) -> bool {
@@ -78,6 +109,13 @@ mod tests {
                 ("---", 7)
             ]
         );
+        let parts = split("{\"a\": 1}\n{\"b\":\n2} {}\n");
+        let parts: Vec<_> = parts.iter().map(|part| (part.text, part.line)).collect();
+        assert_eq!(
+            parts,
+            [("{\"a\": 1}", 0), ("\n{\"b\":\n2}", 0), (" {}\n", 2)]
+        );
+        assert_eq!(split("{\"a\": 1}\n---\n{}").len(), 2);
         assert_eq!(split("").len(), 1);
         assert_eq!(content("a: 1\n...\n# x\n%YAML 1.2\n"), "a: 1\n");
         assert_eq!(content("%YAML 1.2\n"), "");

@@ -88,6 +88,11 @@ impl<'a> Editor<'a> {
         path::get(&self.wanted, path)
     }
 
+    /// All that the document says by now.
+    pub fn wanted(&self) -> &Json {
+        &self.wanted
+    }
+
     fn node(&self, path: &[Step]) -> Result<Option<&'a Node>, Refused> {
         path::node(&self.tree.root, path)
     }

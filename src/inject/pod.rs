@@ -1,19 +1,22 @@
 //! Decides what changes in one pod, and applies the changes.
 
 mod choose;
+mod command;
 mod identity;
+mod operator;
 mod ports;
 mod probes;
 
 use serde_json::{Value as Json, json};
 
 pub(super) use self::choose::choose;
+use self::operator::Effective;
 
 use super::edit::Editor;
-use super::path::{Path, below};
-use super::server::{Move, PortOptions, Server, host, relocate, speaks_tls, variable};
+use super::path::{Path, Step, below};
+use super::server::{Move, PortOptions, Relocated, Server, host, relocate, speaks_tls, variable};
 use super::sidecar::{self, HostPort, NAME, Sidecar};
-use super::workload::Workload;
+use super::workload::{Workload, truth};
 use super::{Note, Options, Refused};
 
 /// The name of the frontend's own port, where the controller asks for its models.
@@ -58,17 +61,18 @@ struct Ports {
 
 impl<'i> Injection<'i, '_> {
     pub fn run(&mut self) -> Result<(), Refused> {
-        let container = self.container().clone();
+        let effective = self.effective();
+        let container = effective.container.clone();
         self.check(&container)?;
         let ports = self.ports(&container)?;
-        self.relocate(&container, &ports)?;
+        self.relocate(&effective, &ports)?;
         self.declare(&container, &ports)?;
         self.scraped(&ports);
         self.probes(&container, &ports)?;
         self.hooks(&container, &ports)?;
         let drain = self.options.drain.unwrap_or(sidecar::DRAIN);
         self.grace(drain)?;
-        self.add(&ports, drain)?;
+        self.add(&container, &ports, drain)?;
         self.editor.record().port = ports.port;
         Ok(())
     }
@@ -103,13 +107,13 @@ impl<'i> Injection<'i, '_> {
                  and take the certificate from the frontend first",
             ));
         }
-        if self.spec()["hostNetwork"] == true {
+        if truth(&self.spec()["hostNetwork"]) == Some(true) {
             self.note.warn(
                 "hostNetwork: its ports, including the admin port, are those of the node, and no NetworkPolicy restricts \
                  them; clients can bypass crossfade there, so an update never reports that old can be deleted",
             );
         }
-        if self.spec()["automountServiceAccountToken"] == false {
+        if truth(&self.spec()["automountServiceAccountToken"]) == Some(false) {
             self.note.warn("automountServiceAccountToken is false: crossfade cannot read updates until it is true or removed");
         }
         Ok(())
@@ -123,16 +127,16 @@ impl<'i> Injection<'i, '_> {
         }
     }
 
-    /// Moves the frontend to its new port.
-    fn relocate(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
+    /// Has the frontend listen behind crossfade.
+    fn relocate(&mut self, effective: &Effective, ports: &Ports) -> Result<(), Refused> {
+        let container = &effective.container;
         let given = self.given();
         let behind = ports.behind;
-        let (_, how) = relocate(self.frontend.server, container, &given, behind)
+        let Relocated { how, .. } = relocate(self.frontend.server, container, &given, behind)
             .map_err(|message| self.refuse(message))?;
         let by = match how {
             Move::Swap { path, from, to } => {
-                let path = [self.frontend.path.clone(), path].concat();
-                self.editor.swap(&path, &from, &to)?;
+                self.exchange(effective, &path, &from, &to)?;
                 format!("'{from}' is now '{to}'")
             }
             Move::Variable { name } => {
@@ -180,7 +184,7 @@ impl<'i> Injection<'i, '_> {
             );
         };
         if let Some(host_port) = &ports.host_port
-            && self.spec()["hostNetwork"] != true
+            && truth(&self.spec()["hostNetwork"]) != Some(true)
         {
             // The frontend has none, or clients could go around crossfade. What stands within a list is not taken out alone.
             let mut entries = container["ports"].clone();
@@ -234,7 +238,7 @@ impl<'i> Injection<'i, '_> {
         Ok(())
     }
 
-    fn add(&mut self, ports: &Ports, drain: u64) -> Result<(), Refused> {
+    fn add(&mut self, container: &Json, ports: &Ports, drain: u64) -> Result<(), Refused> {
         let deployment = self.labels()?;
         let native = !self.options.plain_container;
         let sidecar = Sidecar {
@@ -244,7 +248,7 @@ impl<'i> Injection<'i, '_> {
             port: ports.port,
             port_name: &ports.name,
             host_port: ports.host_port.as_ref(),
-            ipv6: self.is_on_ipv6(),
+            ipv6: self.is_on_ipv6(container),
             frontend: ports.behind,
             admin: ports.admin,
             drain,

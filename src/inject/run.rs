@@ -12,7 +12,8 @@ use super::tree::Tree;
 use super::undo::Undo;
 use super::workload::{Found, Workload, find};
 use super::{
-    Error, MAX_BYTES, Note, Options, Position, Refused, Report, path, services, sidecar, tree, undo,
+    Error, MAX_BYTES, Note, Options, Position, Refused, Report, live, path, services, sidecar,
+    tree, undo,
 };
 
 /// One run over all documents.
@@ -27,6 +28,7 @@ pub(super) struct Run {
     /// What makes pods and was left alone.
     pub seen: Vec<String>,
     services: Vec<(usize, Json)>,
+    accounts: Vec<(usize, Json)>,
 }
 
 impl Run {
@@ -63,6 +65,8 @@ impl Run {
         }
         self.notes
             .extend(services::notes(&self.services, &self.injected));
+        self.notes
+            .extend(services::of_accounts(&self.accounts, &self.injected));
         Ok(Report {
             text: result,
             notes: std::mem::take(&mut self.notes),
@@ -118,6 +122,11 @@ impl Run {
                     let service = path::get(&json, &path).cloned().unwrap_or_default();
                     self.services
                         .push((line(document, start(&tree, &path)), service));
+                }
+                Found::ServiceAccount(path) => {
+                    let account = path::get(&json, &path).cloned().unwrap_or_default();
+                    self.accounts
+                        .push((line(document, start(&tree, &path)), account));
                 }
                 Found::Unknown(name) => {
                     let at = line(document, tree.root.span.start);
@@ -228,6 +237,8 @@ impl Run {
                 at,
                 format!("crossfade {} is added as {how}", env!("CARGO_PKG_VERSION")),
             );
+            let object = path::get(json, &workload.object);
+            note.warnings.extend(object.and_then(live::before_inject));
             let containers = workload.containers(json);
             let list = containers
                 .iter()
@@ -248,7 +259,7 @@ impl Run {
             injection.run().map_err(refuse)?;
             annotate(&mut editor, workload, &options).map_err(refuse)?;
             self.injected
-                .push(services::Injected::new(&editor, workload, json, &frontend));
+                .push(services::Injected::new(&editor, workload));
             self.notes.push(note);
             last = &workload.name;
         }
@@ -283,6 +294,8 @@ impl Run {
             ));
             undo.take_back(&workload, &record, &mut note)
                 .map_err(refuse)?;
+            let object = path::get(&json, &workload.object);
+            note.warnings.extend(object.and_then(live::before_uninject));
             self.notes.push(note);
         }
         Ok(Some(undo.finish()))

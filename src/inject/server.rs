@@ -1,11 +1,12 @@
 //! Recognises model servers by their containers.
 
 mod port;
+mod script;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, PortOptions, host, relocate};
+pub(super) use self::port::{Move, PortOptions, Relocated, host, relocate};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +14,7 @@ pub(super) enum Server {
     Dynamo,
     Vllm,
     Sglang,
-    /// Told by its port.
+    /// PortOptions by its port.
     Other,
 }
 
@@ -62,7 +63,7 @@ impl Server {
     /// What runs in a container, if it is known.
     pub fn of(container: &Json) -> Option<Self> {
         let line = command_line(container);
-        if WORKERS.iter().any(|worker| line.contains(worker)) {
+        if is_worker(container) {
             return None;
         }
         let has_word = |marks: &&Marks| marks.words.iter().any(|word| line.contains(word));
@@ -127,10 +128,11 @@ impl Server {
     }
 }
 
-/// Does it say that it is a worker of Dynamo?
+/// Does it say that it is a worker of Dynamo, or of vLLM without an API?
 pub(super) fn is_worker(container: &Json) -> bool {
     let line = command_line(container);
-    WORKERS.iter().any(|worker| line.contains(worker))
+    let is_headless = line.split_whitespace().any(|word| word == "--headless");
+    is_headless || WORKERS.iter().any(|worker| line.contains(worker))
 }
 
 /// Does it speak TLS to its clients?

@@ -1,37 +1,57 @@
-//! Explains what happens to the Services that route to injected pods.
+//! Explains what the Services and service accounts of injected pods mean for them.
 
 use serde_json::Value as Json;
 
 use super::Note;
 use super::edit::Editor;
-use super::path::{below, get};
-use super::pod::Frontend;
-use super::workload::Workload;
+use super::path::get;
+use super::sidecar::NAME;
+use super::workload::{Workload, shown, truth};
+
+const AUTOMOUNT: &str = "automountServiceAccountToken";
 
 /// An injected pod, as seen by Services.
 pub(super) struct Injected {
     name: String,
     namespace: Option<String>,
+    account: String,
+    /// Whether the pod itself says that it gets the token of its account.
+    is_mounted: Option<bool>,
     labels: Json,
     /// Where clients connect, and the name of that port.
     port: u16,
     port_name: Option<String>,
+    /// The other ports that have a name.
+    others: Vec<(String, Json)>,
 }
 
 impl Injected {
-    pub fn new(editor: &Editor<'_>, workload: &Workload, root: &Json, frontend: &Frontend) -> Self {
+    pub fn new(editor: &Editor<'_>, workload: &Workload) -> Self {
         let port = editor.port();
-        let ports = get(root, &below(&frontend.path, ["ports"])).and_then(Json::as_array);
-        let entry = ports
-            .into_iter()
-            .flatten()
-            .find(|entry| entry["containerPort"] == port);
+        let everywhere = workload.everywhere(editor.wanted());
+        let ports = everywhere.iter().flat_map(|(_, container)| {
+            let ports = container["ports"].as_array().into_iter().flatten();
+            ports.map(move |entry| (container["name"] == NAME, entry))
+        });
+        let named = ports.filter_map(|(is_own, entry)| {
+            let name = entry["name"].as_str()?.to_owned();
+            let number = entry["containerPort"].clone();
+            Some((is_own && number == port, name, number))
+        });
+        let (own, others): (Vec<_>, Vec<_>) = named.partition(|(is_own, ..)| *is_own);
         Self {
             name: workload.name.clone(),
             namespace: workload.namespace.clone(),
+            account: workload.account(editor.wanted()),
+            is_mounted: get(editor.wanted(), &workload.spec)
+                .and_then(|spec| truth(&spec[AUTOMOUNT])),
             labels: editor.get(&workload.labels).cloned().unwrap_or_default(),
             port,
-            port_name: entry.and_then(|entry| Some(entry["name"].as_str()?.to_owned())),
+            port_name: own.into_iter().next().map(|(_, name, _)| name),
+            others: others
+                .into_iter()
+                .map(|(_, name, number)| (name, number))
+                .collect(),
         }
     }
 
@@ -52,12 +72,37 @@ impl Injected {
 pub(super) fn notes(services: &[(usize, Json)], injected: &[Injected]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (line, service) in services {
-        let name = super::workload::shown(service);
+        let name = shown(service);
         for pods in injected.iter().filter(|pods| pods.is_selected_by(service)) {
             let mut note = Note::new(&name, *line, "left as it is");
             for port in service["spec"]["ports"].as_array().into_iter().flatten() {
                 add_detail(&mut note, port, pods);
             }
+            notes.push(note);
+        }
+    }
+    notes
+}
+
+/// What to tell of each service account, with the line where it begins.
+pub(super) fn of_accounts(accounts: &[(usize, Json)], injected: &[Injected]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    for (line, account) in accounts {
+        let metadata = &account["metadata"];
+        let is_theirs = |pods: &&Injected| {
+            metadata["name"] == pods.account.as_str()
+                && metadata["namespace"].as_str() == pods.namespace.as_deref()
+                && pods.is_mounted.is_none()
+        };
+        if truth(&account[AUTOMOUNT]) != Some(false) {
+            continue;
+        }
+        for pods in injected.iter().filter(is_theirs) {
+            let mut note = Note::new(&shown(account), *line, "left as it is");
+            note.warn(format!(
+                "{AUTOMOUNT} is false: crossfade in {} cannot see updates until it is true here or in the pod",
+                pods.name
+            ));
             notes.push(note);
         }
     }
@@ -79,14 +124,19 @@ fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
             "its targetPort {shown} now routes to crossfade in {}",
             pods.name
         ));
-    } else if target
-        .as_str()
-        .is_some_and(|name| Some(name) != pods.port_name.as_deref())
-        && pods.port_name.is_none()
-    {
-        note.warn(format!(
+        return;
+    }
+    let Some(target) = target.as_str() else {
+        return;
+    };
+    match pods.others.iter().find(|(name, _)| name == target) {
+        Some((_, number)) => note.add_detail(format!(
+            "its targetPort '{shown}' leads to port {number} of {}, not to crossfade, which has port {}",
+            pods.name, pods.port
+        )),
+        None => note.warn(format!(
             "its targetPort '{shown}' is not the name of a port of {}: write {}",
             pods.name, pods.port
-        ));
+        )),
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Workload {
     /// By which an update names it.
     pub deployment: Option<String>,
     pub namespace: Option<String>,
+    /// The whole object.
+    pub object: Path,
     /// What makes the pods: the object itself, or one component of a graph.
     pub base: Path,
     pub spec: Path,
@@ -36,6 +38,7 @@ pub(super) enum Maker {
 pub(super) enum Found {
     Workload(Box<Workload>),
     Service(Path),
+    ServiceAccount(Path),
     /// It makes pods, in a way that is not known here.
     Unknown(String),
     Other,
@@ -66,6 +69,7 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
         ("apps", "Deployment" | "StatefulSet") => found.push(plain(object, path, kind)),
         ("nvidia.com", "DynamoGraphDeployment") => graph(object, path, found),
         ("", "Service") => found.push(Found::Service(path.clone())),
+        ("", "ServiceAccount") => found.push(Found::ServiceAccount(path.clone())),
         _ if makes_pods(object) => found.push(Found::Unknown(shown(object))),
         _ => found.push(Found::Other),
     }
@@ -80,6 +84,16 @@ pub fn shown(object: &Json) -> String {
         .as_str()
         .or(object["metadata"]["generateName"].as_str());
     format!("{kind}/{}", name.unwrap_or("?"))
+}
+
+/// A truth value as kubectl reads it, which takes words of YAML 1.1 as well.
+pub(super) fn truth(json: &Json) -> Option<bool> {
+    let word = json.as_str().map(str::to_ascii_lowercase);
+    match word.as_deref() {
+        Some("yes" | "on" | "y" | "true") => Some(true),
+        Some("no" | "off" | "n" | "false") => Some(false),
+        _ => json.as_bool(),
+    }
 }
 
 fn makes_pods(object: &Json) -> bool {
@@ -107,6 +121,7 @@ fn plain(object: &Json, path: &Path, kind: &str) -> Found {
         name: format!("{kind}/{}", name.as_deref().unwrap_or("?")),
         deployment: name,
         namespace: text(&object["metadata"]["namespace"]),
+        object: path.clone(),
         base: path.clone(),
         spec: below(&template, ["spec"]),
         annotations: below(&template, ["metadata", "annotations"]),
@@ -123,6 +138,7 @@ fn graph(object: &Json, path: &Path, found: &mut Vec<Found>) {
             name: format!("{} {component}", shown(object)),
             deployment: name.clone(),
             namespace: text(&object["metadata"]["namespace"]),
+            object: path.clone(),
             base,
             spec,
             annotations: below(&pod, ["annotations"]),
@@ -178,6 +194,18 @@ impl Workload {
             }
         }
         containers
+    }
+
+    /// The service account of the pod.
+    pub fn account(&self, root: &Json) -> String {
+        let spec = get(root, &self.spec).unwrap_or(&Json::Null);
+        let own = spec["serviceAccountName"].as_str();
+        let own = own.or(spec["serviceAccount"].as_str());
+        match (own, self.maker, self.deployment.as_deref()) {
+            (Some(own), ..) => own.to_owned(),
+            (None, Maker::Operator { .. }, Some(name)) => format!("{name}-k8s-service-discovery"),
+            _ => "default".to_owned(),
+        }
     }
 
     /// All containers of the pod, those that run first as well.

@@ -4,7 +4,7 @@ use crossfade::inject::uninject;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::manifests::{corpus, injected};
+use crate::manifests::{corpus, deployment, injected};
 
 /// What kubectl gives back after an apply: keys in order, defaults added, comments gone.
 fn as_the_cluster_writes(cluster: &Cluster, manifests: &str, form: &str) -> String {
@@ -123,5 +123,28 @@ fn the_role_that_rbac_prints_is_taken_by_a_real_api_server() {
             "yes",
             "{account:?}"
         );
+    }
+}
+
+#[test]
+fn an_object_that_apply_did_not_make_is_injected_and_freed_by_replace() {
+    let cluster = Cluster::api_server();
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n        readinessProbe: {exec: {command: [\"true\"]}}\n",
+    );
+    cluster.kubectl_with(&["create", "-f", "-"], &text);
+    let live = |form: &str| cluster.kubectl(&["get", "deployment", "server", "-o", form]);
+    let before = wanted(&live("json"));
+    for form in ["yaml", "json"] {
+        let report = injected(&live(form)).unwrap();
+        cluster.kubectl_with(&["replace", "-f", "-"], &report.text);
+        let pod: Value = serde_json::from_str(&live("json")).unwrap();
+        let pod = &pod["spec"]["template"]["spec"];
+        assert_eq!(pod["initContainers"][0]["name"], "crossfade");
+        let report = uninject(&live(form)).unwrap();
+        let warnings = report.notes[0].warnings.join("\n");
+        assert!(warnings.contains("`kubectl replace -f -`"), "{warnings}");
+        cluster.kubectl_with(&["replace", "-f", "-"], &report.text);
+        assert_eq!(wanted(&live("json")), before);
     }
 }

@@ -1,7 +1,10 @@
 //! `crossfade inject` and `uninject`: realistic manifests, odd ones, random ones, and the command line.
 
 mod command;
+mod graphs;
+mod objects;
 mod odd;
+mod ports;
 mod random;
 mod servers;
 
@@ -25,7 +28,9 @@ fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_change
             assert_eq!(twice.text, once.text, "{path:?}");
             let back = uninject(&once.text).unwrap();
             assert_eq!(back.text, text, "{path:?}");
-            let warnings: Vec<_> = back.notes.iter().flat_map(|note| &note.warnings).collect();
+            let mut warnings: Vec<_> = back.notes.iter().flat_map(|note| &note.warnings).collect();
+            // One of them was read from a cluster.
+            warnings.retain(|warning| !warning.contains("kubectl replace"));
             assert!(warnings.is_empty(), "{path:?}: {warnings:?}");
             assert_eq!(uninject(&text).unwrap().text, text, "{path:?}");
         }

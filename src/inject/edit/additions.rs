@@ -26,7 +26,23 @@ impl Editor<'_> {
         };
         let was = holder.insert(key.to_owned(), value.clone());
         let words = self.words(path);
-        self.record.added.push(words);
+        match self.entry(path)?.map(|(_, entry)| entry) {
+            // Its key is there, with nothing behind it.
+            Some(entry) if was.is_some() => {
+                // What others add to it since is told from this by its members.
+                let members = value.as_object().into_iter().flatten();
+                let members =
+                    members.map(|(key, _)| self.words(&path::below(path, [key.as_str()])));
+                let members: Vec<_> = members.collect();
+                self.record.added.extend(members);
+                self.record.replaced.push(Replaced {
+                    path: words,
+                    was: self.tree.text[entry.colon..entry.node.span.end].to_owned(),
+                    column: None,
+                });
+            }
+            _ => self.record.added.push(words),
+        }
         match is_old {
             true => self.join(parent, Some(key), value, was.is_some()),
             false => self.grow(path, value),

@@ -27,22 +27,45 @@ impl Injection<'_, '_> {
                 "it has no name by which updates could refer to it: set --deployment NAME",
             ));
         };
-        let is_plain = self.workload.maker == Maker::Kubernetes;
-        if !is_plain || self.frontend.server != Server::Dynamo {
-            if is_plain && label.is_none() {
-                self.note.add_detail(format!(
-                    "an update counts its pods as workers by spec.workers.old: {{kind: {}, name: {}}}",
-                    self.workload.name.split('/').next().unwrap_or_default(),
-                    self.workload.deployment.as_deref().unwrap_or("NAME"),
-                ));
-            }
+        if given.is_some() && !is_label(&name) {
+            return Err(self.refuse(format!("--deployment: {}", no_label(&name))));
+        }
+        if self.workload.maker != Maker::Kubernetes {
+            let of_graph = self.workload.deployment.as_ref();
+            return match of_graph {
+                Some(graph) if *graph != name => Err(self.refuse(format!(
+                    "--deployment says {name}, but Dynamo's operator labels its pods with the name of the graph, {graph}"
+                ))),
+                _ => Ok(name),
+            };
+        }
+        let is_dynamo = self.frontend.server == Server::Dynamo;
+        if !is_dynamo && label.is_none() {
+            self.note.add_detail(format!(
+                "an update counts its pods as workers by spec.workers.old: {{kind: {}, name: {}}}",
+                self.workload.name.split('/').next().unwrap_or_default(),
+                self.workload.deployment.as_deref().unwrap_or("NAME"),
+            ));
+        }
+        if !is_dynamo && label.is_none() && self.is_found_by_name(&name) {
             return Ok(name);
+        }
+        if !is_label(&name) {
+            return Err(self.refuse(format!(
+                "{}, by which the controller finds its pods: give another name with --deployment",
+                no_label(&name)
+            )));
         }
         let place = |label: &str| below(&self.workload.labels, [label]);
         match label {
             None => {
                 self.editor.put(&place(GRAPH), name.as_str().into())?;
-                self.note.add_detail(format!("its pods get the label {GRAPH}: {name}; the pods of its workers need it as well"));
+                let workers = match is_dynamo {
+                    true => "the pods of its workers need it as well",
+                    false => "the controller finds them by it",
+                };
+                self.note
+                    .add_detail(format!("its pods get the label {GRAPH}: {name}; {workers}"));
             }
             Some(label) if label != name => {
                 return Err(self.refuse(format!(
@@ -57,21 +80,20 @@ impl Injection<'_, '_> {
         Ok(name)
     }
 
+    /// Does the controller find the pods by the selector of the Deployment with this name?
+    fn is_found_by_name(&self, name: &str) -> bool {
+        let object = super::super::path::get(self.root, &self.workload.object);
+        object.is_some_and(|object| {
+            let selector = object["spec"]["selector"]["matchLabels"].as_object();
+            object["kind"] == "Deployment"
+                && object["metadata"]["name"] == name
+                && selector.is_some_and(|labels| !labels.is_empty())
+        })
+    }
+
     /// Tells what the pod's service account must be allowed.
     pub(super) fn account(&mut self) {
-        let spec = self.spec();
-        let own = spec["serviceAccountName"]
-            .as_str()
-            .or(spec["serviceAccount"].as_str());
-        let account = match (
-            own,
-            self.workload.maker,
-            self.workload.deployment.as_deref(),
-        ) {
-            (Some(own), ..) => own.to_owned(),
-            (None, Maker::Operator { .. }, Some(name)) => format!("{name}-k8s-service-discovery"),
-            _ => "default".to_owned(),
-        };
+        let account = self.workload.account(self.root);
         let namespace = self.workload.namespace.as_deref();
         let namespace = namespace
             .map(|name| format!(" -n {name}"))
@@ -80,4 +102,21 @@ impl Injection<'_, '_> {
             "its service account '{account}' needs permission to read updates, once per namespace: crossfade rbac {account} | kubectl apply{namespace} -f -"
         ));
     }
+}
+
+/// Can a label have this value?
+fn is_label(value: &str) -> bool {
+    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    value.len() <= 63
+        && is_end(value.chars().next())
+        && is_end(value.chars().next_back())
+        && value
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn no_label(name: &str) -> String {
+    format!(
+        "'{name}' cannot be the value of a label (at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends)"
+    )
 }

@@ -3,28 +3,30 @@
 use serde_json::Value as Json;
 
 use super::{
-    ADMIN, BEHIND, FRONTEND, HostPort, Injection, NAME, Ports, Refused, below, host, relocate,
+    ADMIN, BEHIND, FRONTEND, HostPort, Injection, NAME, Ports, Refused, Relocated, below, host,
+    relocate,
 };
 
 impl Injection<'_, '_> {
-    pub(super) fn ports(&self, container: &Json) -> Result<Ports, Refused> {
+    pub(super) fn ports(&mut self, container: &Json) -> Result<Ports, Refused> {
         let given = self.given();
         let refuse = |message: String| self.refuse(message);
-        let (port, _) = relocate(self.frontend.server, container, &given, 0).map_err(refuse)?;
+        let Relocated {
+            port, is_assumed, ..
+        } = relocate(self.frontend.server, container, &given, 0).map_err(refuse)?;
         let entries = container["ports"].as_array().map_or(&[][..], Vec::as_slice);
-        let entry = entries
-            .iter()
-            .position(|entry| entry["containerPort"] == port);
+        let is_port = |entry: &&Json| is_tcp(entry) && entry["containerPort"] == port;
+        let entry = entries.iter().position(|entry| is_port(&entry));
+        if is_assumed && entry.is_none() {
+            self.doubt(container, port)?;
+        }
         let own = entry.map(|index| &entries[index]);
         let everywhere = self.workload.everywhere(self.root);
         let used: Vec<&Json> = everywhere
             .iter()
             .flat_map(|(_, container)| container["ports"].as_array().into_iter().flatten())
             .collect();
-        let others = used
-            .iter()
-            .filter(|entry| entry["containerPort"] == port)
-            .count();
+        let others = used.iter().filter(|entry| is_port(entry)).count();
         if others > usize::from(own.is_some()) {
             return Err(self.refuse(format!(
                 "another container of the pod has port {port} as well"
@@ -45,7 +47,7 @@ impl Injection<'_, '_> {
                 *candidate != port
                     && used
                         .iter()
-                        .all(|entry| entry["containerPort"] != *candidate)
+                        .all(|entry| !is_tcp(entry) || entry["containerPort"] != *candidate)
             };
             ports
                 .into_iter()
@@ -76,9 +78,42 @@ impl Injection<'_, '_> {
         })
     }
 
+    /// Refuses, or warns of, a port that nothing in the manifest says.
+    fn doubt(&mut self, container: &Json, port: u16) -> Result<(), Refused> {
+        let server = self.frontend.server.name();
+        let declared = container["ports"].as_array().into_iter().flatten();
+        let declared = declared.filter(|entry| is_tcp(entry));
+        let declared = declared.filter_map(|entry| entry["containerPort"].as_u64());
+        let declared: Vec<_> = declared.map(|port| port.to_string()).collect();
+        if !declared.is_empty() {
+            return Err(self.refuse(format!(
+                "it is not known where it listens: {server} listens on port {port} if it is not told otherwise, but the \
+                 container declares {}: give the port with --port",
+                declared.join(", ")
+            )));
+        }
+        let words = ["command", "args"].into_iter();
+        let mut words = words.flat_map(|list| container[list].as_array().into_iter().flatten());
+        let has_file = words.any(|word| {
+            let word = word.as_str().unwrap_or_default();
+            word.split_whitespace()
+                .any(|word| word == "--config" || word.starts_with("--config="))
+        });
+        let elsewhere = match (container["envFrom"].is_array(), has_file) {
+            (_, true) => "its configuration file (--config)",
+            (true, false) => "its envFrom",
+            _ => return Ok(()),
+        };
+        self.note.warn(format!(
+            "its port may be set in {elsewhere}, which inject does not read: {port} is assumed, as the default of {server}; if \
+             that is wrong, give the port with --port"
+        ));
+        Ok(())
+    }
+
     /// Does the frontend listen on IPv6? One that listens elsewhere than crossfade asks is told of.
-    pub(super) fn is_on_ipv6(&mut self) -> bool {
-        let Some(host) = host(self.container()) else {
+    pub(super) fn is_on_ipv6(&mut self, container: &Json) -> bool {
+        let Some(host) = host(self.frontend.server, container) else {
             return false;
         };
         match host.trim_matches(['[', ']']) {
@@ -106,4 +141,10 @@ impl Injection<'_, '_> {
             ));
         }
     }
+}
+
+fn is_tcp(entry: &Json) -> bool {
+    entry["protocol"]
+        .as_str()
+        .is_none_or(|protocol| protocol == "TCP")
 }

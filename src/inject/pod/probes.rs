@@ -3,7 +3,8 @@
 use serde_json::{Value as Json, json};
 
 use super::super::workload::Maker;
-use super::{HUNG, Injection, Path, Ports, Refused, below, sidecar};
+use super::command::{Mentions, exchange, mentions};
+use super::{HUNG, Injection, Path, Ports, Refused, Step, below, sidecar};
 
 impl Injection<'_, '_> {
     pub(super) fn probes(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
@@ -11,10 +12,10 @@ impl Injection<'_, '_> {
         let has = |probe: &str| container[probe].is_object();
         let readiness = sidecar::readiness(ports.admin);
         if has("readinessProbe") {
-            self.editor.set(&self.of(&["readinessProbe"]), readiness)?;
+            self.editor.set(&self.probe("readinessProbe"), readiness)?;
             self.note.add_detail("the pod is ready when crossfade is (/readyz), because it can serve requests from either generation");
         } else if by_operator {
-            self.editor.put(&self.of(&["readinessProbe"]), readiness)?;
+            self.editor.put(&self.probe("readinessProbe"), readiness)?;
         }
         let path = self.options.health.as_deref();
         let live = path.unwrap_or(self.frontend.server.live()).to_owned();
@@ -30,7 +31,7 @@ impl Injection<'_, '_> {
                 json!({"httpGet": get, "periodSeconds": 5, "failureThreshold": if by_operator { 60 } else { 720 }}),
             ),
         ] {
-            let place = self.of(&[probe]);
+            let place = self.probe(probe);
             if has(probe) {
                 self.retarget(&place, &container[probe], ports)?;
                 let grace = below(&place, ["terminationGracePeriodSeconds"]);
@@ -49,9 +50,10 @@ impl Injection<'_, '_> {
     /// Has a probe or hook ask the frontend where it listens now.
     fn retarget(&mut self, place: &Path, probe: &Json, ports: &Ports) -> Result<(), Refused> {
         let by_number = (ports.port.to_string(), ports.behind.to_string());
-        let by_name = ports
-            .entry
-            .map(|_| (ports.name.clone(), ports.behind_name.to_owned()));
+        // The operator declares a port 'http' where the manifest declares none.
+        let by_operator = matches!(self.workload.maker, Maker::Operator { .. });
+        let has_name = ports.entry.is_some() || by_operator;
+        let by_name = has_name.then(|| (ports.name.clone(), ports.behind_name.to_owned()));
         for way in ["httpGet", "tcpSocket", "grpc"] {
             let given = match &probe[way]["port"] {
                 Json::String(text) => text.clone(),
@@ -63,14 +65,27 @@ impl Injection<'_, '_> {
                 self.editor.swap(&below(place, [way, "port"]), from, to)?;
             }
         }
-        let words = probe["exec"]["command"]
-            .as_array()
+        let command = probe["exec"]["command"].as_array();
+        let words = command
             .into_iter()
             .flatten()
-            .enumerate();
-        for (index, word) in words.filter_map(|(index, word)| Some((index, word.as_str()?))) {
-            let (from, to) = (format!(":{}", ports.port), format!(":{}", ports.behind));
-            if word.contains(&from) {
+            .map(|word| word.as_str().unwrap_or_default());
+        let words: Vec<_> = words.collect();
+        for (index, word) in words.iter().enumerate() {
+            let before = index.checked_sub(1).map_or("", |before| words[before]);
+            let Mentions {
+                ports: places,
+                is_doubtful,
+            } = mentions(before, word, ports.port);
+            if is_doubtful {
+                self.note.warn(format!(
+                    "the command of its {} contains {}: if that is its port, write {} there",
+                    place.last().map_or("probe", name_of),
+                    ports.port,
+                    ports.behind
+                ));
+            }
+            if let Some((from, to)) = exchange(word, &places, ports.behind) {
                 let path = below(&below(place, ["exec", "command"]), [index]);
                 self.editor.swap(&path, &from, &to)?;
             }
@@ -101,6 +116,13 @@ impl Injection<'_, '_> {
             &container["lifecycle"]["postStart"],
             ports,
         )
+    }
+}
+
+fn name_of(step: &Step) -> &str {
+    match step {
+        Step::Key(key) => key,
+        Step::Item(_) => "probe",
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::script::{self, Command, Start};
 use super::{Server, variable};
 use crate::inject::path::{Path, below};
 
@@ -28,6 +29,15 @@ pub(in crate::inject) struct PortOptions<'a> {
     pub variable: Option<&'a str>,
 }
 
+/// On which port a server listens, and how it is moved to another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::inject) struct Relocated {
+    pub port: u16,
+    pub how: Move,
+    /// Nothing says its port: it is the default of the server.
+    pub is_assumed: bool,
+}
+
 /// On which port a server listens, and how it is moved to the port `to`.
 ///
 /// # Errors
@@ -37,31 +47,36 @@ pub(in crate::inject) fn relocate(
     container: &Json,
     given: &PortOptions<'_>,
     to: u16,
-) -> Result<(u16, Move), String> {
+) -> Result<Relocated, String> {
     let flag = given.flag.or(server.flag());
     let name = given.variable.or(server.variable());
-    if let Some(found) = flag.and_then(|flag| in_arguments(container, flag)) {
-        return found?.moved(container, given.port, to);
+    let known = |(port, how): (u16, Move)| Relocated {
+        port,
+        how,
+        is_assumed: false,
+    };
+    if let Some(found) = flag.and_then(|flag| in_arguments(server, container, flag, given.port)) {
+        return found?.moved(container, given.port, to).map(known);
     }
     if let Some((_, variable)) = name.and_then(|name| variable(container, name)) {
         let name = variable["name"].as_str().unwrap_or_default();
-        return by_variable(container, name, given.port, to);
+        return by_variable(container, name, given.port, to).map(known);
     }
-    let port = given.port.unwrap_or_else(|| server.default_port());
+    let relocated = |how: Move| Relocated {
+        port: given.port.unwrap_or_else(|| server.default_port()),
+        how,
+        is_assumed: given.port.is_none(),
+    };
     if let Some(name) = name {
-        return Ok((
-            port,
-            Move::Variable {
-                name: name.to_owned(),
-            },
-        ));
+        let name = name.to_owned();
+        return Ok(relocated(Move::Variable { name }));
     }
     let Some(flag) = flag else {
         let message = "it is not known how its port is set: give --port-arg FLAG or --port-env NAME, so that it can listen \
             on another one";
         return Err(message.to_owned());
     };
-    Ok((port, append(server, container, flag, to)?))
+    Ok(relocated(append(server, container, flag, to)?))
 }
 
 /// Where a port is given in a command line.
@@ -88,8 +103,10 @@ impl Given {
             moved(port, to).ok_or(format!("its port '{bare}' is not a number"))?;
         agree(number, given)?;
         let new = bare.replacen(port, &moved, 1);
-        let to = self.whole.replacen(bare, &new, 1);
         let (path, from) = (self.path, self.whole);
+        // The flag before it may contain the same digits.
+        let at = from.rfind(bare).unwrap_or(0);
+        let to = format!("{}{new}{}", &from[..at], &from[at + bare.len()..]);
         Ok((number, Move::Swap { path, from, to }))
     }
 }
@@ -118,9 +135,9 @@ fn moved(text: &str, to: u16) -> Option<(u16, String)> {
 }
 
 /// The address on which a server is told to listen, if it is.
-pub(in crate::inject) fn host(container: &Json) -> Option<String> {
+pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String> {
     let flags = ["--host", "--http-host"].into_iter();
-    let given = flags.filter_map(|flag| in_arguments(container, flag)?.ok());
+    let given = flags.filter_map(|flag| in_arguments(server, container, flag, None)?.ok());
     let mut values = given.map(|given| given.value.trim_matches(['"', '\'']).to_owned());
     let given = values.next();
     let of_variable = |name: &str| {
@@ -167,7 +184,12 @@ fn by_variable(
 }
 
 /// The last place where `flag` has a value.
-fn in_arguments(container: &Json, flag: &str) -> Option<Result<Given, String>> {
+fn in_arguments(
+    server: Server,
+    container: &Json,
+    flag: &str,
+    given: Option<u16>,
+) -> Option<Result<Given, String>> {
     let mut found = None;
     for list in ["command", "args"] {
         let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -188,32 +210,59 @@ fn in_arguments(container: &Json, flag: &str) -> Option<Result<Given, String>> {
                             value,
                         }),
                 );
-            } else if let Some((whole, value)) = in_text(text, flag) {
+            } else if let Some(given) = in_script(server, text, flag, given) {
                 let path = path(index);
-                found = Some(Ok(Given { path, whole, value }));
+                found = Some(given.map(|(whole, value)| Given { path, whole, value }));
             }
         }
     }
     found
 }
 
-/// `flag` with its value within a command line, and the value.
-fn in_text(text: &str, flag: &str) -> Option<(String, String)> {
-    let starts = text.match_indices(flag).map(|(at, _)| at);
-    let begins = |at: &usize| {
-        text[..*at]
-            .chars()
-            .next_back()
-            .is_none_or(char::is_whitespace)
+/// `flag` with its value in the command of a script that starts the server, and the value. Other commands may have the same flag.
+fn in_script(
+    server: Server,
+    text: &str,
+    flag: &str,
+    given: Option<u16>,
+) -> Option<Result<(String, String), String>> {
+    let starts = script::starts(text, server.words());
+    let commands = match starts.is_empty() {
+        true => script::commands(text),
+        false => starts.into_iter().map(|start| start.command).collect(),
     };
-    starts.filter(begins).find_map(|at| {
-        let rest = &text[at + flag.len()..];
-        let value = rest.trim_start_matches(['=', ' ', '\t']);
-        let between = rest.len() - value.len();
-        let end = value.find(|c: char| c.is_whitespace() || ";&|".contains(c));
-        let value = &value[..end.unwrap_or(value.len())];
-        let whole = &text[at..at + flag.len() + between + value.len()];
-        (between > 0 && !value.is_empty()).then(|| (whole.to_owned(), value.to_owned()))
+    let values = commands
+        .iter()
+        .filter_map(|command| in_command(text, command, flag));
+    let mut values: Vec<_> = values.collect();
+    if values.len() > 1
+        && let Some(wanted) = given
+    {
+        values.retain(|(_, value)| {
+            moved(script::bare(value), 0).is_some_and(|(port, _)| port == wanted)
+        });
+    }
+    match values.len() {
+        0 | 1 => values.pop().map(Ok),
+        _ => Some(Err(format!(
+            "several commands of its script have {flag}, and it is not known which one is the server's: give its port with --port"
+        ))),
+    }
+}
+
+/// The last `flag` of a command with its value, and the value.
+fn in_command(text: &str, command: &Command, flag: &str) -> Option<(String, String)> {
+    let words = &command.words;
+    words.iter().enumerate().rev().find_map(|(index, word)| {
+        let written = &text[word.clone()];
+        if script::bare(written) == flag {
+            let value = words.get(index + 1)?;
+            let whole = &text[word.start..value.end];
+            return Some((whole.to_owned(), text[value.clone()].to_owned()));
+        }
+        let rest = written.trim_start_matches(['"', '\'']).strip_prefix(flag)?;
+        let value = rest.strip_prefix('=').filter(|value| !value.is_empty())?;
+        Some((written.to_owned(), value.to_owned()))
     })
 }
 
@@ -221,19 +270,28 @@ fn in_text(text: &str, flag: &str) -> Option<(String, String)> {
 fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move, String> {
     for list in ["args", "command"] {
         let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
-        let script = items.iter().enumerate().find_map(|(index, item)| {
+        let place = items.iter().enumerate().find_map(|(index, item)| {
             let text = item
                 .as_str()
                 .filter(|text| text.contains(char::is_whitespace))?;
-            let word = server
-                .words()
-                .iter()
-                .find(|word| text.matches(**word).count() == 1)?;
-            Some((index, *word))
+            let starts = script::starts(text, server.words());
+            let [Start { mark, command }] = starts.as_slice() else {
+                return None;
+            };
+            let end = command.words.last()?.end;
+            // What is written more than once cannot be exchanged.
+            let place = [mark.clone(), mark.start..end]
+                .into_iter()
+                .find(|place| text.matches(&text[place.clone()]).count() == 1)?;
+            let to = format!(
+                "{} {flag} {to}{}",
+                &text[mark.clone()],
+                &text[mark.end..place.end]
+            );
+            Some((index, text[place].to_owned(), to))
         });
-        if let Some((index, word)) = script {
+        if let Some((index, from, to)) = place {
             let path = below(&below(&Path::new(), [list]), [index]);
-            let (from, to) = (word.to_owned(), format!("{word} {flag} {to}"));
             return Ok(Move::Swap { path, from, to });
         }
     }
@@ -242,16 +300,9 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
             .as_array()
             .is_some_and(|items| !items.is_empty())
     };
-    let is_shell = container["command"].as_array().is_some_and(|command| {
-        let words: Vec<_> = command.iter().filter_map(Json::as_str).collect();
-        words
-            .iter()
-            .any(|word| word.starts_with('-') && word.ends_with('c') && word.len() <= 4)
-            && words.first().is_some_and(|word| word.ends_with("sh"))
-    });
     let flag = flag.to_owned();
     match (items("args"), items("command")) {
-        _ if is_shell => Err(format!(
+        _ if is_shell(container) => Err(format!(
             "its command line is a script in which the place for {flag} is not known: write {flag} PORT into it"
         )),
         (false, true) => Ok(Move::Arguments {
@@ -260,4 +311,18 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
         }),
         _ => Ok(Move::Arguments { list: "args", flag }),
     }
+}
+
+/// Does a container run a script, as with `sh -c`?
+fn is_shell(container: &Json) -> bool {
+    let lists = ["command", "args"].into_iter();
+    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let mut words = words.filter_map(Json::as_str).skip_while(|word| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        !["sh", "bash", "dash", "ash", "zsh", "ksh"].contains(&name)
+    });
+    let is_script = |word: &str| {
+        word.starts_with('-') && !word.starts_with("--") && word.ends_with('c') && word.len() <= 4
+    };
+    words.next().is_some() && words.any(is_script)
 }

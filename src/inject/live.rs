@@ -1,0 +1,40 @@
+//! Tells whether `kubectl apply` can carry an edit back to the object that a manifest was read from.
+//!
+//! `kubectl apply` removes only what its annotation says that it applied before. `kubectl replace` has no such condition.
+
+use serde_json::Value as Json;
+
+use super::record::ANNOTATION;
+
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What to tell of an object to which crossfade is added.
+pub(super) fn before_inject(object: &Json) -> Option<String> {
+    (is_live(object) && last_applied(object).is_none()).then(|| {
+        format!(
+            "it comes from a cluster, where it was not made by `kubectl apply` (it has no annotation {LAST_APPLIED}), so \
+             `kubectl apply` would keep what is replaced here: write it back with `kubectl replace -f -`"
+        )
+    })
+}
+
+/// What to tell of an object from which crossfade is removed.
+pub(super) fn before_uninject(object: &Json) -> Option<String> {
+    let lists_it = last_applied(object).is_some_and(|applied| applied.contains(ANNOTATION));
+    (is_live(object) && !lists_it).then(|| {
+        format!(
+            "it comes from a cluster, where crossfade was not added by `kubectl apply` (its annotation {LAST_APPLIED} does not \
+             list it), so `kubectl apply` would leave crossfade in its pods: write it back with `kubectl replace -f -`"
+        )
+    })
+}
+
+/// Only the cluster gives an object these.
+fn is_live(object: &Json) -> bool {
+    let metadata = &object["metadata"];
+    metadata["uid"].is_string() || metadata["resourceVersion"].is_string()
+}
+
+fn last_applied(object: &Json) -> Option<&str> {
+    object["metadata"]["annotations"][LAST_APPLIED].as_str()
+}

@@ -1,0 +1,119 @@
+//! Graphs of Dynamo, whose operator makes the container of a frontend from several parts of the manifest.
+
+use super::*;
+
+/// A graph of `v1alpha1`: what its spec, its frontend, and the container of that hold besides.
+fn alpha(spec: &str, component: &str, container: &str) -> String {
+    format!(
+        "apiVersion: nvidia.com/v1alpha1\nkind: DynamoGraphDeployment\nmetadata: {{name: g}}\nspec:\n{spec}  services:\n    Frontend:\n      \
+         componentType: frontend\n{component}      extraPodSpec:\n        mainContainer:\n          image: x/dynamo-frontend\n{container}    \
+         Worker:\n      componentType: worker\n"
+    )
+}
+
+fn beta(spec: &str, container: &str) -> String {
+    format!(
+        "apiVersion: nvidia.com/v1beta1\nkind: DynamoGraphDeployment\nmetadata: {{name: g}}\nspec:\n{spec}  components:\n  - name: Frontend\n    \
+         type: frontend\n    podTemplate:\n      spec:\n        containers:\n        - name: main\n          image: x\n{container}"
+    )
+}
+
+fn port(port: u16) -> String {
+    format!("[{{name: DYN_HTTP_PORT, value: \"{port}\"}}]\n")
+}
+
+#[test]
+fn the_variables_of_a_component_and_its_graph_say_the_port() {
+    let (of_graph, of_component, own) = (
+        format!("  envs: {}", port(9000)),
+        format!("      envs: {}", port(9001)),
+        format!("          env: {}", port(9002)),
+    );
+    let moved = |text: &str, from: u16| text.replace(&from.to_string(), "8080");
+    for (text, listens, said) in [
+        (
+            alpha("", &of_component, &own),
+            9001,
+            moved(&of_component, 9001),
+        ),
+        (
+            alpha(&of_graph, &of_component, ""),
+            9001,
+            moved(&of_component, 9001),
+        ),
+        (alpha("", "", &own), 9002, moved(&own, 9002)),
+        // The workers have it, too: the frontend gets one of its own, which replaces the others.
+        (
+            alpha(&of_graph, "", &own),
+            9000,
+            String::from("      envs:\n      - name: DYN_HTTP_PORT\n        value: \"8080\"\n"),
+        ),
+        (
+            beta(&format!("  env: {}", port(9000)), &own),
+            9002,
+            moved(&own, 9002),
+        ),
+        (
+            beta(&format!("  env: {}", port(9000)), ""),
+            9000,
+            String::from(
+                "          env:\n          - name: DYN_HTTP_PORT\n            value: \"8080\"\n",
+            ),
+        ),
+    ] {
+        let report = injected(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        let said = said.trim_end_matches("]\n");
+        assert!(report.text.contains(said), "{said}\n{}", report.text);
+        let listens = format!("value: \"0.0.0.0:{listens}\"");
+        assert!(report.text.contains(&listens), "{listens}\n{}", report.text);
+        assert_eq!(
+            text.contains("9000"),
+            report.text.contains("\"9000\""),
+            "{}",
+            report.text
+        );
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn the_probes_of_a_component_replace_those_of_its_container() {
+    let probes = "      livenessProbe: {httpGet: {path: /live, port: 8000}}\n      readinessProbe: {httpGet: {path: /health, port: http}}\n";
+    let text = alpha("", probes, "");
+    let report = injected(&text).unwrap();
+    assert!(
+        report
+            .text
+            .contains("      livenessProbe: {httpGet: {path: /live, port: 8080}, "),
+        "{}",
+        report.text
+    );
+    assert!(
+        report
+            .text
+            .contains("      readinessProbe:\n        httpGet:\n          path: /readyz\n"),
+        "{}",
+        report.text
+    );
+    let main = report.text.split("mainContainer:").nth(1).unwrap();
+    let main = main.split("initContainers:").next().unwrap();
+    assert!(
+        !main.contains("livenessProbe") && !main.contains("readinessProbe"),
+        "{main}"
+    );
+    assert_eq!(injected(&report.text).unwrap().text, report.text);
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    // By the name that the operator gives the port.
+    let named = alpha(
+        "",
+        "      livenessProbe: {httpGet: {path: /live, port: http}}\n",
+        "",
+    );
+    let report = injected(&named).unwrap();
+    assert!(
+        report.text.contains("path: /live, port: frontend}"),
+        "{}",
+        report.text
+    );
+}

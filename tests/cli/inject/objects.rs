@@ -1,0 +1,219 @@
+//! The objects around a pod: where they come from, and by what the controller finds their pods.
+
+use super::*;
+
+const VLLM: &str = "        image: vllm/vllm-openai\n";
+
+#[test]
+fn an_object_of_a_cluster_that_apply_did_not_make_is_written_back_by_replace() {
+    let of_cluster = |annotations: &str| {
+        let metadata =
+            format!("metadata: {{name: server, uid: u-1, annotations: {{{annotations}}}}}");
+        deployment(VLLM).replace("metadata: {name: server}", &metadata)
+    };
+    let last = "kubectl.kubernetes.io/last-applied-configuration";
+    let warned = |report: &crossfade::inject::Report| {
+        let warnings = report.notes.iter().flat_map(|note| &note.warnings);
+        warnings
+            .filter(|warning| warning.contains("`kubectl replace -f -`"))
+            .count()
+    };
+    for (text, by_inject, by_uninject) in [
+        (deployment(VLLM), 0, 0),
+        (of_cluster(""), 1, 1),
+        (of_cluster(&format!("{last}: '{{}}'")), 0, 1),
+        (of_cluster(&format!("{last}: 'crossfade/injected'")), 0, 0),
+    ] {
+        let report = injected(&text).unwrap();
+        assert_eq!(warned(&report), by_inject, "{text}");
+        let back = uninject(&report.text).unwrap();
+        assert_eq!((warned(&back), &back.text), (by_uninject, &text), "{text}");
+    }
+}
+
+#[test]
+fn pods_that_the_controller_does_not_find_by_their_deployment_get_its_labels() {
+    let graph = "nvidia.com/dynamo-graph-deployment-name";
+    let component = "nvidia.com/dynamo-component-type: frontend";
+    let plain = deployment(VLLM);
+    let named = Options {
+        deployment: Some("other".into()),
+        ..Options::default()
+    };
+    let labelled = plain.replace(
+        "metadata: {labels: {app: a}}",
+        &format!("metadata: {{labels: {{app: a, {graph}: old}}}}"),
+    );
+    let expressions = plain.replace(
+        "matchLabels: {app: a}",
+        "matchExpressions: [{key: app, operator: Exists}]",
+    );
+    for (text, options, name) in [
+        (plain.clone(), Options::default(), None),
+        (
+            plain.replace("kind: Deployment", "kind: StatefulSet"),
+            Options::default(),
+            Some("server"),
+        ),
+        (plain, named, Some("other")),
+        (labelled, Options::default(), Some("old")),
+        (expressions, Options::default(), Some("server")),
+    ] {
+        let report = injected_with(&text, &options).unwrap();
+        let read = report.text.replace('"', "");
+        assert_eq!(read.contains(component), name.is_some(), "{}", report.text);
+        if let Some(name) = name {
+            assert!(
+                read.contains(&format!("{graph}: {name}")),
+                "{}",
+                report.text
+            );
+        }
+        let details = report.notes[0].details.join("\n");
+        let said = format!(
+            "updates name it by sourceDeployment: {}",
+            name.unwrap_or("server")
+        );
+        assert!(details.contains(&said), "{details}");
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn names_that_cannot_be_labels_and_images_that_are_none_are_refused() {
+    let long = "a".repeat(64);
+    let dynamo = deployment("        image: x/dynamo-frontend\n");
+    for name in ["a b", &long, "", "-a", "a."] {
+        for text in [&dynamo, &deployment(VLLM)] {
+            let options = Options {
+                deployment: Some(name.to_owned()),
+                ..Options::default()
+            };
+            let error = injected_with(text, &options).unwrap_err().to_string();
+            assert!(
+                error.contains("--deployment") && error.contains("cannot be the value of a label"),
+                "{error}"
+            );
+        }
+    }
+    let named = |text: &str| {
+        text.replace(
+            "metadata: {name: server}",
+            &format!("metadata: {{name: {long}}}"),
+        )
+    };
+    let error = injected(&named(&dynamo)).unwrap_err().to_string();
+    assert!(
+        error.contains("give another name with --deployment"),
+        "{error}"
+    );
+    // Its pods need no label.
+    injected(&named(&deployment(VLLM))).unwrap();
+    let graph = include_str!("../../corpus/inject/graph-v1alpha1.yaml");
+    let options = Options {
+        deployment: Some("other".into()),
+        ..Options::default()
+    };
+    let error = injected_with(graph, &options).unwrap_err().to_string();
+    assert!(
+        error.contains("labels its pods with the name of the graph, vllm-disagg"),
+        "{error}"
+    );
+    for image in ["", " ", "a b", "-x", "a\tb"] {
+        let options = Options {
+            image: Some(image.to_owned()),
+            ..Options::default()
+        };
+        let error = injected_with(&dynamo, &options).unwrap_err().to_string();
+        assert!(error.contains("is not the name of an image"), "{error}");
+    }
+}
+
+#[test]
+fn a_service_account_that_keeps_its_token_and_words_for_truth_are_told_of() {
+    let account = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: own}\nautomountServiceAccountToken: no\n";
+    let own = "      serviceAccountName: own\n";
+    for (pod, warned) in [
+        (own.to_owned(), true),
+        (String::new(), false),
+        (
+            format!("{own}      automountServiceAccountToken: true\n"),
+            false,
+        ),
+    ] {
+        let text = format!("{}{account}", deployment(&format!("{VLLM}{pod}")));
+        let report = injected(&text).unwrap();
+        let told = report
+            .notes
+            .iter()
+            .find(|note| note.object == "ServiceAccount/own");
+        assert_eq!(told.is_some(), warned, "{pod}");
+        assert!(told.is_none_or(|note| note.to_string().contains("cannot see updates")));
+    }
+    let text = deployment(&format!(
+        "{VLLM}        ports: [{{containerPort: 8000, hostPort: 8000}}]\n      hostNetwork: yes\n      automountServiceAccountToken: Off\n"
+    ));
+    let report = injected(&text).unwrap();
+    let warnings = report.notes[0].warnings.join("\n");
+    assert!(
+        warnings.contains("hostNetwork")
+            && warnings.contains("automountServiceAccountToken is false"),
+        "{warnings}"
+    );
+    // In the network of the node, each port is that of the node.
+    assert!(
+        report.text.contains("containerPort: 8080, hostPort: 8080"),
+        "{}",
+        report.text
+    );
+}
+
+#[test]
+fn fields_that_are_null_are_set_and_come_back() {
+    for null in ["", " null", " ~ # none"] {
+        let text = deployment(&format!(
+            "{VLLM}        lifecycle:\n          preStop:{null}\n      terminationGracePeriodSeconds:{null}\n"
+        ));
+        let report = injected(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        assert!(
+            report.text.contains("terminationGracePeriodSeconds: 900"),
+            "{}",
+            report.text
+        );
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn the_objects_of_a_json_stream_are_edited_one_by_one() {
+    let object = |name: &str| {
+        let object = serde_json::json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name},
+            "spec": {
+                "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": {"app": name}},
+                    "spec": {"containers": [{"name": "server", "image": "vllm/vllm-openai"}]},
+                },
+            },
+        });
+        object.to_string()
+    };
+    let text = format!("{}\n{}\n", object("a"), object("b"));
+    let report = injected(&text).unwrap();
+    let lines: Vec<_> = report
+        .notes
+        .iter()
+        .map(|note| (&*note.object, note.line))
+        .collect();
+    assert_eq!(lines, [("Deployment/a", 1), ("Deployment/b", 2)]);
+    for line in report.text.lines() {
+        serde_json::from_str::<Value>(line).unwrap();
+        assert!(line.contains("CROSSFADE_OLD"), "{line}");
+    }
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+}

@@ -1,0 +1,274 @@
+//! The port of a server: where it is found, when it must be given, and what follows it.
+
+use super::*;
+
+const VLLM: &str = "        image: vllm/vllm-openai\n";
+const SHELL: &str = "        image: vllm/vllm-openai\n        command: [bash, -c]\n";
+
+#[test]
+fn only_the_command_that_starts_the_server_says_its_port() {
+    for (script, port, said) in [
+        (
+            "ray start --head --port=6379 && vllm serve X --port 8000",
+            8000,
+            "ray start --head --port=6379 && vllm serve X --port 8080",
+        ),
+        (
+            "ray start --head --port=6379 && vllm serve X",
+            8000,
+            "ray start --head --port=6379 && vllm serve --port 8080 X",
+        ),
+        (
+            "echo vllm serve; exec /bin/vllm serve X | tee --port 3",
+            8000,
+            "echo vllm serve; exec /bin/vllm serve --port 8080 X | tee --port 3",
+        ),
+        (
+            "vllm serve X --port 7000 --port=7001 & wait --port 9",
+            7001,
+            "vllm serve X --port 7000 --port=8080 & wait --port 9",
+        ),
+        (
+            "su u -c \"vllm serve X --port 7000\"",
+            7000,
+            "su u -c \"vllm serve X --port 8080\"",
+        ),
+    ] {
+        let text = deployment(&format!("{SHELL}        args: ['{script}']\n"));
+        let report = injected(&text).unwrap_or_else(|error| panic!("{script}: {error}"));
+        assert!(
+            report.text.contains(&format!("args: ['{said}']\n")),
+            "{}",
+            report.text
+        );
+        let listens = format!("value: \"0.0.0.0:{port}\"");
+        assert!(report.text.contains(&listens), "{}", report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    let commented = format!(
+        "{SHELL}        args:\n        - |\n          # --port 9000\n          vllm serve X \\\n            --port 7000 # --port 1\n"
+    );
+    let report = injected(&deployment(&commented)).unwrap();
+    assert!(
+        report.text.contains("            --port 8080 # --port 1\n"),
+        "{}",
+        report.text
+    );
+}
+
+#[test]
+fn of_several_servers_in_a_script_the_port_must_be_given() {
+    let text = deployment(&format!(
+        "{SHELL}        args: ['vllm serve A --port 7000 & vllm serve B --port 7001']\n"
+    ));
+    let error = injected(&text).unwrap_err().to_string();
+    assert!(
+        error.contains("several commands of its script have --port"),
+        "{error}"
+    );
+    let options = Options {
+        port: Some(7001),
+        ..Options::default()
+    };
+    let report = injected_with(&text, &options).unwrap();
+    assert!(
+        report
+            .text
+            .contains("--port 7000 & vllm serve B --port 8080"),
+        "{}",
+        report.text
+    );
+    // Words behind a script are not arguments of the server.
+    let text = deployment(&format!(
+        "{VLLM}        args: [bash, -c, 'vllm serve A & vllm serve B']\n"
+    ));
+    let error = injected(&text).unwrap_err().to_string();
+    assert!(error.contains("write --port PORT into it"), "{error}");
+}
+
+#[test]
+fn a_port_that_nothing_says_must_be_declared_or_given() {
+    for (container, port) in [
+        (
+            "        image: x/dynamo-frontend\n        envFrom: [{configMapRef: {name: c}}]\n",
+            9000,
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--config, /etc/c.yaml]\n",
+            9000,
+        ),
+        ("        image: vllm/vllm-openai\n", 9000),
+    ] {
+        let declared = |ports: &str| deployment(&format!("{container}        ports: [{ports}]\n"));
+        let text = declared("{name: http, containerPort: 9000}");
+        let error = injected(&text).unwrap_err().to_string();
+        assert!(
+            error.contains("declares 9000: give the port with --port"),
+            "{error}"
+        );
+        let options = Options {
+            port: Some(port),
+            ..Options::default()
+        };
+        let report = injected_with(&text, &options).unwrap();
+        assert!(
+            report.text.contains("value: \"0.0.0.0:9000\""),
+            "{}",
+            report.text
+        );
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+        injected(&declared("{containerPort: 9000}, {containerPort: 8000}")).unwrap();
+    }
+    for (container, warned) in [
+        (
+            "        image: x/dynamo-frontend\n        envFrom: [{configMapRef: {name: c}}]\n",
+            "its envFrom",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--config=c]\n",
+            "(--config)",
+        ),
+    ] {
+        let report = injected(&deployment(container)).unwrap();
+        let warnings = report.notes[0].warnings.join("\n");
+        assert!(
+            warnings.contains(warned) && warnings.contains("8000 is assumed"),
+            "{warnings}"
+        );
+    }
+}
+
+#[test]
+fn a_service_is_told_where_the_name_of_a_port_leads() {
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  selector: {app: a}\n  ports: [{port: 80, targetPort: http}]\n";
+    let http = "        ports: [{name: http, containerPort: 9000}]\n";
+    for (container, port, said) in [
+        // That of crossfade gets this name where there was none.
+        (
+            String::from(VLLM),
+            None,
+            "its targetPort http now leads to crossfade",
+        ),
+        (
+            format!("{VLLM}{http}"),
+            Some(8000),
+            "its targetPort 'http' leads to port 9000 of Deployment/server, not to crossfade, which has port 8000",
+        ),
+        (
+            format!("{VLLM}        ports: [{{name: api, containerPort: 8000}}]\n"),
+            None,
+            "its targetPort 'http' is not the name of a port of Deployment/server: write 8000",
+        ),
+    ] {
+        let options = Options {
+            port,
+            ..Options::default()
+        };
+        let text = format!("{}{service}", deployment(&container));
+        let report = injected_with(&text, &options).unwrap();
+        let note = report.notes.iter().find(|note| note.object == "Service/s");
+        let note = note.unwrap().to_string();
+        assert!(note.contains(said), "{note}");
+    }
+}
+
+#[test]
+fn the_commands_of_probes_follow_the_port_and_nothing_else() {
+    for (args, command, said, warned) in [
+        (
+            "'80'",
+            "sh, -c, 'curl -f http://localhost:8000/metrics'",
+            None,
+            false,
+        ),
+        (
+            "'80'",
+            "curl, 'localhost:80/health'",
+            Some("curl, 'localhost:8080/health'"),
+            false,
+        ),
+        (
+            "'80'",
+            "sh, -c, 'curl localhost:8000/m && curl localhost:80/h'",
+            Some("sh, -c, 'curl localhost:8000/m && curl localhost:8080/h'"),
+            false,
+        ),
+        (
+            "'8000'",
+            "nc, -z, localhost, '8000'",
+            Some("nc, -z, localhost, '8080'"),
+            false,
+        ),
+        (
+            "'8000'",
+            "sh, -c, 'nc -z localhost 8000'",
+            Some("sh, -c, 'nc -z localhost 8080'"),
+            false,
+        ),
+        ("'8000'", "check, '8000'", None, true),
+    ] {
+        let text = deployment(&format!(
+            "{VLLM}        args: [--port, {args}]\n        livenessProbe: {{exec: {{command: [{command}]}}}}\n"
+        ));
+        let report = injected(&text).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let said = format!("command: [{}]", said.unwrap_or(command));
+        assert!(report.text.contains(&said), "{said}\n{}", report.text);
+        let warnings = report.notes[0].warnings.join("\n");
+        let is_warned = warnings.contains("the command of its livenessProbe contains 8000");
+        assert_eq!(is_warned, warned, "{warnings}");
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn a_port_of_another_protocol_and_a_server_without_an_api_are_left_alone() {
+    let text = deployment(&format!(
+        "{VLLM}        ports: [{{containerPort: 8000, protocol: UDP}}, {{containerPort: 8000}}, {{containerPort: 8080, protocol: UDP}}]\n"
+    ));
+    let report = injected(&text).unwrap();
+    assert!(
+        report
+            .text
+            .contains("[{containerPort: 8000, protocol: UDP}, {containerPort: 8080, "),
+        "{}",
+        report.text
+    );
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    let headless = deployment("        image: x\n        command: [vllm, serve, x, --headless]\n");
+    for port in [None, Some(8000)] {
+        let options = Options {
+            port,
+            ..Options::default()
+        };
+        assert!(matches!(
+            injected_with(&headless, &options),
+            Err(Error::NoFrontend { .. })
+        ));
+    }
+}
+
+#[test]
+fn where_no_frontend_is_found_the_options_are_named_that_led_to_it() {
+    let text = deployment("        image: x\n        ports: [{containerPort: 1}]\n");
+    for (port, container, said) in [
+        (None, None, "give its port with --port"),
+        (
+            Some(3000),
+            None,
+            "no container there declares port 3000 (--port)",
+        ),
+        (
+            Some(1),
+            Some("web"),
+            "no pod there has a container 'web' (--frontend-container)",
+        ),
+    ] {
+        let options = Options {
+            port,
+            container: container.map(str::to_owned),
+            ..Options::default()
+        };
+        let error = injected_with(&text, &options).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
