@@ -156,8 +156,8 @@ fn code(text: &str) -> String {
             }
         } else if rest.starts_with("'\"'") {
             Some(3)
-        } else if rest.starts_with("'\\") {
-            rest[2..].find('\'').map(|end| end + 3)
+        } else if let Some(escaped) = rest.strip_prefix("'\\") {
+            escaped.find('\'').map(|end| end + 3)
         } else {
             code.push(next);
             rest = &rest[next.len_utf8()..];
