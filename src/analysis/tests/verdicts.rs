@@ -171,9 +171,9 @@ fn without_traffic_or_with_little_there_is_no_verdict() {
         "nothing to compare with"
     );
     // Six minutes later, what came before counts no more.
-    let mut looked = vec![requests(5000, 500, 0)];
-    looked.extend((0..72).map(|_| Counts::default()));
-    let ended = looks(&rules, looked);
+    let mut reads = vec![requests(5000, 500, 0)];
+    reads.extend((0..72).map(|_| Counts::default()));
+    let ended = looks(&rules, reads);
     assert_eq!(ended.verdict, Verdict::Inconclusive(Why::NoTraffic));
 }
 
@@ -313,11 +313,11 @@ fn what_an_interim_look_took_in_counts_once() {
         assert!(!matches!(report.verdict, Verdict::Fail(_)));
         report.rows[0].confidence
     };
-    let looked = confidence(0);
-    assert!(looked > 0.0);
+    let reads = confidence(0);
+    assert!(reads > 0.0);
     for interim_looks in [1, 2, 9] {
         assert!(
-            (confidence(interim_looks) - looked).abs() < 1e-12,
+            (confidence(interim_looks) - reads).abs() < 1e-12,
             "{interim_looks}"
         );
     }

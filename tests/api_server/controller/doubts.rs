@@ -303,8 +303,8 @@ async fn old_may_not_go_while_new_has_more_frontends_than_can_be_asked() {
     let _controller = stage.controller(&[]).await;
     stage.splits("up", 1, 1).await;
     stage.delete_old_workers().await;
-    let unseen = lacks(false, "not every frontend of new has been seen serving");
-    stage.until("up", "one is not asked", unseen).await;
+    let unasked = lacks(false, "not every frontend of new has been seen serving");
+    stage.until("up", "one is not asked", unasked).await;
     promises_nothing(&stage).await;
     let port = all.address.port();
     let targets: Vec<String> = (1..=128).map(|i| format!("127.0.0.{i}:{port}")).collect();

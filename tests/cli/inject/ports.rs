@@ -147,7 +147,7 @@ fn a_service_is_told_where_the_name_of_a_port_leads() {
         (
             String::from(VLLM),
             None,
-            "its targetPort http now leads to crossfade",
+            "its targetPort http now routes to crossfade",
         ),
         (
             format!("{VLLM}{http}"),

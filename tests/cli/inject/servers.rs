@@ -197,7 +197,7 @@ fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
             "a volume 'crossfade'",
         ),
         (
-            "        image: vllm/vllm-openai\n        ports: [{containerPort: 1, name: crossfade}]\n",
+            "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000}, {containerPort: 1, name: crossfade}]\n",
             "a port of the pod is named 'crossfade'",
         ),
         (
