@@ -269,7 +269,7 @@ impl Managed {
 async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
     let mut managed = Managed::begun(json!({})).await;
     let controller = managed.controller().await;
-    let object = managed.waits_for("the clients to be sent").await;
+    let object = managed.waits_for("clients to be routed").await;
     managed.rests_at(0, 4).await;
     managed.stage.splits("chat", 0, 1).await;
     let status = &object["status"];
@@ -392,7 +392,7 @@ async fn a_controller_that_is_killed_again_and_again_ends_a_rollout_all_the_same
         controller.kill();
         controller = managed.controller().await;
     }
-    managed.waits_for("the clients to be sent").await;
+    managed.waits_for("clients to be routed").await;
     managed.rests_at(0, 4).await;
 }
 
@@ -407,7 +407,7 @@ async fn workers_that_never_become_ready_take_nothing_from_old() {
     assert_eq!(managed.sizes().await, (4, 1, 4));
     managed.stage.splits("chat", 1, 0).await;
     managed.operator.makes_ready.store(true, Ordering::Relaxed);
-    managed.waits_for("the clients to be sent").await;
+    managed.waits_for("clients to be routed").await;
 }
 
 impl Managed {
@@ -501,7 +501,7 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
     managed.owned_frontends("old").await;
     let _controller = managed.controller().await;
     managed.own_frontends("old").await;
-    managed.waits_for("the clients to be sent").await;
+    managed.waits_for("clients to be routed").await;
     managed
         .edit(json!({"handover": {"retire": "ScaleToZero"}}))
         .await;
@@ -519,7 +519,7 @@ async fn old_is_not_retired_by_what_a_status_still_says() {
     managed.stage.kubeconfig = gateway.kubeconfig();
     let controller = managed.controller().await;
     managed.own_frontends("old").await;
-    managed.waits_for("the clients to be sent").await;
+    managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
     managed.phase("Complete").await;
     let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
@@ -589,7 +589,7 @@ async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
 async fn an_owner_may_delete_what_a_complete_rollout_keeps() {
     let mut managed = Managed::begun(json!({})).await;
     let controller = managed.controller().await;
-    managed.waits_for("the clients to be sent").await;
+    managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
     managed.phase("Complete").await;
     managed.stage.delete(&deployments(), "v1").await;
@@ -803,7 +803,7 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
 async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_on() {
     let mut managed = Managed::begun(json!({})).await;
     let controller = managed.controller().await;
-    managed.waits_for("the clients to be sent").await;
+    managed.waits_for("clients to be routed").await;
     managed.rests_at(0, 4).await;
     drop(controller);
     let status = json!({"status": {"source": {"roles": {"worker": {"recorded": 1}}}}});

@@ -96,7 +96,7 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
         assert_ne!(status["phase"], "Contested", "{status:#}");
         status["waitingFor"]
             .to_string()
-            .contains("the clients to be sent")
+            .contains("clients to be routed")
     };
     managed.until("all new", is_moved).await;
     managed.rests_at(0, 4).await;

@@ -147,7 +147,7 @@ async fn graphs_are_scaled_by_their_adapters() {
         assert_ne!(status["phase"], "Contested", "{status:#}");
         status["waitingFor"]
             .to_string()
-            .contains("the clients to be sent")
+            .contains("clients to be routed")
     };
     managed.until("all new", is_moved).await;
     assert_eq!(managed.adapter_asks("old-decode").await, 0);

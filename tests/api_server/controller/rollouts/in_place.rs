@@ -336,7 +336,7 @@ async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
     assert_eq!(object["status"]["phase"], "Refused");
     set.edit_template("2").await;
     set.managed.stage.proxy("chat").await;
-    let object = set.says("the clients to be sent").await;
+    let object = set.says("clients to be routed").await;
     set.holds([0, 4]).await;
     assert_eq!(set.partition().await, 0);
     set.managed.stage.splits("chat", 0, 1).await;
@@ -396,7 +396,7 @@ async fn goes_back_and_forth(mut set: InPlace) {
     let _controller = set.managed.controller().await;
     let all = json!({"intent": "Run", "strategy": {"partition": 0}});
     set.managed.edit(all).await;
-    set.says("the clients to be sent").await;
+    set.says("clients to be routed").await;
     set.holds([0, 4]).await;
     assert_eq!(set.partition().await, 0);
 }
