@@ -1,5 +1,6 @@
 //! Caches objects from the API server. A kind is listed when it is first requested, and watched from then on.
 
+mod clocks;
 mod confirm;
 mod confirmed;
 mod objects;
@@ -15,8 +16,9 @@ use tokio::sync::{Semaphore, mpsc};
 use super::Connection;
 use store::{Store, noting};
 
+pub use clocks::BothClocks;
 pub use objects::Object;
-pub use store::{BothClocks, Changed, NotSynced, ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
+pub use store::{Changed, NotSynced, ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
 
 /// The namespaces to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, Error as ClientError};
 use tokio::sync::mpsc;
 
+use super::clocks::BothClocks;
 use super::confirmed::{Part, number};
-use super::store::{BothClocks, Store};
+use super::store::Store;
 use super::{Cache, Changed, Object, Scope};
 
 /// How old the list may be that something rests on.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kube::api::DynamicObject;
 
+use super::clocks::BothClocks;
 use super::objects::{Object, Objects, place, put};
-use super::store::BothClocks;
 
 /// How long a confirmation is kept in case it is asked for again.
 const KEPT: Duration = Duration::from_secs(600);

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use kube::api::{Api, DynamicObject};
@@ -15,6 +15,7 @@ use kube::{Client, Error as ClientError};
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 
+use super::clocks::BothClocks;
 use super::confirmed::Confirmed;
 use super::objects::{Object, Objects, differing, place, put};
 use crate::backoff::Backoff;
@@ -69,30 +70,11 @@ pub struct Store {
     is_wide: AtomicBool,
 }
 
-/// A point in time by both clocks. The monotonic one stops while the machine sleeps, and the other one may be set.
-#[derive(Clone, Copy, Debug)]
-pub struct BothClocks(Instant, SystemTime);
-
 /// The label with the UID of the rollout that has made an object.
 pub const ROLLOUT_LABEL: &str = "crossfade/rollout-uid";
 
 /// How the field managers of rollouts begin.
 pub const ROLLOUT_MANAGER: &str = "crossfade-rollout-";
-
-impl BothClocks {
-    /// The present.
-    #[must_use]
-    pub fn now() -> Self {
-        Self(Instant::now(), SystemTime::now())
-    }
-
-    /// How long before `now` this was, by the clock that says more.
-    #[must_use]
-    pub fn elapsed(self, now: Self) -> Duration {
-        let by_wall = now.1.duration_since(self.1).unwrap_or_default();
-        now.0.saturating_duration_since(self.0).max(by_wall)
-    }
-}
 
 #[derive(Default)]
 pub struct State {
