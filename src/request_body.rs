@@ -208,11 +208,6 @@ impl RequestBody {
         }
     }
 
-    /// Keeps only what is needed to send the body again, if it has arrived.
-    pub fn shrink(&self) {
-        self.with_stream(Stream::drop_source);
-    }
-
     /// Releases what is kept: the request will not be sent again.
     pub fn forget(&self) {
         self.with_stream(Stream::forget);

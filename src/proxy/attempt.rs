@@ -144,7 +144,6 @@ impl<O: OldBackend> Retry for Attempts<O> {
             self.body.forget();
             return None;
         }
-        self.body.shrink();
         Some(Box::new(Source {
             head: KeptHead::of(&self.head),
             proxy: self.proxy,

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderName;
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
 use tower::BoxError;
 
 use super::Fault;
@@ -90,14 +89,6 @@ impl Stream {
         let arrived = self.ended || self.length == Some(self.read);
         let whole = self.whole && arrived && self.fault.is_none();
         whole.then(|| self.kept.all())?
-    }
-
-    /// Drops what the body was read from, if it has arrived.
-    pub fn drop_source(&mut self) {
-        if self.ended || self.source.is_end_stream() {
-            self.ended = true;
-            self.source = Box::pin(http_body_util::Empty::new().map_err(|never| match never {}));
-        }
     }
 
     pub fn is_untouched(&self) -> bool {

@@ -125,7 +125,9 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
     let (code, text) = server.crossfade(&["rollout", "abort", "chat"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(
-        text.contains(r#"spec.intent: "Run" -> "Abort"   (the rollout returns to the old generation)"#),
+        text.contains(
+            r#"spec.intent: "Run" -> "Abort"   (the rollout returns to the old generation)"#
+        ),
         "{text}"
     );
     assert!(text.contains("use --yes"), "{text}");
