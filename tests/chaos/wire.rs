@@ -3,6 +3,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
+/// What the trace id of each exchange begins with.
+const TRACE: &str = "c4a05c4a05c4a050";
+
 /// The id of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u64);
@@ -16,14 +19,14 @@ impl Id {
         self.0 >> 40
     }
 
-    /// The `traceparent` that identifies its access line.
+    /// The `traceparent` that identifies its access line. A trace id of zeros only would be invalid.
     pub fn traceparent(self) -> String {
-        format!("00-{:032x}-{:016x}-01", self.0, 1)
+        format!("00-{TRACE}{self}-{:016x}-01", 1)
     }
 
     /// Parses the `trace_id` of an access line.
     pub fn of_trace(text: &str) -> Option<Self> {
-        Some(Self(u64::from_str_radix(text.get(16..)?, 16).ok()?))
+        Self::parse(text.strip_prefix(TRACE)?)
     }
 
     pub fn parse(text: &str) -> Option<Self> {

@@ -28,6 +28,11 @@ pub struct Line {
 const LABELS: [&str; 4] = ["generation", "reason", "class", "outcome"];
 
 impl Line {
+    /// Whether the request was rejected before it was assigned to a generation.
+    fn is_rejected(&self) -> bool {
+        self.labels[0] == "none"
+    }
+
     /// Parses an access line. `None` if it does not belong to an exchange of this test.
     pub fn of(fields: &Value) -> Option<(Id, Self)> {
         let id = Id::of_trace(fields["trace_id"].as_str()?)?;
@@ -59,6 +64,9 @@ pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
         [line] => line,
         more => return Some(format!("counted {} times", more.len())),
     };
+    if line.is_rejected() && !exchange.visits.is_empty() {
+        return Some("sent to a server, but counted as rejected".into());
+    }
     // An idempotent request may be repeated on another connection within one attempt.
     let is_idempotent = matches!(exchange.ask.kind, Kind::Get | Kind::Head | Kind::Upgrade);
     let visits = exchange.visits.iter();
@@ -118,10 +126,12 @@ fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'stati
     })
 }
 
-/// Do the metrics add up to the lines?
+/// Do the metrics add up to the lines? Requests that are rejected before they are assigned have a metric of their own.
 pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String> {
+    let lines = lines.values().flatten();
+    let (rejected, assigned): (Vec<_>, Vec<_>) = lines.partition(|line| line.is_rejected());
     let mut wanted: BTreeMap<&[String; 4], f64> = BTreeMap::new();
-    for line in lines.values().flatten() {
+    for line in assigned {
         *wanted.entry(&line.labels).or_default() += 1.0;
     }
     let name = "crossfade_requests_total";
@@ -140,6 +150,13 @@ pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String
     let (all, lines) = (metrics.sum(name, &[]), wanted.values().sum::<f64>());
     if all != lines {
         return Some(format!("{all} are counted, {lines} have a line"));
+    }
+    let answered = rejected.iter().filter(|line| line.status != 0).count() as f64;
+    let counted = metrics.sum("crossfade_rejected_requests_total", &[]);
+    if counted < answered {
+        return Some(format!(
+            "{counted} are counted as rejected, {answered} have a line"
+        ));
     }
     wanted_moves(metrics).or_else(|| held(metrics))
 }
