@@ -147,7 +147,8 @@ fuzz: ## run each fuzz target for FUZZ_SECONDS (20)
 	    -max_total_time=$(FUZZ_SECONDS)
 	done
 
-# A failing seed is named with the command that plays its round again.
+# A failing seed is named with the command that plays its round again. CHAOS_PATIENCE=4 multiplies the test's time limits, for a
+# machine that has much else to do.
 SECONDS := 600
 SEED := random
 HTTP2 := 40

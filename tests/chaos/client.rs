@@ -18,8 +18,8 @@ use crate::support::upstream::Io;
 use crate::wire::Id;
 use ask::Ask;
 
-/// How long a client waits for anything: long enough for a busy machine to send a response through windows of 2 KB.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client waits for anything, in seconds: long enough for a busy machine to send a response through windows of 2 KB.
+pub const PATIENCE: u64 = 30;
 
 /// State shared by all clients of a wave.
 #[derive(Clone)]

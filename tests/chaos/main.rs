@@ -15,6 +15,7 @@ mod draw;
 mod http1;
 mod invariants;
 mod ledger;
+mod patience;
 mod plan;
 mod server;
 #[path = "../support/rig.rs"]

@@ -16,6 +16,7 @@ use crate::invariants::counts::{self, Line};
 use crate::invariants::process::{Held, descriptors};
 use crate::invariants::{self, Circumstances};
 use crate::ledger::{Book, Ledger};
+use crate::patience::patience;
 use crate::plan;
 use crate::server::{Scene, Server};
 use crate::support::tls::Authority;
@@ -26,11 +27,11 @@ use crate::wire::Id;
 const CLIENTS: usize = 24;
 /// Servers of both generations.
 const SERVERS: usize = 4;
-/// How long it may take until everything is quiet.
-const QUIET: Duration = Duration::from_secs(40);
-/// `--drain`, in seconds, and the extra time that a busy machine may need.
+/// How long it may take until everything is quiet, in seconds.
+const QUIET: u64 = 40;
+/// `--drain`, and the extra time that a busy machine may need, in seconds.
 const DRAIN: Duration = Duration::from_secs(2);
-const DRAIN_SLACK: Duration = Duration::from_secs(15);
+const DRAIN_SLACK: u64 = 15;
 
 /// The result of a round.
 #[derive(Default)]
@@ -199,7 +200,7 @@ impl World {
             server.stop();
             server.resume();
         }
-        let deadline = Instant::now() + QUIET;
+        let deadline = Instant::now() + patience(QUIET);
         loop {
             let problem = match counts::sums(&self.proxy.metrics().await, &self.lines()) {
                 None => Held::by(&self.proxy).beyond(before),
@@ -265,7 +266,7 @@ impl World {
         self.proxy.terminate();
         let began = Instant::now();
         while self.proxy.ended().is_none() {
-            if began.elapsed() > DRAIN + DRAIN_SLACK {
+            if began.elapsed() > DRAIN + patience(DRAIN_SLACK) {
                 let problem = format!("the drain of {DRAIN:?} has not ended");
                 self.report.problems.push(problem);
                 return;

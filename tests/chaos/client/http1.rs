@@ -11,6 +11,7 @@ use super::ask::{Ask, AskFraming, Kind, Leaving, Reading, Sending};
 use super::{Crowd, PATIENCE, Speech};
 use crate::http1::{Broken, Framing, Head, Reader};
 use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::patience::patience;
 use crate::server::check::PROTOCOL;
 use crate::support::upstream::Io;
 use crate::wire::{ANSWER, ID, LENGTH, TRAILER, Tag};
@@ -67,7 +68,7 @@ pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usiz
             ledger.asked(ask.id, |asked| asked.previous = previous.replace(ask.id));
         }
         let both = exchange(ledger, speech, &batch, &mut reader, &mut writer);
-        let next = match timeout(PATIENCE, both).await {
+        let next = match timeout(patience(PATIENCE), both).await {
             Ok(next) => next,
             Err(_) => {
                 ledger.violation(Some(batch[0].id), "its answer does not end in time");

@@ -15,6 +15,7 @@ use super::ask::{Ask, AskFraming, Leaving, Reading, Sending};
 use super::{Crowd, PATIENCE};
 use crate::draw::Draw;
 use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::patience::patience;
 use crate::support::upstream::Io;
 use crate::wire::{ANSWER, ID, LENGTH, TRAILER, Tag};
 
@@ -34,7 +35,8 @@ pub async fn converse(crowd: &Crowd, asks: Vec<Ask>, mut draw: Draw, io: Box<dyn
     builder
         .initial_window_size(draw.pick(&WINDOWS))
         .data_frame_budget(SMALL_FRAMES);
-    let Ok(Ok((sender, connection))) = timeout(PATIENCE, builder.handshake(io)).await else {
+    let Ok(Ok((sender, connection))) = timeout(patience(PATIENCE), builder.handshake(io)).await
+    else {
         return;
     };
     // Dropped with this future, which closes the connection.
@@ -57,7 +59,7 @@ async fn exchange(ledger: Ledger, ask: Ask, sender: SendRequest<Bytes>) {
         }
     };
     tokio::select! {
-        ended = timeout(PATIENCE, ask_and_read(&ledger, &ask, sender)) => match ended {
+        ended = timeout(patience(PATIENCE), ask_and_read(&ledger, &ask, sender)) => match ended {
             Ok(Ok(())) => {}
             Ok(Err(_)) => ledger.seen(ask.id, |seen| seen.end = Some(SeenEnd::Reset)),
             Err(_) => ledger.violation(Some(ask.id), "its answer does not end in time"),
