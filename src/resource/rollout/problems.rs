@@ -1,6 +1,6 @@
 //! Problems of a rollout beyond types and bounds; the API server rejects the same through [`super::rules`].
 
-use super::{DynamoRolloutSpec, IN_PLACE_KINDS, SideSpec, WorkloadSpec, rules};
+use super::{DynamoRolloutSpec, IN_PLACE_KINDS, SideSpec, rules};
 use crate::resource::{
     problems::{Problem, Problems},
     validate,
@@ -19,6 +19,9 @@ pub(super) fn validate(spec: &DynamoRolloutSpec, problems: &mut Problems) {
     }
     if spec.frontends.source == spec.frontends.target {
         report("spec.frontends.target", rules::SAME_FRONTENDS);
+    }
+    if spec.frontends.service == spec.client_service {
+        report("spec.clientService", rules::SAME_SERVICE);
     }
     let strategy = &spec.strategy;
     for (field, amount) in [
@@ -66,16 +69,35 @@ fn in_place(spec: &DynamoRolloutSpec, report: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// Whether both sides have the same object, of a kind that cannot have the workers of both.
+/// Whether both sides have the same object, other than one that can have the workers of both.
 fn shares_workers(one: &SideSpec, other: &SideSpec) -> bool {
     let is_kind = { one.kind.as_deref() }.is_some_and(|kind| IN_PLACE_KINDS.contains(&kind));
-    let is_one = one.name.is_some() && one.name == other.name && one.kind == other.kind && !is_kind;
-    let mut roles = one.roles.iter();
-    let is_same = |(role, workload): (&String, &WorkloadSpec)| {
-        let other = other.roles.get(role);
-        other.is_some_and(|other| other.name == workload.name && other.kind == workload.kind)
-    };
-    is_one || roles.any(is_same)
+    let are_single = one.name.is_some() && other.name.is_some();
+    let others: Vec<_> = objects(other).collect();
+    let is_shared = objects(one).any(|object| others.contains(&object));
+    is_shared && !(are_single && is_kind)
+}
+
+/// The objects of a side, by kind and name.
+fn objects(side: &SideSpec) -> impl Iterator<Item = (&str, &str)> {
+    let single = side.kind.as_deref().zip(side.name.as_deref());
+    let roles = side.roles.values();
+    single
+        .into_iter()
+        .chain(roles.map(|workload| (&*workload.kind, &*workload.name)))
+}
+
+/// Whether two roles have the same object, of a kind that has a single size.
+fn repeats(side: &SideSpec) -> bool {
+    let roles = side.roles.values();
+    let mut single = roles.filter(|workload| workload.kind != rules::SEVERAL_ROLES);
+    let mut known = Vec::new();
+    single.any(|workload| {
+        let object = (&workload.kind, &workload.name);
+        let is_known = known.contains(&object);
+        known.push(object);
+        is_known
+    })
 }
 
 fn side(path: &str, side: &SideSpec, problems: &mut Problems) {
@@ -84,6 +106,9 @@ fn side(path: &str, side: &SideSpec, problems: &mut Problems) {
     let by_role = !side.roles.is_empty();
     if is_one == by_role || is_none != by_role {
         problems.push(Problem::new(path, rules::SIDE));
+    }
+    if repeats(side) {
+        problems.push(Problem::new(format!("{path}.roles"), rules::SAME_ROLES));
     }
     if by_role && side.replicas.is_some() {
         problems.push(Problem::new(format!("{path}.replicas"), rules::REPLICAS));

@@ -21,6 +21,17 @@ pub(super) const REPLICAS: &str = "with roles, set the replicas of each role";
 /// Why `roles` are refused.
 pub(super) const ROLES: &str = "roles are prefill, decode and worker";
 
+/// The kind of which one object has the workers of several roles, each with a size of its own.
+pub(super) const SEVERAL_ROLES: &str = "DynamoGraphDeployment";
+
+/// Why the objects of `roles` are refused.
+pub(super) const SAME_ROLES: &str =
+    "two roles have the same object: only a DynamoGraphDeployment has a size for each role";
+
+/// Why the Services are refused.
+pub(super) const SAME_SERVICE: &str = "clientService and frontends.service are the same Service: clients use the first until the new generation serves \
+     everything, and the old frontends reach the new ones by the second";
+
 /// Why an amount is refused.
 pub(super) const AMOUNT: &str =
     "must be a whole number of at least 0, or a percentage from 0% to 100%";
@@ -79,16 +90,27 @@ pub(super) fn spec() -> Json {
             IN_PLACE_REPLICAS,
         ),
         rule(
-            "!has(self.source.roles) || !has(self.target.roles) || !self.source.roles.exists(role, \
-             role in self.target.roles && self.source.roles[role].name == self.target.roles[role].name \
-             && self.source.roles[role].kind == self.target.roles[role].kind)",
+            "!has(self.source.roles) || !has(self.target.roles) || !self.source.roles.exists(one, \
+             self.target.roles.exists(other, self.source.roles[one].name == self.target.roles[other].name \
+             && self.source.roles[one].kind == self.target.roles[other].kind))",
             SAME_WORKERS,
         ),
+        rule(&in_roles("source", "target"), SAME_WORKERS),
+        rule(&in_roles("target", "source"), SAME_WORKERS),
+        rule("self.frontends.service != self.clientService", SAME_SERVICE),
         rule(
             "self.frontends.source != self.frontends.target",
             SAME_FRONTENDS
         ),
     ])
+}
+
+/// That the one object of `side` is none of those that `other` names by roles.
+fn in_roles(side: &str, other: &str) -> String {
+    format!(
+        "!has(self.{side}.name) || !has(self.{side}.kind) || !has(self.{other}.roles) || !self.{other}.roles.exists(role, \
+         self.{other}.roles[role].name == self.{side}.name && self.{other}.roles[role].kind == self.{side}.kind)"
+    )
 }
 
 /// Rules for `source` and `target`.
@@ -107,10 +129,19 @@ pub(super) fn side() -> Json {
 
 /// Rules for `roles`.
 pub(super) fn roles() -> Json {
-    json!([rule(
-        "self.all(role, role in ['prefill', 'decode', 'worker'])",
-        ROLES
-    )])
+    json!([
+        rule(
+            "self.all(role, role in ['prefill', 'decode', 'worker'])",
+            ROLES
+        ),
+        rule(
+            &format!(
+                "self.all(one, self.all(other, one == other || self[one].kind == '{SEVERAL_ROLES}' \
+                 || self[one].kind != self[other].kind || self[one].name != self[other].name))"
+            ),
+            SAME_ROLES,
+        ),
+    ])
 }
 
 /// Rules for `strategy`.

@@ -119,10 +119,33 @@ fn of_sides() -> Vec<(Value, &'static str)> {
         let cases = cases.iter();
         cases.map(move |(wrong, told)| (json!({side: wrong}), *told))
     });
-    let same = json!({"target": {"kind": "Deployment", "name": "v1"}});
-    each.chain([(same, "source and target are the same workers")])
-        .chain(in_place())
-        .collect()
+    each.chain(of_one_object()).chain(in_place()).collect()
+}
+
+/// Wrong cases of one object that is named twice.
+fn of_one_object() -> Vec<(Value, &'static str)> {
+    let object = |name: &str| json!({"kind": "Deployment", "name": name});
+    let roles =
+        |prefill: Value, decode: Value| json!({"roles": {"prefill": prefill, "decode": decode}});
+    let same = "source and target are the same workers";
+    vec![
+        (json!({"target": object("v1")}), same),
+        (json!({"target": roles(object("p2"), object("v1"))}), same),
+        (
+            json!({"source": roles(object("v2"), object("d1")), "target": object("v2")}),
+            same,
+        ),
+        (
+            json!({
+                "source": roles(object("p1"), object("d1")), "target": roles(object("p2"), object("p1")),
+            }),
+            same,
+        ),
+        (
+            json!({"target": roles(object("v2"), object("v2"))}),
+            "two roles have the same object",
+        ),
+    ]
 }
 
 /// Wrong cases of a rollout within one object.
@@ -186,6 +209,10 @@ fn of_frontends() -> Vec<(Value, &'static str)> {
             "should be at least 1 chars long",
         ),
         (json!({"clientService": null}), "Required value"),
+        (
+            frontends(json!({"service": "chat"})),
+            "clientService and frontends.service are the same Service",
+        ),
     ]
 }
 
@@ -286,6 +313,7 @@ fn whatever_is_wrong_of_a_rollout_is_refused_by_the_api_server_and_the_program()
 fn whatever_is_right_of_a_rollout_is_taken() {
     let server = server();
     let deployment = |name: &str| json!({"kind": "Deployment", "name": name});
+    let graph = |name: &str| json!({"kind": "DynamoGraphDeployment", "name": name});
     for change in [
         json!({}),
         json!({"strategy": {}}),
@@ -295,6 +323,10 @@ fn whatever_is_right_of_a_rollout_is_taken() {
         json!({
             "source": {"roles": {"prefill": deployment("p1"), "decode": deployment("d1")}},
             "target": {"roles": {"prefill": deployment("p2"), "decode": deployment("d2")}},
+        }),
+        json!({
+            "source": {"roles": {"prefill": graph("g1"), "decode": graph("g1")}},
+            "target": {"roles": {"prefill": graph("g2"), "decode": graph("g2")}},
         }),
         json!({"handover": {"clients": "Automatic", "retire": "ScaleToZero"}, "undoTo": 1}),
         json!({"undoTo": 0, "revisionHistoryLimit": 0}),
