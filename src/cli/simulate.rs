@@ -18,7 +18,7 @@ use crate::inject::{Manifest, manifests};
 use crate::managed_update::{self, Accepted, Course};
 use crate::printable::{printable, printable_lines, write_json_pretty};
 use crate::resource::{AmountSpec, DrainSpec, ROLLOUT_KIND, RolloutManifest, load_rollout};
-use crate::scaling::RolloutSettings;
+use crate::scaling::{RolloutSettings, Sizes};
 use crate::simulation::{self, Ended, MAX_REPLICAS, Moves, Report, Samples, Scenario};
 
 /// How long the proxies take to apply a split, and an idle worker takes to terminate.
@@ -146,9 +146,6 @@ impl SimulateArgs {
                 "the files must contain exactly one {ROLLOUT_KIND}; they contain {count}"
             ));
         };
-        if rollout.spec.is_in_place() {
-            return Err("a rollout within one object is not simulated yet".to_owned());
-        }
         let workers = Workers::of(&rollout.spec, &objects);
         let stated = Stated {
             replicas: self.replicas.as_ref(),
@@ -156,7 +153,11 @@ impl SimulateArgs {
         };
         let accepted = workers.accepted(&rollout.spec, stated)?;
         let settings = self.settings(rollout, &accepted)?;
-        let begun = workers.begun();
+        // Within one object, new begins with nothing.
+        let begun = match settings.in_place {
+            true => Sizes::new(),
+            false => workers.begun(),
+        };
         if begun.values().any(|size| *size > MAX_REPLICAS) {
             return Err(format!(
                 "more than {MAX_REPLICAS} replicas are not simulated"
@@ -197,6 +198,9 @@ impl SimulateArgs {
         }
         if strategy.max_surge.is_none() && strategy.max_unavailable.is_none() {
             return Err("maxSurge and maxUnavailable must not both be 0".to_owned());
+        }
+        if rollout.spec.is_in_place() && !rollout.spec.strategy.max_surge.is_none() {
+            return Err("within one object, maxSurge must be 0".to_owned());
         }
         let settings = managed_update::settings(&rollout.spec, accepted, Course::AsSpecified);
         let mut settings = settings.ok_or("a generation has no workers to move")?;

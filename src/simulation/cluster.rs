@@ -129,6 +129,9 @@ impl<'a> Cluster<'a> {
         self.end_streams();
         self.move_off_old();
         self.remove();
+        if self.scenario.settings.in_place {
+            self.take_places();
+        }
         self.clients();
         let rests = self.workloads().all(|workload| {
             let ready = workload.pods.iter().filter(|pod| pod.is_ready(self.now));
@@ -180,7 +183,7 @@ impl<'a> Cluster<'a> {
                     }
                 }
             }
-            // Rollouts within one object are not simulated.
+            // Only on the way back of a rollout within one object, which begins with old alone.
             Action::Replace { .. } => {}
             Action::SaveSelector => self.selector_saved = true,
             Action::Retarget(side) => self.service = *side,
@@ -188,7 +191,47 @@ impl<'a> Cluster<'a> {
         }
     }
 
+    /// Sets sizes. Within one object, that of one side gives that of the other.
     fn scale(&mut self, side: Generation, sizes: &Sizes) {
+        self.resize(side, sizes);
+        if self.scenario.settings.in_place {
+            let full = self.scenario.settings.shape.full(side);
+            for (role, workload) in self.sides.of_mut(side.other()) {
+                let whole = full.get(role).copied().unwrap_or_default();
+                let rest = sizes.get(role).map(|size| whole.saturating_sub(*size));
+                workload.desired = rest.unwrap_or(workload.desired);
+                workload.ours = true;
+                workload.observed_at = self.now + 1;
+            }
+        }
+    }
+
+    /// Within one object, a replica begins when the one before it has ended.
+    fn take_places(&mut self) {
+        let shape = &self.scenario.settings.shape;
+        let ready_at = self.now + self.scenario.startup.as_secs();
+        let warm_at = ready_at + self.scenario.stable.as_secs();
+        for (role, full) in shape.full(Generation::Old) {
+            let taken = |side: &BTreeMap<Role, Workload>| {
+                side.get(role).map_or(0, |workload| workload.pods.len()) as u32
+            };
+            let mut free = full.saturating_sub(taken(&self.sides.old) + taken(&self.sides.new));
+            for side in Generation::ALL {
+                let workload = self.sides.of(side).get(role);
+                let short = workload.map_or(0, |workload| {
+                    workload.desired.saturating_sub(workload.present())
+                });
+                let more = short.min(free);
+                let pods: Vec<_> = (0..more).map(|_| self.pod(ready_at, warm_at)).collect();
+                if let Some(workload) = self.sides.of_mut(side).get_mut(role) {
+                    workload.pods.extend(pods);
+                }
+                free -= more;
+            }
+        }
+    }
+
+    fn resize(&mut self, side: Generation, sizes: &Sizes) {
         for (role, size) in sizes {
             let ready_at = self.now + self.scenario.startup.as_secs();
             let warm_at = ready_at + self.scenario.stable.as_secs();

@@ -11,6 +11,7 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
     Scenario {
         begun: Sizes::new(),
         settings: RolloutSettings {
+            given: [].into(),
             shape: Shape::of(Sides {
                 old: sizes.clone(),
                 new: sizes,

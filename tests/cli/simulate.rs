@@ -289,3 +289,49 @@ fn wrong_values_of_flags_are_refused() {
         assert!(said.contains(flag), "{flag}: {said}");
     }
 }
+
+/// A rollout within one StatefulSet, which has the workers of both generations.
+const IN_PLACE: &str = "\
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoRollout
+metadata: {name: chat}
+spec:
+  source: {kind: StatefulSet, name: chat}
+  target: {kind: StatefulSet, name: chat}
+  frontends: {source: chat-v1-frontend, target: chat-v2-frontend, service: chat-v2-frontend}
+  clientService: chat
+  strategy: {maxSurge: 0, maxUnavailable: 1}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: chat}
+spec:
+  replicas: 4
+  template:
+    spec:
+      terminationGracePeriodSeconds: 1200
+      containers:
+      - name: main
+        resources: {limits: {nvidia.com/gpu: 8}}
+";
+
+#[test]
+fn within_one_object_each_worker_takes_the_place_of_another_one() {
+    let report = json(&[], IN_PLACE);
+    assert_eq!(report["progress"], "Complete", "{report:#}");
+    assert_eq!(report["peakGpus"], 32);
+    let rows = report["timeline"].as_array().unwrap();
+    for row in rows {
+        let sum = |what: &str| {
+            let side = |side: &str| row[what][side].as_u64().unwrap();
+            side("old") + side("new")
+        };
+        assert_eq!(sum("asked"), 4, "{row}");
+        assert!((3..=4).contains(&sum("ready")), "{row}");
+    }
+    let (code, _, said) = simulate(&["--max-surge", "1"], IN_PLACE);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("maxSurge must be 0"), "{said}");
+    let half = IN_PLACE.replace("maxUnavailable: 1", "maxUnavailable: 1, partition: 2");
+    assert_eq!(json(&[], &half)["progress"], "Partition");
+}
