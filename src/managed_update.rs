@@ -2,7 +2,7 @@
 //!
 //! Has no clock and does no I/O, so a rollout can be simulated with the inputs that a controller would have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::continuation::Mode;
@@ -110,6 +110,7 @@ pub fn settings(
 ) -> Option<RolloutSettings> {
     Some(RolloutSettings {
         shape: Shape::of(accepted.full.clone())?,
+        given: given(&spec.source, &accepted.full.old),
         gpus: accepted.gpus.clone(),
         strategy: strategy(spec)?,
         intent: match (spec.intent, course) {
@@ -132,6 +133,15 @@ pub fn settings(
         },
         in_place: spec.is_in_place(),
     })
+}
+
+/// The roles of a side whose full size its owner has given.
+fn given(side: &SideSpec, full: &Sizes) -> BTreeSet<Role> {
+    let is_given = |role: &&Role| {
+        let of_role = side.roles.get(role.as_str());
+        side.replicas.is_some() || of_role.is_some_and(|workload| workload.replicas.is_some())
+    };
+    full.keys().filter(is_given).copied().collect()
 }
 
 fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {

@@ -36,6 +36,21 @@ impl Error {
             Self::Changed | Self::NotLeading | Self::Unscalable(_) => false,
         }
     }
+
+    /// What the API server said when it refused the write for good, as text for users: for lack of a permission, or by a policy
+    /// or quota.
+    pub fn refusal(&self) -> Option<&str> {
+        let Self::Refused(error) = self else {
+            return None;
+        };
+        match &**error {
+            ClientError::Api(status) => {
+                let is_lasting = matches!(status.code, 400..=403 | 405 | 413 | 422);
+                Some(&*status.message).filter(|_| is_lasting)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The status code with which the API server refused a request.

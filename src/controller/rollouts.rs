@@ -49,22 +49,30 @@ const MOVING: Duration = Duration::from_secs(2);
 const ENDED: Duration = Duration::from_secs(30);
 /// Minimum interval between status writes if only figures have changed.
 const FIGURES: Duration = Duration::from_secs(10);
-/// How long the watch may take to deliver a revision that was kept, before it counts as deleted by somebody else.
+/// How long the watch may take to deliver a revision or an update that was written, before it counts as deleted by somebody else.
 const DELIVERED: Duration = Duration::from_secs(5);
 /// How long a write whose result is unknown may still take effect.
 const UNCERTAIN: Duration = Duration::from_secs(60);
+/// Interval between attempts at keeping a revision that the API server refuses.
+const UNKEEPABLE: Duration = Duration::from_secs(10);
 /// How long no pod is marked after the API server has refused it.
 const UNMARKABLE: Duration = Duration::from_secs(600);
+/// The reason of the conditions while the API server refuses what a rollout writes.
+const REFUSED: &str = "WriteRefused";
 /// Delay before another try when something is not listed yet.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// What this process knows of a rollout. Nothing in it must survive a restart.
 #[derive(Default)]
 struct Tracked {
+    /// The rollout: another one of the same name is tracked anew.
+    uid: Option<String>,
     /// The object that was last written, which the watch may not have delivered yet.
     latest: Option<Object>,
     /// What was written and must be seen before the next decision, by kind and name.
     written: HashMap<(String, String), u64>,
+    /// When the update was last written.
+    update_written_at: Option<Instant>,
     /// The revision that was kept last, which the watch may not have delivered yet, and when.
     kept: Option<(String, Instant)>,
     /// Until when a write whose result is unknown may take effect.
@@ -73,6 +81,10 @@ struct Tracked {
     status_written_at: Option<Instant>,
     /// When the API server last refused to mark a pod.
     unmarkable: Option<Instant>,
+    /// What the API server said when it refused the last write, as text for users.
+    refused: Option<String>,
+    /// When it last refused to keep a revision.
+    unkeepable: Option<Instant>,
 }
 
 /// The rollouts of a controller.
@@ -205,6 +217,12 @@ impl Rollouts {
             return;
         }
         let tracked = self.tracked.entry(key.clone()).or_default();
+        if tracked.uid != found.metadata.uid {
+            *tracked = Tracked {
+                uid: found.metadata.uid.clone(),
+                ..Tracked::default()
+            };
+        }
         let rollout = newest(tracked, &found);
         let no_status = Json::Null;
         let (before, _) = read_rollout_status(rollout.data.get("status").unwrap_or(&no_status));
@@ -218,8 +236,23 @@ impl Rollouts {
             return self.begin(work);
         }
         match self.work(subject) {
-            Ok(work) => self.begin(work),
+            Ok(mut work) => {
+                self.report_refusal(subject, &mut work);
+                self.begin(work);
+            }
             Err(Early) => self.put_back(due),
+        }
+    }
+
+    /// While the API server refuses what the rollout writes, its status says so.
+    fn report_refusal(&self, subject: Subject, work: &mut Work) {
+        let tracked = self.tracked.get(subject.key);
+        let refused = tracked.and_then(|tracked| tracked.refused.clone());
+        let refused = refused.filter(|_| !matches!(work.step, Step::Nothing));
+        if let Some(why) = refused {
+            let generation = subject.rollout.metadata.generation;
+            work.status = status::refused(&work.status, REFUSED, why, generation, write::now());
+            work.write_status |= self.is_changed(subject.key, subject.before, &work.status);
         }
     }
 
@@ -234,6 +267,12 @@ impl Rollouts {
         let is_over = work.status.phase.is_some_and(RolloutPhase::is_over);
         let interval = if is_over { ENDED } else { MOVING };
         self.queue.wake_at(key.clone(), Instant::now() + interval);
+        if matches!(work.step, Step::Nothing)
+            && let Some(tracked) = self.tracked.get_mut(&key)
+            && tracked.unkeepable.is_none()
+        {
+            tracked.refused = None;
+        }
         if matches!(work.step, Step::Nothing) && !work.write_status {
             self.queue.done(&key);
             return;
@@ -255,6 +294,9 @@ impl Rollouts {
             if kind == revisions::resource().kind {
                 tracked.kept = Some((name.clone(), now));
             }
+            if kind == crate::resource::KIND {
+                tracked.update_written_at = Some(now);
+            }
             tracked.written.insert((kind, name), version);
         }
         for notice in done.events {
@@ -271,6 +313,10 @@ impl Rollouts {
             tracked.latest = Some(object);
             tracked.status_written_at = Some(now);
         }
+        if done.has_stepped {
+            tracked.refused = None;
+            tracked.unkeepable = None;
+        }
         match done.failed {
             None => {
                 self.queue.done(key);
@@ -280,6 +326,10 @@ impl Rollouts {
             Some(error) => {
                 if error.is_uncertain() {
                     tracked.uncertain_until = Some(now + UNCERTAIN);
+                }
+                if let Some(why) = error.refusal() {
+                    tracked.refused = Some(format!("the API server refuses a write: {why}"));
+                    tracked.unkeepable = done.keeps.then_some(now);
                 }
                 let cause = match &error {
                     apply::Error::Changed => "changed",
@@ -292,15 +342,20 @@ impl Rollouts {
         }
     }
 
-    /// Whether the watch shows what was last written of the update.
+    /// Whether the watch shows what was last written of the update, or that somebody has deleted it since.
     fn shows(&self, key: &Key, update: &Option<Object>) -> bool {
-        let version = update
-            .as_ref()
-            .map(|update| &update.metadata.resource_version);
-        let version = version
-            .and_then(|version| version.as_deref())
-            .unwrap_or("0");
-        self.shows_version(key, crate::resource::KIND, &key.name, version)
+        let Some(update) = update else {
+            let tracked = self.tracked.get(key);
+            let written_at = tracked.and_then(|tracked| tracked.update_written_at);
+            return written_at.is_none_or(|at| at.elapsed() >= DELIVERED);
+        };
+        let version = update.metadata.resource_version.as_deref();
+        self.shows_version(
+            key,
+            crate::resource::KIND,
+            &key.name,
+            version.unwrap_or("0"),
+        )
     }
 
     fn shows_version(&self, key: &Key, kind: &str, name: &str, version: &str) -> bool {
@@ -321,6 +376,13 @@ impl Rollouts {
             .get(key)
             .and_then(|tracked| tracked.kept.as_ref());
         kept.is_some_and(|(kept, at)| kept == name && at.elapsed() < DELIVERED)
+    }
+
+    /// What the API server said when it refused to keep a revision just now.
+    fn unkept(&self, key: &Key) -> Option<String> {
+        let tracked = self.tracked.get(key)?;
+        let is_recent = tracked.unkeepable?.elapsed() < UNKEEPABLE;
+        tracked.refused.clone().filter(|_| is_recent)
     }
 
     /// Whether pods can be marked to go first, as far as it is known.

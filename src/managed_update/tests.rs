@@ -107,6 +107,16 @@ fn a_course_overrides_the_intent_except_for_a_hold() {
 }
 
 #[test]
+fn a_size_of_the_source_is_given_by_its_replicas() {
+    let given = |replicas: Value| {
+        let source = json!({"kind": "Deployment", "name": "v1", "replicas": replicas});
+        settings_of(&json!({"source": source})).given
+    };
+    assert_eq!(given(json!(4)), [Role::Worker].into());
+    assert_eq!(given(Value::Null), [].into());
+}
+
+#[test]
 fn the_full_size_is_that_of_the_source_unless_it_is_stated() {
     let now = |old: &[(Role, u32)], new: &[(Role, u32)]| Sides {
         old: sizes(old),
@@ -129,8 +139,9 @@ fn the_full_size_is_that_of_the_source_unless_it_is_stated() {
         full(&json!({}), now(&old, &both)),
         Err(SizeError::NoCounterpart(Role::Prefill))
     );
-    let workload = |replicas: u32| json!({"kind": "Deployment", "name": "d", "replicas": replicas});
-    let roles = json!({"target": {"roles": {"prefill": workload(4), "decode": workload(2)}}});
+    let workload = |name: &str, replicas: u32| json!({"kind": "Deployment", "name": name, "replicas": replicas});
+    let roles =
+        json!({"target": {"roles": {"prefill": workload("p", 4), "decode": workload("d", 2)}}});
     assert_eq!(full(&roles, now(&old, &both)), Ok(now(&old, &both)));
     assert_eq!(
         full(&target, now(&both, &both)),

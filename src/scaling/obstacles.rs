@@ -32,11 +32,12 @@ pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
             continue;
         }
         for (role, workers) in &seen.roles {
-            // Before the first write, old has the size that was accepted, and new any.
+            // Before the first write, old has the size that was accepted unless another one was given, and new any.
+            let settings = assessment.settings;
             let expected = workers.recorded.or_else(|| {
-                let is_old = side == Generation::Old;
-                let full = assessment.settings.shape.full(side);
-                full.get(role).copied().filter(|_| is_old)
+                let is_known = side == Generation::Old && !settings.given.contains(role);
+                let full = settings.shape.full(side);
+                full.get(role).copied().filter(|_| is_known)
             });
             if !workers.ours && expected.is_some_and(|expected| expected != workers.desired) {
                 waits.push(Wait::Contested {

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use super::Shape;
 use crate::rollout::{Role, Sides};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a rollout is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutSettings {
     /// The full sizes, as accepted when the rollout began.
     pub shape: Shape,
+    /// The roles of old whose full size its owner has given, so that they may have another size when the rollout begins.
+    pub given: BTreeSet<Role>,
     /// The GPUs of one replica of each role.
     pub gpus: Sides<BTreeMap<Role, u32>>,
     /// How it goes forward.
@@ -197,6 +199,7 @@ mod tests {
                 new: sizes,
             })
             .unwrap(),
+            given: BTreeSet::new(),
             gpus: Sides::default(),
             strategy: Strategy {
                 max_surge,

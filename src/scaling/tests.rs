@@ -23,6 +23,7 @@ fn settings(roles: &[(Role, u32)]) -> RolloutSettings {
     let sizes: Sizes = roles.iter().copied().collect();
     let gpus: std::collections::BTreeMap<_, _> = roles.iter().map(|(role, _)| (*role, 8)).collect();
     RolloutSettings {
+        given: [].into(),
         shape: Shape::of(Sides {
             old: sizes.clone(),
             new: sizes,

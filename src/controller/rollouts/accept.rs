@@ -53,6 +53,15 @@ impl Error {
                 | Self::Scaling(ScalingError::NotSynced(NotSynced::NotYet(_)))
         )
     }
+
+    /// Whether what was accepted of a role is gone for good. What is missing may be a scaling adapter, which is made again.
+    fn is_loss_of(&self, accepted: &AcceptedRole, is_over: bool) -> bool {
+        match self {
+            Self::Scaling(ScalingError::Missing(kind, _)) => is_over || *kind == accepted.kind,
+            Self::NoSuchComponent { .. } | Self::Replaced(..) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The objects of one side, by role, each with its kind.
@@ -148,28 +157,26 @@ pub(super) fn accepted(
         .collect()
 }
 
-/// The objects that were accepted, without those that have been deleted.
+/// The objects that were accepted, without those that are gone, and why the first of those is. Once the rollout `is_over`, what
+/// scales them may be gone as well.
 ///
 /// # Errors
-/// When one is not listed.
-pub(super) fn remaining(
+/// When one is not listed, or cannot be counted for another reason.
+pub(super) fn without_lost(
     cache: &Cache,
     namespace: &str,
     side: &AcceptedSide,
-) -> Result<Objects, Error> {
-    let mut objects = Objects::new();
+    is_over: bool,
+) -> Result<(Objects, Option<Error>), Error> {
+    let (mut objects, mut lost) = (Objects::new(), None);
     for (role, accepted) in accepted_roles(side) {
         match one_accepted(cache, namespace, role, accepted) {
             Ok((role, object)) => drop(objects.insert(role, object)),
-            Err(
-                Error::Scaling(ScalingError::Missing(..))
-                | Error::NoSuchComponent { .. }
-                | Error::Replaced(..),
-            ) => {}
+            Err(error) if error.is_loss_of(accepted, is_over) => drop(lost.get_or_insert(error)),
             Err(error) => return Err(error),
         }
     }
-    Ok(objects)
+    Ok((objects, lost))
 }
 
 /// The roles that were accepted of a side.

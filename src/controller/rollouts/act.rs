@@ -2,7 +2,7 @@
 
 use super::job::{Step, Work};
 use super::observe::Observed;
-use super::{Rollouts, Subject, accept, memory, services, update};
+use super::{Rollouts, Subject, accept, memory, services, status, update, write};
 use crate::k8s::{Object, workloads};
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
@@ -97,6 +97,10 @@ impl Rollouts {
                 },
             },
         };
+        if let Some(why) = unroutable(&reported, &step, &status, (spec, accepted)) {
+            let generation = subject.rollout.metadata.generation;
+            status = status::refused(&status, "Unroutable", why, generation, write::now());
+        }
         let is_done = match &reported {
             Action::SaveSelector => !status.previous_selector.is_empty(),
             _ => !matches!(step, Step::Nothing),
@@ -105,6 +109,24 @@ impl Rollouts {
         work.action = Some(reported).filter(|_| is_done);
         work
     }
+}
+
+/// Why clients cannot be routed as the rollout should: a Service selects nothing.
+fn unroutable(
+    action: &Action,
+    step: &Step,
+    status: &DynamoRolloutStatus,
+    (spec, accepted): (&DynamoRolloutSpec, &AcceptedStatus),
+) -> Option<String> {
+    let (clients, new) = (&*spec.client_service, services::service_name(accepted));
+    let services = match action {
+        Action::SaveSelector if status.previous_selector.is_empty() => clients.to_owned(),
+        Action::Retarget(_) if matches!(step, Step::Nothing) => format!("{clients} or {new}"),
+        _ => return None,
+    };
+    Some(format!(
+        "clients cannot be routed to other frontends: there is no Service {services} with a selector"
+    ))
 }
 
 /// Whether a size becomes 0.

@@ -2,7 +2,8 @@
 //! requests.
 //!
 //! `frontends.source` names frontends by the graph label of their pods or by a Deployment. A graph label says nothing about the
-//! Deployment, which often has another name, so the owner is found from the pods.
+//! Deployment, which often has another name, so the owner is found from the pods. What has the name of the label by chance is
+//! not an owner.
 
 use kube::api::{ApiResource, DynamicObject};
 
@@ -38,6 +39,8 @@ pub(super) struct RetireQuery<'a> {
     pub old: &'a AcceptedSide,
     /// Its running frontend pods.
     pub pods: &'a [Object],
+    /// The running frontend pods of the new generation.
+    pub new_pods: &'a [Object],
     /// What is to happen to them.
     pub retire: RetireSpec,
     /// Whether new has everything, so that some of the objects may have been retired.
@@ -56,6 +59,7 @@ pub(super) fn owners(
         namespace,
         old,
         pods,
+        new_pods,
         retire,
         handed_over,
     } = wanted;
@@ -74,9 +78,13 @@ pub(super) fn owners(
         }
         found.owners.extend(graph.map(Owner::Graph));
     }
+    // Once new has everything, the frontends may be gone, and something else may have their name.
+    let is_name = !handed_over && !pods.iter().any(|pod| label(pod, GRAPH) == Some(source));
     for resource in [deployments(), stateful_sets()] {
         let named = cache.one(&resource, namespace, source)?;
-        if let Some(named) = named.filter(|named| may_be_frontends(named)) {
+        let is_meant =
+            |named: &Object| may_be_frontends(named) && (is_name || is_of(named, source));
+        if let Some(named) = named.filter(is_meant) {
             found.add(resource, named);
         }
     }
@@ -89,6 +97,18 @@ pub(super) fn owners(
         match owner(cache, namespace, pod)? {
             Ok((resource, object)) => found.add(resource, object),
             Err(why) => found.refuse(why),
+        }
+    }
+    for pod in new_pods {
+        if let Ok((resource, object)) = owner(cache, namespace, pod)?
+            && found.has(&object)
+        {
+            found.refuse(format!(
+                "the {} {} also has the frontend pod {} of the new generation",
+                resource.kind,
+                accept::name_of(&object),
+                accept::name_of(pod)
+            ));
         }
     }
     if found.owners.is_empty() && !of_graph && !handed_over {
@@ -125,9 +145,13 @@ impl Found {
         self.refused.get_or_insert(why);
     }
 
-    fn add(&mut self, resource: ApiResource, object: Object) {
+    fn has(&self, object: &Object) -> bool {
         let is_it = |owner: &Owner| matches!(owner, Owner::Workload { object: known, .. } if known.metadata.uid == object.metadata.uid);
-        if self.owners.iter().any(is_it) {
+        self.owners.iter().any(is_it)
+    }
+
+    fn add(&mut self, resource: ApiResource, object: Object) {
+        if self.has(&object) {
             return;
         }
         // What makes the object makes it again, or scales it up again.
@@ -194,6 +218,12 @@ fn may_be_frontends(object: &DynamicObject) -> bool {
     let labels = object.data.pointer("/spec/template/metadata/labels");
     let component = labels.and_then(|labels| labels[COMPONENT].as_str());
     component.is_none_or(|component| component == "frontend")
+}
+
+/// Whether the pods of an object are labelled as those of a graph.
+fn is_of(object: &DynamicObject, graph: &str) -> bool {
+    let labels = labels_at(object, "/spec/template/metadata/labels");
+    labels.is_some_and(|labels| labels.get(GRAPH).is_some_and(|label| label == graph))
 }
 
 fn stateful_sets() -> ApiResource {

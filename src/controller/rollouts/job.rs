@@ -76,6 +76,10 @@ pub(in crate::controller) struct Done {
     pub object: Option<Object>,
     /// Why the rest was not done.
     pub failed: Option<apply::Error>,
+    /// Whether the step was carried out.
+    pub(super) has_stepped: bool,
+    /// Whether the step was to keep a revision.
+    pub(super) keeps: bool,
     /// Whether pods cannot be marked to go first.
     pub(super) is_unmarkable: bool,
     /// The Events to publish.
@@ -126,6 +130,8 @@ impl Work {
             written: Vec::new(),
             object: None,
             failed: None,
+            has_stepped: false,
+            keeps: matches!(self.step, Step::Keep(_)),
             is_unmarkable: false,
             events: Vec::new(),
             acted: None,
@@ -133,8 +139,10 @@ impl Work {
         let now = Timestamp::now().as_millisecond();
         let about = About::of(&self.rollout, u64::try_from(now).unwrap_or_default());
         let step = std::mem::replace(&mut self.step, Step::Nothing);
-        if let Err(error) = self.act(step, &writer, &mut done).await {
-            done.failed = Some(error);
+        let is_step = !matches!(step, Step::Nothing);
+        match self.act(step, &writer, &mut done).await {
+            Ok(()) => done.has_stepped = is_step,
+            Err(error) => done.failed = Some(error),
         }
         let is_done = done.failed.is_none() && !done.is_unmarkable;
         let mut acted = self.action.take().filter(|_| is_done);

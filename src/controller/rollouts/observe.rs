@@ -15,6 +15,7 @@ use super::frontends::{self, Owner};
 use super::quota::{quota_left, quotas};
 use super::services::{leads_to, service_name, services};
 use super::{memory, update};
+use crate::error_chain::error_chain;
 use crate::k8s::workloads::{RemovesFirst, Scaled, pod_is_ready};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::{
@@ -39,6 +40,8 @@ pub(super) struct Observed {
     pub services: Sides<Option<Object>>,
     /// What owns the frontends of old, as far as it can be retired.
     pub frontends: Vec<Owner>,
+    /// Why workers that were accepted are gone, as text for users.
+    pub lost: Sides<Option<String>>,
     pub update_status: DynamoUpdateConfigStatus,
 }
 
@@ -71,16 +74,32 @@ pub(super) fn observe(
     let accepted = input.accepted;
     let memory = input.before.memory.as_ref();
     // Once new has everything, old is deleted: by this rollout, or by its owner.
-    let old = || match memory.is_some_and(|memory| memory.handed_over) {
-        true => accept::remaining(cache, namespace, &accepted.source),
-        false => accept::accepted(cache, namespace, &accepted.source),
+    let handed_over = memory.is_some_and(|memory| memory.handed_over);
+    let old = || match accept::without_lost(cache, namespace, &accepted.source, handed_over)? {
+        // Another object of that name may have workers that serve, but they are not counted.
+        (_, Some(error @ accept::Error::Replaced(..))) if !handed_over => Err(error),
+        found => Ok(found),
     };
-    let objects = match accept::accepted_in_place(cache, namespace, accepted)? {
-        Some(objects) => objects,
-        None => Sides {
-            old: old()?,
-            new: accept::accepted(cache, namespace, &accepted.target)?,
-        },
+    let (objects, gone) = match accept::accepted_in_place(cache, namespace, accepted)? {
+        Some(objects) => (objects, Sides::default()),
+        None => {
+            let (old, new) = (
+                old()?,
+                accept::without_lost(cache, namespace, &accepted.target, false)?,
+            );
+            let why = |error: Option<accept::Error>| error.map(|error| error_chain(&error));
+            let gone = Sides {
+                old: why(old.1),
+                new: why(new.1),
+            };
+            (
+                Sides {
+                    old: old.0,
+                    new: new.0,
+                },
+                gone,
+            )
+        }
     };
     let frontends = Sides {
         old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
@@ -92,8 +111,9 @@ pub(super) fn observe(
             namespace,
             old: &accepted.source,
             pods: &frontends.old,
+            new_pods: &frontends.new,
             retire: input.retire,
-            handed_over: memory.is_some_and(|memory| memory.handed_over),
+            handed_over,
         },
     )?;
     let is_retired = is_retired(input, &objects.old, owners.as_deref().ok());
@@ -158,6 +178,7 @@ pub(super) fn observe(
         seen,
         frontends: owners.unwrap_or_default(),
         objects,
+        lost: gone,
         services: Sides {
             old: service,
             new: new_service,

@@ -9,7 +9,7 @@ use super::observe::{self, ObserveInput};
 use super::revisions::Revision;
 use super::status::{self, StatusInput};
 use super::{
-    Early, Rollouts, Subject, accept, manager, memory, revisions, services, update, write,
+    Early, REFUSED, Rollouts, Subject, accept, manager, memory, revisions, services, update, write,
 };
 use crate::error_chain::error_chain;
 use crate::k8s::{NotSynced, Object};
@@ -19,8 +19,9 @@ use crate::resource::rollout_status::{
 };
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
-use crate::scaling::{self, Action, Progress, RolloutObservation};
-use crate::split::Weights;
+use crate::rollout::Sides;
+use crate::scaling::{self, Action, Decision, Progress, RolloutObservation};
+use crate::split::{Generation, Weights};
 
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
 const NO_UNDO: &str = "UndoImpossible";
@@ -30,8 +31,8 @@ struct Plan<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
     course: Course,
-    /// Why what is wanted is impossible.
-    obstacle: Option<String>,
+    /// Why nothing can be done but to move requests away from what cannot serve, as a reason and text for users.
+    obstacle: Option<(&'static str, String)>,
     revisions: &'a [Revision],
 }
 
@@ -49,14 +50,22 @@ impl Rollouts {
             Err(error) => return Ok(refused(subject, "NotSynced", error_chain(&error))),
         };
         let revisions = revisions::of(subject.rollout, &objects);
+        let mut unkept = None;
         if let Some(step) = self.tend(subject, &spec, &revisions)? {
-            return Ok(Work::step(subject, subject.before.clone(), step));
+            // Meanwhile, whatever cannot serve loses its requests all the same.
+            unkept = self.unkept(subject.key);
+            if unkept.is_none() {
+                return Ok(Work::step(subject, subject.before.clone(), step));
+            }
         }
         let plan = |accepted, course| Plan {
             spec: &spec,
             accepted,
-            course,
-            obstacle: None,
+            course: match unkept {
+                Some(_) => Course::Nowhere,
+                None => course,
+            },
+            obstacle: unkept.clone().map(|why| (REFUSED, why)),
             revisions: &revisions,
         };
         let why = match next::next(subject.before, &spec, &revisions) {
@@ -94,7 +103,7 @@ impl Rollouts {
             // Whatever cannot serve loses its requests all the same.
             Some(accepted) => {
                 let mut plan = plan(accepted, Course::Nowhere);
-                plan.obstacle = Some(why);
+                plan.obstacle = Some((NO_UNDO, why));
                 self.go_on(subject, &plan)
             }
         }
@@ -236,11 +245,9 @@ impl Rollouts {
         let is_of = |update: &&Object| update::is_of(update, plan.accepted);
         let split = update.as_ref().filter(is_of);
         let split = split.and_then(|update| update::split(update));
-        // On the way back to a revision, what serves now has everything at first.
-        let known = || {
-            let is_undo = plan.accepted.undo_to.is_some();
-            subject.before.split.filter(|_| is_undo)?.exact()
-        };
+        // If somebody has deleted the update, its split was this one. On the way back to a revision, what serves now has
+        // everything at first.
+        let known = || subject.before.split?.exact();
         let split = split.or_else(known).unwrap_or(Weights::ALL_OLD);
         let wanted = update::spec(plan.spec, plan.accepted, split);
         let annotations = update::annotations(rollout);
@@ -295,12 +302,15 @@ impl Rollouts {
         // The spec may name other objects by now.
         settings.in_place = accept::is_in_place(plan.accepted);
         let (mut memory, seen) = memory::advance(subject.before, observed.seen.clone(), look.now);
-        let decision = scaling::decide(&settings, &seen);
-        let goes_back = matches!(decision.progress, Progress::Back | Progress::RolledBack);
-        if goes_back && old.len() < plan.accepted.source.roles.len() {
-            let why = "the old generation has been deleted, so there is nothing to go back to";
-            return Ok(refused(subject, "SourceDeleted", why.to_owned()));
+        let mut decision = scaling::decide(&settings, &seen);
+        let mut obstacle = plan.obstacle.clone();
+        if let Some(why) = needs_lost(&decision, &observed.lost) {
+            // Whatever cannot serve loses its requests all the same.
+            settings.intent = scaling::Intent::Hold;
+            decision = scaling::decide(&settings, &seen);
+            obstacle = obstacle.or(Some(why));
         }
+        let goes_back = goes_back(&decision);
         let has_all = decision.progress == Progress::Complete
             || matches!(decision.action, Some(Action::Retire(_)));
         memory.handed_over = !goes_back && (memory.handed_over || has_all);
@@ -325,10 +335,9 @@ impl Rollouts {
         if seen.accepts_sizes && decision.progress != Progress::Contested {
             status::accept_sizes(&mut status, &seen.sides, generation);
         }
-        if let Some(why) = &plan.obstacle {
-            status = status::refused(&status, NO_UNDO, why.clone(), generation, look.now);
+        if let Some((reason, why)) = obstacle {
+            status = status::refused(&status, reason, why, generation, look.now);
         }
-        let is_changed = self.is_changed(subject.key, subject.before, &status);
         let mut work = match decision.action {
             Some(action) => self.act(
                 subject,
@@ -340,7 +349,8 @@ impl Rollouts {
             ),
             None => Work::step(subject, status, Step::Nothing),
         };
-        work.write_status |= is_changed;
+        // The status may be what carries out the action.
+        work.write_status |= self.is_changed(subject.key, subject.before, &work.status);
         Ok(work)
     }
 
@@ -362,6 +372,38 @@ pub(super) fn refused(subject: Subject, reason: &str, why: String) -> Work {
     let mut work = Work::status(subject, status);
     work.write_status = work.is_changed();
     work
+}
+
+/// Whether a rollout is on its way back, or has gone back.
+fn goes_back(decision: &Decision) -> bool {
+    matches!(decision.progress, Progress::Back | Progress::RolledBack)
+}
+
+/// Why a decision cannot be carried out: it needs workers whose objects have been deleted.
+fn needs_lost(decision: &Decision, lost: &Sides<Option<String>>) -> Option<(&'static str, String)> {
+    let old_grows = matches!(
+        decision.action,
+        Some(Action::Grow {
+            side: Generation::Old,
+            ..
+        })
+    );
+    let to_old = lost
+        .old
+        .as_ref()
+        .filter(|_| goes_back(decision) || old_grows);
+    let to_old = to_old.map(|why| {
+        let why = format!(
+            "the old generation has been deleted, so there is nothing to go back to: {why}"
+        );
+        ("SourceDeleted", why)
+    });
+    let to_new = lost.new.as_ref().filter(|_| !goes_back(decision));
+    let to_new = to_new.map(|why| {
+        let why = format!("{why}: abort the rollout, or name another target");
+        ("TargetDeleted", why)
+    });
+    to_old.or(to_new)
 }
 
 /// Why the update of a rollout moves nothing.

@@ -120,7 +120,7 @@ pub(super) fn object(rollout: &Object, kept: &Kept, revisions: &[Revision]) -> J
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {
-            "name": name_of(name, kept),
+            "name": name_of(rollout, kept),
             "namespace": metadata.namespace,
             "labels": {ROLLOUT_LABEL: metadata.uid},
             "ownerReferences": [{
@@ -137,15 +137,18 @@ pub(super) fn object(rollout: &Object, kept: &Kept, revisions: &[Revision]) -> J
     })
 }
 
-/// The name of the rollout and a hash of the generation: keeping it twice gives the same name.
-fn name_of(rollout: &str, kept: &Kept) -> String {
+/// The name of the rollout and a hash of its UID and the generation: keeping it twice gives the same name, and what an earlier
+/// rollout of that name has left has another one.
+fn name_of(rollout: &Object, kept: &Kept) -> String {
+    let metadata = &rollout.metadata;
     let roles = kept.generation.roles.iter();
     let roles: Vec<_> = roles
         .map(|(role, accepted)| (role, &accepted.component, &accepted.uid))
         .collect();
-    let text = json!([roles, kept.generation.frontends, kept.service]).to_string();
+    let text = json!([metadata.uid, roles, kept.generation.frontends, kept.service]).to_string();
     let hash = format!("{:016x}", xxh3_64(text.as_bytes()));
-    let stem: String = rollout.chars().take(MAX_NAME - hash.len() - 1).collect();
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let stem: String = name.chars().take(MAX_NAME - hash.len() - 1).collect();
     format!("{}-{hash}", stem.trim_end_matches(['-', '.']))
 }
 
@@ -360,7 +363,13 @@ pub(super) mod tests {
 
     #[test]
     fn names_are_short_enough_for_the_longest_rollout() {
-        let name = name_of(&"a".repeat(MAX_NAME), &Kept::default());
-        assert_eq!(name.len(), MAX_NAME);
+        let name = |uid: &str| {
+            let metadata = json!({"name": "a".repeat(MAX_NAME), "uid": uid});
+            let rollout = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+            name_of(&Arc::new(rollout), &Kept::default())
+        };
+        assert_eq!(name("1").len(), MAX_NAME);
+        assert_eq!(name("1"), name("1"));
+        assert_ne!(name("1"), name("2"), "an earlier one has left its own");
     }
 }

@@ -52,6 +52,27 @@ fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_t
 }
 
 #[test]
+fn a_size_that_is_given_may_differ_from_the_one_that_old_has() {
+    for is_given in [true, false] {
+        let mut four = settings(&FOUR);
+        if is_given {
+            four.given = [Role::Worker].into();
+        }
+        let mut cluster = Cluster::of(four);
+        for object in cluster.side_mut(Generation::Old).values_mut() {
+            object.desired = 2;
+        }
+        cluster.service = Generation::New;
+        let (decision, way) = cluster.run(500);
+        let expected = match is_given {
+            true => Progress::Complete,
+            false => Progress::Contested,
+        };
+        assert_eq!(decision.progress, expected, "{is_given}: {way:?}");
+    }
+}
+
+#[test]
 fn new_may_have_a_unit_of_its_own_before_the_first_write() {
     let with_a_unit = |settings: RolloutSettings| {
         let mut cluster = Cluster::of(settings);

@@ -4,6 +4,7 @@ mod again;
 mod candidates;
 mod graphs;
 mod in_place;
+mod missing;
 mod operator;
 mod revisions;
 
@@ -440,6 +441,8 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
     let mut managed = Managed::begun(handover).await;
     managed.owned_frontends("chat-frontend").await;
+    // Named like the label of old's frontends, by chance.
+    managed.deployment("old", 0).await;
     let controller = managed.controller().await;
     // Nothing is written before it is known what owns the frontends.
     let is_refused = |status: &Value| {
@@ -466,6 +469,7 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
     managed.is_deleted("v1").await;
     managed.is_deleted("chat-frontend").await;
     managed.phase("Complete").await;
+    assert!(managed.stage.api(&deployments()).get("old").await.is_ok());
     // The pods of old's frontends go, and with them the proxies. A controller that starts anew has only what is left.
     managed.stage.proxies.clear();
     managed

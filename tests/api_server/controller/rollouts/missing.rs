@@ -1,0 +1,248 @@
+//! What a rollout has accepted, its update and its revisions are deleted while it is in progress, or the API server refuses
+//! what it writes.
+
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json};
+
+use super::super::stage::{pods, resource, updates};
+use super::operator::deployments;
+use super::{Managed, frontends, rollouts, services};
+use crate::rig::eventually;
+
+impl Managed {
+    /// Half way: two workers of each generation, and half of the requests each.
+    async fn half_way(&self) {
+        self.phase("Partition").await;
+        self.rests_at(2, 2).await;
+        self.stage.splits("chat", 1, 1).await;
+    }
+
+    /// Deletes a Deployment with its pods.
+    async fn lose(&self, name: &str) {
+        self.stage.delete(&deployments(), name).await;
+        let made = ListParams::default().labels(&format!("made-by={name}"));
+        let now = DeleteParams::default().grace_period(0);
+        let pods = self.stage.api(&pods());
+        pods.delete_collection(&now, &made).await.unwrap();
+    }
+
+    async fn says(&self, phase: &str, message: &str) -> Value {
+        self.until(message, |status| {
+            let told = status["message"].as_str().unwrap_or_default();
+            status["phase"] == phase && told.contains(message)
+        })
+        .await
+    }
+}
+
+fn half() -> Value {
+    json!({"strategy": {"partition": 2}})
+}
+
+#[tokio::test]
+async fn after_a_way_back_the_new_generation_may_be_deleted_and_another_one_is_rolled_out() {
+    let mut managed = Managed::begun(half()).await;
+    managed.deployment("v3", 0).await;
+    let _controller = managed.controller().await;
+    managed.half_way().await;
+    managed.edit(json!({"intent": "Abort"})).await;
+    managed.phase("RolledBack").await;
+    managed.lose("v2").await;
+    // It is looked at again, and is still over.
+    managed.edit(json!({"revisionHistoryLimit": 9})).await;
+    managed
+        .until("looked at", |status| {
+            status["observedGeneration"] == 3 && status["phase"] == "RolledBack"
+        })
+        .await;
+    let target = json!({"kind": "Deployment", "name": "v3"});
+    managed
+        .edit(json!({"intent": "Run", "target": target}))
+        .await;
+    managed
+        .until("half way to the third", |status| {
+            status["phase"] == "Partition"
+                && status["accepted"]["target"]["roles"]["worker"]["name"] == "v3"
+        })
+        .await;
+    managed.stage.splits("chat", 1, 1).await;
+}
+
+#[tokio::test]
+async fn requests_leave_a_new_generation_that_is_deleted_and_the_rollout_can_go_back() {
+    let mut managed = Managed::begun(half()).await;
+    let _controller = managed.controller().await;
+    managed.half_way().await;
+    managed.lose("v2").await;
+    managed.stage.splits("chat", 1, 0).await;
+    managed.says("Stalled", "there is no Deployment v2").await;
+    assert_eq!(managed.sizes().await, (2, 0, 2));
+    // A new object of that name is not what was accepted.
+    managed.deployment("v2", 0).await;
+    managed.says("Stalled", "its UID has changed").await;
+    managed.edit(json!({"intent": "Abort"})).await;
+    managed.phase("RolledBack").await;
+    managed.rests_at(4, 0).await;
+}
+
+#[tokio::test]
+async fn requests_leave_an_old_generation_that_is_deleted_and_new_grows_without_it() {
+    let mut managed = Managed::begun(half()).await;
+    let _controller = managed.controller().await;
+    managed.half_way().await;
+    managed.lose("v1").await;
+    managed.stage.splits("chat", 0, 1).await;
+    let intents = [
+        // Half of it would have to stay.
+        json!({"revisionHistoryLimit": 9}),
+        json!({"intent": "Abort"}),
+    ];
+    for intent in intents {
+        managed.edit(intent).await;
+        let object = managed.rollout().await;
+        managed
+            .until("refused", |status| {
+                let told = status["message"].as_str().unwrap_or_default();
+                status["phase"] == "Stalled"
+                    && status["observedGeneration"] == object["metadata"]["generation"]
+                    && (told.contains("no Deployment v1") || told.contains("has been deleted"))
+            })
+            .await;
+        assert_eq!(managed.sizes().await, (0, 2, 2));
+    }
+    managed
+        .edit(json!({"intent": "Run", "strategy": {"partition": 0}}))
+        .await;
+    managed.waits_for("clients to be routed").await;
+    managed.rests_at(0, 4).await;
+}
+
+#[tokio::test]
+async fn an_update_that_somebody_deletes_is_made_again_with_the_same_split() {
+    let mut managed = Managed::begun(half()).await;
+    let _controller = managed.controller().await;
+    managed.half_way().await;
+    managed.stage.delete(&updates(), "chat").await;
+    let api = managed.stage.api(&updates());
+    eventually("it is made again", async || {
+        let update = api.get_opt("chat").await.unwrap();
+        let Some(update) = update else { return false };
+        assert_eq!(update.data["spec"]["weights"], json!({"old": 1, "new": 1}));
+        true
+    })
+    .await;
+}
+
+/// Nothing collects here what the deleted one owned: its revisions stay.
+#[tokio::test]
+async fn a_rollout_that_is_deleted_and_made_again_goes_on_from_the_sizes_at_hand() {
+    let mut managed = Managed::begun(half()).await;
+    let _controller = managed.controller().await;
+    managed.half_way().await;
+    managed.stage.delete(&rollouts(), "chat").await;
+    managed.stage.delete(&updates(), "chat").await;
+    let source = json!({"kind": "Deployment", "name": "v1", "replicas": 4});
+    let again = json!({"source": source, "strategy": {"partition": 1}});
+    managed.begin(again).await;
+    managed.phase("Partition").await;
+    managed.rests_at(1, 3).await;
+    managed.stage.splits("chat", 1, 3).await;
+}
+
+#[tokio::test]
+async fn old_may_have_another_size_than_the_one_that_the_rollout_gives_it() {
+    let mut managed = Managed::set(2).await;
+    let source = json!({"kind": "Deployment", "name": "v1", "replicas": 4});
+    let given = json!({"source": source, "strategy": {"partition": 2}});
+    managed.begin(given).await;
+    let _controller = managed.controller().await;
+    managed.half_way().await;
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_to_write_is_told() {
+    let mut managed = Managed::begun(half()).await;
+    let policies = resource(
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+    );
+    let namespace = managed.stage.namespace.clone();
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": namespace},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["deployments/scale"],
+            }]},
+            "validations": [{"expression": "false", "message": "nobody scales today"}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": namespace},
+        "spec": {
+            "policyName": namespace, "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {
+                "matchLabels": {"kubernetes.io/metadata.name": namespace},
+            }},
+        },
+    });
+    let server = super::super::stage::server();
+    for object in [policy, binding] {
+        let output = server.try_kubectl(&["apply", "-f", "-"], &object.to_string());
+        assert!(output.status.success(), "{output:?}");
+    }
+    eventually("it is in force", async || {
+        let size = server.try_kubectl(
+            &["scale", "-n", &namespace, "deployment/v2", "--replicas=0"],
+            "",
+        );
+        !size.status.success()
+    })
+    .await;
+    let _controller = managed.controller().await;
+    let object = managed.says("Stalled", "nobody scales today").await;
+    let stalled = &object["status"]["conditions"][2];
+    assert_eq!(
+        (&stalled["type"], &stalled["status"], &stalled["reason"]),
+        (&json!("Stalled"), &json!("True"), &json!("WriteRefused"))
+    );
+    managed.happens("Stalled", "nobody scales today").await;
+    let bindings = kube::Api::<kube::api::DynamicObject>::all_with(
+        managed.stage.client.clone(),
+        &resource(
+            "admissionregistration.k8s.io",
+            "v1",
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+        ),
+    );
+    let params = DeleteParams::default();
+    bindings.delete(&namespace, &params).await.unwrap();
+    managed.half_way().await;
+    let all =
+        kube::Api::<kube::api::DynamicObject>::all_with(managed.stage.client.clone(), &policies);
+    all.delete(&namespace, &params).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_service_of_the_clients_that_is_made_late_is_handed_over() {
+    let automatic = json!({"handover": {"clients": "Automatic"}});
+    let mut managed = Managed::begun(automatic).await;
+    managed.stage.delete(&services(), "clients").await;
+    let _controller = managed.controller().await;
+    managed
+        .says("Stalled", "there is no Service clients with a selector")
+        .await;
+    let spec = json!({"selector": frontends("old"), "ports": [{"port": 8000}]});
+    let service = json!({"spec": spec});
+    managed.stage.create(&services(), "clients", service).await;
+    let clients = managed.stage.api(&services());
+    eventually("it leads to new", async || {
+        let service = clients.get("clients").await.unwrap();
+        service.data["spec"]["selector"] == frontends("new")
+    })
+    .await;
+}
