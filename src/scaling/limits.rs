@@ -70,8 +70,19 @@ fn admits(assessment: &Assessment, side: Generation, sizes: &Sizes) -> Result<()
             return Err(Wait::Budget { used, more, budget });
         }
     }
-    match assessment.seen.quota_left {
-        Some(left) if more > u64::from(left) => Err(Wait::Quota { more, left }),
+    if let Some(left) = assessment.seen.quota_left
+        && more > u64::from(left)
+    {
+        return Err(Wait::Quota { more, left });
+    }
+    // A replica has at least one pod.
+    let pods: u64 = own.values().map(|size| u64::from(*size)).sum();
+    let now: u64 = { roles.values() }
+        .map(|workers| u64::from(workers.occupied()))
+        .sum();
+    let more = pods.saturating_sub(now);
+    match assessment.seen.pods_left {
+        Some(left) if more > u64::from(left) => Err(Wait::PodQuota { more, left }),
         _ => Ok(()),
     }
 }

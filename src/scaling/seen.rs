@@ -28,6 +28,8 @@ pub struct RolloutObservation {
     pub unready_for: Duration,
     /// How many GPUs the quota of the namespace still admits, if it limits them.
     pub quota_left: Option<u32>,
+    /// How many pods the quota of the namespace still admits, if it limits them.
+    pub pods_left: Option<u32>,
     /// Whether the rollout was edited after sizes were last recorded: its owner accepts what others have set.
     pub accepts_sizes: bool,
     /// Why the frontends of old cannot be retired, as text for users.

@@ -40,6 +40,8 @@ pub enum Wait {
     Budget { used: u64, more: u64, budget: u32 },
     /// More GPUs than the quota of the namespace has left.
     Quota { more: u64, left: u32 },
+    /// More pods than the quota of the namespace has left.
+    PodQuota { more: u64, left: u32 },
     /// Workers become ready and warm.
     Ready {
         side: Generation,
@@ -95,7 +97,7 @@ impl Wait {
     pub(super) const fn is_room(&self) -> bool {
         matches!(
             self,
-            Self::Surge { .. } | Self::Budget { .. } | Self::Quota { .. }
+            Self::Surge { .. } | Self::Budget { .. } | Self::Quota { .. } | Self::PodQuota { .. }
         )
     }
 }
@@ -148,6 +150,9 @@ impl fmt::Display for Wait {
             }
             Self::Quota { more, left } => {
                 write!(f, "{more} more GPUs: the quota of the namespace has {left} left")
+            }
+            Self::PodQuota { more, left } => {
+                write!(f, "{more} more pods: the quota of the namespace has {left} left")
             }
             Self::Ready {
                 side,

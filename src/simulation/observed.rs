@@ -52,6 +52,7 @@ impl Cluster<'_> {
             at_rest_for: self.since(self.rest_since),
             unready_for: self.since(self.unready_since),
             quota_left: None,
+            pods_left: None,
             accepts_sizes: false,
             unretirable: None,
         }

@@ -91,7 +91,7 @@ fn is_final(decision: &Decision) -> bool {
 const fn is_room(wait: &Wait) -> bool {
     matches!(
         wait,
-        Wait::Surge { .. } | Wait::Budget { .. } | Wait::Quota { .. }
+        Wait::Surge { .. } | Wait::Budget { .. } | Wait::Quota { .. } | Wait::PodQuota { .. }
     )
 }
 

@@ -54,6 +54,11 @@ impl Error {
         )
     }
 
+    /// Whether there is nothing in the place of what was accepted.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Scaling(ScalingError::Missing(..)))
+    }
+
     /// Whether what was accepted of a role is gone for good. What is missing may be a scaling adapter, which is made again.
     fn is_loss_of(&self, accepted: &AcceptedRole, is_over: bool) -> bool {
         match self {

@@ -140,6 +140,7 @@ mod tests {
             at_rest_for: Duration::ZERO,
             unready_for: Duration::ZERO,
             quota_left: None,
+            pods_left: None,
             accepts_sizes: false,
             unretirable: None,
         }

@@ -12,7 +12,7 @@ use super::super::{Key, observer::Observer, proof::Proof, proxies::Report};
 use super::accept::{self, Objects};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
-use super::quota::{quota_left, quotas};
+use super::quota::{gpus_left, pods_left, quotas};
 use super::services::{leads_to, service_name, services};
 use super::{memory, update};
 use crate::error_chain::error_chain;
@@ -40,9 +40,17 @@ pub(super) struct Observed {
     pub services: Sides<Option<Object>>,
     /// What owns the frontends of old, as far as it can be retired.
     pub frontends: Vec<Owner>,
-    /// Why workers that were accepted are gone, as text for users.
-    pub lost: Sides<Option<String>>,
+    /// Workers that were accepted and are gone.
+    pub lost: Sides<Option<Lost>>,
     pub update_status: DynamoUpdateConfigStatus,
+}
+
+/// Why workers are gone.
+pub(super) struct Lost {
+    /// As text for users.
+    pub why: String,
+    /// Whether nothing is in their place that may have workers that serve.
+    pub is_missing: bool,
 }
 
 /// The input of an observation.
@@ -76,8 +84,8 @@ pub(super) fn observe(
     // Once new has everything, old is deleted: by this rollout, or by its owner.
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
     let old = || match accept::without_lost(cache, namespace, &accepted.source, handed_over)? {
-        // Another object of that name may have workers that serve, but they are not counted.
-        (_, Some(error @ accept::Error::Replaced(..))) if !handed_over => Err(error),
+        // Another object of that name, or another component, may have workers that serve, but they are not counted.
+        (_, Some(error)) if !handed_over && !error.is_missing() => Err(error),
         found => Ok(found),
     };
     let (objects, gone) = match accept::accepted_in_place(cache, namespace, accepted)? {
@@ -87,7 +95,12 @@ pub(super) fn observe(
                 old()?,
                 accept::without_lost(cache, namespace, &accepted.target, false)?,
             );
-            let why = |error: Option<accept::Error>| error.map(|error| error_chain(&error));
+            let why = |error: Option<accept::Error>| {
+                error.map(|error| Lost {
+                    is_missing: error.is_missing(),
+                    why: error_chain(&error),
+                })
+            };
             let gone = Sides {
                 old: why(old.1),
                 new: why(new.1),
@@ -152,6 +165,7 @@ pub(super) fn observe(
         scaler: scaler(objects.of(side), &scalers),
         lost: lost(objects.of(side)),
     };
+    let quotas = cache.of(&quotas(), namespace)?;
     let service = cache.one(&services(), namespace, input.client_service)?;
     let new_service = cache.one(&services(), namespace, service_name(accepted))?;
     let seen = RolloutObservation {
@@ -170,7 +184,8 @@ pub(super) fn observe(
         unchanged_for: Duration::ZERO,
         at_rest_for: Duration::ZERO,
         unready_for: Duration::ZERO,
-        quota_left: quota_left(&cache.of(&quotas(), namespace)?),
+        quota_left: gpus_left(&quotas),
+        pods_left: pods_left(&quotas),
         accepts_sizes: accepts_sizes(input),
         unretirable: owners.as_ref().err().cloned(),
     };

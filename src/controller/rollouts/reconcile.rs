@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::job::{Step, Work};
 use super::next::{self, Next};
-use super::observe::{self, ObserveInput};
+use super::observe::{self, Lost, ObserveInput};
 use super::revisions::Revision;
 use super::status::{self, StatusInput};
 use super::{
@@ -305,6 +305,12 @@ impl Rollouts {
         let mut decision = scaling::decide(&settings, &seen);
         let mut obstacle = plan.obstacle.clone();
         if let Some(why) = needs_lost(&decision, &observed.lost) {
+            let lost = [&observed.lost.old, &observed.lost.new]
+                .into_iter()
+                .flatten();
+            if !{ lost }.all(|lost| lost.is_missing) {
+                return Ok(refused(subject, why.0, why.1));
+            }
             // Whatever cannot serve loses its requests all the same.
             settings.intent = scaling::Intent::Hold;
             decision = scaling::decide(&settings, &seen);
@@ -380,7 +386,7 @@ fn goes_back(decision: &Decision) -> bool {
 }
 
 /// Why a decision cannot be carried out: it needs workers whose objects have been deleted.
-fn needs_lost(decision: &Decision, lost: &Sides<Option<String>>) -> Option<(&'static str, String)> {
+fn needs_lost(decision: &Decision, lost: &Sides<Option<Lost>>) -> Option<(&'static str, String)> {
     let old_grows = matches!(
         decision.action,
         Some(Action::Grow {
@@ -392,14 +398,16 @@ fn needs_lost(decision: &Decision, lost: &Sides<Option<String>>) -> Option<(&'st
         .old
         .as_ref()
         .filter(|_| goes_back(decision) || old_grows);
-    let to_old = to_old.map(|why| {
+    let to_old = to_old.map(|lost| {
+        let why = &lost.why;
         let why = format!(
             "the old generation has been deleted, so there is nothing to go back to: {why}"
         );
         ("SourceDeleted", why)
     });
     let to_new = lost.new.as_ref().filter(|_| !goes_back(decision));
-    let to_new = to_new.map(|why| {
+    let to_new = to_new.map(|lost| {
+        let why = &lost.why;
         let why = format!("{why}: abort the rollout, or name another target");
         ("TargetDeleted", why)
     });

@@ -52,6 +52,7 @@ pub(super) struct Cluster {
     /// Pods of new never become ready.
     pub new_is_broken: bool,
     pub quota: Option<u32>,
+    pub pods_left: Option<u32>,
     pub grace: Duration,
     pub p99: Option<Duration>,
     changed_at: u64,
@@ -124,6 +125,7 @@ impl Cluster {
             needs_last_worker: false,
             new_is_broken: false,
             quota: None,
+            pods_left: None,
             grace: seconds(600),
             p99: Some(seconds(300)),
             changed_at: 0,
@@ -298,6 +300,7 @@ impl Cluster {
             at_rest_for: seconds((self.tick - self.changed_at) * TICK),
             unready_for: seconds((self.tick - self.unready_since) * TICK),
             quota_left: self.quota,
+            pods_left: self.pods_left,
             accepts_sizes: self.accepts_sizes,
             unretirable: self.unretirable.clone(),
         }

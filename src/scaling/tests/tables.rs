@@ -352,6 +352,10 @@ fn what_forbids_a_rollout_is_said_before_the_first_write() {
         Wait::Quota { more: 8, left: 7 },
     );
     refused(
+        &|cluster| cluster.pods_left = Some(0),
+        Wait::PodQuota { more: 1, left: 0 },
+    );
+    refused(
         &|cluster| cluster.scaler = Some("hpa/decode".to_owned()),
         Wait::Scaler(Generation::Old, "hpa/decode".to_owned()),
     );
