@@ -81,16 +81,21 @@ pub(super) fn role(object: &DynamicObject) -> Option<Role> {
     }
 }
 
-/// The role of an object that `which` selects: if the update itself names it, it is one of workers, sidecar or not.
+/// The role of an object that `which` selects.
 fn role_in(object: &DynamicObject, which: &Which) -> Option<Role> {
-    let is_named = which.is_explicit && object.metadata.name.as_ref() == Some(&which.name);
-    match role_by_labels(object) {
-        None if is_named => Some(Role::Worker),
-        _ => role(object),
+    match is_named(object, which) {
+        true => Some(named_role(object)),
+        false => role(object),
     }
 }
 
-/// The role of an object that is named as one of workers.
+/// Whether the update itself names an object as one of workers.
+pub(super) fn is_named(object: &DynamicObject, which: &Which) -> bool {
+    which.is_explicit && object.metadata.name.as_ref() == Some(&which.name)
+}
+
+/// The role of an object that is named as one of workers, or of a pod of such an object. It is one of workers even if it has a
+/// sidecar, or the labels of a frontend: a model server without Dynamo is both.
 pub(super) fn named_role(object: &DynamicObject) -> Role {
     role_by_labels(object).flatten().unwrap_or(Role::Worker)
 }

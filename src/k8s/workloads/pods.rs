@@ -120,7 +120,11 @@ pub(super) fn of_revision(
                     .iter()
                     .any(|name| label(pod, name) == Some(revision))
         });
-        for (role, workers) in count(cache, &which.namespace, &pods)? {
+        let role: fn(&DynamicObject) -> Option<Role> = match object::is_named(object, which) {
+            true => |pod| Some(object::named_role(pod)),
+            false => role,
+        };
+        for (role, workers) in count_by(cache, &which.namespace, &pods, role)? {
             add(&mut counts, role, workers);
         }
     }
@@ -140,14 +144,27 @@ struct Replica {
 
 /// Counts the workers that consist of these pods.
 pub(super) fn count(cache: &Cache, namespace: &str, pods: &[Object]) -> Result<Counts, NotSynced> {
+    count_by(cache, namespace, pods, role)
+}
+
+fn count_by(
+    cache: &Cache,
+    namespace: &str,
+    pods: &[Object],
+    role: fn(&DynamicObject) -> Option<Role>,
+) -> Result<Counts, NotSynced> {
     let mut cliques = Vec::new();
     if pods.iter().any(|pod| label(pod, GROUP).is_some()) {
         cliques = cache.of(&super::grove::cliques(), namespace)?;
     }
-    Ok(counted(pods, &cliques))
+    Ok(counted(pods, &cliques, role))
 }
 
-fn counted(pods: &[Object], cliques: &[Object]) -> Counts {
+fn counted(
+    pods: &[Object],
+    cliques: &[Object],
+    role: fn(&DynamicObject) -> Option<Role>,
+) -> Counts {
     let mut replicas: BTreeMap<(Role, String), Replica> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod_has_ended(pod)) {
         let Some(role) = role(pod) else { continue };
@@ -233,7 +250,7 @@ mod tests {
     }
 
     fn decode(pods: &[Object], cliques: &[Object]) -> (u32, u32) {
-        let workers = counted(pods, cliques)[&Role::Decode];
+        let workers = counted(pods, cliques, role)[&Role::Decode];
         (workers.ready, workers.desired)
     }
 
@@ -276,6 +293,6 @@ mod tests {
         pods.push(pod("c", "1", true));
         assert_eq!(decode(&pods, &[]), (1, 2));
         // A replica whose pods are all being deleted does not count.
-        assert!(counted(&[going], &[]).is_empty());
+        assert!(counted(&[going], &[], role).is_empty());
     }
 }

@@ -103,6 +103,37 @@ async fn a_stateful_set_of_one_revision_by_its_pods() {
 }
 
 #[tokio::test]
+async fn a_stateful_set_whose_pods_are_labelled_as_frontends_where_the_update_names_it_as_workers()
+{
+    // A model server that is frontend and worker in one, labelled by `crossfade inject` so that the controller finds its proxies.
+    for revision in [None, Some("servers-1")] {
+        let mut workers = json!({"kind": "StatefulSet", "name": "servers"});
+        if let Some(revision) = revision {
+            workers["revision"] = revision.into();
+        }
+        let (stage, _controller) = counting(workers).await;
+        let kind = resource("apps", "v1", "StatefulSet", "statefulsets");
+        let mut metadata = labels("frontend");
+        metadata["labels"]["app"] = "servers".into();
+        let template = json!({
+            "metadata": metadata, "spec": {"containers": [{"name": "main", "image": "any"}]},
+        });
+        let spec = json!({
+            "replicas": 1, "serviceName": "servers", "selector": {"matchLabels": {"app": "servers"}}, "template": template,
+        });
+        stage.create(&kind, "servers", json!({"spec": spec})).await;
+        let status = json!({"replicas": 1, "readyReplicas": 1});
+        stage.status(&kind, "servers", status).await;
+        let mut labels = metadata["labels"].clone();
+        labels["controller-revision-hash"] = "servers-1".into();
+        stage.pod("servers-0", labels, json!([])).await;
+        stage.pod_ready("servers-0", true).await;
+        counts(&stage, "1/1").await;
+        stage.splits("up", 4, 1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_leader_worker_set_by_its_groups() {
     let (stage, _controller) = counting(json!({"kind": "LeaderWorkerSet", "name": "new"})).await;
     let kind = resource(
