@@ -10,6 +10,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::v1::proxy_client::ProxyClient;
 use super::v1::{CompareRequest, Comparison, GetRequest, State, WatchRequest};
+use crate::error_chain::error_chain;
 
 /// Why a proxy's state is unknown.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +28,8 @@ pub enum Error {
     /// It does not support `crossfade.v1`, or does not speak gRPC at all.
     #[error("is not the admin port (by default 9464) of a crossfade of this version")]
     Unsupported,
-    #[error("responded with an error")]
-    Refused(#[source] Box<Status>),
+    #[error("responded with an error: {0}")]
+    Refused(String),
 }
 
 impl From<Status> for Error {
@@ -38,9 +39,18 @@ impl From<Status> for Error {
             Code::Unimplemented | Code::Internal => Self::Unsupported,
             Code::ResourceExhausted => Self::TooManyWatches,
             // Its connection broke: tonic creates these for transport errors.
-            Code::Unavailable | Code::Unknown => Self::Unreachable(status.into()),
-            _ => Self::Refused(status.into()),
+            Code::Unavailable | Code::Unknown => Self::Unreachable(cause(&status).into()),
+            code => Self::Refused(format!("{code:?}: {}", status.message())),
         }
+    }
+}
+
+/// What broke a connection. The text of a status itself is meant for debugging.
+fn cause(status: &Status) -> String {
+    use std::error::Error as _;
+    match status.source() {
+        Some(source) => error_chain(source),
+        None => status.message().to_owned(),
     }
 }
 

@@ -363,6 +363,11 @@ async fn a_wrong_port_is_said_to_be_no_admin_port() {
             text.contains("is not the admin port (by default 9464)"),
             "{text}"
         );
+        // What a library says to its developers.
+        assert!(
+            !text.contains("tonic::") && !text.contains("code: '"),
+            "{text}"
+        );
     }
     for args in [
         &["drain", "--admin", &wrong][..],
