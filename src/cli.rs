@@ -147,6 +147,9 @@ mod tests {
                 .get_after_help()
                 .map(ToString::to_string)
                 .unwrap_or_default();
+            // Longer lines would be broken where a shell ends the command.
+            assert!(help.lines().all(|line| line.len() <= 100), "{help}");
+            let help = help.replace("\\\n", " ");
             let lines: Vec<_> = help.lines().filter(|line| line.starts_with("  ")).collect();
             assert!(
                 help.starts_with("Examples:\n") && !lines.is_empty(),

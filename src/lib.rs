@@ -6,7 +6,7 @@
 //! # Modules by level
 //!
 //! Each top-level module has a level, and uses only top-level modules on lower levels; `tests/contracts/architecture.rs` checks
-//! the code against this table. The pure modules (analysis, continuation, error_chain, failover, http1, latency, memory,
+//! the code against this table. The pure modules (analysis, continuation, duration, error_chain, failover, http1, latency, memory,
 //! printable, rollout, scaling, simulation, split, sse) use no clock, randomness, task, socket, file, log or metric: `now` and
 //! random draws are arguments.
 //!
@@ -42,6 +42,7 @@
 //! | 1 | [`tls`] | TLS configurations that are reloaded when their files change |
 //! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
 //! | 0 | [`backoff`] | the delays between attempts at something that fails |
+//! | 0 | [`duration`] | durations as users write them: `5s`, `1m30s`, or plain seconds |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
 //! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
@@ -120,6 +121,8 @@ pub mod controller;
 pub mod demo;
 pub mod discovery;
 pub mod downstream;
+#[cfg(feature = "demo")]
+pub mod duration;
 pub mod error_chain;
 pub mod failover;
 pub mod files;

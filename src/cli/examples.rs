@@ -19,13 +19,16 @@ pub(super) const PLAN: &str = "\
 Examples:
   crossfade plan --from chat.yaml --to chat-edited.yaml >next.yaml
   crossfade plan --from chat.yaml --to chat-edited.yaml | kubectl diff -f -
-  git show HEAD:chat.yaml | crossfade plan --from - --to chat.yaml --client-service chat | kubectl apply -f -";
+  git show HEAD:chat.yaml | crossfade plan --from - --to chat.yaml \\
+    --client-service chat | kubectl apply -f -";
 
 pub(super) const SIMULATE: &str = "\
 Examples:
   crossfade simulate -f rollout.yaml -f workers.yaml --startup 4m --stream-p99 9m --rate 40
-  crossfade simulate -f rollout.yaml --replicas prefill=4,decode=2 --gpus 8 --startup 4m --stream-p99 9m --rate 40 --max-surge 100%
-  crossfade simulate -f rollout.yaml --replicas 8 --startup 4m --stream-p99 9m --rate 40 --continuation on -o svg >rollout.svg";
+  crossfade simulate -f rollout.yaml --replicas prefill=4,decode=2 --gpus 8 \\
+    --startup 4m --stream-p99 9m --rate 40 --max-surge 100%
+  crossfade simulate -f rollout.yaml --replicas 8 --startup 4m --stream-p99 9m --rate 40 \\
+    --continuation on -o svg >rollout.svg";
 
 pub(super) const DEMO: &str = "\
 Examples:

@@ -11,6 +11,7 @@ use http::header::{
 use http::uri::PathAndQuery;
 
 use crate::analysis::Rules;
+use crate::duration::{between, whole_seconds};
 use crate::guard::GUARD;
 use crate::resource::{AmountSpec, Host};
 
@@ -211,50 +212,35 @@ pub(super) fn comment_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.01, 86_400.0).map(Duration::from_secs_f64)
 }
 
-/// A duration from `least` to `most` seconds, in seconds.
-fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number = duration(text)?;
-    match (least..=most).contains(&number) {
-        true => Ok(number),
-        false => Err(format!("must be between {least} and {most} seconds")),
-    }
-}
-
-/// A plain number of seconds, or numbers with units.
-fn duration(text: &str) -> Result<f64, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    let duration: Result<jiff::SignedDuration, _> = text.parse();
-    duration
-        .map(|duration| duration.as_secs_f64())
-        .map_err(|_| {
-            "is not a duration; use seconds, or a form such as 5s, 1m30s or 500ms".to_owned()
-        })
-}
-
 /// `--lease-seconds`.
 pub(super) fn lease(text: &str) -> Result<u64, String> {
-    whole_seconds(text, 6, 300)
+    whole_seconds(text, 6..=300)
 }
 
-fn whole_seconds(text: &str, least: u64, most: u64) -> Result<u64, String> {
-    let seconds = between(text, least as f64, most as f64)?;
-    match seconds.fract() == 0.0 {
-        true => Ok(seconds as u64),
-        false => Err("must be a whole number of seconds".to_owned()),
-    }
-}
-
-/// A whole percentage. The error for a fraction explains the alternative.
+/// `set --split`: a whole percentage. The error for a fraction explains the alternative.
 pub(super) fn percent(text: &str) -> Result<u8, String> {
+    whole_percent(text, |weights| {
+        format!(
+            "set an exact ratio: kubectl patch duc NAME --type merge \
+             -p '{{\"spec\":{{\"weights\":{weights},\"trafficSplitPercent\":null,\"paused\":true}}}}'"
+        )
+    })
+}
+
+/// The same of a proxy, whose plan file can have weights.
+pub(super) fn proxy_percent(text: &str) -> Result<u8, String> {
+    whole_percent(text, |weights| {
+        format!("use a plan file (--plan) with an exact ratio: spec: {{\"weights\":{weights}}}")
+    })
+}
+
+fn whole_percent(text: &str, instead: impl Fn(String) -> String) -> Result<u8, String> {
     let bare = text.strip_suffix('%').unwrap_or(text);
     match (bare.parse::<u8>(), bare.parse::<f64>()) {
         (Ok(percent @ 0..=100), _) => Ok(percent),
         (Err(_), Ok(fraction)) if (0.0..=100.0).contains(&fraction) => Err(format!(
-            "must be a whole number; for fractions of a percent, set an exact ratio: kubectl patch duc NAME --type merge \
-             -p '{{\"spec\":{{\"weights\":{},\"trafficSplitPercent\":null,\"paused\":true}}}}'",
-            ratio(fraction)
+            "must be a whole number; for fractions of a percent, {}",
+            instead(ratio(fraction))
         )),
         (_, Ok(_)) => Err("must be from 0 to 100".to_owned()),
         _ => Err("is not a number from 0 to 100".to_owned()),

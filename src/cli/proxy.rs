@@ -13,7 +13,7 @@ pub use self::sections::LogFormat;
 use self::sections::{
     ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, TraceArgs, UpstreamArgs,
 };
-use super::parse::{address, host_name, override_header, path_prefix, repeated};
+use super::parse::{address, host_name, override_header, path_prefix, proxy_percent, repeated};
 use crate::config::{Config, PlanSource};
 use crate::downstream::Limits;
 use crate::pages::Hosts;
@@ -59,7 +59,7 @@ pub struct ProxyArgs {
     new: Vec<Target>,
     /// Percentage of requests that go to new [default: 0]
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
-          value_parser = clap::value_parser!(u8).range(0..=100))]
+          allow_negative_numbers = true, value_parser = proxy_percent)]
     split: Option<u8>,
     /// Read new, the split and all options below from this DynamoUpdateConfig manifest, and watch it
     #[arg(

@@ -35,7 +35,7 @@ pub struct SetArgs {
     #[command(flatten)]
     pub edit: EditArgs,
     /// Share of requests that goes to new, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = percent)]
     pub split: u8,
 }
 

@@ -4,11 +4,16 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::Options;
+use crate::duration::whole_seconds;
+
+fn length(text: &str) -> Result<u64, String> {
+    whole_seconds(text, 5..=3600)
+}
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Length of the demo in seconds
-    #[arg(long, env = "CROSSFADE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    /// Length of the demo
+    #[arg(long, env = "CROSSFADE_SECONDS", default_value_t = 60, value_name = "DURATION", value_parser = length)]
     seconds: u64,
     /// Number of concurrent streams
     #[arg(long, env = "CROSSFADE_STREAMS", default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..=2000))]

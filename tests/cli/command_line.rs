@@ -182,6 +182,26 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             &["controller", "--lease-seconds", "1"],
             "must be between 6 and 300 seconds",
         ),
+        (
+            &["demo", "--seconds", "1m30"],
+            "--seconds <DURATION>': is not a duration",
+        ),
+        (
+            &["demo", "--seconds", "4s"],
+            "must be between 5 and 3600 seconds",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "12.5"],
+            "with an exact ratio: spec: {\"weights\":{\"old\":7,\"new\":1}}",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "101"],
+            "--split <PERCENT>': must be from 0 to 100",
+        ),
+        (
+            &["set", "x", "--split", "-1"],
+            "--split <PERCENT>': must be from 0 to 100",
+        ),
         (&["set", "x", "--split", "12.5"], "{\"old\":7,\"new\":1}"),
         (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),
         (&["controller", "--resolve", "new=1.1.1.1:80"], "HOST:PORT"),

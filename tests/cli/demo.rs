@@ -167,7 +167,7 @@ fn told_by_the_clients(lines: &[String], what: &str) -> [f64; 2] {
 
 #[test]
 fn its_figures_agree_with_those_of_its_own_clients() {
-    let (lines, status) = Demo::start(&["--plain", "--seconds", "12"]).end();
+    let (lines, status) = Demo::start(&["--plain", "--seconds", "0m12s"]).end();
     let text = lines.join("\n");
     assert_eq!(status, Some(0), "{text}");
     let last = lines.iter().rev().find_map(|line| told_by_the_proxy(line));
