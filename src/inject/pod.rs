@@ -1,5 +1,6 @@
 //! Decides what changes in one pod, and applies the changes.
 
+mod allow;
 mod choose;
 mod command;
 mod identity;
@@ -266,6 +267,7 @@ impl<'i> Injection<'i, '_> {
             .push(&below(&self.workload.spec, [list]), sidecar.container())?;
         self.editor
             .push(&below(&self.workload.spec, ["volumes"]), sidecar::volume())?;
+        self.allow(ports.port)?;
         self.note
             .add_detail(format!("updates name it by sourceDeployment: {deployment}"));
         self.account();

@@ -3,10 +3,13 @@
 use serde_json::Value as Json;
 
 use super::Frontend;
-use crate::inject::path::{Path, get};
+use crate::inject::path::{Path, below, get};
 use crate::inject::server::{self, Server};
 use crate::inject::workload::{Maker, Workload};
 use crate::inject::{Options, Refused};
+
+/// The name of a Dynamo frontend's container.
+const MAIN: &str = "main";
 
 /// Which container of a pod is the frontend.
 ///
@@ -18,7 +21,7 @@ pub(in crate::inject) fn choose(
     options: &Options,
 ) -> Result<Option<Frontend>, Refused> {
     let containers = workload.containers(root);
-    let name = |container: &Json| container["name"].as_str().unwrap_or("main").to_owned();
+    let name = |container: &Json| container["name"].as_str().unwrap_or(MAIN).to_owned();
     let labels = get(root, &workload.labels);
     let by_operator = workload.maker != Maker::Kubernetes;
     let component = labels.and_then(|labels| labels["nvidia.com/dynamo-component-type"].as_str());
@@ -36,6 +39,20 @@ pub(in crate::inject) fn choose(
     } else {
         Server::Other
     };
+    let is_main = |wanted: &String| wanted == MAIN;
+    if workload.maker == (Maker::Operator { main_apart: true })
+        && options.container.as_ref().is_none_or(is_main)
+    {
+        let path = below(&workload.spec, ["mainContainer"]);
+        if get(root, &path).is_none_or(Json::is_null) {
+            // The operator makes it.
+            return Ok(Some(Frontend {
+                path,
+                name: MAIN.to_owned(),
+                server: Server::Dynamo,
+            }));
+        }
+    }
     if let Some(wanted) = &options.container {
         let found = containers
             .iter()
@@ -45,7 +62,7 @@ pub(in crate::inject) fn choose(
     if is_dynamo {
         let main = containers
             .iter()
-            .find(|(_, container)| name(container) == "main");
+            .find(|(_, container)| name(container) == MAIN);
         let only = containers.first().filter(|_| containers.len() == 1);
         return match main.or(only) {
             Some(found) => Ok(Some(of(
@@ -54,7 +71,8 @@ pub(in crate::inject) fn choose(
             ))),
             None => Err(Refused::of(
                 &workload.base,
-                "has no container 'main': name the frontend's with --frontend-container",
+                "has no container 'main': name the frontend's container with --frontend-container, or add it to the manifest with \
+                 its name and image",
             )),
         };
     }

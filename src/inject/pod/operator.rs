@@ -24,6 +24,9 @@ pub(super) struct Effective {
 impl Injection<'_, '_> {
     pub(super) fn effective(&self) -> Effective {
         let mut container = self.container().clone();
+        if container.is_null() {
+            container = json!({});
+        }
         let own = self.of(&["env"]);
         let written = list(self.root, &own);
         let own_places = |path: &Path, count: usize| -> Vec<_> {

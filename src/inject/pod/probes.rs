@@ -33,7 +33,12 @@ impl Injection<'_, '_> {
         ] {
             let place = self.probe(probe);
             if has(probe) {
-                self.retarget(&place, &container[probe], ports)?;
+                if self.retarget(&place, &container[probe], ports)? {
+                    self.note.add_detail(format!(
+                        "{probe}: follows the frontend to port {}",
+                        ports.behind
+                    ));
+                }
                 let grace = below(&place, ["terminationGracePeriodSeconds"]);
                 if probe == "livenessProbe" && self.editor.get(&grace).is_none() {
                     self.editor.put(&grace, HUNG.into())?;
@@ -47,8 +52,9 @@ impl Injection<'_, '_> {
         Ok(())
     }
 
-    /// Has a probe or hook ask the frontend where it listens now.
-    fn retarget(&mut self, place: &Path, probe: &Json, ports: &Ports) -> Result<(), Refused> {
+    /// Has a probe or hook ask the frontend where it listens now. Returns whether that changed it.
+    fn retarget(&mut self, place: &Path, probe: &Json, ports: &Ports) -> Result<bool, Refused> {
+        let mut is_changed = false;
         let by_number = (ports.port.to_string(), ports.behind.to_string());
         // The operator declares a port 'http' where the manifest declares none.
         let by_operator = matches!(self.workload.maker, Maker::Operator { .. });
@@ -63,6 +69,7 @@ impl Injection<'_, '_> {
             let known = [Some(&by_number), by_name.as_ref()].into_iter().flatten();
             if let Some((from, to)) = known.into_iter().find(|(from, _)| *from == given) {
                 self.editor.swap(&below(place, [way, "port"]), from, to)?;
+                is_changed = true;
             }
         }
         let command = probe["exec"]["command"].as_array();
@@ -88,9 +95,10 @@ impl Injection<'_, '_> {
             if let Some((from, to)) = exchange(word, &places, ports.behind) {
                 let path = below(&below(place, ["exec", "command"]), [index]);
                 self.editor.swap(&path, &from, &to)?;
+                is_changed = true;
             }
         }
-        Ok(())
+        Ok(is_changed)
     }
 
     pub(super) fn hooks(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
@@ -99,6 +107,8 @@ impl Injection<'_, '_> {
         let was = &container["lifecycle"]["preStop"];
         if was.is_null() {
             self.editor.put(&place, hook)?;
+            self.note
+                .add_detail("preStop: the frontend stays until its last stream has ended");
         } else if is_sleep(was) || self.options.replace_pre_stop {
             self.editor.set(&place, hook)?;
             let why = "its preStop hook is replaced: crossfade keeps the pod until its streams have ended";
@@ -111,11 +121,14 @@ impl Injection<'_, '_> {
                 "it has a preStop hook, which crossfade must replace with its own: allow this with --replace-pre-stop",
             ));
         }
-        self.retarget(
-            &self.of(&["lifecycle", "postStart"]),
-            &container["lifecycle"]["postStart"],
-            ports,
-        )
+        let post_start = &container["lifecycle"]["postStart"];
+        let place = self.of(&["lifecycle", "postStart"]);
+        if self.retarget(&place, post_start, ports)? {
+            let behind = ports.behind;
+            self.note
+                .add_detail(format!("postStart: follows the frontend to port {behind}"));
+        }
+        Ok(())
     }
 }
 

@@ -319,7 +319,7 @@ fn is_shell(container: &Json) -> bool {
     let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
     let mut words = words.filter_map(Json::as_str).skip_while(|word| {
         let name = word.rsplit('/').next().unwrap_or_default();
-        !["sh", "bash", "dash", "ash", "zsh", "ksh"].contains(&name)
+        !script::SHELLS.contains(&name)
     });
     let is_script = |word: &str| {
         word.starts_with('-') && !word.starts_with("--") && word.ends_with('c') && word.len() <= 4

@@ -1,16 +1,31 @@
 //! Splits a shell script into its simple commands, and finds those that start a server.
 //!
-//! Knows quotes, comments, continued lines, and substitutions. Does not know here-documents.
+//! Knows quotes, comments, continued lines, substitutions, and here-documents.
 
 use std::ops::Range;
 
 /// What only names a server, and does not start it.
 const MENTIONS: [&str; 4] = ["echo", "printf", "pgrep", "pkill"];
 
+/// Programs that run what they read as a script.
+pub(super) const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "zsh", "ksh"];
+
 /// The words of a simple command, each with its place in the script, and with its quotes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Command {
     pub words: Vec<Range<usize>>,
+    /// The here-documents that it reads.
+    documents: Vec<Range<usize>>,
+}
+
+/// A here-document whose text follows on the next line.
+struct Awaited<'t> {
+    /// The index of its command.
+    command: usize,
+    /// The line that ends it.
+    end: &'t str,
+    /// Whether tabs before that line do not count (`<<-`).
+    has_tabs: bool,
 }
 
 /// A command that starts a server.
@@ -24,7 +39,8 @@ pub(super) struct Start {
 /// The simple commands of a script.
 pub(super) fn commands(text: &str) -> Vec<Command> {
     let bytes = text.as_bytes();
-    let (mut commands, mut words) = (Vec::new(), Vec::new());
+    let (mut commands, mut words) = (Vec::<Command>::new(), Vec::new());
+    let mut awaited = Vec::new();
     let mut start = None;
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
@@ -37,7 +53,12 @@ pub(super) fn commands(text: &str) -> Vec<Command> {
             words.extend(start.take().map(|start| start..at));
             if is_end && !words.is_empty() {
                 let words = std::mem::take(&mut words);
-                commands.push(Command { words });
+                let documents = Vec::new();
+                commands.push(Command { words, documents });
+            }
+            if byte == b'\n' && !awaited.is_empty() {
+                at = documents(text, at + 1, &mut awaited, &mut commands);
+                continue;
             }
             // Of a continued line, the line break goes as well.
             let is_crlf = is_continued && text[at + 1..].starts_with("\r\n");
@@ -49,6 +70,19 @@ pub(super) fn commands(text: &str) -> Vec<Command> {
             continue;
         }
         start = start.or(Some(at));
+        if byte == b'<' && next == Some(b'<') {
+            let third = bytes.get(at + 2).copied();
+            at += 2 + usize::from(matches!(third, Some(b'<' | b'-')));
+            // `<<<` is a word instead.
+            if third != Some(b'<') {
+                awaited.push(Awaited {
+                    command: commands.len(),
+                    end: delimiter(&text[at..]),
+                    has_tabs: third == Some(b'-'),
+                });
+            }
+            continue;
+        }
         at = match (byte, next) {
             (b'\\', _) => at + 2,
             (b'\'' | b'`', _) => closed(bytes, at + 1, byte),
@@ -60,9 +94,45 @@ pub(super) fn commands(text: &str) -> Vec<Command> {
     }
     words.extend(start.map(|start| start..text.len()));
     if !words.is_empty() {
-        commands.push(Command { words });
+        let documents = Vec::new();
+        commands.push(Command { words, documents });
     }
     commands
+}
+
+/// The word at the start of `text` that ends a here-document.
+fn delimiter(text: &str) -> &str {
+    let text = text.trim_start_matches([' ', '\t']);
+    let end = text.find(|c: char| c.is_whitespace() || ";|&()<>".contains(c));
+    bare(&text[..end.unwrap_or(text.len())]).trim_start_matches('\\')
+}
+
+/// Gives the here-documents that begin at `at` to their commands. Returns where the script goes on.
+fn documents(
+    text: &str,
+    mut at: usize,
+    awaited: &mut Vec<Awaited<'_>>,
+    commands: &mut [Command],
+) -> usize {
+    for document in awaited.drain(..) {
+        let mut end = at;
+        let last = text[at..].split_inclusive('\n').find(|line| {
+            end += line.len();
+            let line = line.trim_end_matches(['\r', '\n']);
+            let line = match document.has_tabs {
+                true => line.trim_start_matches('\t'),
+                false => line,
+            };
+            line == document.end
+        });
+        // Without an end it was none, but a shift, as in ((1 << 2)).
+        let Some(last) = last else { continue };
+        if let Some(command) = commands.get_mut(document.command) {
+            command.documents.push(at..end - last.len());
+        }
+        at = end;
+    }
+    at
 }
 
 /// Behind the next `quote`.
@@ -91,15 +161,25 @@ fn nested(bytes: &[u8], mut at: usize, open: u8, close: u8) -> usize {
     at
 }
 
-/// The commands that start a server with one of the names `marks`, also those in a quoted script within the script.
+/// The commands that start a server with one of the names `marks`, also those in a script within the script: in quotes, or in a
+/// here-document that a shell reads. Any other here-document counts only if nothing else starts a server: it may be run later.
 pub(super) fn starts(text: &str, marks: &[&str]) -> Vec<Start> {
     let mut starts = Vec::new();
+    let mut others = Vec::new();
     for command in commands(text) {
         let words: Vec<_> = command
             .words
             .iter()
             .map(|word| bare(&text[word.clone()]))
             .collect();
+        let is_shell = |word: &&str| SHELLS.contains(&word.rsplit('/').next().unwrap_or_default());
+        let documents = match words.iter().any(is_shell) {
+            true => &mut starts,
+            false => &mut others,
+        };
+        for document in &command.documents {
+            documents.extend(starts_in(text, document.clone(), marks));
+        }
         if words.first().is_some_and(|first| MENTIONS.contains(first)) {
             continue;
         }
@@ -110,19 +190,23 @@ pub(super) fn starts(text: &str, marks: &[&str]) -> Vec<Start> {
         }
         for word in &command.words {
             let inner = inside(text, word);
-            let script = &text[inner.clone()];
-            if script.len() == word.len() || !script.contains(char::is_whitespace) {
-                continue;
-            }
-            let by = |range: &mut Range<usize>| {
-                *range = range.start + inner.start..range.end + inner.start;
-            };
-            for mut start in self::starts(script, marks) {
-                by(&mut start.mark);
-                start.command.words.iter_mut().for_each(by);
-                starts.push(start);
+            if inner.len() < word.len() && text[inner.clone()].contains(char::is_whitespace) {
+                starts.extend(starts_in(text, inner, marks));
             }
         }
+    }
+    if starts.is_empty() { others } else { starts }
+}
+
+/// The same in the script at `place`.
+fn starts_in(text: &str, place: Range<usize>, marks: &[&str]) -> Vec<Start> {
+    let by = |range: &mut Range<usize>| {
+        *range = range.start + place.start..range.end + place.start;
+    };
+    let mut starts = starts(&text[place.clone()], marks);
+    for start in &mut starts {
+        by(&mut start.mark);
+        start.command.words.iter_mut().for_each(by);
     }
     starts
 }
@@ -188,6 +272,18 @@ mod tests {
                 &[&["a", "$(b; c $(d))", "${e:-f g}", "`h; i`"]],
             ),
             ("(é 'ü", &[&["é", "'ü"]]),
+            (
+                "a <<E >f <<-'F' b\nit's --port 1\nE\n$( x\n\tF\nc <<<d\ne",
+                &[&["a", "<<E", ">f", "<<-'F'", "b"], &["c", "<<<d"], &["e"]],
+            ),
+            (
+                "a << \"E\" | b\r\nx\r\nE\r\nc",
+                &[&["a", "<<", "\"E\""], &["b"], &["c"]],
+            ),
+            (
+                "((1 << 2))\na <<E\nb",
+                &[&["1", "<<", "2"], &["a", "<<E"], &["b"]],
+            ),
             ("a \"b\\", &[&["a", "\"b\\"]]),
             (" \n;; ", &[]),
         ] {
@@ -210,6 +306,15 @@ mod tests {
                 &["sglang.launch_server", "vllm  serve"],
             ),
             ("vllm bench serve", &[]),
+            (
+                "cat >a <<E\nvllm serve x\nE\n/bin/vllm serve y",
+                &["/bin/vllm serve"],
+            ),
+            (
+                "cat >a <<E\nvllm  serve x\nE\nbash <<E\nvllm serve y\nE\n",
+                &["vllm serve"],
+            ),
+            ("cat >a <<E\nvllm serve x\nE\nbash a", &["vllm serve"]),
         ] {
             let starts = starts(text, &marks);
             let found: Vec<_> = starts.into_iter().map(|start| &text[start.mark]).collect();

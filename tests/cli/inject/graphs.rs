@@ -117,3 +117,44 @@ fn the_probes_of_a_component_replace_those_of_its_container() {
         report.text
     );
 }
+
+#[test]
+fn a_component_whose_container_the_operator_makes_gets_what_it_needs() {
+    let whole = alpha("", "", "");
+    let at = whole.find("      extraPodSpec:").unwrap();
+    let end = whole.find("    Worker:").unwrap();
+    for spec in [
+        "",
+        "      extraPodSpec: {nodeSelector: {a: b}}\n",
+        "      extraPodSpec:\n        mainContainer:\n",
+        "      extraPodSpec:\n        containers:\n        - {name: logs, image: x}\n",
+        "      envs: [{name: DYN_HTTP_PORT, value: \"8000\"}]\n",
+    ] {
+        let text = format!("{}{spec}{}", &whole[..at], &whole[end..]);
+        let report = injected(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        let manifests = crossfade::inject::manifests(&report.text).unwrap();
+        let object: &Value = &manifests[0].objects[0];
+        let component = &object["spec"]["services"]["Frontend"];
+        let main = &component["extraPodSpec"]["mainContainer"];
+        assert_eq!(main["ports"][0]["containerPort"], 8080, "{}", report.text);
+        let variables = if spec.contains("envs") {
+            &component["envs"]
+        } else {
+            &main["env"]
+        };
+        assert_eq!(variables[0]["name"], "DYN_HTTP_PORT", "{}", report.text);
+        assert_eq!(variables[0]["value"], "8080", "{}", report.text);
+        assert_eq!(
+            component["extraPodSpec"]["initContainers"][0]["name"],
+            "crossfade"
+        );
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    let options = Options {
+        container: Some("other".to_owned()),
+        ..Options::default()
+    };
+    let text = format!("{}{}", &whole[..at], &whole[end..]);
+    assert!(injected_with(&text, &options).is_err());
+}

@@ -57,6 +57,151 @@ fn only_the_command_that_starts_the_server_says_its_port() {
 }
 
 #[test]
+fn a_here_document_counts_only_if_it_is_run() {
+    let script = |lines: &[&str]| -> String {
+        let lines: Vec<_> = lines
+            .iter()
+            .map(|line| format!("          {line}\n"))
+            .collect();
+        deployment(&format!(
+            "{SHELL}        args:\n        - |\n{}",
+            lines.concat()
+        ))
+    };
+    let template = [
+        "cat >/t.jinja <<'END'",
+        "it's $( --port 7 vllm serve",
+        "END",
+    ];
+    for (text, port, said) in [
+        (
+            script(&[&template[..], &["vllm serve X --port 8001"]].concat()),
+            8001,
+            "vllm serve X --port 8080",
+        ),
+        (
+            script(&[&template[..], &["exec vllm serve X"]].concat()),
+            8000,
+            "exec vllm serve --port 8080 X",
+        ),
+        (
+            script(&[
+                "cat >/a <<A; cat >/b << \"B\"",
+                "vllm serve A --port 1",
+                "A",
+                "B",
+                "vllm serve X --port 8001",
+            ]),
+            8001,
+            "vllm serve X --port 8080",
+        ),
+        (
+            script(&[
+                "cat >/a <<A",
+                "vllm serve A --port 1",
+                "A",
+                "bash -x <<-B",
+                "vllm serve X --port 8001",
+                "B",
+            ]),
+            8001,
+            "vllm serve X --port 8080",
+        ),
+        // Run later, by its name.
+        (
+            script(&[
+                "cat >/run <<END",
+                "vllm serve X --port 8001",
+                "END",
+                "bash /run",
+            ]),
+            8001,
+            "vllm serve X --port 8080",
+        ),
+    ] {
+        let report = injected(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        assert!(
+            report.text.contains(&format!("          {said}\n")),
+            "{}",
+            report.text
+        );
+        let listens = format!("value: \"0.0.0.0:{port}\"");
+        assert!(report.text.contains(&listens), "{}", report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn a_low_port_is_allowed_to_a_user_who_is_not_root() {
+    const SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
+    let with = |spec: &str| {
+        deployment(&format!("{VLLM}        args: [--port, '80']\n"))
+            .replace("      containers:\n", &format!("{spec}      containers:\n"))
+    };
+    let text = with("");
+    let report = injected(&text).unwrap();
+    assert!(
+        flat(&report.text).contains(&format!(
+            "securityContext:\nsysctls:\n- name: {SYSCTL}\nvalue: \"80\""
+        )),
+        "{}",
+        report.text
+    );
+    let details = &report.notes[0].details;
+    assert!(
+        details
+            .iter()
+            .any(|detail| detail.contains("port 80") && detail.contains(SYSCTL)),
+        "{details:?}"
+    );
+    assert_eq!(injected(&report.text).unwrap().text, report.text);
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    // Set already, and that of the node.
+    for (spec, warned) in [
+        (
+            format!("      securityContext: {{sysctls: [{{name: {SYSCTL}, value: '0'}}]}}\n"),
+            false,
+        ),
+        (String::from("      hostNetwork: true\n"), true),
+    ] {
+        let text = with(&spec);
+        let report = injected(&text).unwrap();
+        assert_eq!(
+            report.text.matches(SYSCTL).count(),
+            text.matches(SYSCTL).count()
+        );
+        let warnings = &report.notes[0].warnings;
+        assert_eq!(
+            warnings.iter().any(|warning| warning.contains(SYSCTL)),
+            warned,
+            "{warnings:?}"
+        );
+    }
+    let high = injected(&deployment(VLLM)).unwrap().text;
+    assert!(!high.contains(SYSCTL), "{high}");
+}
+
+#[test]
+fn the_explanation_names_every_probe_and_hook_that_changes() {
+    let text = deployment(&format!(
+        "{VLLM}        startupProbe: {{grpc: {{port: 8000}}}}\n        livenessProbe: {{exec: {{command: [curl, 'localhost:8000/health']}}}}\n        \
+         lifecycle: {{postStart: {{httpGet: {{port: 8000}}}}}}\n"
+    ));
+    let details = injected(&text).unwrap().notes.remove(0).details;
+    for said in [
+        "startupProbe: follows the frontend to port 8080",
+        "livenessProbe: follows the frontend to port 8080",
+        "postStart: follows the frontend to port 8080",
+        "preStop: the frontend stays until its last stream has ended",
+    ] {
+        assert!(
+            details.iter().any(|detail| detail == said),
+            "{said}: {details:?}"
+        );
+    }
+}
+
+#[test]
 fn of_several_servers_in_a_script_the_port_must_be_given() {
     let text = deployment(&format!(
         "{SHELL}        args: ['vllm serve A --port 7000 & vllm serve B --port 7001']\n"

@@ -1,0 +1,40 @@
+//! Lets crossfade, which does not run as root, listen on a low port.
+
+use serde_json::json;
+
+use super::super::path::below;
+use super::super::workload::truth;
+use super::{Injection, Refused};
+
+/// The first port that any user may listen on, of the pod's network.
+const SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
+/// Below it, a port needs root or that sysctl.
+const UNPRIVILEGED: u16 = 1024;
+
+impl Injection<'_, '_> {
+    pub(super) fn allow(&mut self, port: u16) -> Result<(), Refused> {
+        if port >= UNPRIVILEGED {
+            return Ok(());
+        }
+        let sysctls = below(&self.workload.spec, ["securityContext", "sysctls"]);
+        let is_set = self.editor.get(&sysctls).is_some_and(|list| {
+            let mut list = list.as_array().into_iter().flatten();
+            list.any(|sysctl| sysctl["name"] == SYSCTL)
+        });
+        if is_set {
+            return Ok(());
+        }
+        if truth(&self.spec()["hostNetwork"]) == Some(true) {
+            self.note.warn(format!(
+                "hostNetwork: crossfade does not run as root, and can listen on port {port} only if {SYSCTL} of the node allows it"
+            ));
+            return Ok(());
+        }
+        self.editor
+            .push(&sysctls, json!({"name": SYSCTL, "value": port.to_string()}))?;
+        self.note.add_detail(format!(
+            "sysctl {SYSCTL}: {port}, because crossfade does not run as root and listens on port {port}"
+        ));
+        Ok(())
+    }
+}
