@@ -8,6 +8,7 @@ mod cache;
 mod connection;
 mod events;
 mod lease;
+mod ports;
 mod slices;
 mod watch;
 pub mod workloads;
@@ -20,5 +21,6 @@ pub use cache::{
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
 pub use lease::{Leading, Lease};
-pub use slices::{Slices, port_of};
+pub use ports::{container_port, declared_ports, named_ports};
+pub use slices::{Slices, is_ready, port_of};
 pub use watch::{Watch, WatchEvent};

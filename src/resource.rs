@@ -61,7 +61,7 @@ pub use self::{
     target::{Host, Target, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},
     update::{ReportedStatus, UPDATE_MANAGER, Update, is_lifted},
-    weights::WeightsSpec,
+    weights::{WeightsSpec, requested_split},
     yaml::MAX_BYTES,
 };
 

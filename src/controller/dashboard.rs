@@ -20,6 +20,7 @@ use serde_json::{Value as Json, json};
 
 use super::observer::{Observer, ProxyPod};
 use super::proxies::Heard;
+use super::spec_fields::SpecFields;
 use super::{ControllerSettings, Key, parsed};
 use crate::k8s::{Leading, NotSynced, Object};
 use crate::pages::{History, LivePage, Refusal, Sample};
@@ -88,7 +89,7 @@ impl Dashboard {
             let update = &updates[key];
             if !leads {
                 // Pods that are not listed yet are followed by a later sample.
-                let source = parsed::source(update);
+                let source = SpecFields::of(update).source();
                 let _ = self.observer.follow(key, source.unwrap_or_default());
             }
             if let Some(proxies) = self.observer.heard(key) {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value as Json;
 
-use super::{Key, parsed};
+use super::Key;
+use super::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
 
@@ -44,39 +45,36 @@ impl DependencyIndex {
         if before.is_some_and(|known| known.generation == generation) {
             return None;
         }
-        let spec = &update.data["spec"];
-        let source = parsed::source(update).map(str::to_owned);
+        let spec = SpecFields::of(update);
+        let source = spec.source().map(str::to_owned);
         let mut sources = self.forget(key);
         sources.extend(source.clone());
         let known = Known { generation, source };
         self.known.insert(key.clone(), known);
         self.note(key, spec);
         if let Some(spec) = last_valid {
-            self.note(key, spec);
+            self.note(key, SpecFields::of_spec(spec));
         }
         Some(sources)
     }
 
     /// Indexes what a spec refers to.
-    fn note(&mut self, key: &Key, spec: &Json) {
-        let service = spec["newFrontendService"].as_str().unwrap_or_default();
-        let services = service.split(',').map(str::trim);
+    fn note(&mut self, key: &Key, spec: SpecFields<'_>) {
+        let services = spec.targets();
         let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
         let mut names: BTreeSet<&str> = services
             .filter_map(|target| target.split(['.', ':']).next())
             .collect();
-        let fields = ["sourceDeployment", "targetDeployment", "clientService"];
-        names.extend(fields.iter().filter_map(|field| spec[*field].as_str()));
+        let fields = [spec.source(), spec.target(), spec.client_service()];
+        names.extend(fields.into_iter().flatten());
         for side in ["old", "new"] {
-            let workers = &spec["workers"][side];
-            names.extend(workers["name"].as_str());
-            let selector = serde_json::from_value(workers["selector"].clone());
-            let selector: BTreeMap<String, String> = selector.unwrap_or_default();
+            let workers = spec.workers(side);
+            names.extend(workers.name());
+            let selector = workers.selector();
             if !selector.is_empty() {
                 self.selectors.push((selector, key.clone()));
             }
-            let by_metadata = workers["kind"] == "DynamoWorkerMetadata";
-            if by_metadata || !spec["newDynamoNamespace"].is_null() {
+            if workers.are_counted_by_metadata() || spec.names_dynamo_namespace() {
                 let keys = self.metadata.entry(key.namespace.clone()).or_default();
                 keys.insert(key.clone());
             }

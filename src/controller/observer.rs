@@ -13,6 +13,7 @@ mod other_proxies;
 mod pools;
 mod references;
 mod services;
+mod slices;
 mod updates;
 mod ways;
 mod worker_loads;
@@ -32,6 +33,7 @@ use super::parsed::{self, ParsedUpdate};
 use super::poller::{Pace, Pollers};
 use super::proof::Proof;
 use super::proxies::{self, Heard, Report};
+use super::spec_fields::SpecFields;
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
@@ -395,7 +397,7 @@ fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> Prox
 fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Option<String> {
     let of_source = updates
         .iter()
-        .filter(|update| parsed::source(update) == Some(source));
+        .filter(|update| SpecFields::of(update).source() == Some(source));
     let of_source: Vec<_> = of_source.map(|object| parsed::update(object)).collect();
     let contenders: Vec<_> = of_source.iter().map(|update| update.contender()).collect();
     let ruling = precedence::rule(&contenders)?;

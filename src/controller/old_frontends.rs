@@ -1,15 +1,13 @@
-//! Finds the pods of frontends, the addresses of their ports, and the endpoints of Services. Makes no requests.
+//! Finds the pods of frontends and the addresses of their ports. Makes no requests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value as Json;
 
 use super::ProxyPods;
 use crate::k8s::workloads::{COMPONENT, GRAPH, controller, includes, labels, labels_at};
-use crate::k8s::{Cache, NotSynced, Object, port_of};
+use crate::k8s::{Cache, NotSynced, Object, container_port, named_ports};
 
 /// The resource of a kind.
 pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
@@ -119,16 +117,10 @@ fn address(pod: &DynamicObject) -> Option<&str> {
     pod.data.pointer("/status/podIP")?.as_str()
 }
 
-/// The numbers of the ports with this name: several containers may have one.
+/// The numbers of the ports with this name.
 pub(super) fn ports(pod: &DynamicObject, name: &str) -> BTreeSet<u16> {
-    let containers = ["initContainers", "containers"].into_iter();
-    let containers =
-        containers.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
-    let ports =
-        containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
-    let named = ports.filter(|port| port["name"] == name);
-    named
-        .filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok())
+    { named_ports(&pod.data["spec"], name) }
+        .filter_map(container_port)
         .collect()
 }
 
@@ -146,85 +138,4 @@ pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
         true => format!("[{address}]:{port}"),
         false => format!("{address}:{port}"),
     })
-}
-
-/// The endpoints of a Service, each with its pod and its address at the port `wanted`; `None` if the Service has no
-/// EndpointSlice.
-///
-/// # Errors
-/// When EndpointSlices are not listed.
-pub(super) fn endpoints(
-    cache: &Cache,
-    namespace: &str,
-    service: &str,
-    wanted: u16,
-) -> Result<Option<Vec<Endpoint>>, NotSynced> {
-    let mut found = all_endpoints(cache, namespace, service, wanted)?;
-    if let Some(endpoints) = &mut found {
-        let mut pods = BTreeSet::new();
-        // With dual stack there is one slice for each address family, with the same pods.
-        endpoints.retain(|endpoint| {
-            let pod = endpoint.pod.as_ref();
-            pod.is_none_or(|pod| pods.insert(pod.clone()))
-        });
-    }
-    Ok(found)
-}
-
-/// The same, with each endpoint of a pod.
-///
-/// # Errors
-/// As [`endpoints`].
-pub(super) fn all_endpoints(
-    cache: &Cache,
-    namespace: &str,
-    service: &str,
-    wanted: u16,
-) -> Result<Option<Vec<Endpoint>>, NotSynced> {
-    let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-    let mut slices = cache.of(&slices, namespace)?;
-    slices.retain(|slice| {
-        let named = labels(slice).and_then(|labels| labels.get("kubernetes.io/service-name"));
-        named.map(String::as_str) == Some(service)
-    });
-    if slices.is_empty() {
-        return Ok(None);
-    }
-    let mut endpoints: Vec<Endpoint> = Vec::new();
-    let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
-    for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
-        let port = port_of(&slice, wanted);
-        let ports = slice.ports.iter().flatten();
-        let ports: BTreeMap<String, Option<u16>> = ports
-            .map(|port| {
-                let number = port.port.and_then(|number| u16::try_from(number).ok());
-                (port.name.clone().unwrap_or_default(), number)
-            })
-            .collect();
-        for endpoint in slice.endpoints.into_iter().flatten() {
-            let pod = endpoint.target_ref.and_then(|target| target.name);
-            let ip = endpoint.addresses.first();
-            let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
-            endpoints.push(Endpoint {
-                // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
-                ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
-                ports: ports.clone(),
-                address: ip.zip(port).map(SocketAddr::from),
-                ip,
-                pod,
-            });
-        }
-    }
-    Ok(Some(endpoints))
-}
-
-/// An endpoint of a Service.
-#[derive(Debug)]
-pub(super) struct Endpoint {
-    pub ready: bool,
-    pub pod: Option<String>,
-    pub address: Option<SocketAddr>,
-    pub ip: Option<IpAddr>,
-    /// The ports of its slice by name. A port is missing if the pod does not have the Service's `targetPort`.
-    pub ports: BTreeMap<String, Option<u16>>,
 }

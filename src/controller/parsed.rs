@@ -47,11 +47,6 @@ pub(super) fn key(object: &DynamicObject) -> Key {
     }
 }
 
-/// `spec.sourceDeployment`, whether or not the rest of the spec is valid.
-pub(super) fn source(object: &DynamicObject) -> Option<&str> {
-    object.data["spec"]["sourceDeployment"].as_str()
-}
-
 /// What precedence and validation need to know of an update.
 pub(super) fn update(object: &DynamicObject) -> Update {
     let metadata = &object.metadata;

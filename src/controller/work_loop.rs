@@ -22,6 +22,7 @@ use super::observer::Observer;
 use super::parsed;
 use super::queue::Queue;
 use super::rollouts::{Done as RolloutDone, Rollouts};
+use super::spec_fields::SpecFields;
 use super::tracked::Tracked;
 use super::{ControllerSettings, Key, Metrics, Pages};
 use crate::k8s::{Cache, Changed, Connection, Leading, Notices, Object, Scope};
@@ -271,10 +272,13 @@ impl Controller {
         let Some(mut sources) = sources else {
             return;
         };
-        sources.extend(parsed::source(object).map(str::to_owned));
+        sources.extend(SpecFields::of(object).source().map(str::to_owned));
         // These updates may gain or lose precedence.
         for update in self.updates(Some(&key.namespace)) {
-            if parsed::source(&update).is_some_and(|source| sources.contains(source)) {
+            if SpecFields::of(&update)
+                .source()
+                .is_some_and(|source| sources.contains(source))
+            {
                 self.queue.wake(parsed::key(&update), now);
             }
         }

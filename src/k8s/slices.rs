@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::api::discovery::v1::{EndpointPort, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
@@ -116,6 +116,13 @@ pub fn port_of(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
     }
 }
 
+/// Whether an endpoint is ready. An unset condition means that it is (discovery.k8s.io/v1, `EndpointConditions`).
+#[must_use]
+pub fn is_ready(endpoint: &Endpoint) -> bool {
+    let conditions = endpoint.conditions.as_ref();
+    conditions.and_then(|conditions| conditions.ready) != Some(false)
+}
+
 /// The ready addresses of a slice.
 fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
     let Some(port) = port_of(slice, wanted) else {
@@ -123,13 +130,7 @@ fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
     };
     let endpoints = slice.endpoints.iter().flatten();
     endpoints
-        .filter(|endpoint| {
-            // An unset `ready` condition counts as ready.
-            let conditions = endpoint.conditions.as_ref();
-            conditions
-                .and_then(|conditions| conditions.ready)
-                .unwrap_or(true)
-        })
+        .filter(|endpoint| is_ready(endpoint))
         .flat_map(|endpoint| &endpoint.addresses)
         .filter_map(|address| address.parse::<IpAddr>().ok())
         .map(|address| (address, port).into())

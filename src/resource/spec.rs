@@ -30,9 +30,11 @@ pub use self::{
     steps::StepSpec,
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},
 };
+use super::rules;
 #[cfg(feature = "kube")]
 use super::status::DynamoUpdateConfigStatus;
-use super::{rules, weights::WeightsSpec};
+use super::weights::{WeightsSpec, requested_split};
+use crate::split::Weights;
 
 /// An update that moves the traffic of an old generation of frontends to a new one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -214,6 +216,12 @@ impl DynamoUpdateConfigSpec {
     #[must_use]
     pub fn gives_split(&self) -> bool {
         self.traffic_split_percent.is_some() || self.weights.is_some()
+    }
+
+    /// The split that it sets, before any cap.
+    #[must_use]
+    pub fn split(&self) -> Option<Weights> {
+        requested_split(self.weights, self.traffic_split_percent)
     }
 
     /// The fields that are set but only have an effect in a cluster, in the order of this type.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::last_valid::LastValidStatus;
 pub use super::phase::UpdatePhase;
-use super::weights::WeightsSpec;
+use super::weights::{WeightsSpec, requested_split};
 use crate::rollout::Memory;
 use crate::split::Weights;
 
@@ -251,9 +251,7 @@ impl SplitStatus {
     /// The exact ratio, as far as it is known; none if it is not a split.
     #[must_use]
     pub fn exact(&self) -> Option<Weights> {
-        let ratio = self.weights.map(|ratio| Weights::new(ratio.old, ratio.new));
-        let exact = ratio.unwrap_or_else(|| Weights::percent(self.percent));
-        exact.ok()
+        requested_split(self.weights, Some(self.percent))
     }
 }
 

@@ -63,6 +63,17 @@ impl Target {
         self.written.is_some()
     }
 
+    /// Name and namespace of the Service whose full name in the cluster's `domain` this is; `None` for any other host.
+    #[must_use]
+    pub fn service(&self, domain: &str) -> Option<(&str, &str)> {
+        let Host::Name(name) = &self.host else {
+            return None;
+        };
+        let name = name.trim_end_matches('.').strip_suffix(domain)?;
+        let (service, namespace) = name.strip_suffix(".svc.")?.split_once('.')?;
+        (!namespace.contains('.')).then_some((service, namespace))
+    }
+
     /// The name to resolve. An expanded name gets a trailing dot (RFC 1034 §3.1), so that the resolver does not try its search
     /// list first: in a pod that list ends in the domain of the node, which may belong to anyone.
     #[must_use]

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 pub use self::rollout::{rollout, rollout_history, rollouts};
 use super::Report;
 use super::format::{count, percent, printable, share};
-use super::wanted::{of_spec, wanted};
+use super::wanted::wanted;
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{assess, assess_analysis, total, v1};
@@ -62,7 +62,8 @@ pub fn list(updates: &[DynamoUpdateConfig]) -> String {
         let phase = status.phase.map(|phase| format!("{phase:?}"));
         let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
         let observed = status.observed.map(|seen| f64::from(seen.percent) / 100.0);
-        let split = [of_spec(&update.spec), observed].map(share);
+        let wanted = update.spec.split().map(|split| split.share_of_new());
+        let split = [wanted, observed].map(share);
         let phase = phase.as_deref().unwrap_or("-");
         page.put(0, &row([name, phase, &split[0], &split[1]]));
     }
@@ -121,7 +122,7 @@ impl Page {
                 .status
                 .as_ref()
                 .and_then(|status| status.lifted_cap_percent);
-            let all_to_new = of_spec(&update.spec) == Some(1.0);
+            let all_to_new = update.spec.split().is_some_and(|split| split.is_all_new());
             let said = match is_lifted(Some(cap), lifted, all_to_new) {
                 true => {
                     format!("{cap} %, lifted: no worker of old is ready, so new gets everything")

@@ -4,7 +4,8 @@
 
 use super::Report;
 use super::format::percent;
-use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, WeightsSpec};
+use crate::resource::DynamoUpdateConfig;
+use crate::split::Weights;
 use crate::state_api::v1;
 
 /// The remark on an update whose split nobody has set.
@@ -30,10 +31,9 @@ pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
         cap.or(update.and_then(|update| update.spec.max_traffic_split_percent.map(Into::into)));
     let cap = cap.map(|cap| f64::from(cap) / 100.0);
     let before_cap = plan.and_then(|plan| plan.weights_before_cap);
-    let before_cap = before_cap.and_then(|weights| ratio(weights.old, weights.new));
-    let asked = update
-        .and_then(|update| of_spec(&update.spec))
-        .or(before_cap);
+    let before_cap = before_cap.and_then(|weights| Weights::new(weights.old, weights.new).ok());
+    let asked = update.and_then(|update| update.spec.split());
+    let asked = asked.or(before_cap).map(|split| split.share_of_new());
 
     let capped = |share: f64| cap.map_or(share, |cap| share.min(cap));
     let in_force = plan.and_then(v1::Plan::share_of_new);
@@ -73,28 +73,12 @@ pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
     WantedShare { share, remark }
 }
 
-/// The share that the `spec` asks for.
-pub(super) fn of_spec(spec: &DynamoUpdateConfigSpec) -> Option<f64> {
-    match (spec.weights, spec.traffic_split_percent) {
-        (Some(WeightsSpec { old, new }), _) => ratio(old, new),
-        (None, percent) => percent.map(|percent| f64::from(percent) / 100.0),
-    }
-}
-
 /// The share that the controller wants, if it has observed the last edit.
 fn of_controller(update: &DynamoUpdateConfig) -> Option<f64> {
     let status = update.status.as_ref()?;
     let is_of_this_edit = status.observed_generation == update.metadata.generation;
     let wanted = status.wanted.filter(|_| is_of_this_edit)?;
-    let exact = wanted
-        .weights
-        .and_then(|weights| ratio(weights.old, weights.new));
-    exact.or(Some(f64::from(wanted.percent) / 100.0))
-}
-
-fn ratio(old: u32, new: u32) -> Option<f64> {
-    let all = f64::from(old) + f64::from(new);
-    (all > 0.0).then(|| f64::from(new) / all)
+    Some(wanted.exact()?.share_of_new())
 }
 
 #[cfg(test)]

@@ -8,9 +8,11 @@ use serde_json::{Value as Json, json};
 use crate::controller::observer::ProxyPod;
 use crate::controller::parsed;
 use crate::controller::proxies::Heard;
+use crate::controller::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::resource::is_lifted;
 use crate::resource::status::Promise;
+use crate::split::Weights;
 use crate::state_api::v1::{Analysis, Generation, Requests, Resource, State};
 
 /// An entry in the list of all updates.
@@ -106,32 +108,24 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
 
 /// The share of new that the resource asks for, limited by the cap unless that is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
-    let asked = asked(update)?;
-    let cap = update.data["spec"]["maxTrafficSplitPercent"].as_f64();
+    let asked = asked(update)?.share_of_new();
+    let cap = SpecFields::of(update).cap_percent();
     match cap.filter(|_| !cap_is_lifted(update)) {
-        Some(cap) => Some(asked.min(cap / 100.0)),
+        Some(cap) => Some(asked.min(f64::from(cap) / 100.0)),
         None => Some(asked),
     }
 }
 
-fn asked(update: &Object) -> Option<f64> {
-    let spec = &update.data["spec"];
-    let part = |side: &str| spec["weights"][side].as_f64();
-    let of_weights = part("old").zip(part("new"));
-    let of_weights = of_weights.map(|(old, new)| new / (old + new));
-    let of_weights = of_weights.filter(|share| share.is_finite());
-    let of_percent = || Some(spec["trafficSplitPercent"].as_f64()? / 100.0);
-    // If the split is left to the controller, use the last wanted split in the status.
+/// The split in the spec or, if that is left to the controller, the last wanted split in the status.
+fn asked(update: &Object) -> Option<Weights> {
     let of_controller = || parsed::status(update).0.wanted?.exact();
-    let given = of_weights.or_else(of_percent);
-    given.or_else(|| Some(of_controller()?.share_of_new()))
+    SpecFields::of(update).split().or_else(of_controller)
 }
 
 fn cap_is_lifted(update: &Object) -> bool {
-    let percent = |field: &Json| u8::try_from(field.as_u64()?).ok();
-    let cap = percent(&update.data["spec"]["maxTrafficSplitPercent"]);
-    let lifted = percent(&update.data["status"]["liftedCapPercent"]);
-    is_lifted(cap, lifted, asked(update) == Some(1.0))
+    let lifted = parsed::status(update).0.lifted_cap_percent;
+    let all_to_new = asked(update).is_some_and(|split| split.is_all_new());
+    is_lifted(SpecFields::of(update).cap_percent(), lifted, all_to_new)
 }
 
 /// The name of the other update that a proxy follows, if it follows another.

@@ -7,10 +7,9 @@ use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
-use super::super::old_frontends::{self, Endpoint};
+use super::super::endpoints::{Endpoint, all_endpoints};
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
-use super::frontends::service;
 use super::kinds::{
     GATEWAY, ROUTES, exports, graphs, ingresses, pods, services, slices, versions, virtual_services,
 };
@@ -103,7 +102,7 @@ impl Observer {
     ) -> Result<(Option<bool>, Option<bool>), NotSynced> {
         let namespace = &parsed.key.namespace;
         let object = self.cache.one(&services(), namespace, service)?;
-        let found = old_frontends::all_endpoints(&self.cache, namespace, service, 0)?;
+        let found = all_endpoints(&self.cache, namespace, service, 0)?;
         // Slices may outlive their Service. Kubernetes keeps those of a Service that became another name of something else, and
         // clients then go there.
         let object = object.filter(|object| object.data["spec"]["type"] != "ExternalName");
@@ -161,8 +160,8 @@ impl Observer {
         let own = &parsed.key.namespace;
         // A pod of another namespace may have the name of any pod here.
         let is_own = |target: &&Target| {
-            let found = service(target, &self.settings.domain);
-            found.is_some_and(|(_, namespace)| namespace == *own)
+            let found = target.service(&self.settings.domain);
+            found.is_some_and(|(_, namespace)| namespace == own)
         };
         for target in parsed.plan.new.iter().filter(is_own) {
             for endpoint in self.behind(target)?.into_iter().flatten() {
@@ -255,11 +254,11 @@ impl Observer {
         }
         for target in &parsed.plan.new {
             let Some((name, _)) =
-                service(target, &self.settings.domain).filter(|(_, place)| place == namespace)
+                { target.service(&self.settings.domain) }.filter(|(_, place)| place == namespace)
             else {
                 continue;
             };
-            let object = self.cache.one(&services(), namespace, &name)?;
+            let object = self.cache.one(&services(), namespace, name)?;
             found.extend(
                 object
                     .filter(is_of_old)

@@ -7,7 +7,6 @@ use super::super::Key;
 use super::super::parsed::ParsedUpdate;
 use super::super::proof::Proof;
 use super::Observer;
-use super::frontends::service;
 use crate::k8s::Object;
 
 impl Observer {
@@ -79,8 +78,8 @@ impl Observer {
             .plan
             .new
             .iter()
-            .filter_map(|target| service(target, domain));
-        let of_targets = of_targets.map(|(_, namespace)| namespace);
+            .filter_map(|target| target.service(domain));
+        let of_targets = of_targets.map(|(_, namespace)| namespace.to_owned());
         let elsewhere = self
             .elsewhere
             .lock()

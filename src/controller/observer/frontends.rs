@@ -6,17 +6,18 @@ use std::time::Instant;
 
 use rustls::pki_types::ServerName;
 
+use super::super::endpoints::{self, Endpoint};
 use super::super::http::FrontendAddress;
 use super::super::models::{self, Lack, Served};
-use super::super::old_frontends::{self, Endpoint};
+use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::super::poller::Pace;
 use super::{Error, Observed, Observer};
 use crate::error_chain::error_chain;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
+use crate::resource::Target;
 use crate::resource::status::UpdatePhase;
-use crate::resource::{Host, Target};
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
 use crate::tls::{ClientFiles, Reloading};
 
@@ -181,7 +182,7 @@ impl Observer {
     fn endpoints(&self, parsed: &ParsedUpdate) -> Result<u32, Error> {
         let mut count = 0;
         for target in &parsed.plan.new {
-            if service(target, &self.settings.domain).is_none() {
+            if target.service(&self.settings.domain).is_none() {
                 count += 1;
                 continue;
             }
@@ -194,10 +195,10 @@ impl Observer {
 
     /// The endpoints of the Service that a target refers to; `None` if the target is not a Service or has no EndpointSlice.
     pub(super) fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, NotSynced> {
-        let Some((service, namespace)) = service(target, &self.settings.domain) else {
+        let Some((service, namespace)) = target.service(&self.settings.domain) else {
             return Ok(None);
         };
-        old_frontends::endpoints(&self.cache, &namespace, &service, target.port)
+        endpoints::endpoints(&self.cache, namespace, service, target.port)
     }
 }
 
@@ -218,15 +219,4 @@ fn frontend(served: Served) -> Frontend {
         namespaces: served.namespaces,
         answer,
     }
-}
-
-/// Name and namespace of the Service that a target refers to.
-pub(super) fn service(target: &Target, domain: &str) -> Option<(String, String)> {
-    let Host::Name(name) = &target.host else {
-        return None;
-    };
-    let name = name.trim_end_matches('.');
-    let name = name.strip_suffix(domain)?.strip_suffix(".svc.")?;
-    let (service, namespace) = name.split_once('.')?;
-    Some((service.to_owned(), namespace.to_owned()))
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::api::DynamicObject;
 
-use super::super::parsed::{self, ParsedUpdate};
+use super::super::parsed::ParsedUpdate;
+use super::super::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::resource::{Target, TargetScope};
 
@@ -75,7 +76,7 @@ impl Lead {
                 is_usable: false,
                 targets: targets_of(update),
                 gives: true,
-                source: parsed::source(update).map(str::to_owned),
+                source: SpecFields::of(update).source().map(str::to_owned),
                 target_deployment: None,
             },
         }
@@ -84,15 +85,9 @@ impl Lead {
 
 /// The targets that an update names, in its spec and in the last valid one, even if it cannot be used.
 fn targets_of(update: &DynamicObject) -> Vec<Target> {
-    let (spec, valid) = (
-        &update.data["spec"],
-        &update.data["status"]["lastValid"]["spec"],
-    );
-    let named = [spec, valid].map(|spec| spec["newFrontendService"].as_str());
-    let named = named.into_iter().flatten();
-    let each = named.flat_map(|targets| targets.split(','));
-    each.filter_map(|target| target.trim().parse().ok())
-        .collect()
+    let specs = [SpecFields::of(update), SpecFields::last_valid(update)].into_iter();
+    let targets = specs.flat_map(SpecFields::targets);
+    targets.filter_map(|target| target.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use super::super::old_frontends::{self, is_alive};
 use super::super::parsed::ParsedUpdate;
 use super::super::proxies::Report;
 use super::Observer;
-use super::frontends::service;
 use super::kinds::pods;
 use super::services::ServicesToOld;
 use super::ways::{OldPods, addresses};
@@ -130,13 +129,13 @@ impl Observer {
         });
         for target in &parsed.plan.new {
             let elsewhere =
-                service(target, &self.settings.domain).filter(|(_, place)| place != own);
+                { target.service(&self.settings.domain) }.filter(|(_, place)| place != own);
             let Some((_, namespace)) = elsewhere else {
                 continue;
             };
             let behind = self.behind(target)?.into_iter().flatten();
             let behind: BTreeSet<String> = behind.filter_map(|endpoint| endpoint.pod).collect();
-            let pods = self.cache.of(&pods(), &namespace)?;
+            let pods = self.cache.of(&pods(), namespace)?;
             found.extend(pods.into_iter().filter(|pod| {
                 let name = pod.metadata.name.as_ref();
                 is_alive(pod) && name.is_some_and(|name| behind.contains(name))

@@ -10,17 +10,12 @@ use serde_json::Value as Json;
 
 use super::super::old_frontends::ports as ports_named;
 use super::references::{self, Follower, Followers, Reference};
-use super::ways::{OldPods, ServiceName, belongs_to, leads_to, selects_any};
+use super::slices::{
+    IMPORT, SERVICE, addresses, hosts_of_slice, is_by_hand, leads_from_elsewhere, leads_to,
+    leads_to_host_port, ports, service_of,
+};
+use super::ways::{OldPods, ServiceName, belongs_to, selects_any};
 use crate::k8s::Object;
-use crate::k8s::workloads::labels;
-
-/// What an EndpointSlice calls its Service, and who writes it.
-const SERVICE: &str = "kubernetes.io/service-name";
-/// What a slice for several clusters calls the Service (multicluster.x-k8s.io).
-const IMPORT: &str = "multicluster.kubernetes.io/service-name";
-const WRITER: &str = "endpointslice.kubernetes.io/managed-by";
-/// Kubernetes itself, which knows only the pods that a Service of the same namespace selects.
-const BY_SELECTOR: &str = "endpointslice-controller.k8s.io";
 
 /// Whose old generation it is.
 pub(super) struct OldPlace<'a> {
@@ -238,69 +233,10 @@ fn name_of(object: &DynamicObject) -> Option<ServiceName> {
     ))
 }
 
-/// The Service, or the import, that a slice says it is of.
-fn service_of(slice: &DynamicObject, label: &str) -> Option<ServiceName> {
-    let name = labels(slice).and_then(|labels| labels.get(label))?;
-    Some((slice.metadata.namespace.clone()?, name.clone()))
-}
-
-/// Whether Kubernetes itself did not write it. Everybody may name Kubernetes as the writer, but Kubernetes removes what it did
-/// not write from a Service with a selector, and writes nothing for others.
-fn is_by_hand(slice: &DynamicObject, services: &HashMap<ServiceName, &Object>) -> bool {
-    let writer = labels(slice).and_then(|labels| labels.get(WRITER));
-    let service = service_of(slice, SERVICE).and_then(|name| services.get(&name).copied());
-    let selector = service.and_then(|service| service.data["spec"]["selector"].as_object());
-    let selects = selector.is_some_and(|selector| !selector.is_empty());
-    !selects || writer.map(String::as_str) != Some(BY_SELECTOR)
-}
-
 /// The host name for which a Service is another name.
 fn external_name(service: &DynamicObject) -> Option<&str> {
     let spec = &service.data["spec"];
     (spec["type"] == "ExternalName").then(|| spec["externalName"].as_str())?
-}
-
-fn all_addresses(slice: &DynamicObject) -> impl Iterator<Item = &str> {
-    let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
-    let addresses = endpoints.flat_map(|one| one["addresses"].as_array().into_iter().flatten());
-    addresses.filter_map(Json::as_str)
-}
-
-/// The addresses in a slice.
-fn addresses(slice: &DynamicObject) -> impl Iterator<Item = IpAddr> {
-    all_addresses(slice).filter_map(|address| address.parse().ok())
-}
-
-/// The host names in a slice of the type `FQDN`.
-fn hosts_of_slice(slice: &DynamicObject) -> impl Iterator<Item = &str> {
-    all_addresses(slice).filter(|address| address.parse::<IpAddr>().is_err())
-}
-
-/// The ports in a slice; none for a port that is not said.
-fn ports(slice: &DynamicObject) -> impl Iterator<Item = Option<u16>> {
-    let ports = slice.data["ports"].as_array().into_iter().flatten();
-    ports.map(|port| port["port"].as_u64()?.try_into().ok())
-}
-
-/// Does a slice of another namespace lead to one of these pods? A node's address may be that of much else.
-fn leads_from_elsewhere(slice: &DynamicObject, old: &OldPods) -> bool {
-    let ports: Vec<Option<u16>> = ports(slice).collect();
-    addresses(slice).any(|address| {
-        let is_meant = |port: &Option<u16>| match port {
-            Some(port) => old.listen_at(address, *port),
-            None => old.has(None, Some(address)),
-        };
-        match ports.is_empty() {
-            true => is_meant(&None),
-            false => ports.iter().any(is_meant),
-        }
-    })
-}
-
-/// Does a slice lead to a port of a node at which a pod of old listens?
-fn leads_to_host_port(slice: &DynamicObject, old: &OldPods) -> bool {
-    let ports: Vec<u16> = ports(slice).flatten().collect();
-    addresses(slice).any(|address| ports.iter().any(|port| old.listen_at_node(address, *port)))
 }
 
 /// The addresses at which a Service is reached.

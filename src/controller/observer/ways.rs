@@ -1,4 +1,4 @@
-//! Matches objects that may route to the pods of old's frontends: EndpointSlices, selectors, and references to Services.
+//! Matches objects that may route to the pods of old's frontends: selectors, owners, and references to Services.
 //!
 //! When in doubt, an object counts as routing to old. Does not depend on where the objects were listed.
 
@@ -9,8 +9,8 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::is_alive;
-use crate::k8s::Object;
 use crate::k8s::workloads::{GRAPH, is_selected, labels};
+use crate::k8s::{Object, declared_ports, named_ports};
 
 /// The domain of Services that are shared between clusters (multicluster.x-k8s.io).
 const CLUSTER_SET: &str = "clusterset.local";
@@ -116,15 +116,11 @@ pub(super) fn addresses(pod: &DynamicObject) -> impl Iterator<Item = IpAddr> {
     all.filter_map(|address| address.as_str()?.parse().ok())
 }
 
-fn all_ports(pod: &DynamicObject) -> impl Iterator<Item = &Json> {
-    let lists = ["initContainers", "containers"].into_iter();
-    let containers = lists.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
-    containers.flat_map(|one| one["ports"].as_array().into_iter().flatten())
-}
-
 fn ports(pod: &DynamicObject) -> BTreeSet<u64> {
-    let ports = all_ports(pod).filter_map(|port| port["containerPort"].as_u64());
-    ports.collect()
+    let ports = declared_ports(&pod.data["spec"]);
+    ports
+        .filter_map(|port| port["containerPort"].as_u64())
+        .collect()
 }
 
 fn on_nodes(pod: &DynamicObject) -> impl Iterator<Item = (IpAddr, u16)> {
@@ -133,7 +129,8 @@ fn on_nodes(pod: &DynamicObject) -> impl Iterator<Item = (IpAddr, u16)> {
     let nodes = nodes.map(|one| &one["ip"]).chain([&status["hostIP"]]);
     let nodes = nodes.filter_map(|node| node.as_str()?.parse::<IpAddr>().ok());
     nodes.flat_map(|node| {
-        let ports = all_ports(pod).filter_map(|port| port["hostPort"].as_u64());
+        let ports = declared_ports(&pod.data["spec"]);
+        let ports = ports.filter_map(|port| port["hostPort"].as_u64());
         let ports = ports.filter_map(|port| u16::try_from(port).ok().filter(|port| *port > 0));
         ports.map(move |port| (node, port))
     })
@@ -148,21 +145,10 @@ pub(super) fn may_listen(pod: &DynamicObject, port: u16) -> bool {
 
 /// The port of the node that leads to the port of this name, if there is one. With `hostNetwork`, it is the port itself.
 fn host_port(pod: &DynamicObject, name: &str) -> Option<u64> {
-    let port = all_ports(pod).find(|port| port["name"] == name)?;
+    let port = named_ports(&pod.data["spec"], name).next()?;
     let is_host = pod.data["spec"]["hostNetwork"] == true;
     let own = is_host.then(|| port["containerPort"].as_u64()).flatten();
     port["hostPort"].as_u64().filter(|port| *port > 0).or(own)
-}
-
-/// Whether an EndpointSlice leads to one of these pods, no matter what created the slice.
-pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
-    let endpoints = slice.data["endpoints"].as_array();
-    endpoints.into_iter().flatten().any(|endpoint| {
-        let pod = endpoint["targetRef"]["name"].as_str();
-        let addresses = endpoint["addresses"].as_array().into_iter().flatten();
-        let mut addresses = addresses.map(|address| address.as_str()?.parse().ok());
-        pods.has(pod, None) || addresses.any(|address| pods.has(pod, address))
-    })
 }
 
 /// Whether a Service selects one of these pods.

@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::{frontends_by_name, kind};
+use super::super::spec_fields::SpecFields;
 use super::super::{Key, observer::Observer, proof::Proof, proxies::Report};
 use super::accept::{self, Objects};
 use super::candidates::candidates;
@@ -283,7 +284,9 @@ fn new_serves(status: &DynamoUpdateConfigStatus) -> Serves {
 }
 
 fn traffic(input: &ObserveInput, reports: &[Option<Report>]) -> Traffic {
-    let split = update::split(input.update).unwrap_or(Weights::ALL_OLD);
+    let split = SpecFields::of(input.update)
+        .weights()
+        .unwrap_or(Weights::ALL_OLD);
     let (uid, generation) = (&input.update.metadata.uid, input.update.metadata.generation);
     let generation = generation.and_then(|generation| u64::try_from(generation).ok());
     let applied = |report: &Option<Report>| {

@@ -3,6 +3,7 @@
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
+use super::super::spec_fields::SpecFields;
 use super::job::{Step, Work};
 use super::next::{self, Next};
 use super::observe::{self, Lost, ObserveInput};
@@ -244,7 +245,7 @@ impl Rollouts {
         }
         let is_of = |update: &&Object| update::is_of(update, plan.accepted);
         let split = update.as_ref().filter(is_of);
-        let split = split.and_then(|update| update::split(update));
+        let split = split.and_then(|update| SpecFields::of(update).weights());
         // If somebody has deleted the update, its split was this one. On the way back to a revision, what serves now has
         // everything at first.
         let known = || subject.before.split?.exact();

@@ -4,6 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
+use super::super::spec_fields::SpecFields;
 use super::accept;
 use crate::k8s::Object;
 use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus};
@@ -115,13 +116,6 @@ fn includes(value: &Json, wanted: &Json) -> bool {
     }
 }
 
-/// The split in an update.
-pub(super) fn split(update: &DynamicObject) -> Option<Weights> {
-    let weights = &update.data["spec"]["weights"];
-    let weight = |name: &str| u32::try_from(weights[name].as_u64()?).ok();
-    Weights::new(weight("old")?, weight("new")?).ok()
-}
-
 /// Whether this rollout owns the update.
 pub(super) fn is_owned(update: &Object, rollout: &Object) -> bool {
     let owners = update.metadata.owner_references.iter().flatten();
@@ -132,19 +126,19 @@ pub(super) fn is_owned(update: &Object, rollout: &Object) -> bool {
 /// Whether the split of this update is one of the same two generations.
 pub(super) fn is_of(update: &DynamicObject, accepted: &AcceptedStatus) -> bool {
     let in_place = accept::is_in_place(accepted);
-    let spec = &update.data["spec"];
-    spec["sourceDeployment"] == *accepted.source.frontends
-        && spec["targetDeployment"] == *accepted.target.frontends
-        && spec["newFrontendService"] == *accepted.service
+    let spec = SpecFields::of(update);
+    spec.source() == Some(&*accepted.source.frontends)
+        && spec.target() == Some(&*accepted.target.frontends)
+        && spec.new_frontend_service() == Some(&*accepted.service)
         && ["old", "new"].into_iter().all(|side| {
             let accepted = match side {
                 "old" => &accepted.source,
                 _ => &accepted.target,
             };
             let wanted = workers(accepted, in_place);
-            ["name", "revision"]
-                .into_iter()
-                .all(|field| spec["workers"][side][field] == wanted[field])
+            let workers = spec.workers(side);
+            workers.name() == wanted["name"].as_str()
+                && workers.revision() == wanted["revision"].as_str()
         })
 }
 

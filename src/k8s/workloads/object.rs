@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, Which};
 use crate::k8s::cache::{Cache, NotSynced, Object};
+use crate::k8s::ports::named_ports;
 use crate::rollout::{Role, Workers};
 
 /// Deployments (apps/v1).
@@ -115,13 +116,8 @@ fn role_by_labels(object: &DynamicObject) -> Option<Option<Role>> {
 
 /// Whether a container of the pod template has the port of a crossfade sidecar.
 fn has_proxy(object: &DynamicObject) -> bool {
-    ["initContainers", "containers"].iter().any(|list| {
-        let containers = object.data.pointer(&format!("/spec/template/spec/{list}"));
-        let containers = containers.and_then(Json::as_array).into_iter().flatten();
-        let mut ports =
-            containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
-        ports.any(|port| port["name"] == PROXY_PORT)
-    })
+    let spec = object.data.pointer("/spec/template/spec");
+    spec.is_some_and(|spec| named_ports(spec, PROXY_PORT).next().is_some())
 }
 
 /// The role by Dynamo's names: the type of a component and its subtype.

@@ -7,13 +7,13 @@ use tokio::task::AbortHandle;
 
 use crate::discovery::SourceEvent;
 use crate::k8s::{Connection, Slices};
-use crate::resource::{Host, Target};
+use crate::resource::Target;
 
 /// One watch per target.
 pub(super) struct EndpointWatches {
     connection: Connection,
-    /// The suffix of the name of a Service in the namespace.
-    suffix: String,
+    /// The domain of the cluster.
+    domain: String,
     watched: Vec<(Target, AbortOnDrop)>,
 }
 
@@ -28,10 +28,9 @@ impl Drop for AbortOnDrop {
 
 impl EndpointWatches {
     pub fn new(connection: Connection, domain: &str) -> Self {
-        let suffix = format!(".{}.svc.{domain}", connection.namespace());
         Self {
             connection,
-            suffix,
+            domain: domain.to_owned(),
             watched: Vec::new(),
         }
     }
@@ -44,7 +43,11 @@ impl EndpointWatches {
             let _ = events.send(of(target, Vec::new())).await;
         }
         for target in targets {
-            let Some(service) = self.service(target) else {
+            // A Service of another namespace is left to the resolver.
+            let namespace = self.connection.namespace();
+            let Some((service, _)) =
+                { target.service(&self.domain) }.filter(|(_, of)| *of == namespace)
+            else {
                 continue;
             };
             if self.watched.iter().any(|(known, _)| known == target) {
@@ -61,16 +64,6 @@ impl EndpointWatches {
             });
             self.watched
                 .push((target.clone(), AbortOnDrop(watching.abort_handle())));
-        }
-    }
-
-    /// The Service that `target` names, if it is one of the namespace.
-    fn service<'a>(&self, target: &'a Target) -> Option<&'a str> {
-        match &target.host {
-            Host::Name(name) => name
-                .strip_suffix(&self.suffix)
-                .filter(|service| !service.contains('.')),
-            Host::Ip(_) => None,
         }
     }
 }

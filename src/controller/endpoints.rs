@@ -1,0 +1,92 @@
+//! The endpoints of a Service, from its EndpointSlices. Makes no requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::DynamicObject;
+
+use super::old_frontends::kind;
+use crate::k8s::workloads::labels;
+use crate::k8s::{Cache, NotSynced, is_ready, port_of};
+
+/// The endpoints of a Service, each with its pod and its address at the port `wanted`; `None` if the Service has no
+/// EndpointSlice.
+///
+/// # Errors
+/// When EndpointSlices are not listed.
+pub(super) fn endpoints(
+    cache: &Cache,
+    namespace: &str,
+    service: &str,
+    wanted: u16,
+) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+    let mut found = all_endpoints(cache, namespace, service, wanted)?;
+    if let Some(endpoints) = &mut found {
+        let mut pods = BTreeSet::new();
+        // With dual stack there is one slice for each address family, with the same pods.
+        endpoints.retain(|endpoint| {
+            let pod = endpoint.pod.as_ref();
+            pod.is_none_or(|pod| pods.insert(pod.clone()))
+        });
+    }
+    Ok(found)
+}
+
+/// The same, with each endpoint of a pod.
+///
+/// # Errors
+/// As [`endpoints`].
+pub(super) fn all_endpoints(
+    cache: &Cache,
+    namespace: &str,
+    service: &str,
+    wanted: u16,
+) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+    let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let mut slices = cache.of(&slices, namespace)?;
+    slices.retain(|slice| {
+        let named = labels(slice).and_then(|labels| labels.get("kubernetes.io/service-name"));
+        named.map(String::as_str) == Some(service)
+    });
+    if slices.is_empty() {
+        return Ok(None);
+    }
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
+    for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
+        let port = port_of(&slice, wanted);
+        let ports = slice.ports.iter().flatten();
+        let ports: BTreeMap<String, Option<u16>> = ports
+            .map(|port| {
+                let number = port.port.and_then(|number| u16::try_from(number).ok());
+                (port.name.clone().unwrap_or_default(), number)
+            })
+            .collect();
+        for endpoint in slice.endpoints.into_iter().flatten() {
+            let ready = is_ready(&endpoint);
+            let pod = endpoint.target_ref.and_then(|target| target.name);
+            let ip = endpoint.addresses.first();
+            let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
+            endpoints.push(Endpoint {
+                ready,
+                ports: ports.clone(),
+                address: ip.zip(port).map(SocketAddr::from),
+                ip,
+                pod,
+            });
+        }
+    }
+    Ok(Some(endpoints))
+}
+
+/// An endpoint of a Service.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub ready: bool,
+    pub pod: Option<String>,
+    pub address: Option<SocketAddr>,
+    pub ip: Option<IpAddr>,
+    /// The ports of its slice by name. A port is missing if the pod does not have the Service's `targetPort`.
+    pub ports: BTreeMap<String, Option<u16>>,
+}
