@@ -37,12 +37,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use self::accumulate::{Accumulator, Reading};
-pub use self::counts::{Counts, MAX_STRATA, Side, Stratum};
+pub use self::counts::{Attempts, Counts, MAX_STRATA, Side, Stratum};
 use self::crash::Crash;
 use self::evidence::{Block, Evidence, Law};
 use self::failures::Failures;
 pub use self::figures::Row;
-pub use self::outcomes::{Outcomes, Tally};
+pub use self::outcomes::Outcomes;
 pub use self::replay::replay;
 pub use self::rules::{Metric, Rules};
 use self::window::Window;
@@ -315,8 +315,8 @@ fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
 }
 
 /// New's requests in flight without content, if they are too many beside old's: nothing is known of them yet, and they may be stuck.
-fn in_flight(rules: &Rules, [old, new]: [&Side; 2]) -> Option<u64> {
-    let undecided = |side: &Side| side.started.saturating_sub(side.decided);
+fn in_flight(rules: &Rules, [old, new]: [&Attempts; 2]) -> Option<u64> {
+    let undecided = |side: &Attempts| side.started.saturating_sub(side.decided);
     let share = undecided(old) as f64 / old.started.max(1) as f64;
     let expected = (share + rules.max_failure_rate_increase) * new.started as f64;
     // Three standard deviations more are not chance.

@@ -16,27 +16,68 @@ pub struct Stratum {
     pub size: u8,
 }
 
-/// What one generation did with the requests of one stratum. Only first attempts of requests that were open to the split
-/// count: on which side one of those began was left to the split, and not to what had happened to it before.
+/// How the requests of one generation and one stratum went, without any times: cheap to add and to compare many times a second.
+///
+/// Only first attempts of requests that the split assigned freely count, because then nothing but the split has decided on which
+/// side they started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    /// First attempts that started.
+    pub started: u64,
+    /// First attempts with a known result: they ended, or their response has started with content. The others have neither failed
+    /// nor succeeded.
+    pub decided: u64,
+    /// First attempts that ended, in whatever way.
+    pub ended: u64,
+    /// First attempts whose response was complete and without an error.
+    pub completed: u64,
+    /// First attempts that failed, or whose response was cut or ended with an error.
+    pub failed: u64,
+    /// The part of `failed` without content, and with an error for which requests are retried on the other side.
+    pub unanswered: u64,
+    /// Second attempts on this side with a known result, after the other side failed the first one without content.
+    pub retried: u64,
+    /// The part of `retried` that failed without content, too.
+    pub retries_failed: u64,
+}
+
+impl Attempts {
+    /// Applies `each` to every count of both.
+    fn zip(self, other: Self, each: impl Fn(u64, u64) -> Option<u64>) -> Option<Self> {
+        Some(Self {
+            started: each(self.started, other.started)?,
+            decided: each(self.decided, other.decided)?,
+            ended: each(self.ended, other.ended)?,
+            completed: each(self.completed, other.completed)?,
+            failed: each(self.failed, other.failed)?,
+            unanswered: each(self.unanswered, other.unanswered)?,
+            retried: each(self.retried, other.retried)?,
+            retries_failed: each(self.retries_failed, other.retries_failed)?,
+        })
+    }
+
+    /// Adds what another one counted.
+    pub(super) fn add(&mut self, other: Self) {
+        let sum = self.zip(other, |ours, theirs| Some(ours.saturating_add(theirs)));
+        *self = sum.unwrap_or(*self);
+    }
+
+    /// What was counted since `before`; `None` if a count is lower now, so that both cannot be of one series.
+    fn since(self, before: Self) -> Option<Self> {
+        self.zip(before, u64::checked_sub)
+    }
+
+    /// What was counted since `before`. A count that is lower now is taken as unchanged.
+    pub(super) fn saturating_since(self, before: Self) -> Self {
+        let since = self.zip(before, |now, before| Some(now.saturating_sub(before)));
+        since.unwrap_or_default()
+    }
+}
+
+/// What one generation did with the requests of one stratum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Side {
-    /// First attempts that began.
-    pub started: u64,
-    /// First attempts of which is known how they go: they are over, or the response has begun with content. The others have
-    /// neither failed nor succeeded.
-    pub decided: u64,
-    /// First attempts that are over, however they ended.
-    pub ended: u64,
-    /// Those that were answered completely, without an error.
-    pub completed: u64,
-    /// Those that failed, or whose response was cut or ended with an error.
-    pub failed: u64,
-    /// Those among them that failed without content, and in a way for which requests are tried on the other side.
-    pub unanswered: u64,
-    /// Second attempts on this side, after the other side failed the first one without content, of which is known how they go.
-    pub retried: u64,
-    /// Those among them that failed, too, without content.
-    pub retries_failed: u64,
+    pub attempts: Attempts,
     /// From the attempt to the first event with content.
     pub first_event: Sketch,
     /// Of each stream, one of its gaps between events, drawn at random: gaps of one stream are not independent.
@@ -45,24 +86,23 @@ pub struct Side {
     pub per_token: Sketch,
 }
 
+impl From<Attempts> for Side {
+    /// A side without any times.
+    fn from(attempts: Attempts) -> Self {
+        Self {
+            attempts,
+            ..Self::default()
+        }
+    }
+}
+
 impl Side {
     /// Adds what another one counted.
     pub fn add(&mut self, other: &Self) {
-        self.add_outcomes(other);
+        self.attempts.add(other.attempts);
         self.first_event.add(&other.first_event);
         self.gap.add(&other.gap);
         self.per_token.add(&other.per_token);
-    }
-
-    fn add_outcomes(&mut self, other: &Self) {
-        self.started = self.started.saturating_add(other.started);
-        self.decided = self.decided.saturating_add(other.decided);
-        self.ended = self.ended.saturating_add(other.ended);
-        self.completed = self.completed.saturating_add(other.completed);
-        self.failed = self.failed.saturating_add(other.failed);
-        self.unanswered = self.unanswered.saturating_add(other.unanswered);
-        self.retried = self.retried.saturating_add(other.retried);
-        self.retries_failed = self.retries_failed.saturating_add(other.retries_failed);
     }
 
     /// What was counted since `before`; `None` if a count is lower now, so that both cannot be of one series.
@@ -73,14 +113,7 @@ impl Side {
             (now.count().checked_sub(before.count())? == since.count()).then_some(since)
         };
         Some(Self {
-            started: self.started.checked_sub(before.started)?,
-            decided: self.decided.checked_sub(before.decided)?,
-            ended: self.ended.checked_sub(before.ended)?,
-            completed: self.completed.checked_sub(before.completed)?,
-            failed: self.failed.checked_sub(before.failed)?,
-            unanswered: self.unanswered.checked_sub(before.unanswered)?,
-            retried: self.retried.checked_sub(before.retried)?,
-            retries_failed: self.retries_failed.checked_sub(before.retries_failed)?,
+            attempts: self.attempts.since(before.attempts)?,
             first_event: times(&self.first_event, &before.first_event)?,
             gap: times(&self.gap, &before.gap)?,
             per_token: times(&self.per_token, &before.per_token)?,
@@ -125,13 +158,13 @@ impl Counts {
         Some(Self(strata.collect::<Option<_>>()?))
     }
 
-    /// Both sides over all strata, without their times: merging those takes long.
+    /// The attempts of both sides over all strata: merging the times as well takes long.
     #[must_use]
-    pub fn outcomes(&self) -> [Side; 2] {
-        let mut total: [Side; 2] = Default::default();
+    pub fn outcomes(&self) -> [Attempts; 2] {
+        let mut total: [Attempts; 2] = Default::default();
         for sides in self.0.values() {
             for (total, side) in total.iter_mut().zip(sides) {
-                total.add_outcomes(side);
+                total.add(side.attempts);
             }
         }
         total

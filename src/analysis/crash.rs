@@ -118,8 +118,9 @@ fn bounds(known: &Counts) -> BTreeMap<Stratum, f64> {
     let failed = all.failed as f64;
     let pooled = (failed + 1.0 + failed.sqrt()) / all.started as f64;
     let strata = known.0.iter();
-    let strata = strata.filter(|(_, [old, _])| old.started >= ENOUGH_OF_STRATUM);
+    let strata = strata.filter(|(_, [old, _])| old.attempts.started >= ENOUGH_OF_STRATUM);
     let strata = strata.map(|(stratum, [old, _])| {
+        let old = old.attempts;
         let own = (old.failed as f64 + POOLED * pooled) / (old.started as f64 + POOLED);
         (stratum.clone(), own.max(pooled))
     });
@@ -165,7 +166,7 @@ fn at_least_of(k: u64, n: u64, share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Side, Tally};
+    use crate::analysis::{Attempts, Side};
 
     fn stratum(size: u8) -> Stratum {
         let class = "chat".into();
@@ -176,18 +177,19 @@ mod tests {
     fn p_values(known: [u64; 2], margin: f64, steps: &[[[u64; 2]; 2]]) -> Vec<f64> {
         let mut crash = Crash::default();
         let [started, failed] = known;
-        let old = Side {
+        let old = Attempts {
             started,
             failed,
-            ..Side::default()
+            ..Attempts::default()
         };
-        crash.learn(&Counts([(stratum(1), [old, Side::default()])].into()));
+        let sides = [old.into(), Side::default()];
+        crash.learn(&Counts([(stratum(1), sides)].into()));
         let p_values = steps.iter().map(|sides| {
-            let sides = sides.map(|[started, failed]| Tally {
+            let sides = sides.map(|[started, failed]| Attempts {
                 started,
                 ended: started,
                 failed,
-                ..Tally::default()
+                ..Attempts::default()
             });
             crash.add(&Outcomes([(stratum(1), sides)].into()), margin);
             crash.p_value()
@@ -237,10 +239,10 @@ mod tests {
             &Outcomes(
                 [(
                     stratum(2),
-                    [10, 10].map(|failed| Tally {
+                    [10, 10].map(|failed| Attempts {
                         started: 10,
                         failed,
-                        ..Tally::default()
+                        ..Attempts::default()
                     }),
                 )]
                 .into(),

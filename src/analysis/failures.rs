@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::evidence::Block;
-use super::{Counts, MAX_STRATA, Outcomes, Stratum, Tally};
+use super::{Attempts, Counts, MAX_STRATA, Outcomes, Stratum};
 
 /// Requests of a side that has none to be compared with are kept for one to two of these.
 const KEPT: Duration = Duration::from_secs(1);
@@ -43,8 +43,8 @@ pub(super) struct Failures {
 #[derive(Clone, Debug, Default)]
 struct Open {
     /// What old did before `since`.
-    earlier: Tally,
-    sides: [Tally; 2],
+    earlier: Attempts,
+    sides: [Attempts; 2],
     since: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Open {
         self.earlier = if new.started == 0 && age < KEPT * 2 {
             old
         } else {
-            Tally::default()
+            Attempts::default()
         };
         self.sides = Default::default();
         self.since = now;
@@ -73,15 +73,15 @@ impl Open {
 #[derive(Clone, Debug, Default)]
 struct Alone {
     since: Duration,
-    new: Tally,
+    new: Attempts,
     /// Second attempts on old: those of the second before, and those of this one.
-    before: Option<Tally>,
-    retries: Tally,
+    before: Option<Attempts>,
+    retries: Attempts,
 }
 
 impl Alone {
     /// Takes in what both sides did until `now`, and closes a block once a second is over.
-    fn add(&mut self, [old, new]: [Tally; 2], now: Duration) -> Option<[Tally; 2]> {
+    fn add(&mut self, [old, new]: [Attempts; 2], now: Duration) -> Option<[Attempts; 2]> {
         self.retries.add(old);
         self.new.add(new);
         if now.saturating_sub(self.since) < KEPT {
@@ -164,7 +164,7 @@ impl Failures {
             });
             if let Some([retries, new]) = alone.add(*sides, self.until) {
                 // They count once.
-                open.sides[1] = Tally::default();
+                open.sides[1] = Attempts::default();
                 let begun = new.started as f64 * stands_for;
                 blocks.push(Block {
                     n: [retries.retried as f64, begun],
@@ -197,6 +197,7 @@ impl Rates {
         let [all, _] = known.outcomes();
         let pooled = (all.failed as f64 + PRIOR * PRIOR_RATE) / (all.started as f64 + PRIOR);
         let strata = known.0.iter().map(|(stratum, [old, _])| {
+            let old = old.attempts;
             let failed = old.failed as f64 + POOLED * pooled;
             let rate = failed / (old.started as f64 + POOLED);
             (stratum.clone(), rate.min(0.9))
@@ -227,7 +228,7 @@ impl Flow {
     /// gets fewer than before, the failures of earlier requests must not count against the few that begin now; then more requests
     /// end than begin, by more than chance explains (two standard deviations).
     fn add(&mut self, outcomes: &Outcomes, step: Duration) -> f64 {
-        let mut new = Tally::default();
+        let mut new = Attempts::default();
         for [_, of_new] in outcomes.0.values() {
             new.add(*of_new);
         }
@@ -254,11 +255,11 @@ mod tests {
                 class: "chat".into(),
                 size: 1,
             };
-            let sides = sides.map(|[started, failed]| Tally {
+            let sides = sides.map(|[started, failed]| Attempts {
                 started,
                 ended: started,
                 failed,
-                ..Tally::default()
+                ..Attempts::default()
             });
             let outcomes = Outcomes([(stratum, sides)].into());
             let closed = failures.add(&outcomes, Duration::from_millis(50) * number, true);
@@ -312,21 +313,21 @@ mod tests {
                 class: "chat".into(),
                 size: 1,
             };
-            let old = Tally {
+            let old = Attempts {
                 retried: 1,
                 retries_failed: u64::from(step % 10 == 0),
-                ..Tally::default()
+                ..Attempts::default()
             };
-            let new = Tally {
+            let new = Attempts {
                 started: 2,
                 ended: 2,
                 failed: 2,
                 unanswered: 1,
-                ..Tally::default()
+                ..Attempts::default()
             };
             // In the end, old gets requests again.
             let old = if step > 60 {
-                Tally { started: 1, ..old }
+                Attempts { started: 1, ..old }
             } else {
                 old
             };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Counts, Metric, Rules, Side};
+use super::{Attempts, Counts, Metric, Rules};
 use crate::latency::{Scale, Sketch};
 
 /// One metric of both sides, old first.
@@ -63,7 +63,8 @@ type Figures = ([Option<f64>; 2], [u64; 2]);
 
 fn rates(counts: &Counts) -> Figures {
     let (mut weight, mut old_rate, mut new_failed) = (0.0, 0.0, 0.0);
-    for [old, new] in counts.0.values() {
+    for sides in counts.0.values() {
+        let [old, new] = sides.each_ref().map(|side| &side.attempts);
         if old.decided == 0 || new.decided == 0 {
             continue;
         }
@@ -83,12 +84,12 @@ fn rates(counts: &Counts) -> Figures {
             samples,
         );
     }
-    let alone = |side: &Side| (side.decided > 0).then(|| rate(side));
+    let alone = |side: &Attempts| (side.decided > 0).then(|| rate(side));
     ([alone(&old), alone(&new)], samples)
 }
 
 /// Old began no request: its rate is that of the second attempts that it got.
-fn without_old(old: &Side, new: &Side) -> Figures {
+fn without_old(old: &Attempts, new: &Attempts) -> Figures {
     let rate = |failed: u64, of: u64| (of > 0).then(|| failed as f64 / of as f64);
     let figures = [
         rate(old.retries_failed, old.retried),
@@ -98,7 +99,7 @@ fn without_old(old: &Side, new: &Side) -> Figures {
 }
 
 /// Requests in flight do not dilute it.
-fn rate(side: &Side) -> f64 {
+fn rate(side: &Attempts) -> f64 {
     (side.failed as f64 / side.decided as f64).min(1.0)
 }
 

@@ -164,7 +164,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::analysis::{Side, Stratum};
+    use crate::analysis::{Attempts, Side, Stratum};
     use crate::controller::comparisons::Compared;
     use crate::state_api::v1;
 
@@ -176,13 +176,15 @@ mod tests {
 
     /// What a proxy had counted: seconds ago, requests of both sides, and those that new failed.
     fn comparison(counts: &[(i64, [u64; 2], u64)]) -> Arc<v1::Comparison> {
-        let side = |started, failed| Side {
-            started,
-            ended: started,
-            completed: started - failed,
-            decided: started,
-            failed,
-            ..Side::default()
+        let side = |started, failed| {
+            Side::from(Attempts {
+                started,
+                ended: started,
+                completed: started - failed,
+                decided: started,
+                failed,
+                ..Attempts::default()
+            })
         };
         let duration = |seconds| prost_types::Duration { seconds, nanos: 0 };
         let counts = counts.iter().map(|(age, [old, new], failed)| {

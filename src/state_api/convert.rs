@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::v1;
-use crate::analysis::{Counts, MAX_STRATA, Reading, Rules, Side, Stratum};
+use crate::analysis::{Attempts, Counts, MAX_STRATA, Reading, Rules, Side, Stratum};
 use crate::continuation::Mode;
 use crate::lifecycle::ProcessPhase;
 use crate::resource::{Identity, Problem};
@@ -110,18 +110,19 @@ impl From<&v1::Latencies> for Sketch {
 
 impl From<&Side> for v1::Sample {
     fn from(side: &Side) -> Self {
+        let attempts = side.attempts;
         Self {
-            started: side.started,
-            ended: side.ended,
-            failed: side.failed,
+            started: attempts.started,
+            ended: attempts.ended,
+            failed: attempts.failed,
             first_event: Some((&side.first_event).into()),
             gap: Some((&side.gap).into()),
             time_per_token: Some((&side.per_token).into()),
-            decided: Some(side.decided),
-            unanswered: side.unanswered,
-            retried: side.retried,
-            retries_failed: side.retries_failed,
-            completed: Some(side.completed),
+            decided: Some(attempts.decided),
+            unanswered: attempts.unanswered,
+            retried: attempts.retried,
+            retries_failed: attempts.retries_failed,
+            completed: Some(attempts.completed),
         }
     }
 }
@@ -132,7 +133,7 @@ impl From<&v1::Sample> for Side {
             |times: &Option<v1::Latencies>| times.as_ref().map(Sketch::from).unwrap_or_default();
         // What an older proxy tells instead. It may include requests that clients gave up.
         let without_failed = sample.ended.saturating_sub(sample.failed);
-        Self {
+        let attempts = Attempts {
             started: sample.started,
             // Of an older proxy it is not known.
             decided: sample.decided.unwrap_or(sample.started),
@@ -142,6 +143,9 @@ impl From<&v1::Sample> for Side {
             unanswered: sample.unanswered,
             retried: sample.retried,
             retries_failed: sample.retries_failed,
+        };
+        Self {
+            attempts,
             first_event: times(&sample.first_event),
             gap: times(&sample.gap),
             per_token: times(&sample.time_per_token),
@@ -246,7 +250,7 @@ mod tests {
 
     #[test]
     fn counts_survive_the_wire_and_what_is_made_up_is_bounded() {
-        let side = |started| Side {
+        let attempts = |started| Attempts {
             started,
             decided: started - 1,
             ended: started - 2,
@@ -255,6 +259,9 @@ mod tests {
             unanswered: 1,
             retried: 3,
             retries_failed: 2,
+        };
+        let side = |started| Side {
+            attempts: attempts(started),
             first_event: Sketch::new([(40, 7)], 5),
             gap: Sketch::new([(41, 7)], 6),
             per_token: Sketch::new([(42, 7)], 7),
@@ -276,6 +283,7 @@ mod tests {
         let sample = older.strata[0].new.as_mut().unwrap();
         (sample.decided, sample.completed) = (None, None);
         let [_, new] = &older.read().0[&stratum("chat", 3)];
+        let new = new.attempts;
         assert_eq!((new.started, new.decided, new.completed), (6, 6, 3));
         let many = (0..1000).map(|number| v1::Stratum {
             class: number.to_string(),

@@ -323,7 +323,7 @@ fn line([metric, old, new, difference, confidence, verdict]: [&str; 6]) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Counts, Side, Stratum};
+    use crate::analysis::{Attempts, Counts, Side, Stratum};
 
     fn reported(
         started: [u64; 2],
@@ -332,13 +332,15 @@ mod tests {
         ages: &[(i64, u64)],
     ) -> v1::Comparison {
         let counts = |share: u64, age: i64| {
-            let side = |started, failed| Side {
-                started: started * share,
-                ended: started * share,
-                completed: (started - failed) * share,
-                decided: started * share,
-                failed: failed * share,
-                ..Side::default()
+            let side = |started, failed| {
+                Side::from(Attempts {
+                    started: started * share,
+                    ended: started * share,
+                    completed: (started - failed) * share,
+                    decided: started * share,
+                    failed: failed * share,
+                    ..Attempts::default()
+                })
             };
             let stratum = Stratum {
                 class: "chat".into(),

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::latency::Histogram;
-use crate::analysis::{Counts, Outcomes, Side, Stratum, Tally};
+use crate::analysis::{Attempts, Counts, Outcomes, Side, Stratum};
 use crate::split::Generation;
 use crate::sse::Api;
 
@@ -48,7 +48,7 @@ pub enum Ended {
     FailedForGood,
 }
 
-/// What one generation did with the requests of one stratum.
+/// The counters behind a [`Side`]: atomics, because every thread counts in the same ones.
 #[derive(Default)]
 pub struct Record {
     started: AtomicU64,
@@ -123,13 +123,7 @@ impl Record {
         self.per_token.observe(time);
     }
 
-    fn tally(&self) -> Tally {
-        let (tally, _) = self.read();
-        tally
-    }
-
-    /// The counts, and how many are decided.
-    fn read(&self) -> (Tally, u64) {
+    fn attempts(&self) -> Attempts {
         // Read in this order: all that is known of a request that is over is seen with it, and no failure without its request.
         let ended = self.ended.load(Ordering::Acquire);
         let decided = self.decided.load(Ordering::Acquire);
@@ -137,28 +131,21 @@ impl Record {
         let retried = self.retried.load(Ordering::Acquire);
         let ended = ended.max(failed);
         let started = self.started.load(Ordering::Relaxed);
-        let tally = Tally {
+        Attempts {
+            started: started.max(ended).max(decided),
+            decided,
+            ended,
+            completed: self.completed.load(Ordering::Relaxed),
             failed,
             unanswered: self.unanswered.load(Ordering::Relaxed).min(failed),
-            ended,
-            started: started.max(ended).max(decided),
             retried,
             retries_failed: self.retries_failed.load(Ordering::Relaxed).min(retried),
-        };
-        (tally, decided)
+        }
     }
 
     fn side(&self) -> Side {
-        let (tally, decided) = self.read();
         Side {
-            started: tally.started,
-            decided,
-            ended: tally.ended,
-            completed: self.completed.load(Ordering::Relaxed),
-            failed: tally.failed,
-            unanswered: tally.unanswered,
-            retried: tally.retried,
-            retries_failed: tally.retries_failed,
+            attempts: self.attempts(),
             first_event: self.first_event.sketch(),
             gap: self.gap.sketch(),
             per_token: self.per_token.sketch(),
@@ -268,7 +255,7 @@ impl Strata {
     /// How the requests that were counted ended.
     #[must_use]
     pub fn outcomes(&self) -> Outcomes {
-        Outcomes(self.each(Record::tally).collect())
+        Outcomes(self.each(Record::attempts).collect())
     }
 
     /// What is `read` from both records of each stratum that has one.
@@ -365,10 +352,11 @@ mod tests {
         };
         let [old, new] = of("chat", 2);
         assert_eq!(*old, Side::default());
-        assert_eq!((new.started, new.ended, new.failed), (3, 1, 1));
-        assert_eq!(new.decided, 2, "the third one is in flight");
+        let counted = new.attempts;
+        assert_eq!((counted.started, counted.ended, counted.failed), (3, 1, 1));
+        assert_eq!(counted.decided, 2, "the third one is in flight");
         record.ended(Ended::Failed, true);
-        let [_, new] = strata.counts().total();
+        let [_, new] = strata.counts().outcomes();
         assert_eq!((new.decided, new.ended, new.failed), (2, 2, 2));
         for (how, completed, failed, unanswered) in [
             (Ended::Completed, 1, 2, 1),
@@ -378,12 +366,12 @@ mod tests {
         ] {
             record.started();
             record.ended(how, false);
-            let [_, new] = strata.counts().total();
+            let [_, new] = strata.counts().outcomes();
             let counted = (new.completed, new.failed, new.unanswered);
             assert_eq!(counted, (completed, failed, unanswered), "{how:?}");
         }
         assert_eq!(new.first_event.count(), 1);
-        assert_eq!(of("other", 0)[0].started, 1);
+        assert_eq!(of("other", 0)[0].attempts.started, 1);
         assert_eq!(counts.len(), 2);
         assert_eq!(strata.outcomes(), Outcomes::from(&strata.counts()));
     }
@@ -401,7 +389,7 @@ mod tests {
         let begun: Vec<_> = recent
             .counts
             .iter()
-            .map(|(age, counts)| (age.as_secs(), counts.total()[0].started))
+            .map(|(age, counts)| (age.as_secs(), counts.outcomes()[0].started))
             .collect();
         assert_eq!(
             begun,
@@ -435,18 +423,18 @@ mod tests {
             assert_eq!(series.age, Duration::from_secs(now - 80));
             assert_eq!(series.counts.len(), remembered + 1);
             let (_, current) = series.counts.last().unwrap();
-            let [_, new] = current.total();
+            let [_, new] = current.outcomes();
             assert_eq!((new.started, new.decided, new.failed), (1, 1, 0));
             let mut past = series.counts.iter().take(remembered);
-            assert!(past.all(|(_, counts)| counts.total()[1].started == 0));
+            assert!(past.all(|(_, counts)| counts.outcomes()[1].started == 0));
         }
         let old = strata.record(Generation::Old, Api::Chat, 1);
         old.started();
         strata.begin_series(at(100));
         for (now, started) in [(100, 1), (159, 1), (160, 0)] {
-            let [old, new] = strata.earlier(at(now)).total();
+            let [old, new] = strata.earlier(at(now)).outcomes();
             assert_eq!((old.started, new.started), (started, 0), "{now}");
         }
-        assert_eq!(strata.counts().total()[1].started, 2, "of the process");
+        assert_eq!(strata.counts().outcomes()[1].started, 2, "of the process");
     }
 }

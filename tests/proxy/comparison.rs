@@ -25,15 +25,15 @@ async fn counts(proxy: &Proxy) -> Counts {
 async fn sides(proxy: &Proxy, count: u64) -> [Side; 2] {
     until("the exchanges are over", async || {
         let sides = counts(proxy).await.total();
-        (sides[0].ended + sides[1].ended == count).then_some(sides)
+        (sides[0].attempts.ended + sides[1].attempts.ended == count).then_some(sides)
     })
     .await
 }
 
 /// Requests that began, and that failed.
 fn figures(side: &Side) -> (u64, u64) {
-    assert_eq!(side.started, side.ended);
-    (side.started, side.failed)
+    assert_eq!(side.attempts.started, side.attempts.ended);
+    (side.attempts.started, side.attempts.failed)
 }
 
 #[tokio::test]
@@ -162,7 +162,10 @@ async fn what_no_server_did_counts_against_none() {
     proxy.outcomes("completed", 2).await;
     let [old_side, new_side] = counts(&proxy).await.total();
     assert_eq!((figures(&old_side), figures(&new_side)), ((0, 0), (1, 0)));
-    assert_eq!(new_side.completed, 0, "the client did not stay to the end");
+    assert_eq!(
+        new_side.attempts.completed, 0,
+        "the client did not stay to the end"
+    );
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
@@ -185,7 +188,7 @@ async fn streams_are_sampled_by_class_and_size_of_the_body() {
     }
     let [old_side, new_side] = sides(&proxy, 8).await;
     for side in [&old_side, &new_side] {
-        assert_eq!(side.started, 4);
+        assert_eq!(side.attempts.started, 4);
         assert_eq!(
             (side.first_event.count(), side.gap.count()),
             (4, 4),
@@ -215,7 +218,7 @@ async fn latencies_of_a_server_of_new_that_was_added_just_now_do_not_count() {
         (2, 0)
     );
     assert_eq!((old_side.gap.count(), new_side.gap.count()), (2, 0));
-    assert_eq!(new_side.started, 2, "its requests count");
+    assert_eq!(new_side.attempts.started, 2, "its requests count");
 }
 
 #[tokio::test]
@@ -278,8 +281,11 @@ async fn a_request_that_is_refused_counts_against_its_generation() {
     }
     let [old_side, new_side] = sides(&proxy, 10).await;
     assert_eq!((figures(&old_side), figures(&new_side)), ((5, 0), (5, 5)));
-    assert_eq!((old_side.completed, new_side.completed), (5, 0));
-    assert_eq!(new_side.unanswered, 0, "it is not tried on old");
+    assert_eq!(
+        (old_side.attempts.completed, new_side.attempts.completed),
+        (5, 0)
+    );
+    assert_eq!(new_side.attempts.unanswered, 0, "it is not tried on old");
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
@@ -296,7 +302,7 @@ async fn a_refusal_in_a_session_says_nothing_of_a_generation() {
     }
     let [_, new_side] = sides(&proxy, 2).await;
     assert_eq!(figures(&new_side), (2, 0));
-    assert_eq!(new_side.decided, 0, "it is no success either");
+    assert_eq!(new_side.attempts.decided, 0, "it is no success either");
 }
 
 /// Nor does what fails there on any server: an unknown model, or a prompt that crashes its server.
@@ -319,7 +325,11 @@ async fn a_failure_in_a_session_counts_once_the_other_generation_has_answered_th
         client::post(proxy.address, CHAT, &[("x-session", "one")], STREAMING).await;
         let [_, side] = sides(&proxy, 1).await;
         assert_eq!(figures(&side), (1, failed), "{case}");
-        assert_eq!((side.decided, side.completed), (failed, 0), "{case}");
+        assert_eq!(
+            (side.attempts.decided, side.attempts.completed),
+            (failed, 0),
+            "{case}"
+        );
     }
     // While the retry budget is used up, nothing is known of the others.
     let old = Upstream::start(healthy("old")).await;
@@ -332,8 +342,8 @@ async fn a_failure_in_a_session_counts_once_the_other_generation_has_answered_th
         client::post(proxy.address, CHAT, &[("x-session", &session)], STREAMING).await;
     }
     let [_, side] = sides(&proxy, 20).await;
-    assert!((1..20).contains(&side.failed), "{side:?}");
-    assert_eq!(side.decided, side.failed);
+    assert!((1..20).contains(&side.attempts.failed), "{side:?}");
+    assert_eq!(side.attempts.decided, side.attempts.failed);
 }
 
 /// What is not tried on old has no control group while new gets all requests.
@@ -353,7 +363,7 @@ async fn only_failures_of_a_kind_that_is_retried_are_compared_with_retries() {
         let [old_side, new_side] = sides(&proxy, 1).await;
         assert_eq!(figures(&new_side), (1, 1));
         assert_eq!(
-            (new_side.unanswered, old_side.retried),
+            (new_side.attempts.unanswered, old_side.attempts.retried),
             (unanswered, unanswered)
         );
     }
@@ -368,15 +378,25 @@ async fn second_attempts_on_old_are_counted_apart() {
     assert_eq!(proxy.chat().await.generation(), "old");
     let [old_side, new_side] = sides(&proxy, 1).await;
     assert_eq!(
-        (old_side.started, old_side.retried, old_side.retries_failed),
+        (
+            old_side.attempts.started,
+            old_side.attempts.retried,
+            old_side.attempts.retries_failed
+        ),
         (0, 1, 0)
     );
-    assert_eq!((new_side.failed, new_side.unanswered), (1, 1));
+    assert_eq!(
+        (new_side.attempts.failed, new_side.attempts.unanswered),
+        (1, 1)
+    );
     let failing = Upstream::start(serving(status(500))).await;
     let proxy = Proxy::split(&failing, &new, 100).await;
     assert_eq!(proxy.chat().await.status, 500);
     let [old_side, _] = sides(&proxy, 1).await;
-    assert_eq!((old_side.retried, old_side.retries_failed), (1, 1));
+    assert_eq!(
+        (old_side.attempts.retried, old_side.attempts.retries_failed),
+        (1, 1)
+    );
 }
 
 /// What old recovers is an error of new, though no client sees it.
@@ -417,7 +437,7 @@ async fn a_session_counts_once_however_many_requests_it_sends() {
     }
     proxy.outcomes("completed", 40).await;
     let [old_side, new_side] = counts(&proxy).await.total();
-    let all = old_side.started + new_side.started;
+    let all = old_side.attempts.started + new_side.attempts.started;
     // A minute may have begun meanwhile.
     assert!((2..=4).contains(&all), "{all}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::analysis::{Accumulator, Counts, MAX_STRATA, Reading, Side, Stratum};
+use crate::analysis::{Accumulator, Attempts, Counts, MAX_STRATA, Reading, Side, Stratum};
 use crate::latency::Sketch;
 
 fn counts(started: u64) -> Counts {
@@ -10,10 +10,14 @@ fn counts(started: u64) -> Counts {
         class: "chat".into(),
         size: 2,
     };
-    let side = Side {
+    let attempts = Attempts {
         started,
         ended: started,
         decided: started,
+        ..Attempts::default()
+    };
+    let side = Side {
+        attempts,
         first_event: Sketch::new([(40, started)], 0),
         ..Side::default()
     };
@@ -32,8 +36,8 @@ fn reading(proxy: &str, process: &str, uptime: u64, started: u64) -> Reading {
 /// What new began, per look, and the number of its values.
 fn begun(counts: &Counts) -> u64 {
     let [_, new] = counts.total();
-    assert_eq!(new.first_event.count(), new.started);
-    new.started
+    assert_eq!(new.first_event.count(), new.attempts.started);
+    new.attempts.started
 }
 
 struct Looks(Accumulator);

@@ -132,9 +132,9 @@ fn side(
     for _ in 0..requests {
         let stratum = draw.stratum(&behaviour.mix);
         let side = &mut sides[stratum];
-        side.started += 1;
-        side.ended += 1;
-        side.decided += 1;
+        side.attempts.started += 1;
+        side.attempts.ended += 1;
+        side.attempts.decided += 1;
         // A crash is the same for all requests.
         let factor = if behaviour.failures < 0.5 {
             FAILURES[stratum]
@@ -142,11 +142,11 @@ fn side(
             1.0
         };
         if draw.unit() < behaviour.failures * factor {
-            side.failed += 1;
-            side.unanswered += 1;
+            side.attempts.failed += 1;
+            side.attempts.unanswered += 1;
             continue;
         }
-        side.completed += 1;
+        side.attempts.completed += 1;
         if only_outcomes {
             continue;
         }
@@ -195,11 +195,11 @@ fn step(Arrivals { draw, split }: &mut Arrivals, traffic: &Traffic, seconds: f64
     let new = side(draw, requests[Generation::New.index()], &traffic.new, quick);
     let strata = old.into_iter().zip(new).enumerate();
     let strata = strata.map(|(size, (mut old, new))| {
-        for _ in 0..new.failed {
+        for _ in 0..new.attempts.failed {
             if draw.unit() < RETRIED {
-                old.retried += 1;
+                old.attempts.retried += 1;
                 let fails = draw.unit() < traffic.old.failures * FAILURES[size];
-                old.retries_failed += u64::from(fails);
+                old.attempts.retries_failed += u64::from(fails);
             }
         }
         let class = "chat".into();
@@ -243,7 +243,7 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
                 if is_good { &good } else { traffic },
                 interim,
             );
-            if !is_good && began.is_none() && since.total()[1].started > 0 {
+            if !is_good && began.is_none() && since.total()[1].attempts.started > 0 {
                 began = Some(now);
             }
             now += interim;

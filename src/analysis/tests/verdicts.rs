@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::simulator::{Arrivals, Behaviour, LARGE, Traffic, USUAL, rollout};
 use super::table;
 use crate::analysis::{
-    Counts, Memory, Metric, Outcomes, Report, Rules, Side, Stratum, Verdict, Why,
+    Attempts, Counts, Memory, Metric, Outcomes, Report, Rules, Side, Stratum, Verdict, Why,
 };
 use crate::latency::Sketch;
 
@@ -21,13 +21,15 @@ fn looks(rules: &Rules, counts: impl IntoIterator<Item = Counts>) -> Report {
 
 /// Requests of both sides, and how many of new's failed.
 fn requests(old: u64, new: u64, failed: u64) -> Counts {
-    let side = |started, failed| Side {
-        started,
-        ended: started,
-        completed: started - failed,
-        decided: started,
-        failed,
-        ..Side::default()
+    let side = |started, failed| {
+        Side::from(Attempts {
+            started,
+            ended: started,
+            completed: started - failed,
+            decided: started,
+            failed,
+            ..Attempts::default()
+        })
     };
     let class = "chat".into();
     Counts(
@@ -190,10 +192,15 @@ fn new_passes_only_if_it_completed_enough_requests() {
     // Both sides fail everything, or all clients give up.
     let fail = |sides: &mut [Side; 2]| {
         for side in sides {
-            (side.completed, side.failed) = (0, side.started);
+            let attempts = &mut side.attempts;
+            (attempts.completed, attempts.failed) = (0, attempts.started);
         }
     };
-    let give_up = |sides: &mut [Side; 2]| sides.iter_mut().for_each(|side| side.completed = 0);
+    let give_up = |sides: &mut [Side; 2]| {
+        sides
+            .iter_mut()
+            .for_each(|side| side.attempts.completed = 0)
+    };
     for dead in [
         changed(requests(2000, 1000, 0), fail),
         changed(requests(2000, 1000, 0), give_up),
@@ -208,7 +215,7 @@ fn new_passes_only_if_it_completed_enough_requests() {
     }
     for (completed, passes) in [(199, false), (200, true)] {
         let few = changed(requests(2000, 1000, 0), |[_, new]| {
-            new.completed = completed
+            new.attempts.completed = completed
         });
         let report = looks(&rules, [few]);
         assert_eq!(
@@ -225,7 +232,7 @@ fn new_passes_only_if_it_completed_enough_requests() {
 fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_as_well() {
     let counts = |failed| {
         let mut counts = changed(requests(1000, 500, failed), |[old, new]| {
-            old.failed = new.failed * 2;
+            old.attempts.failed = new.attempts.failed * 2;
         });
         let [others] = requests(1000, 500, 0)
             .0
@@ -253,7 +260,7 @@ fn new_whose_requests_hang_does_not_pass() {
         let mut counts = requests(2000, 1000, 0);
         for sides in counts.0.values_mut() {
             for (side, hung) in sides.iter_mut().zip([old, new]) {
-                side.started += hung;
+                side.attempts.started += hung;
             }
         }
         counts
@@ -343,12 +350,14 @@ fn an_interim_look_finds_a_crash_and_the_next_look_says_so() {
 /// What is in flight has neither failed nor succeeded.
 #[test]
 fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
-    let new = |started, decided, failed| Side {
-        started,
-        decided,
-        ended: decided,
-        failed,
-        ..Side::default()
+    let new = |started, decided, failed| {
+        Side::from(Attempts {
+            started,
+            decided,
+            ended: decided,
+            failed,
+            ..Attempts::default()
+        })
     };
     let counts = |new: Side| {
         let mut counts = requests(400, 0, 0);
@@ -402,12 +411,14 @@ fn failures_of_earlier_requests_do_not_count_against_the_few_that_begin_now() {
     let mut memory = Memory::default();
     memory.look(&rules, Counts::default(), Duration::ZERO);
     let counts = |old: [u64; 3], new: [u64; 3]| {
-        let side = |[started, ended, failed]: [u64; 3]| Side {
-            started,
-            decided: started.max(ended),
-            ended,
-            failed,
-            ..Side::default()
+        let side = |[started, ended, failed]: [u64; 3]| {
+            Side::from(Attempts {
+                started,
+                decided: started.max(ended),
+                ended,
+                failed,
+                ..Attempts::default()
+            })
         };
         let class = "chat".into();
         Counts([(Stratum { class, size: 1 }, [side(old), side(new)])].into())
@@ -465,9 +476,12 @@ fn one_pause_decides_nothing() {
 #[test]
 fn a_sentence_names_the_figures_of_both_sides() {
     let slow = |bucket, count| Side {
-        started: count,
-        ended: count,
-        decided: count,
+        attempts: Attempts {
+            started: count,
+            ended: count,
+            decided: count,
+            ..Attempts::default()
+        },
         first_event: Sketch::new([(bucket, count)], 0),
         ..Side::default()
     };
