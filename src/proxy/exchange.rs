@@ -2,6 +2,7 @@
 //! records its outcome exactly once.
 
 mod comparison;
+mod end;
 mod parts;
 
 use std::sync::Arc;
@@ -19,10 +20,9 @@ use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
 use crate::split::{Assignment, Generation};
-use crate::sse::{self, Api, End, Outcome, Timeline, Usage};
-use crate::telemetry::strata::Ended;
+use crate::sse::{self, Api, End, Timeline, Usage};
+use crate::telemetry::Reject;
 use crate::telemetry::trace::{Span, TRACEPARENT};
-use crate::telemetry::{Reject, access};
 use crate::upstream::{Endpoint, Head};
 use parts::Parts;
 
@@ -321,87 +321,6 @@ impl Exchange {
 /// A host without descriptors or ports fails both generations alike.
 const fn is_of_server(cause: Cause) -> bool {
     !matches!(cause, Cause::Local | Cause::LocalPorts)
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        let end = self.end.unwrap_or(End::Gone);
-        let failed = self.status.is_some_and(|status| status.is_server_error());
-        // Without a known terminal event, the absence of one says nothing.
-        let quiet = self.quiet || !self.api.has_terminal_event();
-        let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
-        if !self.is_sse && !failed {
-            self.recovered();
-        }
-        let now = Instant::now();
-        self.count_answer(now);
-        if outcome == Outcome::Cancelled {
-            self.compare_silence(now);
-        }
-        let failed = matches!(outcome, Outcome::Failed | Outcome::Truncated);
-        let in_stream = self.timeline.error().flatten();
-        if self.status.is_some_and(|status| status.is_client_error())
-            || in_stream.is_some_and(|code| (400..500).contains(&code))
-        {
-            self.first_refused();
-        }
-        self.first_over(match outcome {
-            Outcome::Completed => Ended::Completed,
-            Outcome::Cancelled => Ended::Abandoned,
-            Outcome::Failed | Outcome::Truncated => Ended::FailedForGood,
-        });
-        self.retry_over((outcome != Outcome::Cancelled).then_some(failed));
-        if self.is_sse {
-            self.compare_pace();
-        }
-        let metrics = &self.context.metrics;
-        metrics.closed(self.answering);
-        if self.is_question {
-            return;
-        }
-        if self.is_sse {
-            metrics.streamed(self.answering, self.attempted.elapsed());
-        }
-        metrics.ended(self.assignment, self.api, outcome);
-        if self.first_failed && outcome == Outcome::Completed {
-            metrics.completed_by_another(self.assignment.generation);
-        }
-        let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
-        match &self.parts {
-            Some(parts) => {
-                parts.deliver_rest(metrics, self.answering, &self.timeline, self.usage);
-            }
-            None => metrics.delivered(self.answering, events, bytes, self.usage),
-        }
-        let line = access::Line {
-            client: self.client.as_ref().map(|client| client.address()),
-            request_id: self.request_id.text(),
-            assignment: Some(self.assignment),
-            answered: self.answered,
-            method: self.method.as_str(),
-            path: &self.path,
-            class: self.api,
-            model: self.model.as_deref(),
-            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.address),
-            status: self.status.map(|status| status.as_u16()),
-            attempts: self.attempts,
-            cause: self.cause,
-            outcome,
-            continued: self.parts.as_ref().map_or(0, |parts| parts.continued),
-            not_continued: self.not_continued,
-            first_event: self.timeline.time_to_first_event(),
-            duration: self.timeline.started().elapsed(),
-            events,
-            bytes,
-            usage: self.usage,
-            why: self.why.as_deref(),
-            trace: self.trace.as_deref(),
-        };
-        access::log(&line);
-        if let (Some(span), Some(tracer)) = (self.span.take(), &self.context.tracer) {
-            tracer.end(*span, &line);
-        }
-    }
 }
 
 /// The trace id of the W3C trace context (`traceparent`: version-traceid-parentid-flags).

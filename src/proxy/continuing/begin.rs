@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode};
 use http_body_util::BodyExt;
 
-use super::Refused;
 use crate::continuation::{Opening, Reason, Resumption, Sent};
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
@@ -23,6 +22,16 @@ const MAX_EVENT: usize = 256 * 1024;
 /// Most of an answer that is read and left out before its first content, in bytes, without the model's reasoning: comments
 /// and events without content. A server that sends them for ever does not go on.
 const MAX_SKIPPED: usize = 1024 * 1024;
+
+/// Why a server does not go on.
+pub enum Refused {
+    /// Another one may.
+    This,
+    /// As above. It says nothing, and may only be slow.
+    Silent,
+    /// No other one would.
+    All(Reason),
+}
 
 /// A response that goes on with the stream.
 pub struct Begun {

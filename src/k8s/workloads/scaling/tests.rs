@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::*;
 
 fn object(object: Json) -> Object {
