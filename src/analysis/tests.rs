@@ -2,6 +2,9 @@
 
 mod counting;
 mod exact;
+mod failures;
+mod fixture;
+mod rollouts;
 mod simulator;
 mod table;
 mod verdicts;

@@ -1,6 +1,7 @@
 //! Tests of the public functions: text in, plan or problems out.
 
 mod corpus;
+mod manifests;
 mod meaning;
 mod problems;
 

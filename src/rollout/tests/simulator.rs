@@ -1,19 +1,19 @@
-//! Checks the rules after each step of long random histories of two generations, their proxies, users and a controller
+//! Checks the invariants after each step of long random histories of two generations, their proxies, users and a controller
 //! that crashes.
 //!
 //! Histories are deterministic: each is given by its seed, which a failure prints.
 
 #[cfg(test)]
+mod changes;
+#[cfg(test)]
 mod draw;
 #[cfg(test)]
-mod happenings;
-#[cfg(test)]
-mod laws;
+mod invariants;
 
 use std::collections::VecDeque;
 
 use self::draw::Draw;
-use self::laws::Past;
+use self::invariants::Past;
 use super::*;
 
 /// Histories, and steps per history: 100,000 in total.

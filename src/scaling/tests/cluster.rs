@@ -1,32 +1,16 @@
 //! A modelled cluster: objects with versions, pods that start and end, proxies, streams and clients. A tick is ten seconds.
 
+mod actions;
+mod object;
+
 use std::collections::BTreeMap;
 
+pub(super) use self::object::Object;
+use self::object::WARM;
 use super::*;
 
-/// How long a pod takes to be ready, to be warm, and to end, in ticks.
-const START: u32 = 2;
-const WARM: u32 = 4;
-const END: u32 = 2;
 /// Seconds per tick.
 pub(super) const TICK: u64 = 10;
-
-/// The object that scales one role.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Object {
-    pub version: u64,
-    pub desired: u32,
-    pub recorded: Option<u32>,
-    pub ours: bool,
-    /// The version that its status is of.
-    pub observed: u64,
-    /// The ages of its pods.
-    pub pods: Vec<u32>,
-    /// How long its pods that end still take.
-    pub ending: Vec<u32>,
-    /// In place: its pods that are to be of the other side, until somebody deletes them.
-    pub leaving: u32,
-}
 
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
@@ -316,174 +300,6 @@ impl Cluster {
             frontends: 1,
             scaler: self.scaler.clone().filter(|_| side == Generation::Old),
             lost: self.lost.of(side).clone(),
-        }
-    }
-
-    /// Does `action`, at most `writes` of its writes, each only if the object is as it was read. Whether all was done.
-    pub fn apply(
-        &mut self,
-        action: &Action,
-        read: &Versions,
-        writes: usize,
-        records: bool,
-    ) -> bool {
-        match action {
-            Action::Split(split) => {
-                if self.split_version != read.split || writes == 0 {
-                    return false;
-                }
-                self.split = *split;
-                self.split_version += 1;
-                self.applied_since = self.tick;
-            }
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
-                return self.scale(*side, sizes, read, writes, records);
-            }
-            Action::Mark { .. } => {}
-            Action::Replace { side, role, .. } => {
-                let version = self.side(*side)[role].version;
-                if read.objects[&(*side == Generation::New, *role)] != version || writes == 0 {
-                    return false;
-                }
-                let object = self.side_mut(*side).get_mut(role).expect("the role exists");
-                for _ in 0..std::mem::take(&mut object.leaving) {
-                    object.ending.push(END);
-                }
-            }
-            _ if self.service_version != read.service || writes == 0 => return false,
-            Action::SaveSelector => self.selector_saved = true,
-            Action::Retarget(side) => self.service = *side,
-            Action::Retire(_) => self.retired = true,
-        }
-        if matches!(
-            action,
-            Action::SaveSelector | Action::Retarget(_) | Action::Retire(_)
-        ) {
-            self.service_version += 1;
-        }
-        true
-    }
-
-    fn scale(
-        &mut self,
-        side: Generation,
-        sizes: &Sizes,
-        read: &Versions,
-        writes: usize,
-        records: bool,
-    ) -> bool {
-        let mut done = 0;
-        for (role, size) in sizes {
-            let object = &self.side(side)[role];
-            if object.desired == *size {
-                continue;
-            }
-            let is_as_read = read.objects[&(side == Generation::New, *role)] == object.version;
-            if done == writes || !is_as_read {
-                return false;
-            }
-            self.resize(side, *role, *size, true, records);
-            done += 1;
-        }
-        self.changed_at = self.tick;
-        true
-    }
-
-    /// Looks, acts and lets time pass until nothing is left to do, and returns the sizes on the way, new before old.
-    pub fn run(&mut self, looks: usize) -> (Decision, Vec<String>) {
-        let mut way = Vec::new();
-        let mut waited = 0;
-        for _ in 0..looks {
-            let decision = decide(&self.settings, &self.read());
-            match &decision.action {
-                Some(action) => {
-                    assert!(self.apply(action, &self.versions(), usize::MAX, true));
-                    way.push(reported(action));
-                    waited = 0;
-                }
-                None => waited += 1,
-            }
-            // Everything that takes time takes less than this.
-            if waited > 60 {
-                return (decision, way);
-            }
-            self.pass();
-        }
-        panic!(
-            "no end after {looks} looks: {:?}",
-            &way[..way.len().min(30)]
-        );
-    }
-}
-
-/// An action in few words.
-pub(super) fn reported(action: &Action) -> String {
-    let sizes = |sizes: &Sizes| {
-        let sizes: Vec<_> = sizes.values().map(u32::to_string).collect();
-        sizes.join("/")
-    };
-    match action {
-        Action::Split(split) => format!("{}:{}", split.old(), split.new_weight()),
-        Action::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
-        Action::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
-        Action::Mark { .. } => "mark".to_owned(),
-        Action::Replace { pods, .. } => format!("replace{}", pods.len()),
-        Action::SaveSelector => "save".to_owned(),
-        Action::Retarget(side) => format!("clients>{side}"),
-        Action::Retire(retire) => format!("{retire:?}"),
-    }
-}
-
-impl Object {
-    /// The places that its pods take.
-    fn taken(&self) -> u32 {
-        self.pods.len() as u32 + self.ending.len() as u32 + self.leaving
-    }
-
-    fn pass(&mut self, is_broken: bool, in_place: Option<Generation>) {
-        self.observed = self.version;
-        self.ending.iter_mut().for_each(|left| *left -= 1);
-        self.ending.retain(|left| *left > 0);
-        for age in &mut self.pods {
-            let most = if is_broken { START - 1 } else { WARM };
-            *age = most.min(*age + 1).max(*age);
-        }
-        // Those that are not ready go first.
-        self.pods.sort_unstable_by(|a, b| b.cmp(a));
-        while self.pods.len() > self.desired as usize {
-            self.pods.pop();
-            match in_place {
-                Some(Generation::New) => self.leaving += 1,
-                _ => self.ending.push(END),
-            }
-        }
-        // The size was set back: they may stay.
-        let short = self.desired.saturating_sub(self.pods.len() as u32);
-        let back = self.leaving.min(short);
-        self.leaving -= back;
-        self.pods.extend(vec![WARM; back as usize]);
-        if in_place.is_none() {
-            self.pods.resize(self.desired as usize, 0);
-        }
-    }
-
-    pub fn ready(&self) -> u32 {
-        self.pods.iter().filter(|age| **age >= START).count() as u32
-    }
-
-    fn seen(&self, grace: Duration) -> Workers {
-        Workers {
-            desired: self.desired,
-            observed: self.observed == self.version,
-            present: self.pods.len() as u32,
-            terminating: self.ending.len() as u32 + self.leaving,
-            leaving: (0..self.leaving).map(|pod| pod.to_string()).collect(),
-            ready: self.ready(),
-            warm: self.pods.iter().filter(|age| **age >= WARM).count() as u32,
-            recorded: self.recorded,
-            ours: self.ours,
-            grace: Some(grace),
-            removes: Removes::Unready,
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Checks the laws at each action of long random histories, in a cluster that does everything to break them: reads that are old or
+//! Checks the invariants at each action of long random histories, in a cluster that does everything to break them: reads that are old or
 //! of different times, writes that are lost, half done, late or done twice, controllers that crash, pods that die or never become
 //! ready, other people who scale, quotas, and owners who change their mind.
 //!
 //! Histories are deterministic: each is given by its seed, which a failure prints.
 
 #[cfg(test)]
-mod happenings;
+mod changes;
 #[cfg(test)]
-mod laws;
+mod invariants;
 
 use std::collections::VecDeque;
 
@@ -65,7 +65,7 @@ impl Simulation {
     fn of(seed: u64) -> Self {
         let mut draw = Draw(seed);
         loop {
-            let cluster = Cluster::of(happenings::any_settings(&mut draw));
+            let cluster = Cluster::of(changes::any_settings(&mut draw));
             if way(&cluster.settings, &cluster.read()).is_some() {
                 return Self {
                     cluster,
@@ -112,7 +112,7 @@ impl Simulation {
             .counts
             .entry(format!("{:?}", decision.progress))
             .or_default() += 1;
-        self.keeps_the_laws(&seen, &decision, tick);
+        self.keeps_the_invariants(&seen, &decision, tick);
         let Some(action) = decision.action else {
             return;
         };

@@ -1,4 +1,8 @@
-//! The way of a rollout, action by action, and what it waits for.
+//! The actions of a rollout in order, and what it waits for.
+
+mod back;
+mod in_place;
+mod waits;
 
 use super::*;
 
@@ -23,32 +27,6 @@ fn four_workers_move_one_by_one_and_old_keeps_its_last_until_its_streams_have_en
         way,
         "new+1 3:1 old-3 new+2 1:1 old-2 new+3 1:3 old-1 new+4 0:1 old-0 save clients>new Delete"
     );
-}
-
-#[test]
-fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_the_end() {
-    let mut four = settings(&FOUR);
-    four.handover.retire = Retire::ScaleToZero;
-    let mut cluster = Cluster::of(four);
-    cluster.unretirable = Some("there is no Deployment old".to_owned());
-    let (decision, way) = cluster.run(500);
-    let unretirable = Wait::Unretirable("there is no Deployment old".to_owned());
-    assert_eq!(way, [""; 0]);
-    assert_eq!(decision.progress, Progress::Refused);
-    assert_eq!(decision.waits, std::slice::from_ref(&unretirable));
-    // The owner asks for it when the rollout is under way.
-    cluster.settings.handover.retire = Retire::Keep;
-    cluster.settings.strategy.partition = 2;
-    cluster.run(500);
-    cluster.settings.handover.retire = Retire::Delete;
-    cluster.settings.strategy.partition = 0;
-    cluster.service = Generation::New;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.last().map(|last| &**last), Some("old-0"));
-    assert_eq!(decision.progress, Progress::Forward);
-    assert_eq!(decision.waits, [unretirable]);
-    cluster.unretirable = None;
-    assert_eq!(cluster.run(500).0.progress, Progress::Complete);
 }
 
 #[test]
@@ -118,92 +96,6 @@ fn without_surge_old_shrinks_first() {
     assert_eq!(decision.waits, [Wait::Clients]);
 }
 
-fn in_place(roles: &[(Role, u32)]) -> RolloutSettings {
-    let mut settings = settings(roles);
-    settings.in_place = true;
-    settings.strategy.max_surge = Amount::Count(0);
-    settings.strategy.max_unavailable = Amount::Count(1);
-    settings
-}
-
-#[test]
-fn in_place_old_shrinks_and_new_gets_what_it_loses() {
-    let mut four = in_place(&FOUR);
-    four.handover.clients = Switch::Automatic;
-    let (decision, way) = run(four);
-    assert_eq!(way, "old-3 2:1 old-2 1:2 old-1 0:1 old-0 save clients>new");
-    assert_eq!(decision.progress, Progress::Complete);
-    assert_eq!(decision.gpus, 32, "a worker takes the place of another one");
-}
-
-#[test]
-fn in_place_the_way_back_replaces_the_pods_that_are_new() {
-    let mut half = in_place(&FOUR);
-    half.strategy.partition = 2;
-    let mut cluster = Cluster::of(half);
-    let (decision, _) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::Partition);
-    cluster.settings.intent = Intent::Abort;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::RolledBack);
-    assert_eq!(way.join(" "), "2:1 new-1 replace1 1:0 new-0 replace1");
-}
-
-#[test]
-fn in_place_one_worker_cannot_be_replaced_while_it_serves() {
-    for (size, unavailable) in [(1, 1), (4, 0)] {
-        let mut settings = in_place(&[(Role::Worker, size)]);
-        settings.strategy.max_unavailable = Amount::Count(unavailable);
-        let (decision, way) = Cluster::of(settings).run(500);
-        assert_eq!(
-            (decision.waits, decision.progress),
-            (vec![Wait::InPlace], Progress::Refused)
-        );
-        assert_eq!(way, [""; 0]);
-    }
-    let mut cluster = Cluster::of(in_place(&[(Role::Worker, 1)]));
-    cluster.resize(Generation::New, Role::Worker, 1, false, false);
-    cluster.accepts_sizes = true;
-    cluster.settings.intent = Intent::Abort;
-    let (decision, _) = cluster.run(500);
-    assert_eq!(decision.waits, [Wait::InPlace]);
-}
-
-#[test]
-fn in_place_another_size_or_revision_stops_the_rollout() {
-    let mut half = in_place(&FOUR);
-    half.strategy.partition = 2;
-    let mut cluster = Cluster::of(half);
-    cluster.run(500);
-    cluster.settings.strategy.partition = 0;
-    // The owner has edited the rollout, which accepts a partition, but no other number of replicas.
-    cluster.accepts_sizes = true;
-    let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
-    object.unwrap().desired = 3;
-    let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(
-        decision.waits,
-        [Wait::Resized {
-            desired: 5,
-            full: 4
-        }]
-    );
-    assert_eq!(decision.progress, Progress::Contested);
-    let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
-    object.unwrap().desired = 2;
-    cluster.lost.new = Some("edited again".to_owned());
-    let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(decision.waits, [Wait::Lost("edited again".to_owned())]);
-    assert_eq!(
-        (decision.progress, decision.action),
-        (Progress::Stalled, None)
-    );
-    // The way back needs no more of new.
-    cluster.settings.intent = Intent::Abort;
-    let (decision, _) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::RolledBack);
-}
-
 #[test]
 fn blue_and_green_is_a_surge_of_all() {
     let mut four = settings(&FOUR);
@@ -237,174 +129,12 @@ fn a_partition_stays_old_and_a_step_holds() {
 }
 
 #[test]
-fn a_partition_that_rises_takes_new_back_to_it() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.settings.strategy.partition = 1;
-    cluster.run(500);
-    cluster.settings.strategy.partition = 3;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.desired, Sides { old: 3, new: 1 });
-    assert_eq!(way.join(" "), "old+2 1:1 new-2 old+3 3:1 new-1");
-}
-
-#[test]
-fn an_abort_brings_old_up_before_new_goes_down() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.settings.strategy.partition = 2;
-    cluster.run(500);
-    cluster.settings.intent = Intent::Abort;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::RolledBack);
-    assert_eq!(way.join(" "), "old+3 3:1 new-1 old+4 1:0 new-0");
-}
-
-#[test]
-fn an_abort_after_the_hand_over_brings_the_clients_back_first() {
-    let mut four = settings(&FOUR);
-    four.handover.clients = Switch::Automatic;
-    let mut cluster = Cluster::of(four);
-    let (decision, _) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::Complete);
-    cluster.settings.intent = Intent::Abort;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::RolledBack);
-    assert_eq!(way[0], "clients>old");
-    assert_eq!(way.last().map(|last| &**last), Some("new-0"));
-}
-
-#[test]
-fn a_bad_generation_loses_all_requests_at_once_and_is_taken_back() {
-    let mut four = settings(&FOUR);
-    four.strategy.analysis = Some(OnFailure::RollBack);
-    four.strategy.partition = 2;
-    let mut cluster = Cluster::of(four);
-    cluster.run(500);
-    cluster.verdict = Verdict::Fail;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::RolledBack);
-    assert_eq!(way.join(" "), "1:0 old+3 new-0 old+4");
-
-    cluster = Cluster::of(cluster.settings);
-    cluster.settings.strategy.analysis = Some(OnFailure::Hold);
-    cluster.verdict = Verdict::Fail;
-    let (decision, way) = cluster.run(500);
-    assert!(
-        decision.waits.contains(&Wait::Failed) && way.is_empty(),
-        "{way:?}"
-    );
-}
-
-#[test]
-fn old_does_not_shrink_before_new_is_judged_good() {
-    let mut four = settings(&FOUR);
-    four.strategy.analysis = Some(OnFailure::RollBack);
-    let mut cluster = Cluster::of(four);
-    cluster.verdict = Verdict::Inconclusive;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.join(" "), "new+1 4:1");
-    assert!(decision.waits.contains(&Wait::Verdict));
-    cluster.settings.intent = Intent::Promote;
-    assert!(cluster.run(500).1.join(" ").ends_with("old-0"));
-}
-
-#[test]
-fn a_worker_that_never_becomes_ready_costs_old_nothing() {
-    let mut four = settings(&FOUR);
-    four.strategy.ready_timeout = seconds(300);
-    let mut cluster = Cluster::of(four);
-    cluster.new_is_broken = true;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.join(" "), "new+1");
-    assert_eq!(decision.progress, Progress::Stalled);
-}
-
-#[test]
-fn what_forbids_a_rollout_is_said_before_the_first_write() {
-    let refused = |change: &dyn Fn(&mut Cluster), expected: Wait| {
-        let mut cluster = Cluster::of(settings(&FOUR));
-        change(&mut cluster);
-        let (decision, way) = cluster.run(200);
-        assert!(way.is_empty(), "{way:?}");
-        assert!(decision.waits.contains(&expected), "{:?}", decision.waits);
-        assert_ne!(decision.progress, Progress::Forward);
-    };
-    refused(
-        &|cluster| cluster.settings.strategy.gpu_budget = Some(32),
-        Wait::Infeasible,
-    );
-    refused(
-        &|cluster| {
-            cluster.settings.gpus.new = [(Role::Worker, 1)].into();
-            cluster.settings.strategy.gpu_budget = Some(30);
-        },
-        Wait::Budget {
-            used: 32,
-            more: 0,
-            budget: 30,
-        },
-    );
-    refused(
-        &|cluster| cluster.settings.strategy.max_surge = Amount::Count(0),
-        Wait::Infeasible,
-    );
-    refused(
-        &|cluster| cluster.quota = Some(7),
-        Wait::Quota { more: 8, left: 7 },
-    );
-    refused(
-        &|cluster| cluster.pods_left = Some(0),
-        Wait::PodQuota { more: 1, left: 0 },
-    );
-    refused(
-        &|cluster| cluster.scaler = Some("hpa/decode".to_owned()),
-        Wait::Scaler(Generation::Old, "hpa/decode".to_owned()),
-    );
-    refused(
-        &|cluster| cluster.grace = seconds(30),
-        Wait::Grace {
-            side: Generation::Old,
-            grace: Some(seconds(30)),
-            p99: Some(seconds(300)),
-        },
-    );
-    refused(
-        &|cluster| {
-            cluster.settings = settings(&[(Role::Worker, 1)]);
-            cluster.settings.strategy.max_surge = Amount::Count(0);
-            cluster.settings.strategy.max_unavailable = Amount::Count(1);
-            *cluster = Cluster::of(cluster.settings.clone());
-        },
-        Wait::Infeasible,
-    );
-}
-
-#[test]
 fn a_budget_slows_a_rollout_down_to_what_it_has() {
     let mut four = settings(&FOUR);
     four.strategy.max_surge = Amount::Percent(100);
     four.strategy.gpu_budget = Some(48);
     let (_, way) = run(four);
     assert!(way.starts_with("new+2 1:1 old-2 new+4"), "{way}");
-}
-
-#[test]
-fn sizes_that_somebody_else_sets_hold_the_rollout_until_they_are_accepted() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.settings.strategy.partition = 2;
-    cluster.run(500);
-    let object = cluster.objects.old.get_mut(&Role::Worker).unwrap();
-    (object.desired, object.ours, object.version) = (4, false, object.version + 1);
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::Contested);
-    assert!(way.is_empty(), "{way:?}");
-    assert_eq!(
-        decision.waits[0].to_string(),
-        "old's worker workers were scaled to 4 from 2 by another client"
-    );
-    cluster.accepts_sizes = true;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(decision.progress, Progress::Partition);
-    assert_eq!(way.join(" "), "old-2");
 }
 
 #[test]
@@ -422,72 +152,6 @@ fn a_controller_that_starts_anew_completes_half_written_sizes() {
 }
 
 #[test]
-fn old_is_not_shrunk_while_its_streams_do_not_fit_what_stays() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.open_known = false;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.join(" "), "new+1 3:1");
-    let unknown = Wait::Streams {
-        side: Generation::Old,
-        open: None,
-        fit: 0,
-    };
-    assert_eq!(decision.waits, [unknown]);
-    cluster.settings.strategy.drain_deadline = Some(seconds(600));
-    assert_eq!(cluster.run(500).1[0], "old-3");
-}
-
-#[test]
-fn the_last_worker_of_old_stays_while_it_is_needed() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.needs_last_worker = true;
-    let (decision, way) = cluster.run(500);
-    assert!(way.join(" ").ends_with("new+4 0:1"), "{way:?}");
-    assert_eq!(decision.waits, [Wait::LastWorker]);
-}
-
-#[test]
-fn no_proxy_is_nobody_who_confirms_the_split() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.applied.clear();
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.join(" "), "new+1 3:1");
-    assert_eq!(decision.waits, [Wait::Proxies { applied: 0, all: 0 }]);
-}
-
-#[test]
-fn a_hold_moves_nothing_but_what_cannot_be_served() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.settings.strategy.partition = 2;
-    cluster.run(500);
-    cluster.settings.intent = Intent::Hold;
-    cluster.settings.strategy.partition = 0;
-    assert!(cluster.run(500).1.is_empty());
-    cluster.serves.new = Serves::No;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(
-        (decision.progress, way.join(" ")),
-        (Progress::Held, "1:0".to_owned())
-    );
-}
-
-#[test]
-fn limits_that_leave_no_way_on_are_named_while_it_runs() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.settings.strategy.partition = 2;
-    cluster.run(500);
-    cluster.settings.strategy.partition = 0;
-    cluster.settings.strategy.max_surge = Amount::Count(0);
-    let (decision, way) = cluster.run(500);
-    assert!(way.is_empty(), "{way:?}");
-    let room = Wait::Surge {
-        occupied: 4,
-        limit: 4,
-    };
-    assert_eq!(decision.waits, [Wait::Infeasible, room]);
-}
-
-#[test]
 fn sides_of_another_shape_move_in_the_units_of_the_larger_one() {
     let mut shapes = settings(&PD);
     let new: Sizes = [(Role::Worker, 3)].into();
@@ -497,16 +161,6 @@ fn sides_of_another_shape_move_in_the_units_of_the_larger_one() {
     let (decision, way) = run(shapes);
     let sizes: Vec<_> = way.split(' ').filter(|one| !one.contains(':')).collect();
     assert_eq!(decision.desired, Sides { old: 0, new: 4 }, "{sizes:?}");
-}
-
-#[test]
-fn what_may_be_the_last_capacity_stays() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.serves.old = Serves::No;
-    cluster.new_is_broken = true;
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.join(" "), "new+1");
-    assert!(decision.waits.contains(&Wait::NoOther(Generation::Old)));
 }
 
 #[test]
@@ -536,60 +190,4 @@ fn workers_that_were_taken_away_get_no_requests_while_they_are_still_ready() {
     object.pods = vec![9];
     let decision = decide(&cluster.settings, &cluster.read());
     assert_eq!((decision.action, decision.ready.old), (None, 1));
-}
-
-/// The proxies of an earlier generation follow other plans until they have applied the split again.
-#[test]
-fn clients_come_back_only_to_proxies_that_have_applied_the_split() {
-    let mut four = settings(&FOUR);
-    four.handover.clients = Switch::Automatic;
-    let mut cluster = Cluster::of(four);
-    cluster.run(500);
-    cluster.settings.intent = Intent::Abort;
-    cluster.applied[0] = Some(Weights::ALL_OLD);
-    let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(decision.action, None);
-    assert_eq!(decision.waits, [Wait::Proxies { applied: 1, all: 2 }]);
-    // Where new does not serve at all, nothing is worse than to stay.
-    cluster.serves.new = Serves::No;
-    let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(decision.action, Some(Action::Retarget(Generation::Old)));
-}
-
-#[test]
-fn new_is_not_taken_back_while_a_person_sends_clients_to_it() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.run(500);
-    cluster.service = Generation::New;
-    cluster.settings.intent = Intent::Abort;
-    let (decision, way) = cluster.run(500);
-    assert!(
-        !way.iter().any(|action| action.starts_with("new-")),
-        "{way:?}"
-    );
-    assert!(decision.waits.contains(&Wait::DirectClients));
-    cluster.service = Generation::Old;
-    assert_eq!(cluster.run(500).0.progress, Progress::RolledBack);
-}
-
-#[test]
-fn every_wait_is_said_in_words() {
-    assert_eq!(
-        Wait::Budget {
-            used: 32,
-            more: 8,
-            budget: 36
-        }
-        .to_string(),
-        "8 more GPUs: 32 of gpuBudget 36 are in use"
-    );
-    let grace = Wait::Grace {
-        side: Generation::Old,
-        grace: Some(seconds(30)),
-        p99: Some(seconds(540)),
-    };
-    assert_eq!(
-        grace.to_string(),
-        "a longer terminationGracePeriodSeconds of old: it is 30 s, but 1 % of streams last 540 s or longer"
-    );
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What both sides are, as the laws count them.
+/// What both sides are, as the invariants count them.
 struct Counted<'a> {
     settings: &'a RolloutSettings,
     seen: &'a RolloutObservation,
@@ -10,7 +10,12 @@ struct Counted<'a> {
 
 impl Simulation {
     /// Checks an action against what was read and, if nothing has happened since then, against what is.
-    pub(super) fn keeps_the_laws(&self, read: &RolloutObservation, decision: &Decision, tick: u64) {
+    pub(super) fn keeps_the_invariants(
+        &self,
+        read: &RolloutObservation,
+        decision: &Decision,
+        tick: u64,
+    ) {
         let settings = &self.cluster.settings;
         self.keeps(
             &Counted {

@@ -1,0 +1,121 @@
+//! The capacities in the simulation, and that losses take effect at once.
+
+use super::*;
+
+/// The capacities in the simulation, and which sides can serve. They depend on the sizes of the roles; new's also on
+/// whether it is reachable and serves. While its state is unknown, new keeps what it has.
+pub(super) fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
+    let accepted = Scene::roles(scene);
+    let share = |workers: &std::collections::BTreeMap<Role, Workers>| {
+        let shares = accepted.iter().map(|(role, full)| {
+            let ready = workers.get(role).map_or(0, |workers| workers.ready);
+            Ratio::new(ready.into(), (*full).into()).expect("sizes are not 0")
+        });
+        shares.min().expect("there are roles")
+    };
+    let frontends = &scene.seen.frontends.new;
+    let (old, new) = (
+        share(&scene.seen.workers.old),
+        share(&scene.seen.workers.new),
+    );
+    let credit = scene
+        .memory
+        .credit
+        .as_ref()
+        .map(|credit| credit.new.capacity);
+    let earned = credit.is_none_or(|credit| !credit.is_zero());
+    let keeps = !scene.seen.split.is_all_old() && (scene.settings.paused || earned);
+    let (failing, unknown) = doubtful(scene);
+    let all = frontends.asked.len() as u64;
+    let is_open = failing < all && (keeps || unknown == 0);
+    let serves = Sides {
+        old: !old.is_zero(),
+        new: is_open && frontends.endpoints > 0 && !new.is_zero(),
+    };
+    let new = match (serves.new, credit) {
+        (false, _) => Ratio::ZERO,
+        (true, credit) => {
+            let part = new.part(all - failing, all);
+            credit
+                .filter(|_| unknown > 0)
+                .map_or(part, |credit| part.min(credit))
+        }
+    };
+    (Sides { old, new }, serves)
+}
+
+/// How many frontends of new fail, and how many are in an unknown state.
+fn doubtful(scene: &Scene) -> (u64, u64) {
+    let seen = &scene.seen;
+    let proxies: Vec<_> = seen
+        .proxies
+        .iter()
+        .filter_map(|proxy| proxy.state.as_ref().ok())
+        .collect();
+    let asked = &seen.frontends.new.asked;
+    let one_answers = asked
+        .iter()
+        .any(|one| matches!(one.answer, Answer::Heard | Answer::Bad(_)));
+    let is_vouched_for = proxies
+        .iter()
+        .any(|state| state.new_serves == Experience::Good);
+    let is_complained_of = proxies.iter().any(|state| state.new_is_impaired);
+    let (mut failing, mut unknown) = (0, 0);
+    for one in asked {
+        let serves = one.models.contains(MODEL);
+        match one.answer {
+            Answer::Heard | Answer::NotYet if serves => {}
+            Answer::Heard | Answer::Bad(_) => failing += 1,
+            Answer::NotYet | Answer::Unasked(_) => unknown += 1,
+            Answer::Silent(_) if is_vouched_for && !(one_answers && is_complained_of) => {
+                unknown += 1;
+            }
+            Answer::Silent(_) if !one_answers && proxies.is_empty() => unknown += 1,
+            Answer::Silent(_) => failing += 1,
+        }
+    }
+    (failing, unknown)
+}
+
+/// A side that lost credited capacity must not get more than its share by the new credits.
+pub(super) fn losses_are_at_once(
+    before: &Scene,
+    decision: &Decision,
+    usable: Sides<Ratio>,
+    next: Weights,
+) {
+    let credit = decision
+        .memory
+        .credit
+        .as_ref()
+        .expect("there is one after a step");
+    assert!(credit.old.capacity <= usable.old && credit.new.capacity <= usable.new);
+    let Some(earlier) = &before.memory.credit else {
+        return;
+    };
+    let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Cap)
+        // With `drainOld`, the cap limits everything, whatever the capacity.
+        && !before.settings.drain_old;
+    let exact = Ratio::weights(credit.old.capacity, credit.new.capacity);
+    let Some(exact) = exact.filter(|_| by_capacity) else {
+        return;
+    };
+    if usable.new < earlier.new.capacity {
+        assert!(next.share_of_new() <= exact.share_of_new(), "new lost");
+    }
+    if usable.old < earlier.old.capacity && decision.rule == Rule::Capacity {
+        assert!(next.share_of_new() >= exact.share_of_new(), "old lost");
+    }
+}
+
+impl Scene {
+    /// The roles and their sizes when the update was accepted.
+    fn roles(&self) -> Vec<(Role, u32)> {
+        let accepted = &self.memory.full_sizes;
+        let workers = self.seen.workers.old.iter();
+        let first = workers.map(|(role, workers)| (*role, workers.desired.max(workers.ready)));
+        first
+            .map(|(role, now)| (role, accepted.get(&role).copied().unwrap_or(now).max(1)))
+            .collect()
+    }
+}

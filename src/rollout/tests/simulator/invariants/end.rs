@@ -1,0 +1,111 @@
+//! The phases of the end come in order, each with its conditions.
+
+use super::*;
+
+pub(super) fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
+    let seen = &before.seen;
+    let generation = seen.resource_generation;
+    let all_applied = seen.proxies.iter().all(|proxy| {
+        proxy
+            .state
+            .as_ref()
+            .is_ok_and(|state| state.applied == generation)
+    });
+    let open = |of: fn(Sides<u64>) -> u64| {
+        let open = seen.proxies.iter().map(|proxy| {
+            proxy
+                .state
+                .as_ref()
+                .ok()
+                .map(|state| of(state.open_streams))
+        });
+        open.sum::<Option<u64>>()
+    };
+    let old_streams = open(|open| open.old);
+    let (from, to) = (before.memory.phase, decision.phase);
+    if decision.rule == Rule::Superseded {
+        assert_eq!(
+            decision.desired.old_draining, seen.old_draining,
+            "it changes nothing"
+        );
+    } else {
+        assert_eq!(decision.desired.old_draining, to.old_drains());
+    }
+    if to.old_drains() {
+        assert!(
+            next.is_all_new() && seen.split.is_all_new(),
+            "old has left the split"
+        );
+    }
+    // What each proxy reports to have applied.
+    let every = |is_so: fn(&ProxyState) -> bool| {
+        let states = seen.proxies.iter().map(|proxy| proxy.state.as_ref());
+        states.clone().count() > 0 && states.clone().all(|state| state.is_ok_and(is_so))
+    };
+    let have_left = all_applied && every(|state| state.leaves_old);
+    let all_drain = have_left && seen.old_draining && every(|state| state.old_drains);
+    if to == Phase::Draining && !from.old_drains() {
+        assert!(have_left, "draining begins when all give old nothing");
+    }
+    if to.old_drains() && seen.proxies.is_empty() {
+        assert_eq!(
+            (from, to),
+            (Phase::Complete, Phase::Complete),
+            "nobody found is nobody who agrees"
+        );
+    }
+    if to == Phase::Complete && from != Phase::Complete {
+        assert_eq!(from, Phase::Draining, "no phase is skipped");
+        let elapsed = before.now.since(before.memory.phase_since);
+        let is_over = before
+            .settings
+            .drain_deadline
+            .is_some_and(|limit| elapsed >= limit);
+        assert!(all_drain, "complete is when all let old drain");
+        assert!(
+            old_streams == Some(0) || is_over,
+            "complete is when no stream is left or time is over"
+        );
+    }
+    if to == Phase::Complete && !seen.proxies.is_empty() {
+        assert!(all_drain, "complete is not kept while one may send to old");
+    }
+    if decision.last_old_worker_dispensable {
+        assert!(seen.is_current && seen.sees_elsewhere && !seen.is_being_deleted);
+        assert!(to == Phase::Complete && seen.superseded_by.is_none());
+        let new = &seen.frontends.new;
+        let serves = |one: &Frontend| {
+            let is_heard = matches!(one.answer, Answer::Heard | Answer::NotYet);
+            is_heard && one.models.contains(MODEL)
+        };
+        assert!(
+            new.endpoints > 0
+                && !new.asked.is_empty()
+                && new.left_out == 0
+                && new.asked.iter().all(serves),
+            "each frontend of new was heard to serve"
+        );
+        assert!(all_drain && old_streams == Some(0));
+        assert!(every(|state| state.may_reach_old == Some(0)));
+        assert!(seen.updates_to_old.as_ref().is_some_and(Vec::is_empty));
+        let around = seen.clients.around_proxies.as_ref();
+        assert!(around.is_some_and(Vec::is_empty));
+        assert_eq!(decision.desired.split, seen.split);
+    }
+    if decision.safe_to_delete_old {
+        assert!(decision.last_old_worker_dispensable);
+        let clients = &seen.clients;
+        assert_eq!(
+            (clients.reach_new, clients.reach_old),
+            (Some(true), Some(false))
+        );
+        assert!(clients.other_ways.as_ref().is_some_and(Vec::is_empty));
+        assert_eq!(open(|open| open.old + open.new), Some(0));
+        let least = before.settings.quiet_period;
+        let quiet = |proxy: &ObservedProxy| {
+            let quiet_for = proxy.state.as_ref().ok().and_then(|state| state.quiet_for);
+            quiet_for.is_some_and(|quiet| quiet >= least)
+        };
+        assert!(seen.proxies.iter().all(quiet));
+    }
+}

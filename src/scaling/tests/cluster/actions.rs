@@ -1,0 +1,120 @@
+//! Actions on the cluster.
+
+use super::object::END;
+use super::*;
+
+impl Cluster {
+    /// Does `action`, at most `writes` of its writes, each only if the object is as it was read. Whether all was done.
+    pub fn apply(
+        &mut self,
+        action: &Action,
+        read: &Versions,
+        writes: usize,
+        records: bool,
+    ) -> bool {
+        match action {
+            Action::Split(split) => {
+                if self.split_version != read.split || writes == 0 {
+                    return false;
+                }
+                self.split = *split;
+                self.split_version += 1;
+                self.applied_since = self.tick;
+            }
+            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+                return self.scale(*side, sizes, read, writes, records);
+            }
+            Action::Mark { .. } => {}
+            Action::Replace { side, role, .. } => {
+                let version = self.side(*side)[role].version;
+                if read.objects[&(*side == Generation::New, *role)] != version || writes == 0 {
+                    return false;
+                }
+                let object = self.side_mut(*side).get_mut(role).expect("the role exists");
+                for _ in 0..std::mem::take(&mut object.leaving) {
+                    object.ending.push(END);
+                }
+            }
+            _ if self.service_version != read.service || writes == 0 => return false,
+            Action::SaveSelector => self.selector_saved = true,
+            Action::Retarget(side) => self.service = *side,
+            Action::Retire(_) => self.retired = true,
+        }
+        if matches!(
+            action,
+            Action::SaveSelector | Action::Retarget(_) | Action::Retire(_)
+        ) {
+            self.service_version += 1;
+        }
+        true
+    }
+
+    fn scale(
+        &mut self,
+        side: Generation,
+        sizes: &Sizes,
+        read: &Versions,
+        writes: usize,
+        records: bool,
+    ) -> bool {
+        let mut done = 0;
+        for (role, size) in sizes {
+            let object = &self.side(side)[role];
+            if object.desired == *size {
+                continue;
+            }
+            let is_as_read = read.objects[&(side == Generation::New, *role)] == object.version;
+            if done == writes || !is_as_read {
+                return false;
+            }
+            self.resize(side, *role, *size, true, records);
+            done += 1;
+        }
+        self.changed_at = self.tick;
+        true
+    }
+
+    /// Looks, acts and lets time pass until nothing is left to do, and returns the sizes on the way, new before old.
+    pub fn run(&mut self, looks: usize) -> (Decision, Vec<String>) {
+        let mut way = Vec::new();
+        let mut waited = 0;
+        for _ in 0..looks {
+            let decision = decide(&self.settings, &self.read());
+            match &decision.action {
+                Some(action) => {
+                    assert!(self.apply(action, &self.versions(), usize::MAX, true));
+                    way.push(reported(action));
+                    waited = 0;
+                }
+                None => waited += 1,
+            }
+            // Everything that takes time takes less than this.
+            if waited > 60 {
+                return (decision, way);
+            }
+            self.pass();
+        }
+        panic!(
+            "no end after {looks} looks: {:?}",
+            &way[..way.len().min(30)]
+        );
+    }
+}
+
+/// An action in few words.
+fn reported(action: &Action) -> String {
+    let sizes = |sizes: &Sizes| {
+        let sizes: Vec<_> = sizes.values().map(u32::to_string).collect();
+        sizes.join("/")
+    };
+    match action {
+        Action::Split(split) => format!("{}:{}", split.old(), split.new_weight()),
+        Action::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
+        Action::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
+        Action::Mark { .. } => "mark".to_owned(),
+        Action::Replace { pods, .. } => format!("replace{}", pods.len()),
+        Action::SaveSelector => "save".to_owned(),
+        Action::Retarget(side) => format!("clients>{side}"),
+        Action::Retire(retire) => format!("{retire:?}"),
+    }
+}

@@ -1,0 +1,89 @@
+//! Rollouts of one object that has the workers of both generations.
+
+use super::*;
+
+fn in_place(roles: &[(Role, u32)]) -> RolloutSettings {
+    let mut settings = settings(roles);
+    settings.in_place = true;
+    settings.strategy.max_surge = Amount::Count(0);
+    settings.strategy.max_unavailable = Amount::Count(1);
+    settings
+}
+
+#[test]
+fn in_place_old_shrinks_and_new_gets_what_it_loses() {
+    let mut four = in_place(&FOUR);
+    four.handover.clients = Switch::Automatic;
+    let (decision, way) = run(four);
+    assert_eq!(way, "old-3 2:1 old-2 1:2 old-1 0:1 old-0 save clients>new");
+    assert_eq!(decision.progress, Progress::Complete);
+    assert_eq!(decision.gpus, 32, "a worker takes the place of another one");
+}
+
+#[test]
+fn in_place_the_way_back_replaces_the_pods_that_are_new() {
+    let mut half = in_place(&FOUR);
+    half.strategy.partition = 2;
+    let mut cluster = Cluster::of(half);
+    let (decision, _) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::Partition);
+    cluster.settings.intent = Intent::Abort;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::RolledBack);
+    assert_eq!(way.join(" "), "2:1 new-1 replace1 1:0 new-0 replace1");
+}
+
+#[test]
+fn in_place_one_worker_cannot_be_replaced_while_it_serves() {
+    for (size, unavailable) in [(1, 1), (4, 0)] {
+        let mut settings = in_place(&[(Role::Worker, size)]);
+        settings.strategy.max_unavailable = Amount::Count(unavailable);
+        let (decision, way) = Cluster::of(settings).run(500);
+        assert_eq!(
+            (decision.waits, decision.progress),
+            (vec![Wait::InPlace], Progress::Refused)
+        );
+        assert_eq!(way, [""; 0]);
+    }
+    let mut cluster = Cluster::of(in_place(&[(Role::Worker, 1)]));
+    cluster.resize(Generation::New, Role::Worker, 1, false, false);
+    cluster.accepts_sizes = true;
+    cluster.settings.intent = Intent::Abort;
+    let (decision, _) = cluster.run(500);
+    assert_eq!(decision.waits, [Wait::InPlace]);
+}
+
+#[test]
+fn in_place_another_size_or_revision_stops_the_rollout() {
+    let mut half = in_place(&FOUR);
+    half.strategy.partition = 2;
+    let mut cluster = Cluster::of(half);
+    cluster.run(500);
+    cluster.settings.strategy.partition = 0;
+    // The owner has edited the rollout, which accepts a partition, but no other number of replicas.
+    cluster.accepts_sizes = true;
+    let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
+    object.unwrap().desired = 3;
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!(
+        decision.waits,
+        [Wait::Resized {
+            desired: 5,
+            full: 4
+        }]
+    );
+    assert_eq!(decision.progress, Progress::Contested);
+    let object = cluster.side_mut(Generation::New).get_mut(&Role::Worker);
+    object.unwrap().desired = 2;
+    cluster.lost.new = Some("edited again".to_owned());
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!(decision.waits, [Wait::Lost("edited again".to_owned())]);
+    assert_eq!(
+        (decision.progress, decision.action),
+        (Progress::Stalled, None)
+    );
+    // The way back needs no more of new.
+    cluster.settings.intent = Intent::Abort;
+    let (decision, _) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::RolledBack);
+}
