@@ -17,7 +17,7 @@ const MODEL: &str = "llama";
 
 /// A controller, and a simulated cluster that applies its decisions.
 #[derive(Clone, Debug)]
-struct Scene {
+struct Fixture {
     settings: UpdateSettings,
     memory: Memory,
     seen: Observation,
@@ -91,7 +91,7 @@ impl ProxyState {
     }
 }
 
-impl Scene {
+impl Fixture {
     /// All of `roles` are ready in old and none in new, and every request goes to old.
     fn of(roles: &[(Role, u32)]) -> Self {
         let workers = |ready: fn(u32) -> u32| {
@@ -148,10 +148,10 @@ impl Scene {
 
     /// Four workers per side, of which `old` and `new` are ready, after the split has settled.
     fn settled(old: u32, new: u32) -> Self {
-        let mut scene = Self::of_four();
-        scene.settle();
-        scene.old_ready(old).new_ready(new).settle();
-        scene
+        let mut fixture = Self::of_four();
+        fixture.settle();
+        fixture.old_ready(old).new_ready(new).settle();
+        fixture
     }
 
     fn old_ready(&mut self, ready: u32) -> &mut Self {

@@ -1,8 +1,8 @@
 //! Clients whose behaviour follows from their numbers. They record everything they see.
 
-pub mod ask;
 pub mod http1;
 pub mod http2;
+pub mod request;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::support::tls;
 use crate::support::upstream::Io;
 use crate::wire::Id;
-use ask::Ask;
+use request::ClientRequest;
 
 /// How long a client waits for anything, in seconds: long enough for a busy machine to send a response through windows of 2 KB.
 pub const PATIENCE: u64 = 30;
@@ -63,11 +63,11 @@ impl Crowd {
             for _ in 0..requests {
                 let id = Id::new(self.wave, number, sequence);
                 sequence += 1;
-                let ask = Ask::of(self.seed, id);
+                let planned = ClientRequest::of(self.seed, id);
                 asks.push(match speech {
-                    Speech::Http10 => ask.in_http10(),
-                    Speech::Http11 => ask,
-                    Speech::Http2 => ask.in_http2(),
+                    Speech::Http10 => planned.in_http10(),
+                    Speech::Http11 => planned,
+                    Speech::Http2 => planned.in_http2(),
                 });
             }
             let Some(io) = self.connect(speech).await else {

@@ -8,7 +8,7 @@ pub mod visits;
 
 use std::fmt::Write;
 
-use crate::ledger::{Book, Exchange, Violation};
+use crate::ledger::{Exchange, Records, Violation};
 use crate::wire::Id;
 use counts::Line;
 
@@ -24,25 +24,25 @@ pub struct Circumstances {
 }
 
 /// Returns all violations in an exchange.
-pub fn judge(
+pub fn check(
     id: Id,
-    book: &Book,
+    records: &Records,
     exchange: &Exchange,
     lines: &[Line],
     circumstances: Circumstances,
 ) -> Vec<Violation> {
-    let mut wrong = answers::judge(id, book, exchange, circumstances);
-    wrong.extend(visits::judge(exchange, lines, circumstances));
-    wrong.extend(counts::judge(exchange, lines, circumstances));
+    let mut wrong = answers::check(id, records, exchange, circumstances);
+    wrong.extend(visits::check(exchange, lines, circumstances));
+    wrong.extend(counts::check(exchange, lines, circumstances));
     let violation = |what| Violation { id: Some(id), what };
     wrong.into_iter().map(violation).collect()
 }
 
 /// Everything known about an exchange, for a human reader.
 pub fn trace(id: Id, exchange: &Exchange, lines: &[Line]) -> String {
-    let mut text = format!("exchange {id}: {:?}\n", exchange.ask);
-    let began = exchange.asked.began;
-    let _ = writeln!(text, "  client: {:?}", exchange.asked);
+    let mut text = format!("exchange {id}: {:?}\n", exchange.planned);
+    let began = exchange.actions.began;
+    let _ = writeln!(text, "  client: {:?}", exchange.actions);
     let seen = &exchange.seen;
     let _ = writeln!(
         text,
@@ -63,9 +63,9 @@ pub fn trace(id: Id, exchange: &Exchange, lines: &[Line]) -> String {
             visit.connection,
             visit.whole,
             visit.body_bytes,
-            exchange.ask.length,
+            exchange.planned.length,
             visit.end,
-            visit.deed
+            visit.behavior
         );
     }
     for line in lines {

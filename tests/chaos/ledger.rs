@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use crate::client::ask::Ask;
-use crate::server::deed::Deed;
+use crate::client::request::ClientRequest;
+use crate::server::behavior::Behavior;
 use crate::wire::{Id, Tag};
 
 /// One exchange.
 pub struct Exchange {
-    pub ask: Ask,
-    pub asked: Asked,
+    pub planned: ClientRequest,
+    pub actions: ClientActions,
     pub seen: Seen,
     pub visits: Vec<Visit>,
 }
 
 /// What the client did.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct ClientActions {
     /// When the first byte was sent.
     pub began: Option<Instant>,
     /// Whether the whole request was sent.
@@ -73,11 +73,11 @@ pub struct Visit {
     pub server: usize,
     pub connection: usize,
     pub began: Instant,
-    pub deed: Deed,
+    pub behavior: Behavior,
     /// Whether the whole request arrived.
     pub whole: bool,
     pub body_bytes: usize,
-    /// The complete body of the response that the deed calls for.
+    /// The complete body of the response that the behavior calls for.
     pub answer: Vec<u8>,
     pub end: VisitEnd,
 }
@@ -104,62 +104,65 @@ pub struct Violation {
 
 /// The records of one wave.
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<Mutex<Book>>);
+pub struct Ledger(Arc<Mutex<Records>>);
 
 #[derive(Default)]
-pub struct Book {
+pub struct Records {
     pub exchanges: BTreeMap<Id, Exchange>,
     pub violations: Vec<Violation>,
 }
 
 impl Ledger {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn records(&self) -> MutexGuard<'_, Records> {
         self.0.lock().unwrap()
     }
 
     /// Takes all records.
-    pub fn close(&self) -> Book {
-        std::mem::take(&mut self.book())
+    pub fn close(&self) -> Records {
+        std::mem::take(&mut self.records())
     }
 
     pub fn violation(&self, id: Option<Id>, what: impl Into<String>) {
         let what = what.into();
-        self.book().violations.push(Violation { id, what });
+        self.records().violations.push(Violation { id, what });
     }
 
-    pub fn ask(&self, ask: &Ask) {
+    pub fn planned(&self, planned: &ClientRequest) {
         let exchange = Exchange {
-            ask: ask.clone(),
-            asked: Asked::default(),
+            planned: planned.clone(),
+            actions: ClientActions::default(),
             seen: Seen::default(),
             visits: Vec::new(),
         };
-        self.book().exchanges.insert(ask.id, exchange);
+        self.records().exchanges.insert(planned.id, exchange);
     }
 
-    pub fn asked(&self, id: Id, change: impl FnOnce(&mut Asked)) {
-        if let Some(exchange) = self.book().exchanges.get_mut(&id) {
-            change(&mut exchange.asked);
+    pub fn actions(&self, id: Id, change: impl FnOnce(&mut ClientActions)) {
+        if let Some(exchange) = self.records().exchanges.get_mut(&id) {
+            change(&mut exchange.actions);
         }
     }
 
     pub fn seen(&self, id: Id, change: impl FnOnce(&mut Seen)) {
-        if let Some(exchange) = self.book().exchanges.get_mut(&id) {
+        if let Some(exchange) = self.records().exchanges.get_mut(&id) {
             change(&mut exchange.seen);
         }
     }
 
     /// The request of this exchange, and the number of earlier visits.
-    pub fn known(&self, id: Id) -> Option<(Ask, usize)> {
-        let book = self.book();
-        let exchange = book.exchanges.get(&id)?;
-        Some((exchange.ask.clone(), exchange.visits.len()))
+    pub fn known(&self, id: Id) -> Option<(ClientRequest, usize)> {
+        let records = self.records();
+        let exchange = records.exchanges.get(&id)?;
+        Some((exchange.planned.clone(), exchange.visits.len()))
     }
 
     /// Opens a visit.
     pub fn visit(&self, id: Id, visit: Visit) -> Tag {
-        let mut book = self.book();
-        let exchange = book.exchanges.get_mut(&id).expect("known was asked before");
+        let mut records = self.records();
+        let exchange = records
+            .exchanges
+            .get_mut(&id)
+            .expect("known was actions before");
         exchange.visits.push(visit);
         Tag {
             id,
@@ -168,7 +171,7 @@ impl Ledger {
     }
 
     pub fn visited(&self, tag: Tag, change: impl FnOnce(&mut Visit)) {
-        if let Some(exchange) = self.book().exchanges.get_mut(&tag.id) {
+        if let Some(exchange) = self.records().exchanges.get_mut(&tag.id) {
             change(&mut exchange.visits[tag.visit]);
         }
     }

@@ -17,16 +17,16 @@ mod invariants;
 mod ledger;
 mod patience;
 mod plan;
+mod round;
 mod server;
 #[path = "../support/rig.rs"]
 mod support;
 mod wire;
-mod world;
 
 use std::time::{Duration, Instant};
 
 use draw::Draw;
-use world::Report;
+use round::Report;
 
 /// Seeds of rounds that once failed.
 const REGRESSIONS: [u64; 6] = [
@@ -88,7 +88,7 @@ async fn no_seed_that_once_showed_a_fault_does_so_again() {
 /// # Panics
 /// If an invariant is violated.
 async fn played(seed: u64) -> Report {
-    let report = world::round(seed).await;
+    let report = round::run(seed).await;
     if !report.problems.is_empty() {
         let first_lines = report
             .problems

@@ -1,7 +1,7 @@
 //! Model servers whose behaviour follows from their numbers. They check and record everything that reaches them.
 
+pub mod behavior;
 pub mod check;
-pub mod deed;
 pub mod http1;
 pub mod http2;
 
@@ -13,49 +13,56 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::client::ask::Ask;
+use crate::client::request::ClientRequest;
 use crate::ledger::{Ledger, Visit, VisitEnd};
 use crate::wire::Tag;
-use deed::Deed;
+use behavior::Behavior;
 
 /// State shared by all servers of a round.
-pub struct Scene {
+pub struct ServerContext {
     pub seed: u64,
     /// Whether the servers use HTTP/2, by prior knowledge.
     pub http2: bool,
     pub ledger: Ledger,
 }
 
-impl Scene {
+impl ServerContext {
     /// Records that a server got this request over this connection. Returns what the server does, and its response.
     pub fn visited(
         &self,
         [server, connection]: [usize; 2],
-        ask: &Ask,
+        planned: &ClientRequest,
         visit: usize,
-    ) -> (Deed, Tag, Vec<u8>) {
-        let deed = self.deed(server, ask, visit);
-        let tag = Tag { id: ask.id, visit };
-        let answer = deed.body(tag);
+    ) -> (Behavior, Tag, Vec<u8>) {
+        let behavior = self.behavior(server, planned, visit);
+        let tag = Tag {
+            id: planned.id,
+            visit,
+        };
+        let answer = behavior.body(tag);
         let visit = Visit {
             server,
             connection,
             began: Instant::now(),
-            deed: deed.clone(),
+            behavior: behavior.clone(),
             whole: false,
             body_bytes: 0,
             answer: answer.clone(),
             end: VisitEnd::Open,
         };
-        self.ledger.visit(ask.id, visit);
-        (deed, tag, answer)
+        self.ledger.visit(planned.id, visit);
+        (behavior, tag, answer)
     }
 
     /// What server `number` does with this visit.
-    fn deed(&self, number: usize, ask: &Ask, visit: usize) -> Deed {
+    fn behavior(&self, number: usize, planned: &ClientRequest, visit: usize) -> Behavior {
         // The first wave is a warm-up.
-        let deed = Deed::of(self.seed, number, ask, visit, ask.id.wave() == 0);
-        if self.http2 { deed.in_http2() } else { deed }
+        let behavior = Behavior::of(self.seed, number, planned, visit, planned.id.wave() == 0);
+        if self.http2 {
+            behavior.in_http2()
+        } else {
+            behavior
+        }
     }
 }
 
@@ -68,7 +75,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn start(number: usize, scene: Arc<Scene>) -> Self {
+    pub async fn start(number: usize, context: Arc<ServerContext>) -> Self {
         // An address that the system does not assign to clients at random, so that it is free again when the server comes back.
         let process = std::process::id();
         let host = [127, 64 + number as u8, (process >> 8) as u8, process as u8];
@@ -77,7 +84,7 @@ impl Server {
             .unwrap();
         let address = listener.local_addr().unwrap();
         let (up, commands) = watch::channel((true, 0));
-        let task = tokio::spawn(run(number, scene, listener, commands));
+        let task = tokio::spawn(run(number, context, listener, commands));
         Self { address, up, task }
     }
 
@@ -107,7 +114,7 @@ impl Drop for Server {
 
 async fn run(
     number: usize,
-    scene: Arc<Scene>,
+    context: Arc<ServerContext>,
     listener: TcpListener,
     mut commands: watch::Receiver<(bool, usize)>,
 ) {
@@ -126,7 +133,7 @@ async fn run(
             accepted = accept => {
                 let Ok((stream, _)) = accepted else { continue };
                 count += 1;
-                connections.spawn(serve(number, count, scene.clone(), stream));
+                connections.spawn(serve(number, count, context.clone(), stream));
             }
             Some(_) = connections.join_next() => {}
             changed = commands.changed() => {
@@ -154,12 +161,12 @@ async fn bind_again(address: SocketAddr) -> TcpListener {
     }
 }
 
-async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: TcpStream) {
+async fn serve(number: usize, connection: usize, context: Arc<ServerContext>, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
-    if scene.http2 {
-        http2::serve(number, connection, scene, stream).await;
+    if context.http2 {
+        http2::serve(number, connection, context, stream).await;
     } else {
-        http1::serve(number, connection, &scene, stream).await;
+        http1::serve(number, connection, &context, stream).await;
     }
 }
 

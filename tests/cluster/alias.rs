@@ -1,15 +1,15 @@
 //! A Service that is an alias of another name (`ExternalName`), which cluster DNS answers with a CNAME.
 
+use crate::fixture::{Fixture, UPDATE, within_patience};
 use crate::rig::{self, CHAT};
-use crate::stage::{Stage, UPDATE, within_patience};
 
 /// A namespace that the update has nothing to do with.
 const ELSEWHERE: &str = "elsewhere";
 const PROMPT: &str = r#"{"model":"tiny","max_tokens":50,"messages":[{"role":"user","content":"secret <<words=3>>"}]}"#;
 
 /// Makes `alias` in the update's namespace an alias of this name.
-fn alias_of(stage: &Stage, name: &str) {
-    stage.apply(&format!(
+fn alias_of(fixture: &Fixture, name: &str) {
+    fixture.apply(&format!(
         "apiVersion: v1
 kind: Service
 metadata: {{name: alias}}
@@ -19,10 +19,10 @@ spec: {{type: ExternalName, externalName: {name}}}
 }
 
 /// Puts a Service in another namespace whose only endpoint is the frontend of new, so that it answers what it is sent.
-fn open_elsewhere(stage: &Stage) {
-    let pods = stage.cluster.get(&["pods", "-l", "app=new-frontend"]);
+fn open_elsewhere(fixture: &Fixture) {
+    let pods = fixture.cluster.get(&["pods", "-l", "app=new-frontend"]);
     let ip = pods["items"][0]["status"]["podIP"].as_str().unwrap();
-    stage.apply(&format!(
+    fixture.apply(&format!(
         "apiVersion: v1
 kind: Namespace
 metadata: {{name: {ELSEWHERE}}}
@@ -42,8 +42,8 @@ endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]
     ));
 }
 
-async fn generation(stage: &Stage) -> String {
-    let response = rig::client::post(stage.address, CHAT, &[], PROMPT).await;
+async fn generation(fixture: &Fixture) -> String {
+    let response = rig::client::post(fixture.address, CHAT, &[], PROMPT).await;
     assert_eq!(response.status, 200, "{}", response.text());
     response.generation().to_owned()
 }
@@ -51,10 +51,10 @@ async fn generation(stage: &Stage) -> String {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn an_alias_that_leads_out_of_the_namespace_gets_no_prompt_and_one_within_it_does() {
-    let stage = Stage::ready().await;
-    open_elsewhere(&stage);
-    alias_of(&stage, &format!("catcher.{ELSEWHERE}.svc.cluster.local"));
-    stage.cluster.apply(&format!(
+    let fixture = Fixture::ready().await;
+    open_elsewhere(&fixture);
+    alias_of(&fixture, &format!("catcher.{ELSEWHERE}.svc.cluster.local"));
+    fixture.cluster.apply(&format!(
         "apiVersion: nvidia.com/v1alpha1
 kind: DynamoUpdateConfig
 metadata: {{name: {UPDATE}}}
@@ -64,24 +64,24 @@ spec:
   sourceDeployment: dgd-old
 "
     ));
-    stage.in_force(100).await;
+    fixture.in_force(100).await;
     let logs = ["logs", "deployment/old-frontend", "-c", "crossfade"];
     within_patience("the proxy says why it is not used", async || {
-        let said = stage.cluster.kubectl(&logs);
+        let said = fixture.cluster.kubectl(&logs);
         said.contains("is an alias of catcher.elsewhere.svc.cluster.local")
             && said.contains("outside its namespace")
     })
     .await;
     for _ in 0..20 {
-        assert_eq!(generation(&stage).await, "old");
+        assert_eq!(generation(&fixture).await, "old");
     }
     // The same name, once it leads to a Service beside it.
-    alias_of(&stage, "new.default.svc.cluster.local");
-    within_patience("new serves", async || generation(&stage).await == "new").await;
-    stage
+    alias_of(&fixture, "new.default.svc.cluster.local");
+    within_patience("new serves", async || generation(&fixture).await == "new").await;
+    fixture
         .cluster
         .kubectl(&["delete", "duc", UPDATE, "--ignore-not-found"]);
     let namespace = ["delete", "namespace", ELSEWHERE, "--wait=false"];
-    stage.cluster.kubectl(&namespace);
-    stage.cluster.kubectl(&["delete", "service", "alias"]);
+    fixture.cluster.kubectl(&namespace);
+    fixture.cluster.kubectl(&["delete", "service", "alias"]);
 }

@@ -8,10 +8,10 @@ use crossfade::inject::{Options, inject};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::fixture::{answers, within_patience};
 use crate::helm::{CONTROLLER, DEFINITION, Earlier, Helm, chart};
 use crate::load::{Load, assert_all_well, share};
 use crate::rollout::SHAPE;
-use crate::stage::{answers, within_patience};
 
 const STREAMS: usize = 20;
 const NAMESPACE: &str = "charts";
@@ -83,7 +83,7 @@ fn generation(name: &str, tag: &str, replicas: u32) -> String {
         },
     ]});
     let options = Options {
-        image: Some(crate::stage::IMAGE.to_owned()),
+        image: Some(crate::fixture::IMAGE.to_owned()),
         ..Options::default()
     };
     let injected = inject(&manifests.to_string(), &options, None).expect("it can be injected");
@@ -124,7 +124,7 @@ impl Administrator {
         let establish = [verb, DEFINITION, &*definition, own, "--create-namespace"];
         self.helm
             .run(&establish[..if verb == "install" { 5 } else { 4 }]);
-        let (image, tag) = crate::stage::IMAGE.rsplit_once(':').expect("a tag");
+        let (image, tag) = crate::fixture::IMAGE.rsplit_once(':').expect("a tag");
         let level = if verb == "upgrade" { "debug" } else { "info" };
         let image =
             format!("--set-string=image.repository={image},image.tag={tag},log.level={level}");

@@ -12,7 +12,7 @@ use crossfade::state_api::Client;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::stage::{Stage, within_patience};
+use crate::fixture::{Fixture, within_patience};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -37,10 +37,10 @@ pub struct Chronicle {
 impl Chronicle {
     /// Of the workers of all generations, and of the sidecars that there are now; begun when it has heard of a worker that is
     /// ready, and of every sidecar.
-    pub async fn start(stage: &Stage) -> Self {
+    pub async fn start(fixture: &Fixture) -> Self {
         let events = Events::default();
-        let proxies = stage.sidecars();
-        let mut command = match stage.cluster.kubeconfig() {
+        let proxies = fixture.sidecars();
+        let mut command = match fixture.cluster.kubeconfig() {
             Some(kubeconfig) => {
                 let mut command = Command::new(kubeconfig.with_file_name("bin/kubectl"));
                 command.env("KUBECONFIG", kubeconfig);

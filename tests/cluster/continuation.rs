@@ -1,8 +1,8 @@
 //! A frontend's pod is deleted while it answers: its streams go on from the other generation.
 
+use crate::fixture::{Fixture, UPDATE};
 use crate::pair::PROTOCOLS;
 use crate::rig::{self, Family};
-use crate::stage::{Stage, UPDATE};
 use crate::streams::Streams;
 
 const STREAMS: usize = 200;
@@ -11,12 +11,12 @@ const WORDS: usize = 60;
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
-    let stage = Stage::ready().await;
-    stage.update(99).await;
+    let fixture = Fixture::ready().await;
+    fixture.update(99).await;
     let patch = r#"{"spec":{"failover":{"continuation":{"mode":"AnyGeneration"}}}}"#;
     let args = ["patch", "duc", UPDATE, "--type=merge", "-p", patch];
-    stage.cluster.kubectl(&args);
-    stage
+    fixture.cluster.kubectl(&args);
+    fixture
         .until_all("the proof of every endpoint", |plan| {
             let endpoints = plan["endpoints"].as_array();
             endpoints.is_some_and(|all| {
@@ -32,17 +32,17 @@ async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
     for family in [Family::Chat, Family::Completions] {
         for protocol in PROTOCOLS {
             let way = (family, protocol == "http2");
-            let streams = Streams::raw(stage.address, STREAMS / 4, way, &prompt, "w:0");
+            let streams = Streams::raw(fixture.address, STREAMS / 4, way, &prompt, "w:0");
             open.push(streams.await);
         }
     }
-    let pods = stage.cluster.get(&["pods", "-l", "app=new-frontend"]);
+    let pods = fixture.cluster.get(&["pods", "-l", "app=new-frontend"]);
     let pods = pods["items"].as_array().expect("a list").iter();
     for pod in pods {
         let name = pod["metadata"]["name"].as_str().expect("a name");
         // At once, as if its node were gone.
         let delete = ["delete", "pod", name, "--force", "--grace-period=0"];
-        stage.cluster.kubectl(&delete);
+        fixture.cluster.kubectl(&delete);
     }
     let words: Vec<_> = (0..WORDS).map(|index| format!("w:{index}")).collect();
     let expected = words.join(" ");
@@ -53,7 +53,7 @@ async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
         }
     }
     let mut continued = 0.0;
-    for admin in stage.sidecars() {
+    for admin in fixture.sidecars() {
         let metrics = rig::client::get(admin, "/metrics").await.text();
         let metrics = rig::proxy::Metrics::parse(&metrics);
         let count = |outcome| metrics.sum("crossfade_continuations_total", &[("outcome", outcome)]);
@@ -62,6 +62,6 @@ async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
     }
     println!("{continued} of {STREAMS} streams were continued");
     assert!(continued >= STREAMS as f64 * 0.9, "{continued}");
-    stage.rolled_out("new-frontend");
-    stage.with_model("new").await;
+    fixture.rolled_out("new-frontend");
+    fixture.with_model("new").await;
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Deserializer, Value};
 use tempfile::NamedTempFile;
 
+use crate::fixture::{DRAIN, Fixture, SETTLE, within_patience};
 use crate::load::{Load, Shape, assert_all_well};
-use crate::stage::{DRAIN, SETTLE, Stage, within_patience};
 
 const SHORT: Shape = Shape {
     words: 5,
@@ -20,10 +20,10 @@ const LONG: Shape = Shape {
     each_ms: 200,
 };
 
-async fn until_gone(stage: &Stage, pod: &str) {
+async fn until_gone(fixture: &Fixture, pod: &str) {
     within_patience("the pod is gone", async || {
         let args = ["get", "pod", pod, "-o", "name", "--ignore-not-found"];
-        stage.cluster.kubectl(&args).is_empty()
+        fixture.cluster.kubectl(&args).is_empty()
     })
     .await;
 }
@@ -35,9 +35,9 @@ struct Watched {
 }
 
 impl Watched {
-    fn begin(stage: &Stage, pod: &str) -> Self {
+    fn begin(fixture: &Fixture, pod: &str) -> Self {
         let states = NamedTempFile::new().expect("a file");
-        let mut command = stage.cluster.command();
+        let mut command = fixture.cluster.command();
         command.args(["get", "pod", pod, "--watch", "-o", "json"]);
         command.stdout(states.reopen().expect("the same file"));
         Self {
@@ -66,13 +66,13 @@ fn state<'a>(pod: &'a Value, kind: &str, name: &str) -> &'a Value {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_sidecar() {
-    let stage = Stage::ready().await;
+    let fixture = Fixture::ready().await;
     // As an update ends: new has all by now, and what is long still runs on the old frontend that must not end before it.
-    stage.update(0).await;
-    stage.scale("old-frontend", 2);
-    stage.in_force(0).await;
-    let long = Load::once(stage.address, 40, LONG);
-    let pods = stage.old_pods();
+    fixture.update(0).await;
+    fixture.scale("old-frontend", 2);
+    fixture.in_force(0).await;
+    let long = Load::once(fixture.address, 40, LONG);
+    let pods = fixture.old_pods();
     let pod = pods[0]["metadata"]["name"].as_str().expect("a name");
     let admin = format!(
         "{}:9464",
@@ -80,18 +80,18 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
     );
     let admin = admin.parse().expect("an address");
     within_patience("long streams through the pod", async || {
-        let plan = stage.plan(admin).await;
+        let plan = fixture.plan(admin).await;
         plan["openStreams"]["old"].as_u64() >= Some(10)
     })
     .await;
-    stage.patch(100).await;
-    let load = Load::start(stage.address, 20, SHORT);
-    let watched = Watched::begin(&stage, pod);
+    fixture.patch(100).await;
+    let load = Load::start(fixture.address, 20, SHORT);
+    let watched = Watched::begin(&fixture, pod);
     let began = tokio::time::Instant::now();
-    stage
+    fixture
         .cluster
         .kubectl(&["delete", "pod", pod, "--wait=false"]);
-    until_gone(&stage, pod).await;
+    until_gone(&fixture, pod).await;
     let took = began.elapsed();
     println!("the pod took {took:?}");
     assert_all_well(&long.finish());
@@ -113,18 +113,18 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
         finished(main).is_some() && finished(main) <= finished(sidecar),
         "{last}"
     );
-    stage.scale("old-frontend", 1);
+    fixture.scale("old-frontend", 1);
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn an_upgrade_of_crossfade_itself_loses_no_stream() {
-    let stage = Stage::ready().await;
-    stage.update(50).await;
-    let load = Load::start(stage.address, 50, SHORT);
-    let long = Load::once(stage.address, 20, LONG);
+    let fixture = Fixture::ready().await;
+    fixture.update(50).await;
+    let load = Load::start(fixture.address, 50, SHORT);
+    let long = Load::once(fixture.address, 20, LONG);
     within_patience("long streams", async || {
-        let plan = stage.only_plan().await;
+        let plan = fixture.only_plan().await;
         plan["openStreams"]["old"].as_u64() >= Some(10)
     })
     .await;
@@ -139,9 +139,9 @@ async fn an_upgrade_of_crossfade_itself_loses_no_stream() {
         "-p",
         patch,
     ];
-    stage.cluster.kubectl(&args);
-    stage.rolled_out("old-frontend");
-    stage.in_force(50).await;
+    fixture.cluster.kubectl(&args);
+    fixture.rolled_out("old-frontend");
+    fixture.in_force(50).await;
     assert_all_well(&long.finish());
     assert_all_well(&load.finish());
 }

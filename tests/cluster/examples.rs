@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+use crate::fixture::{CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, within_patience};
 use crate::load::{Load, assert_all_well, share};
 use crate::rollout::{SHAPE, assert_share, phase};
-use crate::stage::{CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, within_patience};
 
 const UPDATE: &str = "my-update";
 const STREAMS: usize = 60;

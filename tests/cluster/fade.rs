@@ -1,7 +1,7 @@
 //! The main job: an update from its first percent to its last and back, by nothing but edits of the resource.
 
+use crate::fixture::{Fixture, UPDATE, within_patience};
 use crate::load::{Load, Shape, assert_all_well, share};
-use crate::stage::{Stage, UPDATE, within_patience};
 
 /// Streams that are open at any time.
 const STREAMS: usize = 200;
@@ -28,12 +28,12 @@ fn assert_exact(ended: &[crate::load::Ended], percents: &[u8]) {
 #[ignore = "in a cluster"]
 async fn a_fade_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
     const PERCENTS: [u8; 5] = [0, 25, 50, 100, 0];
-    let stage = Stage::ready().await;
-    stage.update(0).await;
-    let load = Load::start(stage.address, STREAMS, SHAPE);
+    let fixture = Fixture::ready().await;
+    fixture.update(0).await;
+    let load = Load::start(fixture.address, STREAMS, SHAPE);
     for (phase, percent) in PERCENTS.into_iter().enumerate() {
         load.leave().await;
-        stage.patch(percent).await;
+        fixture.patch(percent).await;
         load.enter(phase);
         load.begun(STREAMS).await;
         assert!(load.open() > STREAMS / 2, "hundreds of streams");
@@ -46,12 +46,12 @@ async fn a_fade_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_resource_deleted_half_way_sends_all_back_to_old() {
-    let stage = Stage::ready().await;
-    stage.update(50).await;
-    let load = Load::aside(stage.address, 50, SHAPE);
+    let fixture = Fixture::ready().await;
+    fixture.update(50).await;
+    let load = Load::aside(fixture.address, 50, SHAPE);
     within_patience("streams", async || load.open() == 50).await;
-    stage.cluster.kubectl(&["delete", "duc", UPDATE]);
-    stage.in_force(0).await;
+    fixture.cluster.kubectl(&["delete", "duc", UPDATE]);
+    fixture.in_force(0).await;
     load.enter(0);
     load.begun(100).await;
     let ended = load.finish();

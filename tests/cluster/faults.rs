@@ -1,7 +1,7 @@
 //! Generations that fail: what can be saved is.
 
+use crate::fixture::{Fixture, within_patience};
 use crate::load::{Load, Shape, assert_all_well, share};
-use crate::stage::{Stage, within_patience};
 
 const SHAPE: Shape = Shape {
     words: 10,
@@ -11,14 +11,14 @@ const SHAPE: Shape = Shape {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_new_frontend_that_is_ready_but_has_no_model_costs_no_request() {
-    let stage = Stage::ready().await;
-    stage.scale("new-worker", 0);
-    stage.without_model("new").await;
-    stage.update(50).await;
-    let load = Load::start(stage.address, 50, SHAPE);
+    let fixture = Fixture::ready().await;
+    fixture.scale("new-worker", 0);
+    fixture.without_model("new").await;
+    fixture.update(50).await;
+    let load = Load::start(fixture.address, 50, SHAPE);
     load.begun(150).await;
     let ended = load.finish();
-    stage.scale("new-worker", 1);
+    fixture.scale("new-worker", 1);
     assert_all_well(&ended);
 }
 
@@ -42,28 +42,28 @@ fn kill_a_frontend(namespace: &str) {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn when_an_old_frontend_crashes_only_streams_that_it_had_begun_are_cut_and_honestly() {
-    let stage = Stage::ready().await;
-    if !stage.cluster.is_own() {
+    let fixture = Fixture::ready().await;
+    if !fixture.cluster.is_own() {
         println!("skipped: no processes of this cluster can be killed");
         return;
     }
-    stage.scale("old-frontend", 2);
-    stage.update(50).await;
+    fixture.scale("old-frontend", 2);
+    fixture.update(50).await;
     let long = Shape {
         words: 100,
         ..SHAPE
     };
-    let open = Load::once(stage.address, 60, long);
+    let open = Load::once(fixture.address, 60, long);
     within_patience("streams of old through both pods", async || {
         let mut both = true;
-        for sidecar in stage.sidecars() {
-            let plan = stage.plan(sidecar).await;
+        for sidecar in fixture.sidecars() {
+            let plan = fixture.plan(sidecar).await;
             both &= plan["openStreams"]["old"].as_u64() >= Some(5);
         }
         both
     })
     .await;
-    let load = Load::start(stage.address, 50, SHAPE);
+    let load = Load::start(fixture.address, 50, SHAPE);
     load.begun(60).await;
     kill_a_frontend("dynamo-v1");
     load.enter(1);
@@ -84,6 +84,6 @@ async fn when_an_old_frontend_crashes_only_streams_that_it_had_begun_are_cut_and
     for error in open.iter().filter_map(|(_, end)| end.as_ref().err()) {
         assert!(error.contains(r#""error""#), "no honest end: {error}");
     }
-    stage.rolled_out("old-frontend");
-    stage.scale("old-frontend", 1);
+    fixture.rolled_out("old-frontend");
+    fixture.scale("old-frontend", 1);
 }

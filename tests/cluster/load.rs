@@ -10,9 +10,9 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::fixture::within_patience;
 use crate::pair::Way;
 use crate::rig::{Client, End, Family};
-use crate::stage::within_patience;
 
 const CHAT: Way = Way {
     family: Family::Chat,

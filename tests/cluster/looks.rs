@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::fixture::{Fixture, UPDATE};
 use crate::rig;
-use crate::stage::{Stage, UPDATE};
 
 fn status(kubeconfig: &Path, form: &str) -> String {
     let mut command = Command::new(crate::program());
@@ -21,28 +21,28 @@ fn status(kubeconfig: &Path, form: &str) -> String {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_status_asks_the_sidecars_through_the_api_server_where_it_may() {
-    let stage = Stage::ready().await;
-    stage.update(25).await;
+    let fixture = Fixture::ready().await;
+    fixture.update(25).await;
     for _ in 0..4 {
-        rig::client::chat(stage.address).await;
+        rig::client::chat(fixture.address).await;
     }
-    let Some(kubeconfig) = stage.cluster.kubeconfig() else {
+    let Some(kubeconfig) = fixture.cluster.kubeconfig() else {
         return eprintln!("SKIPPED: a status: this cluster's rights are not ours to choose");
     };
     let look: Value = serde_json::from_str(&status(&kubeconfig, "json")).expect("JSON");
     assert_eq!(look["origin"], "1 proxy, queried through the API server");
     assert_eq!(look["total"]["plan"]["percent"], 25);
     assert_eq!(look["total"]["plan"]["resource"]["name"], UPDATE);
-    let pod = &stage.old_pods()[0]["metadata"]["name"];
+    let pod = &fixture.old_pods()[0]["metadata"]["name"];
     assert_eq!(&look["proxies"][0]["name"], pod);
     println!("{}", status(&kubeconfig, "text"));
 
     // Of one who may read updates and nothing else.
-    let config = stage
+    let config = fixture
         .cluster
         .kubectl(&["config", "view", "--raw", "-o", "json"]);
     let mut config: Value = serde_json::from_str(&config).expect("JSON");
-    let token = stage
+    let token = fixture
         .cluster
         .kubectl(&["create", "token", "crossfade-sidecar"]);
     config["users"][0]["user"] = json!({"token": token.trim()});

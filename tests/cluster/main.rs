@@ -20,12 +20,12 @@ mod helm;
 #[path = "../support/rig.rs"]
 mod rig;
 
+mod fixture;
 mod load;
 mod operator;
 #[path = "../dynamo/pair.rs"]
 #[allow(dead_code, reason = "only a way to ask is of use here")]
 mod pair;
-mod stage;
 #[path = "../dynamo/continuation/streams.rs"]
 #[allow(dead_code, reason = "the official client is not in the cluster")]
 mod streams;
@@ -60,7 +60,7 @@ use std::process::Command;
 /// As the documents name the images: of crossfade, of Dynamo, and of vLLM, where each generation has its own.
 const RELEASED: &str = "registry.example/crossfade";
 const DYNAMO: [&str; 5] = [
-    stage::STAND_IN,
+    fixture::STAND_IN,
     "nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.6.1",
     "nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.7.0",
     "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1",
@@ -81,13 +81,17 @@ fn program() -> PathBuf {
 fn the_scenarios_hold_in_a_cluster_with_real_dynamo() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let crossfade = directory.join("crossfade-image.tar");
-    let names = format!("{},{RELEASED}:{}", stage::IMAGE, env!("CARGO_PKG_VERSION"));
+    let names = format!(
+        "{},{RELEASED}:{}",
+        fixture::IMAGE,
+        env!("CARGO_PKG_VERSION")
+    );
     cluster::image(&program(), "/crossfade", &names, &crossfade);
     let shell = directory.join("shell-image.tar");
     cluster::image(
         Path::new("/bin/busybox"),
         "/bin/busybox",
-        stage::SHELL,
+        fixture::SHELL,
         &shell,
     );
     let dynamo = stand_in("dynamo", &[], "/usr/bin/python3", &DYNAMO.join(","));

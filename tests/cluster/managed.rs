@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::Cluster;
+use crate::fixture::{CONTROLLER, Fixture};
 use crate::load::{Load, Shape, assert_all_well};
 use crate::rollout::{Rollout, phase, processes, signal, since};
-use crate::stage::{CONTROLLER, Stage};
 
 const NAME: &str = "chat";
 /// Streams that are open at any time.
@@ -26,7 +26,7 @@ const SHAPE: Shape = Shape {
 /// How long the rollout may take in one direction.
 const LONGEST: Duration = Duration::from_secs(240);
 
-/// A rollout, the stage beneath it, and what always holds of its sizes.
+/// A rollout, the fixture beneath it, and what always holds of its sizes.
 struct Managed {
     rollout: Rollout,
     /// The Deployments of old and new, one for each role.
@@ -45,7 +45,7 @@ impl Managed {
     async fn with_workers(full: u32, surge: u64, unavailable: u64) -> Self {
         Self {
             rollout: Rollout {
-                stage: stage(full).await,
+                fixture: fixture(full).await,
             },
             deployments: ["old", "new"].map(|side| vec![format!("{side}-worker")]),
             most: u64::from(full) + surge,
@@ -53,13 +53,13 @@ impl Managed {
         }
     }
 
-    fn stage(&self) -> &Stage {
-        &self.rollout.stage
+    fn fixture(&self) -> &Fixture {
+        &self.rollout.fixture
     }
 
     fn sizes(&self) -> Sizes {
         let size = |name: &String| {
-            let deployment = self.stage().cluster.get(&["deployment", name]);
+            let deployment = self.fixture().cluster.get(&["deployment", name]);
             let ready = deployment["status"]["readyReplicas"].as_u64();
             let asked = deployment["spec"]["replicas"].as_u64();
             (asked.expect("a number"), ready.unwrap_or(0))
@@ -78,7 +78,7 @@ impl Managed {
     fn edit(&self, spec: Value) {
         let patch = json!({ "spec": spec }).to_string();
         let args = ["patch", "dro", NAME, "--type=merge", "-p", &patch];
-        self.stage().cluster.kubectl(&args);
+        self.fixture().cluster.kubectl(&args);
     }
 
     /// Waits until the rollout is in this phase, by its current spec.
@@ -96,7 +96,7 @@ impl Managed {
         let begun = Instant::now();
         let mut last = self.asked();
         loop {
-            let object = self.stage().cluster.get(&["dro", NAME]);
+            let object = self.fixture().cluster.get(&["dro", NAME]);
             let status = &object["status"];
             let phase = status["phase"].as_str().unwrap_or_default();
             let is_seen = status["observedGeneration"] == object["metadata"]["generation"];
@@ -130,12 +130,12 @@ impl Managed {
 
     /// The `app` that the clients' Service selects.
     fn clients_reach(&self) -> Value {
-        let service = self.stage().cluster.get(&["service", "old"]);
+        let service = self.fixture().cluster.get(&["service", "old"]);
         service["spec"]["selector"]["app"].clone()
     }
 
     fn remove(&self) {
-        self.stage().cluster.kubectl(&["delete", "dro", NAME]);
+        self.fixture().cluster.kubectl(&["delete", "dro", NAME]);
     }
 }
 
@@ -160,9 +160,9 @@ fn manifest(more: &Value) -> String {
 }
 
 /// A controller that carries out rollouts, with the permissions in `deploy/`, and so many old workers.
-async fn stage(workers: u32) -> Stage {
-    let stage = Stage::with_controller([workers, 0]).await;
-    let kubectl = |args: &[&str]| stage.cluster.kubectl(args);
+async fn fixture(workers: u32) -> Fixture {
+    let fixture = Fixture::with_controller([workers, 0]).await;
+    let kubectl = |args: &[&str]| fixture.cluster.kubectl(args);
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout");
     kubectl(&["delete", "dynamorollouts", "--all"]);
     kubectl(&["apply", "-k", deploy]);
@@ -194,16 +194,16 @@ async fn stage(workers: u32) -> Stage {
         namespace,
         "--timeout=90s",
     ]);
-    stage
+    fixture
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     let managed = Managed::with_workers(4, 1, 0).await;
-    let load = Load::aside(managed.stage().address, STREAMS, SHAPE);
+    let load = Load::aside(managed.fixture().address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
-    managed.stage().cluster.apply(&manifest(&json!({})));
+    managed.fixture().cluster.apply(&manifest(&json!({})));
 
     // A tool that applies what is in Git, again and again.
     let (over, is_over) = mpsc::channel::<()>();
@@ -224,7 +224,7 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     drop(over);
     applying.join().expect("each apply succeeds");
     assert_eq!(object["metadata"]["generation"], 1, "nothing was edited");
-    println!("{}", managed.stage().cluster.kubectl(&["get", "dro"]));
+    println!("{}", managed.fixture().cluster.kubectl(&["get", "dro"]));
     assert_eq!(managed.sizes(), [vec![(0, 0)], vec![(4, 4)]]);
     let status = &object["status"];
     assert_eq!(status["previousSelector"], json!({"app": "old-frontend"}));

@@ -5,27 +5,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::fixture::{CONTROLLER, Fixture, PATIENCE, UPDATE, within_patience};
 use crate::load::{Ended, Load, Shape, share};
 use crate::rig;
 use crate::rig::proxy::Metrics;
-use crate::stage::{CONTROLLER, PATIENCE, Stage, UPDATE, within_patience};
 
 pub const SHAPE: Shape = Shape {
     words: 10,
     each_ms: 100,
 };
 
-/// A stage with the controller and an update from old to new.
+/// A fixture with the controller and an update from old to new.
 pub struct Rollout {
-    pub stage: Stage,
+    pub fixture: Fixture,
 }
 
 impl Rollout {
     /// With so many workers of old and new, and an update with these fields more. Nothing waits for workers to stay ready:
     /// what is measured is the system.
     pub async fn begun(workers: [u32; 2], more: Value) -> Self {
-        let stage = Stage::with_controller(workers).await;
-        let rollout = Self { stage };
+        let fixture = Fixture::with_controller(workers).await;
+        let rollout = Self { fixture };
         rollout.update(UPDATE, "new", more);
         rollout
     }
@@ -45,18 +45,18 @@ impl Rollout {
         let update = json!({
             "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoUpdateConfig", "metadata": {"name": name}, "spec": spec,
         });
-        self.stage.cluster.apply(&update.to_string());
+        self.fixture.cluster.apply(&update.to_string());
     }
 
     /// As a person does it.
     pub fn edit(&self, spec: &Value) {
         let patch = json!({"spec": spec}).to_string();
         let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
-        self.stage.cluster.kubectl(&args);
+        self.fixture.cluster.kubectl(&args);
     }
 
     pub fn get(&self, name: &str) -> Value {
-        self.stage.cluster.get(&["duc", name])
+        self.fixture.cluster.get(&["duc", name])
     }
 
     /// Waits until an update is so.
@@ -84,7 +84,7 @@ impl Rollout {
         let weights = json!({"old": old, "new": new});
         let is_so = |plan: &Value| plan["weights"] == weights && plan["identity"]["name"] == name;
         let what = format!("{old} : {new} by {name}");
-        self.stage.until_all(&what, is_so).await;
+        self.fixture.until_all(&what, is_so).await;
         self.until(name, &what, |update| {
             update["spec"]["weights"] == weights && update["status"]["wanted"]["weights"] == weights
         })
@@ -100,7 +100,7 @@ impl Rollout {
     pub async fn happens_with(&self, reason: &str, text: &str) -> String {
         let mut said = None;
         within_patience(reason, async || {
-            let events = self.stage.cluster.get(&["events"]);
+            let events = self.fixture.cluster.get(&["events"]);
             let mut events = events["items"].as_array().expect("a list").iter().rev();
             let uid = &self.get(UPDATE)["metadata"]["uid"];
             let event = events.find(|event| {
@@ -120,7 +120,7 @@ impl Rollout {
         let [namespace, name] = CONTROLLER;
         let label = format!("app.kubernetes.io/name={name}");
         let list = self
-            .stage
+            .fixture
             .cluster
             .get(&["pods", "-n", namespace, "-l", &label]);
         let pods = list["items"].as_array().expect("a list").iter();
@@ -137,7 +137,7 @@ impl Rollout {
     /// Who holds the lease: its pod, and which of its processes.
     pub fn holder(&self) -> String {
         let [namespace, name] = CONTROLLER;
-        let lease = self.stage.cluster.get(&["lease", name, "-n", namespace]);
+        let lease = self.fixture.cluster.get(&["lease", name, "-n", namespace]);
         let holder = lease["spec"]["holderIdentity"].as_str();
         holder.unwrap_or_default().to_owned()
     }

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::chronicle::{Chronicle, told};
+use crate::fixture::{SHELL, UPDATE};
 use crate::load::{Load, Shape, assert_all_well, share};
 use crate::rollout::{Rollout, assert_share, phase, signal, workers};
-use crate::stage::{SHELL, UPDATE};
 
 /// Streams that are open at any time.
 const STREAMS: usize = 200;
@@ -46,14 +46,14 @@ fn impostor() -> String {
 #[ignore = "in a cluster"]
 async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream() {
     let rollout = Rollout::begun([4, 0], json!({"clientService": "old"})).await;
-    let stage = &rollout.stage;
-    stage.scale("old-frontend", SIDECARS);
-    stage.in_force(0).await;
-    let chronicle = Chronicle::start(stage).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let fixture = &rollout.fixture;
+    fixture.scale("old-frontend", SIDECARS);
+    fixture.in_force(0).await;
+    let chronicle = Chronicle::start(fixture).await;
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
 
     // New's frontend is ready, and so is a worker, as far as one can see; the model is not there.
-    stage.cluster.apply(&impostor());
+    fixture.cluster.apply(&impostor());
     let update = rollout
         .until(UPDATE, "the model is missed", |update| {
             let status = &update["status"];
@@ -63,7 +63,7 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         .await;
     assert_eq!(update["spec"]["trafficSplitPercent"], 0, "{update}");
     phase(&load, 0, STREAMS).await;
-    stage.cluster.kubectl(&["delete", "pod", "impostor"]);
+    fixture.cluster.kubectl(&["delete", "pod", "impostor"]);
 
     let before = rollout.counts().await;
     let mut times = Vec::new();
@@ -72,7 +72,7 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         let begun = Instant::now();
         for (side, name) in ["old", "new"].into_iter().enumerate() {
             if wanted[side] != now[side] {
-                stage.wants(&format!("{name}-worker"), wanted[side]);
+                fixture.wants(&format!("{name}-worker"), wanted[side]);
             }
         }
         let is_more = wanted[1] > now[1];
@@ -86,7 +86,7 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
             format!("{0}/{0}", wanted[1])
         );
         // Until a worker has gone requests may still meet it, and be saved elsewhere.
-        stage.settled().await;
+        fixture.settled().await;
         phase(&load, step + 1, STREAMS).await;
         // By now everyone who was to tell of it has been heard.
         let took = chronicle.took(begun, is_more, weights).await;
@@ -123,14 +123,14 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
     assert_eq!(update["status"]["safeToDeleteOld"], false, "{update}");
     let selector = r#"{"spec":{"selector":{"app":"new-frontend"}}}"#;
     let args = ["patch", "service", "old", "--type=merge", "-p", selector];
-    stage.cluster.kubectl(&args);
+    fixture.cluster.kubectl(&args);
     rollout
         .until(UPDATE, "safe to delete", |update| {
             update["status"]["safeToDeleteOld"] == true
         })
         .await;
-    stage.wants("old-frontend", 0);
-    stage.settled().await;
+    fixture.wants("old-frontend", 0);
+    fixture.settled().await;
     phase(&load, STEPS.len() + 1, STREAMS).await;
 
     let ended = load.finish();
@@ -149,13 +149,13 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
 async fn a_worker_that_wavers_is_followed_each_time_and_its_streams_run_on() {
     const TIMES: usize = 10;
     let rollout = Rollout::begun([2, 2], json!({})).await;
-    let stage = &rollout.stage;
-    if !stage.cluster.is_own() {
+    let fixture = &rollout.fixture;
+    if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be signalled");
     }
     rollout.splits(1, 1).await;
-    let chronicle = Chronicle::start(stage).await;
-    let load = Load::aside(stage.address, 100, SHAPE);
+    let chronicle = Chronicle::start(fixture).await;
+    let load = Load::aside(fixture.address, 100, SHAPE);
     let one = &workers("new")[..1];
     let (mut lost, mut found) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {

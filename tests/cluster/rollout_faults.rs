@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::fixture::{UPDATE, within_patience};
 use crate::load::{Load, assert_all_well};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase, processes, signal, since, workers};
-use crate::stage::{UPDATE, within_patience};
 
 const STREAMS: usize = 100;
 
@@ -15,12 +15,12 @@ const STREAMS: usize = 100;
 #[ignore = "in a cluster"]
 async fn when_the_leading_controller_is_killed_another_goes_on_where_it_was() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
-    let stage = &rollout.stage;
-    if !stage.cluster.is_own() {
+    let fixture = &rollout.fixture;
+    if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be killed");
     }
     rollout.splits(1, 1).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
     assert_eq!(rollout.controllers().len(), 2, "two replicas");
     let killed_one = rollout.holder();
     let own = format!("POD_NAME={}\0", rollout.leader());
@@ -45,7 +45,7 @@ async fn when_the_leading_controller_is_killed_another_goes_on_where_it_was() {
         let mut ready = 0;
         for (_, address) in rollout.controllers() {
             let address = address.parse().expect("an address");
-            ready += usize::from(crate::stage::answers(address, "/readyz").await);
+            ready += usize::from(crate::fixture::answers(address, "/readyz").await);
         }
         ready == 2
     })
@@ -61,16 +61,16 @@ async fn a_sidecar_that_does_not_answer_is_named_and_waited_for_no_longer_than_t
     const PATIENCE: Duration = Duration::from_secs(2);
     let more = json!({"ackTimeoutSeconds": PATIENCE.as_secs(), "maxTrafficSplitPercent": 10});
     let rollout = Rollout::begun([2, 2], more).await;
-    let stage = &rollout.stage;
-    if !stage.cluster.is_own() {
+    let fixture = &rollout.fixture;
+    if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be stopped");
     }
-    stage.scale("old-frontend", 2);
+    fixture.scale("old-frontend", 2);
     rollout.splits(9, 1).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
     load.begun(2 * STREAMS).await;
     load.leave().await;
-    let pods = stage.old_pods();
+    let pods = fixture.old_pods();
     let mute = pods[0]["metadata"]["name"].as_str().expect("a name");
     let sidecar = processes("\0proxy\0", &format!("HOSTNAME={mute}\0"));
     signal(&sidecar, libc::SIGSTOP);

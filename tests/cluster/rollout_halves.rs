@@ -2,17 +2,19 @@
 
 use serde_json::{Value, json};
 
+use crate::fixture::{Fixture, UPDATE};
 use crate::load::{Load, assert_all_well};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase};
-use crate::stage::{Stage, UPDATE};
 
 const STREAMS: usize = 100;
 
 /// Makes, beside a generation's worker Deployment and Service, the same for one half of the work.
-pub fn half(stage: &Stage, generation: &str, role: &str, replicas: u32) {
+pub fn half(fixture: &Fixture, generation: &str, role: &str, replicas: u32) {
     let name = format!("{generation}-{role}");
     for kind in ["deployment", "service"] {
-        let mut object = stage.cluster.get(&[kind, &format!("{generation}-worker")]);
+        let mut object = fixture
+            .cluster
+            .get(&[kind, &format!("{generation}-worker")]);
         let metadata = &object["metadata"];
         object["metadata"] = json!({"name": name, "labels": metadata["labels"]});
         object["status"] = Value::Null;
@@ -34,29 +36,29 @@ pub fn half(stage: &Stage, generation: &str, role: &str, replicas: u32) {
             let command = command.as_array_mut().expect("a command");
             command.extend(["--role", role].map(Into::into));
         }
-        stage.cluster.apply(&object.to_string());
+        fixture.cluster.apply(&object.to_string());
     }
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn of_prefill_and_decode_workers_the_scarcer_half_counts() {
-    let stage = Stage::with_controller([0, 0]).await;
-    half(&stage, "old", "prefill", 2);
-    half(&stage, "old", "decode", 1);
+    let fixture = Fixture::with_controller([0, 0]).await;
+    half(&fixture, "old", "prefill", 2);
+    half(&fixture, "old", "decode", 1);
     for deployment in ["old-prefill", "old-decode"] {
-        stage.rolled_out(deployment);
+        fixture.rolled_out(deployment);
     }
-    stage.with_model("old").await;
-    let rollout = Rollout { stage };
-    let stage = &rollout.stage;
+    fixture.with_model("old").await;
+    let rollout = Rollout { fixture };
+    let fixture = &rollout.fixture;
     rollout.update(UPDATE, "new", json!({}));
-    stage.in_force(0).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    fixture.in_force(0).await;
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
 
     // One half alone serves nobody.
-    half(stage, "new", "prefill", 1);
-    stage.rolled_out("new-prefill");
+    half(fixture, "new", "prefill", 1);
+    fixture.rolled_out("new-prefill");
     let update = rollout
         .until(UPDATE, "half of it is seen", |update| {
             update["status"]["new"]["roles"]["prefill"]["ready"] == 1
@@ -67,18 +69,18 @@ async fn of_prefill_and_decode_workers_the_scarcer_half_counts() {
     assert!(said.contains("no ready decode worker"), "{said}");
     phase(&load, 0, STREAMS).await;
 
-    half(stage, "new", "decode", 1);
+    half(fixture, "new", "decode", 1);
     // 1 of 2 prefill and 1 of 1 decode workers: half of a whole.
     rollout.splits(2, 1).await;
     phase(&load, 1, STREAMS).await;
-    stage.wants("new-prefill", 2);
+    fixture.wants("new-prefill", 2);
     rollout.splits(1, 1).await;
     phase(&load, 2, STREAMS).await;
-    stage.wants("old-prefill", 1);
+    fixture.wants("old-prefill", 1);
     rollout.splits(1, 2).await;
-    stage.settled().await;
+    fixture.settled().await;
     phase(&load, 3, STREAMS).await;
-    stage.wants("new-decode", 0);
+    fixture.wants("new-decode", 0);
     let update = rollout.splits(1, 0).await;
     assert_eq!(update["status"]["rule"], "NewCannotServe", "{update}");
 
@@ -87,7 +89,7 @@ async fn of_prefill_and_decode_workers_the_scarcer_half_counts() {
         for role in ["prefill", "decode"] {
             let name = format!("{generation}-{role}");
             let args = ["delete", "deployment,service", &name, "--wait=false"];
-            stage.cluster.kubectl(&args);
+            fixture.cluster.kubectl(&args);
         }
     }
     assert_all_well(&ended);

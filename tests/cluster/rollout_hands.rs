@@ -4,9 +4,9 @@ use std::process::Command;
 
 use serde_json::json;
 
+use crate::fixture::{UPDATE, within_patience};
 use crate::load::{Load, assert_all_well};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase, signal, workers};
-use crate::stage::{UPDATE, within_patience};
 
 const STREAMS: usize = 100;
 
@@ -14,7 +14,7 @@ const STREAMS: usize = 100;
 fn crossfade(rollout: &Rollout, args: &[&str]) {
     let mut command = Command::new(crate::program());
     command.args(args).args([UPDATE, "-n", "default", "--yes"]);
-    if let Some(kubeconfig) = rollout.stage.cluster.kubeconfig() {
+    if let Some(kubeconfig) = rollout.fixture.cluster.kubeconfig() {
         command.env("KUBECONFIG", kubeconfig);
     }
     let output = command.output().expect("the program starts");
@@ -26,8 +26,8 @@ fn crossfade(rollout: &Rollout, args: &[&str]) {
 #[ignore = "in a cluster"]
 async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
     let rollout = Rollout::begun([2, 2], json!({"maxTrafficSplitPercent": 10})).await;
-    let stage = &rollout.stage;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let fixture = &rollout.fixture;
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
 
     let update = rollout.splits(9, 1).await;
     assert_eq!(update["status"]["rule"], "Cap", "{update}");
@@ -40,7 +40,7 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
     rollout.splits(9, 1).await;
 
     crossfade(&rollout, &["set", "--split", "7"]);
-    stage.in_force(7).await;
+    fixture.in_force(7).await;
     rollout
         .until(UPDATE, "paused", |update| {
             let status = &update["status"];
@@ -48,7 +48,7 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
         })
         .await;
     // What the workers do is looked at, and moves nothing.
-    if stage.cluster.is_own() {
+    if fixture.cluster.is_own() {
         let one = &workers("new")[..1];
         for ready in ["1/2", "2/2"] {
             signal(one, libc::SIGUSR1);
@@ -67,8 +67,8 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
     rollout.splits(1, 1).await;
     phase(&load, 2, STREAMS).await;
 
-    stage.cluster.kubectl(&["delete", "duc", UPDATE]);
-    stage.in_force(0).await;
+    fixture.cluster.kubectl(&["delete", "duc", UPDATE]);
+    fixture.in_force(0).await;
     phase(&load, 3, STREAMS).await;
     within_patience("the controller has no update", async || {
         let counts = rollout.counts().await;
@@ -76,7 +76,7 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
     })
     .await;
     assert!(
-        stage.cluster.get(&["duc"])["items"]
+        fixture.cluster.get(&["duc"])["items"]
             .as_array()
             .is_some_and(Vec::is_empty)
     );

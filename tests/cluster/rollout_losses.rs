@@ -3,9 +3,9 @@
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::fixture::{UPDATE, within_patience};
 use crate::load::{BETWEEN, Load, assert_all_well};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase, signal, since, workers};
-use crate::stage::{UPDATE, within_patience};
 
 const STREAMS: usize = 100;
 
@@ -13,16 +13,16 @@ const STREAMS: usize = 100;
 #[ignore = "in a cluster"]
 async fn new_workers_that_crash_lose_their_share_at_once_and_get_it_again() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
-    let stage = &rollout.stage;
-    if !stage.cluster.is_own() {
+    let fixture = &rollout.fixture;
+    if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be killed");
     }
     rollout.splits(1, 1).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
     // All clients are amid a stream.
     load.begun(2 * STREAMS).await;
     within_patience("streams on new", async || {
-        stage.only_plan().await["openStreams"]["new"].as_u64() > Some(STREAMS as u64 / 3)
+        fixture.only_plan().await["openStreams"]["new"].as_u64() > Some(STREAMS as u64 / 3)
     })
     .await;
     signal(&workers("new"), libc::SIGKILL);
@@ -30,7 +30,7 @@ async fn new_workers_that_crash_lose_their_share_at_once_and_get_it_again() {
     // From the crash on: whoever comes now is saved, or not sent there at all.
     load.enter(0);
     let is_all_old = |plan: &serde_json::Value| plan["weights"]["new"] == 0;
-    stage.until_all("all to old", is_all_old).await;
+    fixture.until_all("all to old", is_all_old).await;
     println!("new's workers crashed: all to old {} later", since(crashed));
     assert!(crashed.elapsed().as_secs() < 30, "{}", since(crashed));
     // Kubernetes starts them again, and the share returns by itself.
@@ -60,12 +60,12 @@ async fn new_workers_that_crash_lose_their_share_at_once_and_get_it_again() {
 #[ignore = "in a cluster"]
 async fn workers_of_new_that_are_taken_away_give_their_share_back_and_no_stream_ends() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
-    let stage = &rollout.stage;
+    let fixture = &rollout.fixture;
     rollout.splits(1, 1).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
     load.begun(2 * STREAMS).await;
     let begun = Instant::now();
-    stage.wants("new-worker", 0);
+    fixture.wants("new-worker", 0);
     let update = rollout.splits(1, 0).await;
     println!(
         "new's workers were taken away: all to old {} later",
@@ -73,7 +73,7 @@ async fn workers_of_new_that_are_taken_away_give_their_share_back_and_no_stream_
     );
     assert_eq!(update["status"]["rule"], "NewCannotServe", "{update}");
     assert_eq!(update["status"]["phase"], "Pending", "{update}");
-    stage.settled().await;
+    fixture.settled().await;
     phase(&load, 0, STREAMS).await;
     let ended = load.finish();
     assert_all_well(&ended);

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
+use crate::fixture::{UPDATE, generation};
 use crate::load::{Load, assert_all_well, share, share_of};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase};
-use crate::stage::{UPDATE, generation};
 
 const STREAMS: usize = 100;
 const NEXT: &str = "my-next-update";
@@ -13,16 +13,22 @@ const NEXT: &str = "my-next-update";
 #[ignore = "in a cluster"]
 async fn an_update_that_supersedes_another_goes_on_from_where_that_was() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
-    let stage = &rollout.stage;
+    let fixture = &rollout.fixture;
     rollout.splits(1, 1).await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
 
-    stage.apply(&generation(&stage.cluster, "newer", "dynamo-v3", 1, false));
+    fixture.apply(&generation(
+        &fixture.cluster,
+        "newer",
+        "dynamo-v3",
+        1,
+        false,
+    ));
     for deployment in ["newer-worker", "newer-frontend"] {
-        stage.rolled_out(deployment);
+        fixture.rolled_out(deployment);
     }
-    stage.with_model("newer").await;
+    fixture.with_model("newer").await;
     rollout.update(NEXT, "newer", json!({"supersedes": UPDATE}));
     rollout.splits_by(NEXT, 2, 1).await;
     let first = rollout
@@ -35,13 +41,13 @@ async fn an_update_that_supersedes_another_goes_on_from_where_that_was() {
     assert_eq!(first["spec"]["weights"], json!({"old": 1, "new": 1}));
     phase(&load, 1, STREAMS).await;
     // The workers of the middle one go, and nobody minds.
-    stage.wants("new-worker", 0);
-    stage.wants("newer-worker", 2);
+    fixture.wants("new-worker", 0);
+    fixture.wants("newer-worker", 2);
     rollout.splits_by(NEXT, 1, 1).await;
     phase(&load, 2, STREAMS).await;
     let ended = load.finish();
     let args = ["delete", "deployment,service", "-l", "generation=newer"];
-    stage.cluster.kubectl(&args);
+    fixture.cluster.kubectl(&args);
 
     assert_all_well(&ended);
     assert_share(&ended, 0, [1, 1], 1.0);

@@ -1,8 +1,8 @@
 //! Three new frontends get equal shares: behind their Service's one address, and by the addresses of their pods.
 
+use crate::fixture::{Fixture, within_patience};
 use crate::load::{Load, Shape, assert_all_well};
 use crate::rig;
-use crate::stage::{Stage, within_patience};
 
 const SHAPE: Shape = Shape {
     words: 5,
@@ -11,8 +11,8 @@ const SHAPE: Shape = Shape {
 const STREAMS: usize = 120;
 
 /// Requests that each pod of new has begun with, by its own count.
-async fn counts(stage: &Stage) -> Vec<f64> {
-    let list = stage.cluster.get(&["pods", "-l", "app=new-frontend"]);
+async fn counts(fixture: &Fixture) -> Vec<f64> {
+    let list = fixture.cluster.get(&["pods", "-l", "app=new-frontend"]);
     let pods = list["items"].as_array().expect("a list");
     let mut counts = Vec::new();
     for pod in pods {
@@ -29,12 +29,12 @@ async fn counts(stage: &Stage) -> Vec<f64> {
 }
 
 /// The shares of the pods, in percent, of at least so many streams from now on.
-async fn shares(stage: &Stage, streams: usize) -> Vec<f64> {
-    let before = counts(stage).await;
-    let load = Load::start(stage.address, STREAMS, SHAPE);
+async fn shares(fixture: &Fixture, streams: usize) -> Vec<f64> {
+    let before = counts(fixture).await;
+    let load = Load::start(fixture.address, STREAMS, SHAPE);
     load.begun(streams).await;
     assert_all_well(&load.finish());
-    let after = counts(stage).await;
+    let after = counts(fixture).await;
     let new: Vec<f64> = after.iter().zip(before).map(|(b, a)| b - a).collect();
     let all: f64 = new.iter().sum();
     assert!(all >= streams as f64, "{new:?}");
@@ -42,7 +42,7 @@ async fn shares(stage: &Stage, streams: usize) -> Vec<f64> {
 }
 
 /// Sets a variable of the sidecars, and waits until they run with it.
-async fn set(stage: &Stage, name: &str, value: &str) {
+async fn set(fixture: &Fixture, name: &str, value: &str) {
     let patch = format!(
         r#"{{"spec":{{"template":{{"spec":{{"initContainers":[
             {{"name":"crossfade","env":[{{"name":"{name}","value":"{value}"}}]}}]}}}}}}}}"#
@@ -55,13 +55,13 @@ async fn set(stage: &Stage, name: &str, value: &str) {
         "-p",
         &patch,
     ];
-    stage.cluster.kubectl(&args);
-    stage.rolled_out("old-frontend");
-    stage.settled().await;
+    fixture.cluster.kubectl(&args);
+    fixture.rolled_out("old-frontend");
+    fixture.settled().await;
 }
 
 /// What `deploy/endpoints` adds.
-fn let_see_slices(stage: &Stage) {
+fn let_see_slices(fixture: &Fixture) {
     let rule = r#"[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["discovery.k8s.io"],
         "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}}]"#;
     let args = [
@@ -72,33 +72,33 @@ fn let_see_slices(stage: &Stage) {
         "-p",
         rule,
     ];
-    stage.cluster.kubectl(&args);
+    fixture.cluster.kubectl(&args);
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn three_new_frontends_get_equal_shares() {
-    let stage = Stage::ready().await;
-    stage.scale("new-frontend", 3);
-    stage.update(100).await;
-    let by_service = shares(&stage, 2400).await;
+    let fixture = Fixture::ready().await;
+    fixture.scale("new-frontend", 3);
+    fixture.update(100).await;
+    let by_service = shares(&fixture, 2400).await;
     println!("by the Service's address: {by_service:.1?} %");
 
-    let_see_slices(&stage);
-    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "true").await;
-    stage.in_force(100).await;
+    let_see_slices(&fixture);
+    set(&fixture, "CROSSFADE_KUBE_ENDPOINTS", "true").await;
+    fixture.in_force(100).await;
     within_patience("the three pods are known", async || {
-        let page = rig::client::get(stage.sidecars()[0], "/metrics")
+        let page = rig::client::get(fixture.sidecars()[0], "/metrics")
             .await
             .text();
         page.contains(r#"crossfade_pool_endpoints{generation="new",state="healthy"} 3"#)
     })
     .await;
-    let by_pods = shares(&stage, 600).await;
+    let by_pods = shares(&fixture, 600).await;
     println!("by the pods' addresses: {by_pods:.1?} %");
 
-    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "false").await;
-    stage.scale("new-frontend", 1);
+    set(&fixture, "CROSSFADE_KUBE_ENDPOINTS", "false").await;
+    fixture.scale("new-frontend", 1);
     // The kernel draws a pod for each connection: of some hundred connections a third each, give or take.
     assert!(by_service.iter().all(|share| (share - 33.3).abs() < 12.0));
     // By load: who answers more slowly gets less.

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::fixture::{Fixture, UPDATE, within_patience};
 use crate::pair::Way;
 use crate::rig::{Client, End, Family};
 use crate::rollout::{Rollout, processes, signal, since};
-use crate::stage::{Stage, UPDATE, within_patience};
 
 const CHAT: Way = Way {
     family: Family::Chat,
@@ -30,12 +30,12 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn of(stage: &Stage) -> Self {
+    pub fn of(fixture: &Fixture) -> Self {
         let fails = Arc::new(AtomicBool::new(false));
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for _ in 0..CLIENTS {
-            let (fails, stop, address) = (Arc::clone(&fails), Arc::clone(&stop), stage.address);
+            let (fails, stop, address) = (Arc::clone(&fails), Arc::clone(&stop), fixture.address);
             tasks.spawn(async move {
                 let mut client = Client::connect(address).await;
                 while !stop.load(Ordering::Relaxed) {
@@ -69,10 +69,10 @@ impl Clients {
 }
 
 /// Refuses every split of which new gets nothing, for as long as it lives.
-struct Refusal<'a>(&'a Stage);
+struct Refusal<'a>(&'a Fixture);
 
 impl<'a> Refusal<'a> {
-    async fn new(stage: &'a Stage) -> Self {
+    async fn new(fixture: &'a Fixture) -> Self {
         let api = "admissionregistration.k8s.io/v1";
         let policy = json!({
             "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "keeps-new"}, "spec": {
@@ -89,13 +89,13 @@ impl<'a> Refusal<'a> {
             "spec": {"policyName": "keeps-new", "validationActions": ["Deny"]},
         });
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
-        stage.cluster.apply(&list.to_string());
-        let refusal = Self(stage);
+        fixture.cluster.apply(&list.to_string());
+        let refusal = Self(fixture);
         let patch = json!({"spec": {"trafficSplitPercent": 0, "weights": null}}).to_string();
         within_patience("all to old is refused", async || {
             let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
             let args = [&args[..], &["--dry-run=server"]].concat();
-            !stage.cluster.try_kubectl(&args, "").status.success()
+            !fixture.cluster.try_kubectl(&args, "").status.success()
         })
         .await;
         refusal
@@ -115,10 +115,10 @@ impl Drop for Refusal<'_> {
 }
 
 /// The exit status of `crossfade judge`, and what it says.
-fn judged(stage: &Stage) -> (Option<i32>, Value) {
+fn judged(fixture: &Fixture) -> (Option<i32>, Value) {
     let mut command = Command::new(crate::program());
     command.args(["judge", UPDATE, "-n", "default", "-o", "json"]);
-    if let Some(kubeconfig) = stage.cluster.kubeconfig() {
+    if let Some(kubeconfig) = fixture.cluster.kubeconfig() {
         command.env("KUBECONFIG", kubeconfig);
     }
     let output = command.output().expect("the program starts");
@@ -157,20 +157,20 @@ async fn new_that_fails_at_its_second_step_is_rolled_back_whatever_becomes_of_th
         {"percent": 5, "holdSeconds": 2}, {"percent": 25, "holdSeconds": 600}, {"percent": 100},
     ]);
     let rollout = Rollout::begun([2, 2], json!({"analysis": analysis, "steps": steps})).await;
-    let stage = &rollout.stage;
-    if !stage.cluster.is_own() {
+    let fixture = &rollout.fixture;
+    if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be killed");
     }
     rollout.splits(19, 1).await;
     // Without a request there is no verdict, and no further step.
-    let (status, report) = judged(stage);
+    let (status, report) = judged(fixture);
     assert_eq!(status, Some(3), "{report:#}");
-    let clients = Clients::of(stage);
+    let clients = Clients::of(fixture);
     let update = rollout.splits(3, 1).await;
     assert_eq!(update["status"]["rule"], "Step", "{update}");
-    within_patience("new is good enough", async || judged(stage).0 == Some(0)).await;
+    within_patience("new is good enough", async || judged(fixture).0 == Some(0)).await;
 
-    let refusal = Refusal::new(stage).await;
+    let refusal = Refusal::new(fixture).await;
     clients.fail();
     let begun = Instant::now();
     let update = rollout
@@ -191,7 +191,7 @@ async fn new_that_fails_at_its_second_step_is_rolled_back_whatever_becomes_of_th
     assert!(text.starts_with("New fails "), "{text}");
     assert!(text.contains(" % of requests, old 0.0 % ("), "{text}");
     println!("{}", rollout.happens("AnalysisFailed").await);
-    let (status, report) = judged(stage);
+    let (status, report) = judged(fixture);
     assert_eq!(status, Some(1), "{report:#}");
     assert_eq!(report["verdict"], "fail", "{report:#}");
 

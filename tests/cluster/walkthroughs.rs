@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use crate::charts::{bare, clear};
 use crate::cluster::Cluster;
+use crate::fixture::{answers, copied, within_patience};
 use crate::load::{Load, assert_all_well, share};
 use crate::operator::Operator;
 use crate::rollout::SHAPE;
-use crate::stage::{answers, copied, within_patience};
 
 const STREAMS: usize = 20;
 const INSTALL: &str = include_str!("../../docs/install.md");

@@ -16,25 +16,25 @@ const GONE: Duration = Duration::from_secs(20);
 #[ignore = "in a cluster"]
 async fn the_share_stays_and_it_follows_again_once_it_is_back() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
-    let stage = &rollout.stage;
-    if !stage.cluster.is_own() {
+    let fixture = &rollout.fixture;
+    if !fixture.cluster.is_own() {
         println!("skipped: this API server is not ours to stop");
         return;
     }
     rollout.splits(1, 1).await;
-    let sidecar = stage.sidecars()[0];
+    let sidecar = fixture.sidecars()[0];
     let leader = format!("POD_NAME={}\0", rollout.leader());
     let one = [workers("new")[0]];
-    let load = Load::start(stage.address, 50, SHAPE);
-    stage.cluster.api("stop");
+    let load = Load::start(fixture.address, 50, SHAPE);
+    fixture.cluster.api("stop");
     signal(&processes("\0controller\0", &leader), libc::SIGKILL);
     tokio::time::sleep(GONE).await;
-    let plan = stage.plan(sidecar).await;
+    let plan = fixture.plan(sidecar).await;
     let lost = plan["sourceLostSeconds"].as_f64();
     assert!(lost.is_some_and(|seconds| seconds > 10.0), "{plan}");
     assert_eq!(plan["weights"], json!({"old": 1, "new": 1}), "{plan}");
     load.leave().await;
-    stage.cluster.api("start");
+    fixture.cluster.api("start");
     let back = Instant::now();
     signal(&one, libc::SIGUSR1);
     rollout.splits(2, 1).await;

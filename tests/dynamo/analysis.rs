@@ -181,6 +181,7 @@ async fn no_alarm(lasts: Duration) {
             let analysis = &page(proxy).await["analysis"];
             assert_ne!(analysis["verdict"], "fail", "{analysis}");
         }
+        // A poll interval: for the whole time, the verdict must never be `fail`.
         sleep(Duration::from_secs(1)).await;
     }
     let (status, report) = judged(&proxy);

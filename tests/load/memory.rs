@@ -87,14 +87,14 @@ async fn serve(mut stream: TcpStream, manner: Manner) {
 }
 
 /// A proxy in front of a server of this manner, with what it held before the attack.
-struct Stage {
+struct Fixture {
     proxy: Proxy,
     before: u64,
     threads: u64,
     servers: [Server; 2],
 }
 
-impl Stage {
+impl Fixture {
     async fn set(manner: Manner, more: &[&str]) -> Self {
         let servers = [Server::start(manner).await, Server::start(manner).await];
         let [old, new] = servers.each_ref().map(|server| server.address.to_string());
@@ -226,22 +226,22 @@ fn sized(length: u64, here: u64) -> Vec<u8> {
 #[tokio::test]
 async fn bodies_in_chunks_of_one_byte_cost_about_their_length() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
-    let streams = stage
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let streams = fixture
         .attack(4, |_| [chunked(), b"1\r\nx\r\n".repeat(1_000_000)].concat())
         .await;
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// Each chunk comes in a read of its own, as far as the machine lets it.
 #[tokio::test]
 async fn paced_chunks_of_one_byte_cost_about_their_length() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let fixture = Fixture::set(Manner::ReadsHead, &[]).await;
     let extended = format!("1;{}\r\nx\r\n", "e".repeat(1000));
     for chunk in ["1\r\nx\r\n", &extended] {
-        let mut stream = TcpStream::connect(stage.proxy.address).await.unwrap();
+        let mut stream = TcpStream::connect(fixture.proxy.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         stream.write_all(&chunked()).await.unwrap();
         for _ in 0..20_000 {
@@ -251,48 +251,48 @@ async fn paced_chunks_of_one_byte_cost_about_their_length() {
             }
             tokio::task::yield_now().await;
         }
-        stage.settled().await;
-        stage.assert_bounded(2).await;
-        let metrics = stage.proxy.metrics().await;
+        fixture.settled().await;
+        fixture.assert_bounded(2).await;
+        let metrics = fixture.proxy.metrics().await;
         let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
         assert!(used < 400_000.0, "{used} for 20 kB");
     }
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn chunk_extensions_are_not_held() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
     let chunk = format!("1;{}\r\nx\r\n", "e".repeat(1000));
-    let streams = stage
+    let streams = fixture
         .attack(8, |_| {
             [chunked(), chunk.repeat(24_000).into_bytes()].concat()
         })
         .await;
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn bodies_read_for_their_affinity_share_the_budget_and_those_beyond_it_pass_without() {
     let _machine = crate::shared().await;
     let flags = ["--affinity-body-field", "user"];
-    let stage = Stage::set(Manner::ReadsOn, &flags).await;
-    let streams = stage.attack(300, |_| sized(MIB, MIB - 1)).await;
-    assert!(stage.refused("affinity").await > 0.0);
+    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+    let streams = fixture.attack(300, |_| sized(MIB, MIB - 1)).await;
+    assert!(fixture.refused("affinity").await > 0.0);
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn small_bodies_whose_model_server_does_not_answer_share_the_budget() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
-    let streams = stage.attack(2000, |_| sized(64_000, 64_000)).await;
-    assert!(stage.refused("request_body").await > 0.0);
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let streams = fixture.attack(2000, |_| sized(64_000, 64_000)).await;
+    assert!(fixture.refused("request_body").await > 0.0);
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
@@ -305,34 +305,34 @@ async fn bodies_that_can_go_nowhere_else_are_not_kept() {
         ];
         let [old, new] = servers.each_ref().map(|server| server.address.to_string());
         let flags = ["--old", &old, "--new", &new, "--split", split];
-        let stage = Stage::set(Manner::ReadsOn, &flags).await;
-        let streams = stage.attack(4, |_| sized(MIB, MIB)).await;
-        let metrics = stage.proxy.metrics().await;
+        let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+        let streams = fixture.attack(4, |_| sized(MIB, MIB)).await;
+        let metrics = fixture.proxy.metrics().await;
         let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
         let kept = 4.0 * MIB as f64;
         assert_eq!(used >= kept, is_kept, "{used} at {split} %");
         assert!(is_kept || used < kept / 16.0, "{used} at {split} %");
         drop((streams, servers));
-        stage.gives_back().await;
+        fixture.gives_back().await;
     }
 }
 
 #[tokio::test]
 async fn bodies_that_a_model_server_does_not_read_share_the_budget() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsHead, &[]).await;
-    let streams = stage.attack(400, |_| sized(16 * MIB, 8 * MIB)).await;
+    let fixture = Fixture::set(Manner::ReadsHead, &[]).await;
+    let streams = fixture.attack(400, |_| sized(16 * MIB, 8 * MIB)).await;
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn no_body_is_gathered_for_a_request_over_the_limit_of_requests() {
     let _machine = crate::shared().await;
     let flags = ["--max-requests", "10"];
-    let stage = Stage::set(Manner::ReadsOn, &flags).await;
-    let mut streams = stage.attack(2000, |_| sized(64_000, 1000)).await;
-    let used = stage.proxy.metrics().await;
+    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+    let mut streams = fixture.attack(2000, |_| sized(64_000, 1000)).await;
+    let used = fixture.proxy.metrics().await;
     let used = used.sum("crossfade_memory_bytes", &[("kind", "used")]);
     assert!(used < 10.0 * 80_000.0, "{used}");
     let mut refused = 0;
@@ -350,8 +350,8 @@ async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
     let _machine = crate::shared().await;
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
     // The allocator keeps memory for each thread.
-    let stage = Stage::set(Manner::Sends(HEAD, 900_000), &["--threads", "16"]).await;
-    let streams = stage.attack(400, |_| sized(2, 2)).await;
+    let fixture = Fixture::set(Manner::Sends(HEAD, 900_000), &["--threads", "16"]).await;
+    let streams = fixture.attack(400, |_| sized(2, 2)).await;
     // Whose event is held gets nothing yet.
     let mut reading = JoinSet::new();
     for mut stream in streams {
@@ -367,20 +367,20 @@ async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
         }
     })
     .await;
-    assert!(stage.refused("event").await > 0.0);
-    stage.assert_bounded(400).await;
+    assert!(fixture.refused("event").await > 0.0);
+    fixture.assert_bounded(400).await;
     drop((reading, passed));
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn answers_that_clients_do_not_read_share_the_budget() {
     let _machine = crate::shared().await;
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
-    let stage = Stage::set(Manner::Sends(HEAD, 10 * MIB), &[]).await;
-    let streams = stage.attack(800, |_| sized(2, 2)).await;
+    let fixture = Fixture::set(Manner::Sends(HEAD, 10 * MIB), &[]).await;
+    let streams = fixture.attack(800, |_| sized(2, 2)).await;
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// A slice of a read buffer keeps the whole buffer alive, even an empty slice.
@@ -390,22 +390,22 @@ async fn answers_at_rest_hold_nothing_of_what_was_passed_on() {
     const PASSED: u64 = 256 * 1024;
     const COUNT: u64 = 1000;
     let _machine = crate::alone().await;
-    let stage = Stage::set(Manner::Sends(HEAD, PASSED), &[]).await;
+    let fixture = Fixture::set(Manner::Sends(HEAD, PASSED), &[]).await;
     let mut open = Vec::new();
     let mut body = vec![0; usize::try_from(PASSED).unwrap()];
     // One after another, so that no buffer has the heads of many.
     for _ in 0..COUNT {
-        let mut stream = TcpStream::connect(stage.proxy.address).await.unwrap();
+        let mut stream = TcpStream::connect(fixture.proxy.address).await.unwrap();
         stream.write_all(&sized(2, 2)).await.unwrap();
         stream.read_exact(&mut body).await.unwrap();
         open.push(stream);
     }
-    stage.settled().await;
-    let held = stage.proxy.memory().saturating_sub(stage.before);
+    fixture.settled().await;
+    let held = fixture.proxy.memory().saturating_sub(fixture.before);
     let most = COUNT * 16 * 1024;
     assert!(held <= most, "{} KiB each", held / COUNT / 1024);
     drop(open);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// What comes with the head of an answer is read before it is known whether the client reads.
@@ -414,29 +414,29 @@ async fn answers_that_begin_with_their_head_and_are_not_read_share_the_budget() 
     let _machine = crate::shared().await;
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
     let beginning: &'static str = format!("{head}{}", "x".repeat(200_000)).leak();
-    let stage = Stage::set(Manner::Sends(beginning, MIB), &[]).await;
+    let fixture = Fixture::set(Manner::Sends(beginning, MIB), &[]).await;
     let mut open = Vec::new();
     for _ in 0..16 {
         let settings = [(frames::INITIAL_WINDOW_SIZE, 0)];
-        let mut frames = Frames::connect(stage.proxy.address, &settings).await;
+        let mut frames = Frames::connect(fixture.proxy.address, &settings).await;
         for stream in (1..2 * STREAMS).step_by(2) {
             assert!(frames.request(stream, END_STREAM, "POST", CHAT).await);
         }
         open.push(frames);
     }
     let streams = u64::from(16 * STREAMS);
-    stage
+    fixture
         .proxy
         .counts("crossfade_open_streams", &[], streams as f64)
         .await;
-    stage.settled().await;
-    stage.assert_bounded(16 + streams).await;
-    let metrics = stage.proxy.metrics().await;
+    fixture.settled().await;
+    fixture.assert_bounded(16 + streams).await;
+    let metrics = fixture.proxy.metrics().await;
     let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
     // Beyond the budget: the reserve.
     assert!(used <= (BUDGET + 16 * MIB) as f64, "{used}");
     drop(open);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// Error events that are held back while servers that do not answer are asked for the rest of their streams.
@@ -484,32 +484,32 @@ async fn error_events_that_are_held_back_share_the_budget() {
         "--continuation",
         "any-generation",
     ];
-    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
     let supported = [("api", "chat"), ("state", "supported")];
     let proven = "crossfade_continuation_capability";
-    stage.proxy.counts(proven, &supported, 2.0).await;
+    fixture.proxy.counts(proven, &supported, 2.0).await;
     let body = r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let streams = stage.attack(200, |_| head.clone().into_bytes()).await;
-    assert!(stage.refused("event").await > 0.0);
+    let streams = fixture.attack(200, |_| head.clone().into_bytes()).await;
+    assert!(fixture.refused("event").await > 0.0);
     drop((streams, old, new));
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn half_heads_share_the_budget() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
-    let streams = stage
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let streams = fixture
         .attack(2000, |_| {
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(60_000)).into_bytes()
         })
         .await;
     let labels = [("cause", "no_memory")];
-    let metrics = stage.proxy.metrics().await;
+    let metrics = fixture.proxy.metrics().await;
     let refused = metrics.sum("crossfade_rejected_requests_total", &labels);
     assert!(refused > 1000.0, "{refused}");
     // Those that were sent away were told when to come again.
@@ -526,7 +526,7 @@ async fn half_heads_share_the_budget() {
         }
     }
     assert!(told > 0);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
@@ -536,27 +536,27 @@ async fn half_answer_heads_and_half_trailers_share_the_budget() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx: ";
     const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\nHTTP/1.1 103 b\r\nx: ";
     for (beginning, length) in [(HEAD, 60_000), (TRAILERS, 16_000), (INTERIM, 60_000)] {
-        let stage = Stage::set(Manner::Sends(beginning, length), &[]).await;
-        let streams = stage.attack(1500, |_| sized(2, 2)).await;
+        let fixture = Fixture::set(Manner::Sends(beginning, length), &[]).await;
+        let streams = fixture.attack(1500, |_| sized(2, 2)).await;
         drop(streams);
-        stage.gives_back().await;
+        fixture.gives_back().await;
     }
 }
 
 #[tokio::test]
 async fn requests_behind_one_that_waits_are_left_unread() {
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
     let ahead = format!(
         "GET /y HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n",
         "x".repeat(60_000)
     );
-    let streams = stage
+    let streams = fixture
         .attack(500, |_| {
             [sized(2, 2), ahead.repeat(2).into_bytes()].concat()
         })
         .await;
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// What is remembered of a stream's opening, in case another target goes on with it.
@@ -573,25 +573,25 @@ async fn opening_events_that_went_out_share_the_budget() {
     }
     let beginning: &'static str = answer.leak();
     let flags = ["--hold", "0"];
-    let stage = Stage::set(Manner::Sends(beginning, 0), &flags).await;
-    let streams = stage
+    let fixture = Fixture::set(Manner::Sends(beginning, 0), &flags).await;
+    let streams = fixture
         .attack(2000, |_| {
             let head = "POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
             head.as_bytes().to_vec()
         })
         .await;
-    assert!(stage.refused("event").await > 0.0);
+    assert!(fixture.refused("event").await > 0.0);
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
 async fn uploads_over_http2_share_the_budget() {
     let _machine = crate::shared().await;
-    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let fixture = Fixture::set(Manner::ReadsHead, &[]).await;
     let mut uploads = JoinSet::new();
     for _ in 0..64 {
-        let client = Arc::new(client::http2::Client::connect(stage.proxy.address).await);
+        let client = Arc::new(client::http2::Client::connect(fixture.proxy.address).await);
         for _ in 0..4 {
             let client = client.clone();
             uploads.spawn(async move {
@@ -599,21 +599,21 @@ async fn uploads_over_http2_share_the_budget() {
             });
         }
     }
-    stage
+    fixture
         .proxy
         .counts("crossfade_open_streams", &[], 256.0)
         .await;
-    stage.settled().await;
-    stage.assert_bounded(64).await;
+    fixture.settled().await;
+    fixture.assert_bounded(64).await;
     uploads.abort_all();
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// `count` connections over HTTP/2, each with so many requests that are not answered.
-async fn over_http2(stage: &Stage, count: u64, requests: u32) -> Vec<Frames> {
+async fn over_http2(fixture: &Fixture, count: u64, requests: u32) -> Vec<Frames> {
     let mut open = Vec::new();
     for _ in 0..count {
-        let mut frames = Frames::connect(stage.proxy.address, &[]).await;
+        let mut frames = Frames::connect(fixture.proxy.address, &[]).await;
         // The proxy has sent its settings and its window.
         frames.next_of(&[frames::WINDOW_UPDATE]).await.unwrap();
         for stream in (1..2 * requests).step_by(2) {
@@ -623,8 +623,8 @@ async fn over_http2(stage: &Stage, count: u64, requests: u32) -> Vec<Frames> {
     }
     let streams = f64::from(requests) * count as f64;
     let has = |metrics: &proxy::Metrics| metrics.sum("crossfade_open_streams", &[]) >= streams;
-    eventually("all are open", async || has(&stage.proxy.metrics().await)).await;
-    stage.settled().await;
+    eventually("all are open", async || has(&fixture.proxy.metrics().await)).await;
+    fixture.settled().await;
     open
 }
 
@@ -633,27 +633,27 @@ async fn a_connection_over_http2_holds_64_kib_and_each_of_its_requests_16() {
     const COUNT: u64 = 1500;
     let _machine = crate::alone().await;
     crate::streams::raise_file_limit();
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
     let bound = |connections, requests| connections * 64 * 1024 + requests * 16 * 1024;
     let mut all = Vec::new();
     for requests in [0, 1] {
-        let before = stage.proxy.memory();
-        all.push(over_http2(&stage, COUNT, requests).await);
-        let held = stage.proxy.memory().saturating_sub(before);
+        let before = fixture.proxy.memory();
+        all.push(over_http2(&fixture, COUNT, requests).await);
+        let held = fixture.proxy.memory().saturating_sub(before);
         let each = held / COUNT / 1024;
         eprintln!("{each} KiB for each connection with {requests} requests");
         let most = bound(COUNT, COUNT * u64::from(requests));
         assert!(held <= most, "{each} KiB each");
     }
-    all.push(over_http2(&stage, 15, 100).await);
-    let metrics = stage.proxy.metrics().await;
+    all.push(over_http2(&fixture, 15, 100).await);
+    let metrics = fixture.proxy.metrics().await;
     let open = metrics.sum("crossfade_connections", &[]);
     assert_eq!(open, (2 * COUNT + 15) as f64);
-    let most = stage.before + BUDGET + 64 * MIB + bound(2 * COUNT + 15, COUNT + 1500);
-    let peak = stage.proxy.memory_peak();
+    let most = fixture.before + BUDGET + 64 * MIB + bound(2 * COUNT + 15, COUNT + 1500);
+    let peak = fixture.proxy.memory_peak();
     assert!(peak <= most, "{} MiB", peak / MIB);
     drop(all);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 /// The answers of the admin port are not charged: only so many are open at once.
@@ -661,7 +661,7 @@ async fn a_connection_over_http2_holds_64_kib_and_each_of_its_requests_16() {
 async fn answers_of_the_admin_port_that_are_not_read_are_few() {
     let _machine = crate::shared().await;
     for window in [0, 1] {
-        let stage = Stage::set(Manner::ReadsOn, &[]).await;
+        let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
         let mut open = Vec::new();
         let fields = [
             (":method", "GET"),
@@ -671,17 +671,17 @@ async fn answers_of_the_admin_port_that_are_not_read_are_few() {
         ];
         for _ in 0..100 {
             let settings = [(frames::INITIAL_WINDOW_SIZE, window)];
-            let mut frames = Frames::connect(stage.proxy.admin, &settings).await;
+            let mut frames = Frames::connect(fixture.proxy.admin, &settings).await;
             for stream in (1..2 * STREAMS).step_by(2) {
                 let _ = frames.headers(stream, END_STREAM, &fields).await;
             }
             open.push(frames);
         }
-        stage.settled().await;
-        let held = stage.proxy.memory().saturating_sub(stage.before);
+        fixture.settled().await;
+        let held = fixture.proxy.memory().saturating_sub(fixture.before);
         assert!(held < 64 * MIB, "{} MiB at {window}", held / MIB);
         drop(open);
-        stage.gives_back().await;
+        fixture.gives_back().await;
     }
 }
 
@@ -745,11 +745,11 @@ async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
         "--connect-timeout",
         "100",
     ];
-    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
     let bytes = Arc::new(bytes);
     let mut sending = JoinSet::new();
     for _ in 0..count {
-        let mut frames = Frames::connect(stage.proxy.address, &[]).await;
+        let mut frames = Frames::connect(fixture.proxy.address, &[]).await;
         let bytes = Arc::clone(&bytes);
         sending.spawn(async move {
             // Before, the window of the connection is what it is by default.
@@ -759,10 +759,12 @@ async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
         });
     }
     let clients = sending.join_all().await;
-    stage.settled().await;
-    stage.assert_bounded(count * (1 + u64::from(STREAMS))).await;
+    fixture.settled().await;
+    fixture
+        .assert_bounded(count * (1 + u64::from(STREAMS)))
+        .await;
     drop(clients);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]
@@ -807,11 +809,11 @@ async fn half_header_blocks_share_the_budget() {
         &frame(frames::CONTINUATION, 0, 1, &rest[16_000..32_000]),
     ]
     .concat();
-    let stage = Stage::set(Manner::ReadsOn, &[]).await;
-    let streams = stage.attack(3000, |_| bytes.clone()).await;
-    assert!(stage.refused("head").await > 0.0);
+    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let streams = fixture.attack(3000, |_| bytes.clone()).await;
+    assert!(fixture.refused("head").await > 0.0);
     drop(streams);
-    stage.gives_back().await;
+    fixture.gives_back().await;
 }
 
 #[tokio::test]

@@ -414,10 +414,10 @@ async fn a_picture_of_the_demo() {
     let (_, page) = first.split_once("live page ").expect(&first);
     std::thread::spawn(move || lines.for_each(drop));
     browser.open(page).await;
-    // What the picture shows is what happens meanwhile: the fade until shortly before its end.
+    // The picture shows the history of the fade until shortly before its end.
     tokio::time::sleep(Duration::from_secs(48)).await;
     browser.looks(1100, "light").await;
-    // It is drawn anew for each width.
+    // The charts are redrawn for each width with the next state, of which there is one per second; nothing on the page says when.
     tokio::time::sleep(Duration::from_secs(2)).await;
     browser.picture("live-page").await;
     demo.kill().unwrap();

@@ -4,8 +4,8 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 
-/// A scene with random settings, after a random history.
-fn any_scene() -> impl Strategy<Value = Scene> {
+/// A fixture with random settings, after a random history.
+fn any_scene() -> impl Strategy<Value = Fixture> {
     let settings = (
         any::<bool>(),
         any::<bool>(),
@@ -16,49 +16,49 @@ fn any_scene() -> impl Strategy<Value = Scene> {
     let sizes = (1..5_u32, any::<bool>());
     (settings, sizes, vec((0..12_u8, 0..6_u32, 0..20_u64), 0..30)).prop_map(
         |((paused, strict, cap, stable, ack), (full, halves), history)| {
-            let mut scene = if halves {
-                Scene::of(&[(Role::Prefill, full), (Role::Decode, 2)])
+            let mut fixture = if halves {
+                Fixture::of(&[(Role::Prefill, full), (Role::Decode, 2)])
             } else {
-                Scene::of(&[(Role::Worker, full)])
+                Fixture::of(&[(Role::Worker, full)])
             };
-            scene.settings.cap_percent = cap;
-            scene.settings.strict = strict;
-            scene.settings.stable = seconds(stable);
-            scene.settings.ack_timeout = seconds(ack);
+            fixture.settings.cap_percent = cap;
+            fixture.settings.strict = strict;
+            fixture.settings.stable = seconds(stable);
+            fixture.settings.ack_timeout = seconds(ack);
             for (what, number, wait) in history {
-                scene.step();
-                scene.wait(seconds(wait));
-                happen(&mut scene, what, number);
+                fixture.step();
+                fixture.wait(seconds(wait));
+                happen(&mut fixture, what, number);
             }
-            scene.settings.paused = paused;
-            scene
+            fixture.settings.paused = paused;
+            fixture
         },
     )
 }
 
 /// Applies one random change.
-fn happen(scene: &mut Scene, what: u8, number: u32) {
-    let roles: Vec<Role> = scene.seen.workers.old.keys().copied().collect();
+fn happen(fixture: &mut Fixture, what: u8, number: u32) {
+    let roles: Vec<Role> = fixture.seen.workers.old.keys().copied().collect();
     let role = roles[number as usize % roles.len()];
-    let new = &mut scene.seen.frontends.new;
+    let new = &mut fixture.seen.frontends.new;
     match what {
-        0..=1 => _ = scene.count(role, Some(number), None),
-        2..=4 => _ = scene.count(role, None, Some(number)),
-        5 => scene.seen.workers.old.entry(role).or_default().desired = number,
+        0..=1 => _ = fixture.count(role, Some(number), None),
+        2..=4 => _ = fixture.count(role, None, Some(number)),
+        5 => fixture.seen.workers.old.entry(role).or_default().desired = number,
         6 => new.endpoints = u32::from(number > 1),
         7 if new.asked[0].models.is_empty() => *new = frontends(),
         7 => new.asked[0].models.clear(),
-        8 => _ = scene.edit(Weights::new(number, 6 - number).expect("6 in all")),
-        9 => scene.settings.paused = number > 3,
-        10 => scene.seen.proxies[0].ready = number > 1,
-        _ => _ = scene.applied(),
+        8 => _ = fixture.edit(Weights::new(number, 6 - number).expect("6 in all")),
+        9 => fixture.settings.paused = number > 3,
+        10 => fixture.seen.proxies[0].ready = number > 1,
+        _ => _ = fixture.applied(),
     }
 }
 
 /// The split that is written, if it is another one.
-fn split(scene: &Scene, decision: &Decision) -> Option<Weights> {
+fn split(fixture: &Fixture, decision: &Decision) -> Option<Weights> {
     let split = decision.desired.split;
-    (split != scene.seen.split).then_some(split)
+    (split != fixture.seen.split).then_some(split)
 }
 
 fn share(weights: Weights) -> (u64, u64) {
@@ -76,98 +76,98 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn nothing_above_the_cap_is_written_but_to_save_requests(scene in any_scene()) {
-        let decision = scene.peek();
-        let cap = percent(scene.settings.cap_percent.unwrap_or(100));
-        let is_urgent = decision.rule == Rule::OldCannotServe && !scene.settings.strict;
-        if let Some(split) = split(&scene, &decision).filter(|_| !is_urgent) {
+    fn nothing_above_the_cap_is_written_but_to_save_requests(fixture in any_scene()) {
+        let decision = fixture.peek();
+        let cap = percent(fixture.settings.cap_percent.unwrap_or(100));
+        let is_urgent = decision.rule == Rule::OldCannotServe && !fixture.settings.strict;
+        if let Some(split) = split(&fixture, &decision).filter(|_| !is_urgent) {
             prop_assert!(is_at_most(split, cap), "{split:?}");
         }
     }
 
     #[test]
-    fn nothing_is_written_to_a_side_that_cannot_serve(scene in any_scene()) {
-        let decision = scene.peek();
-        if let Some(split) = split(&scene, &decision) {
+    fn nothing_is_written_to_a_side_that_cannot_serve(fixture in any_scene()) {
+        let decision = fixture.peek();
+        if let Some(split) = split(&fixture, &decision) {
             let new_serves = decision.obstacles.is_empty();
             prop_assert!(split.is_all_old() || new_serves);
             let old_serves = decision.capacity.old.serves;
-            prop_assert!(split.is_all_new() || old_serves || scene.settings.strict);
+            prop_assert!(split.is_all_new() || old_serves || fixture.settings.strict);
         }
     }
 
     #[test]
-    fn once_applied_a_decision_changes_nothing_more(scene in any_scene()) {
-        let mut scene = scene;
-        scene.step();
-        let second = scene.step();
+    fn once_applied_a_decision_changes_nothing_more(fixture in any_scene()) {
+        let mut fixture = fixture;
+        fixture.step();
+        let second = fixture.step();
         prop_assert_eq!(&second.actions, &[]);
         prop_assert_eq!(&second.events, &[]);
-        prop_assert!(second.wake_at.is_none_or(|wake_at| wake_at > scene.now));
-        prop_assert_eq!(second.desired.old_draining, scene.seen.old_draining);
-        let third = scene.step();
+        prop_assert!(second.wake_at.is_none_or(|wake_at| wake_at > fixture.now));
+        prop_assert_eq!(second.desired.old_draining, fixture.seen.old_draining);
+        let third = fixture.step();
         prop_assert_eq!(second, third);
     }
 
     #[test]
-    fn all_that_is_needed_after_a_restart_is_in_the_memory(scene in any_scene()) {
-        let status = serde_json::to_string(&scene.memory).unwrap();
+    fn all_that_is_needed_after_a_restart_is_in_the_memory(fixture in any_scene()) {
+        let status = serde_json::to_string(&fixture.memory).unwrap();
         let memory: Memory = serde_json::from_str(&status).unwrap();
-        prop_assert_eq!(&memory, &scene.memory);
-        let decision = step(&scene.settings, &memory, &scene.seen, scene.now);
-        prop_assert_eq!(decision, scene.peek());
+        prop_assert_eq!(&memory, &fixture.memory);
+        let decision = step(&fixture.settings, &memory, &fixture.seen, fixture.now);
+        prop_assert_eq!(decision, fixture.peek());
     }
 
     #[test]
-    fn more_workers_never_get_a_side_less(scene in any_scene(), role in 0..2_usize, more in 1..9_u32) {
-        let mut scene = scene;
-        scene.settings.paused = false;
-        scene.settings.stable = Duration::ZERO;
-        scene.seen.split_is_ours = true;
-        scene.applied();
-        let roles: Vec<Role> = scene.seen.workers.old.keys().copied().collect();
+    fn more_workers_never_get_a_side_less(fixture in any_scene(), role in 0..2_usize, more in 1..9_u32) {
+        let mut fixture = fixture;
+        fixture.settings.paused = false;
+        fixture.settings.stable = Duration::ZERO;
+        fixture.seen.split_is_ours = true;
+        fixture.applied();
+        let roles: Vec<Role> = fixture.seen.workers.old.keys().copied().collect();
         let role = roles[role % roles.len()];
-        let before = scene.clone().next();
-        let neither = |scene: &Scene| scene.peek().rule == Rule::NeitherCanServe;
+        let before = fixture.clone().next();
+        let neither = |fixture: &Fixture| fixture.peek().rule == Rule::NeitherCanServe;
 
-        let mut with_new = scene.clone();
-        let ready = scene.seen.workers.new.get(&role).map_or(0, |workers| workers.ready);
+        let mut with_new = fixture.clone();
+        let ready = fixture.seen.workers.new.get(&role).map_or(0, |workers| workers.ready);
         with_new.count(role, None, Some(ready + more));
-        prop_assert!(neither(&scene) || is_at_most(before, with_new.next()));
+        prop_assert!(neither(&fixture) || is_at_most(before, with_new.next()));
 
-        let mut with_old = scene.clone();
-        let ready = scene.seen.workers.old.get(&role).map_or(0, |workers| workers.ready);
+        let mut with_old = fixture.clone();
+        let ready = fixture.seen.workers.old.get(&role).map_or(0, |workers| workers.ready);
         with_old.count(role, Some(ready + more), None);
-        prop_assert!(neither(&scene) || is_at_most(with_old.next(), before));
+        prop_assert!(neither(&fixture) || is_at_most(with_old.next(), before));
     }
 
     #[test]
-    fn time_alone_leads_to_the_exact_ratio(scene in any_scene()) {
-        let mut scene = scene;
-        scene.settings.paused = false;
-        let decision = scene.settle();
+    fn time_alone_leads_to_the_exact_ratio(fixture in any_scene()) {
+        let mut fixture = fixture;
+        fixture.settings.paused = false;
+        let decision = fixture.settle();
         let wanted = match decision.rule {
-            Rule::NeitherCanServe => scene.seen.split,
+            Rule::NeitherCanServe => fixture.seen.split,
             Rule::NewCannotServe => Weights::ALL_OLD,
             Rule::OldCannotServe => Weights::ALL_NEW,
             _ => {
                 let exact = Ratio::weights(decision.capacity.old.share, decision.capacity.new.share);
-                let cap = percent(scene.settings.cap_percent.unwrap_or(100));
+                let cap = percent(fixture.settings.cap_percent.unwrap_or(100));
                 exact.filter(|exact| is_at_most(*exact, cap)).unwrap_or(cap)
             }
         };
-        prop_assert_eq!(scene.seen.split, wanted);
+        prop_assert_eq!(fixture.seen.split, wanted);
     }
 
     #[test]
     fn whatever_a_status_holds_a_step_does_not_panic(
-        scene in any_scene(),
+        fixture in any_scene(),
         parts in [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX],
         since in any::<u64>(),
         now in any::<u64>(),
         sizes in (any::<u32>(), any::<u32>()),
     ) {
-        let mut scene = scene;
+        let mut fixture = fixture;
         let credit = |of, whole| Credit {
             capacity: Ratio::ZERO,
             rises: vec![Rise {
@@ -178,12 +178,12 @@ proptest! {
             gained: Some(Timestamp::from_unix_millis(since)),
         };
         let [old, old_whole, new, new_whole] = parts;
-        scene.memory.credit = Some(Sides { old: credit(old, old_whole), new: credit(new, new_whole) });
-        scene.memory.full_sizes = [(Role::Worker, sizes.0)].into();
-        scene.settings.full_sizes.new = [(Role::Worker, sizes.1)].into();
-        scene.settings.stable = Duration::from_millis(since);
-        scene.now = Timestamp::from_unix_millis(now);
-        scene.step();
-        scene.settle();
+        fixture.memory.credit = Some(Sides { old: credit(old, old_whole), new: credit(new, new_whole) });
+        fixture.memory.full_sizes = [(Role::Worker, sizes.0)].into();
+        fixture.settings.full_sizes.new = [(Role::Worker, sizes.1)].into();
+        fixture.settings.stable = Duration::from_millis(since);
+        fixture.now = Timestamp::from_unix_millis(now);
+        fixture.step();
+        fixture.settle();
     }
 }

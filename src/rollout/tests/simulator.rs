@@ -24,7 +24,7 @@ const STEPS: u64 = 400;
 const FOUND: [u64; 1] = [881];
 
 struct Simulation {
-    scene: Scene,
+    fixture: Fixture,
     draw: Draw,
     roles: Vec<(Role, u32)>,
     /// The latest observations since the clock last jumped or the last calm.
@@ -46,12 +46,12 @@ impl Simulation {
             ],
             _ => vec![(Role::Worker, full)],
         };
-        let mut scene = Scene::of(&roles);
-        scene.settings.stable = seconds(draw.below(10));
-        scene.settings.ack_timeout = seconds(draw.below(40));
-        scene.settings.drain_deadline = draw.one_in(2).then(|| seconds(draw.below(300)));
-        scene.settings.strict = draw.one_in(4);
-        scene.settings.on_failure =
+        let mut fixture = Fixture::of(&roles);
+        fixture.settings.stable = seconds(draw.below(10));
+        fixture.settings.ack_timeout = seconds(draw.below(40));
+        fixture.settings.drain_deadline = draw.one_in(2).then(|| seconds(draw.below(300)));
+        fixture.settings.strict = draw.one_in(4);
+        fixture.settings.on_failure =
             [None, Some(OnFailure::Hold), Some(OnFailure::RollBack)][draw.below(3) as usize];
         if draw.one_in(2) {
             let steps = [(5, 10), (25, 0), (100, 0)];
@@ -59,15 +59,15 @@ impl Simulation {
                 percent,
                 hold: seconds(hold),
             });
-            scene.settings.steps = steps.into();
+            fixture.settings.steps = steps.into();
         }
-        scene.seen.split = percent(draw.below(101) as u8);
-        scene.seen.proxies = (0..1 + draw.below(5))
+        fixture.seen.split = percent(draw.below(101) as u8);
+        fixture.seen.proxies = (0..1 + draw.below(5))
             .map(|i| proxy(&format!("p{i}")))
             .collect();
-        let change = (0, scene.now);
+        let change = (0, fixture.now);
         Self {
-            scene,
+            fixture,
             draw,
             roles,
             past: VecDeque::new(),
@@ -78,7 +78,7 @@ impl Simulation {
 
     /// Runs one step of a controller whose writes can get lost, and checks it.
     fn step(&mut self) {
-        let before = self.scene.clone();
+        let before = self.fixture.clone();
         let decision = before.peek();
         self.holds(&before, &decision);
         match self.draw.below(20) {
@@ -86,21 +86,21 @@ impl Simulation {
             0 => _ = self.past.pop_back(),
             // The controller crashes between its two writes.
             1 => {
-                self.scene.write(&decision);
+                self.fixture.write(&decision);
                 self.past.pop_back();
             }
             // It crashes once it has recorded a failure.
             2 if matches!(decision.actions.first(), Some(Action::Latch(_))) => {
                 if let Some(Action::Latch(memory)) = decision.actions.first() {
-                    self.scene.memory = (**memory).clone();
+                    self.fixture.memory = (**memory).clone();
                 }
                 self.past.pop_back();
-                assert!(self.scene.peek().memory.trial.failure.is_some());
+                assert!(self.fixture.peek().memory.trial.failure.is_some());
             }
             _ => {
-                self.scene.step();
-                let mut again = self.scene.peek();
-                if self.scene.seen.proxies.is_empty() {
+                self.fixture.step();
+                let mut again = self.fixture.peek();
+                if self.fixture.seen.proxies.is_empty() {
                     // Without proxies nothing has to be applied first, so the end continues at once.
                     again.events.retain(|event| event.reason != "Draining");
                 }
@@ -112,53 +112,53 @@ impl Simulation {
             }
         }
         if self.draw.one_in(16) {
-            let status = serde_json::to_string(&self.scene.memory).unwrap();
-            self.scene.memory = serde_json::from_str(&status).unwrap();
+            let status = serde_json::to_string(&self.fixture.memory).unwrap();
+            self.fixture.memory = serde_json::from_str(&status).unwrap();
         }
     }
 
     /// Heals everything. The split must then match the workers exactly.
     fn calm(&mut self) {
-        let scene = &mut self.scene;
-        scene.settings.paused = false;
-        scene.settings.drain_old = false;
+        let fixture = &mut self.fixture;
+        fixture.settings.paused = false;
+        fixture.settings.drain_old = false;
         // A person tries again without an analysis.
         let analysed = (
-            scene.settings.on_failure.take(),
-            std::mem::take(&mut scene.settings.steps),
+            fixture.settings.on_failure.take(),
+            std::mem::take(&mut fixture.settings.steps),
         );
-        scene.settings.retry = Some(scene.now.unix_millis().to_string());
-        scene.seen.trial_result = None;
-        scene.seen.superseded_by = None;
-        scene.seen.frontends.new = frontends();
+        fixture.settings.retry = Some(fixture.now.unix_millis().to_string());
+        fixture.seen.trial_result = None;
+        fixture.seen.superseded_by = None;
+        fixture.seen.frontends.new = frontends();
         for (role, full) in &self.roles {
             let whole = Workers {
                 ready: *full,
                 desired: *full,
             };
-            scene.seen.workers.old.insert(*role, whole);
-            scene.seen.workers.new.insert(*role, whole);
+            fixture.seen.workers.old.insert(*role, whole);
+            fixture.seen.workers.new.insert(*role, whole);
         }
-        scene
+        fixture
             .seen
             .proxies
             .iter_mut()
             .for_each(|proxy| *proxy = self::proxy(&proxy.name));
-        scene.seen.frontends.old = frontends();
-        scene.seen.resource_generation += 1;
-        scene.settle();
+        fixture.seen.frontends.old = frontends();
+        fixture.seen.resource_generation += 1;
+        fixture.settle();
         let even = percent(50);
-        let cap = percent(scene.settings.cap_percent.unwrap_or(100));
+        let cap = percent(fixture.settings.cap_percent.unwrap_or(100));
         let wanted = if cap.share_of_new() < 0.5 { cap } else { even };
-        assert_eq!(scene.seen.split, wanted, "in a calm");
+        assert_eq!(fixture.seen.split, wanted, "in a calm");
         assert_eq!(
-            scene.memory.full_sizes,
+            fixture.memory.full_sizes,
             self.roles.iter().copied().collect()
         );
-        (scene.settings.on_failure, scene.settings.steps) = analysed;
+        (fixture.settings.on_failure, fixture.settings.steps) = analysed;
         self.past.clear();
         // The generation was first seen during the calm.
-        self.change = (scene.seen.resource_generation, Timestamp::default());
+        self.change = (fixture.seen.resource_generation, Timestamp::default());
     }
 }
 
@@ -181,12 +181,12 @@ fn a_hundred_thousand_steps_of_random_histories_break_no_rule() {
         let _named = Named(seed);
         let mut simulation = Simulation::of(seed);
         // Step once so that the accepted sizes are recorded before anything changes.
-        simulation.scene.step();
+        simulation.fixture.step();
         for step in 1..=STEPS {
             simulation.pass();
             simulation.step();
             *phases
-                .entry(simulation.scene.memory.phase.as_str())
+                .entry(simulation.fixture.memory.phase.as_str())
                 .or_insert(0_u64) += 1;
             if step % 100 == 0 {
                 simulation.calm();

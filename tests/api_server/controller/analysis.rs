@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::faults::leads;
-use super::stage::{Controller, Stage, resource};
+use super::fixture::{Controller, Fixture, resource};
 use crate::browser::Browser;
 use crate::rig::proxy::{run_with_env, said};
 use crate::rig::*;
@@ -19,9 +19,9 @@ struct Clients {
 }
 
 impl Clients {
-    fn of(stage: &Stage) -> Self {
+    fn of(fixture: &Fixture) -> Self {
         let fails = Arc::new(AtomicBool::new(false));
-        let address = stage.proxies[0].address;
+        let address = fixture.proxies[0].address;
         let refused = Arc::clone(&fails);
         let task = tokio::spawn(async move {
             loop {
@@ -46,14 +46,14 @@ impl Drop for Clients {
 }
 
 /// An update with four workers on both sides.
-async fn begun(spec: Value) -> (Stage, Controller) {
-    let stage = Stage::begun(spec).await;
-    let controller = stage.controller(&[]).await;
+async fn begun(spec: Value) -> (Fixture, Controller) {
+    let fixture = Fixture::begun(spec).await;
+    let controller = fixture.controller(&[]).await;
     leads(&controller).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    (stage, controller)
+    (fixture, controller)
 }
 
 fn condition(object: &Value) -> Option<(bool, String, String)> {
@@ -64,18 +64,18 @@ fn condition(object: &Value) -> Option<(bool, String, String)> {
     Some((told["status"] == "True", text("reason"), text("message")))
 }
 
-fn retry(stage: &Stage) -> (Option<i32>, String) {
-    let args = ["retry", "up", "-n", &stage.namespace, "--yes"];
-    let done = run_with_env(&args, &[("KUBECONFIG", &stage.kubeconfig)]);
+fn retry(fixture: &Fixture) -> (Option<i32>, String) {
+    let args = ["retry", "up", "-n", &fixture.namespace, "--yes"];
+    let done = run_with_env(&args, &[("KUBECONFIG", &fixture.kubeconfig)]);
     (done.status.code(), said(&done))
 }
 
 /// The page of the controller, and `crossfade status`.
-async fn leads_with_the_verdict(stage: &Stage, controller: &Controller) {
+async fn leads_with_the_verdict(fixture: &Fixture, controller: &Controller) {
     let verdict = "New has failed and was rolled back: New fails ";
     let done = run_with_env(
-        &["status", "up", "-n", &stage.namespace],
-        &[("KUBECONFIG", &stage.kubeconfig)],
+        &["status", "up", "-n", &fixture.namespace],
+        &[("KUBECONFIG", &fixture.kubeconfig)],
     );
     let shown = said(&done);
     let second = shown.lines().nth(1).unwrap_or_default();
@@ -95,14 +95,14 @@ async fn leads_with_the_verdict(stage: &Stage, controller: &Controller) {
 
 #[tokio::test]
 async fn a_new_generation_that_fails_gets_nothing_until_a_person_tries_it_again() {
-    let (stage, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
-    stage.splits("up", 1, 1).await;
-    let (code, told) = retry(&stage);
+    let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
+    fixture.splits("up", 1, 1).await;
+    let (code, told) = retry(&fixture);
     assert_eq!(code, Some(0));
     assert!(told.contains("nothing to change"), "{told}");
-    let clients = Clients::of(&stage);
+    let clients = Clients::of(&fixture);
     clients.fails.store(true, Ordering::Relaxed);
-    let object = stage.splits("up", 1, 0).await;
+    let object = fixture.splits("up", 1, 0).await;
     let (holds, reason, message) = condition(&object).unwrap();
     assert_eq!((holds, &*reason), (true, "RolledBack"), "{message}");
     assert!(message.starts_with("new fails "), "{message}");
@@ -110,62 +110,64 @@ async fn a_new_generation_that_fails_gets_nothing_until_a_person_tries_it_again(
     assert_eq!(analysis["verdict"], "Fail", "{analysis}");
     assert_eq!(analysis["rolledBack"], true, "{analysis}");
     assert_eq!(object["status"]["rule"], "AnalysisFailed");
-    let told = stage.happens("AnalysisFailed").await;
+    let told = fixture.happens("AnalysisFailed").await;
     assert!(
         told.starts_with(&message)
             && told.ends_with("all requests go to old until `crossfade retry`"),
         "{told}"
     );
     clients.fails.store(false, Ordering::Relaxed);
-    stage.keeps(&controller, "up", 0).await;
-    leads_with_the_verdict(&stage, &controller).await;
+    fixture.keeps(&controller, "up", 0).await;
+    leads_with_the_verdict(&fixture, &controller).await;
     // Another controller has not forgotten it.
     controller.kill();
-    let controller = stage.controller(&[]).await;
+    let controller = fixture.controller(&[]).await;
     leads(&controller).await;
-    stage.keeps(&controller, "up", 0).await;
-    let generation = stage.get("up").await["metadata"]["generation"].clone();
-    let (code, told) = retry(&stage);
+    fixture.keeps(&controller, "up", 0).await;
+    let generation = fixture.get("up").await["metadata"]["generation"].clone();
+    let (code, told) = retry(&fixture);
     assert_eq!(code, Some(0), "{told}");
     assert!(
         told.contains("annotation crossfade/retried-at: none -> "),
         "{told}"
     );
-    let object = stage.splits("up", 1, 1).await;
+    let object = fixture.splits("up", 1, 1).await;
     // What failed before does not count again, and the spec was not edited but for the split.
     assert_eq!(condition(&object).map(|(holds, ..)| holds), Some(false));
     assert!(object["metadata"]["generation"].as_i64() <= generation.as_i64().map(|n| n + 1));
-    stage.keeps(&controller, "up", 50).await;
+    fixture.keeps(&controller, "up", 50).await;
     // Another new generation is judged anew, too.
     clients.fails.store(true, Ordering::Relaxed);
-    stage.splits("up", 1, 0).await;
+    fixture.splits("up", 1, 0).await;
     clients.fails.store(false, Ordering::Relaxed);
-    let other = format!("http://{}", stage.new.url());
-    stage.edit("up", json!({"newFrontendService": other})).await;
-    stage.splits("up", 1, 1).await;
+    let other = format!("http://{}", fixture.new.url());
+    fixture
+        .edit("up", json!({"newFrontendService": other}))
+        .await;
+    fixture.splits("up", 1, 1).await;
 }
 
 #[tokio::test]
 async fn with_hold_new_keeps_what_it_has_and_losses_are_followed() {
-    let (stage, controller) = begun(json!({"analysis": {}, "maxTrafficSplitPercent": 30})).await;
-    stage.splits("up", 7, 3).await;
-    let clients = Clients::of(&stage);
+    let (fixture, controller) = begun(json!({"analysis": {}, "maxTrafficSplitPercent": 30})).await;
+    fixture.splits("up", 7, 3).await;
+    let clients = Clients::of(&fixture);
     clients.fails.store(true, Ordering::Relaxed);
-    let object = stage
+    let object = fixture
         .until("up", "held", |object| {
             condition(object).is_some_and(|(holds, ..)| holds)
         })
         .await;
     assert_eq!(condition(&object).unwrap().1, "Held");
     clients.fails.store(false, Ordering::Relaxed);
-    stage
+    fixture
         .edit("up", json!({"maxTrafficSplitPercent": null}))
         .await;
-    stage.keeps(&controller, "up", 30).await;
+    fixture.keeps(&controller, "up", 30).await;
     for i in 1..4 {
-        stage.pod_ready(&format!("new-worker-{i}"), false).await;
+        fixture.pod_ready(&format!("new-worker-{i}"), false).await;
     }
-    stage.splits("up", 4, 1).await;
+    fixture.splits("up", 4, 1).await;
 }
 
 #[tokio::test]
@@ -175,11 +177,11 @@ async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_tell_
     let analysis = json!({
         "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
     });
-    let (stage, controller) = begun(json!({"steps": steps, "analysis": analysis})).await;
-    let object = stage.splits("up", 9, 1).await;
+    let (fixture, controller) = begun(json!({"steps": steps, "analysis": analysis})).await;
+    let object = fixture.splits("up", 9, 1).await;
     // Without requests there is no verdict.
     assert_eq!(object["status"]["rule"], "Step");
-    let object = stage
+    let object = fixture
         .until("up", "judged", |object| {
             let hold = object["status"]["step"]["holdUntil"].is_string();
             hold && object["status"]["analysis"]["verdict"] == "Inconclusive"
@@ -192,48 +194,48 @@ async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_tell_
         jiff::Timestamp::now() > hold_until
     })
     .await;
-    stage.keeps(&controller, "up", 10).await;
+    fixture.keeps(&controller, "up", 10).await;
     // A proxy that nobody can ask, in a pod that gets clients.
     let nobody = Upstream::nobody();
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
     let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
-    stage.pod("old-frontend-mute", labels, ports).await;
-    stage.pod_ready("old-frontend-mute", true).await;
-    let _clients = Clients::of(&stage);
-    stage
+    fixture.pod("old-frontend-mute", labels, ports).await;
+    fixture.pod_ready("old-frontend-mute", true).await;
+    let _clients = Clients::of(&fixture);
+    fixture
         .until("up", "said to be silent", |object| {
             let told = object["status"]["analysis"]["message"].as_str();
             told.is_some_and(|told| told.contains("cannot be compared: old-frontend-mute"))
         })
         .await;
-    stage.keeps(&controller, "up", 10).await;
-    stage
-        .delete(&super::stage::pods(), "old-frontend-mute")
+    fixture.keeps(&controller, "up", 10).await;
+    fixture
+        .delete(&super::fixture::pods(), "old-frontend-mute")
         .await;
-    let object = stage.splits("up", 1, 1).await;
+    let object = fixture.splits("up", 1, 1).await;
     assert_eq!(object["status"]["step"], Value::Null);
 }
 
 #[tokio::test]
 async fn steps_without_an_analysis_are_passed_by_their_holds() {
     let steps = json!([{"percent": 20, "holdSeconds": 2}, {"percent": 40, "holdSeconds": 1}]);
-    let (stage, _controller) = begun(json!({"steps": steps})).await;
-    stage.splits("up", 4, 1).await;
-    stage.splits("up", 3, 2).await;
-    stage.splits("up", 1, 1).await;
+    let (fixture, _controller) = begun(json!({"steps": steps})).await;
+    fixture.splits("up", 4, 1).await;
+    fixture.splits("up", 3, 2).await;
+    fixture.splits("up", 1, 1).await;
 }
 
 #[tokio::test]
 async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_followed_by_one_that_goes_on()
  {
-    let (stage, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
-    stage.splits("up", 1, 1).await;
-    refuse_all_to_old(&stage).await;
-    let clients = Clients::of(&stage);
+    let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
+    fixture.splits("up", 1, 1).await;
+    refuse_all_to_old(&fixture).await;
+    let clients = Clients::of(&fixture);
     clients.fails.store(true, Ordering::Relaxed);
-    let object = stage
+    let object = fixture
         .until("up", "recorded", |object| {
             object["status"]["memory"]["trial"]["failure"].is_object()
         })
@@ -241,23 +243,23 @@ async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_follow
     assert_eq!(object["spec"]["trafficSplitPercent"], 50);
     controller.kill();
     drop(clients);
-    let policies = ["delete", "validatingadmissionpolicies", &stage.namespace];
-    super::stage::server().kubectl(&policies);
+    let policies = ["delete", "validatingadmissionpolicies", &fixture.namespace];
+    super::fixture::server().kubectl(&policies);
     let bindings = [
         "delete",
         "validatingadmissionpolicybindings",
-        &stage.namespace,
+        &fixture.namespace,
     ];
-    super::stage::server().kubectl(&bindings);
-    let _controller = stage.controller(&[]).await;
-    let object = stage.splits("up", 1, 0).await;
+    super::fixture::server().kubectl(&bindings);
+    let _controller = fixture.controller(&[]).await;
+    let object = fixture.splits("up", 1, 0).await;
     assert_eq!(object["status"]["analysis"]["verdict"], "Fail");
-    stage.happens("AnalysisFailed").await;
+    fixture.happens("AnalysisFailed").await;
 }
 
 /// Makes the API server refuse every write of a split of 0, and waits until it does.
-async fn refuse_all_to_old(stage: &Stage) {
-    let name = &stage.namespace;
+async fn refuse_all_to_old(fixture: &Fixture) {
+    let name = &fixture.namespace;
     let group = "admissionregistration.k8s.io";
     let policy = json!({
         "failurePolicy": "Fail",
@@ -287,10 +289,10 @@ async fn refuse_all_to_old(stage: &Stage) {
         });
         let object = serde_json::from_value(object).unwrap();
         let api: kube::Api<kube::api::DynamicObject> =
-            kube::Api::all_with(stage.client.clone(), &kind);
+            kube::Api::all_with(fixture.client.clone(), &kind);
         api.create(&Default::default(), &object).await.unwrap();
     }
-    let api = stage.api(&super::stage::updates());
+    let api = fixture.api(&super::fixture::updates());
     eventually("the policy is in force", async || {
         let patch =
             kube::api::Patch::Merge(json!({"spec": {"trafficSplitPercent": 0, "weights": null}}));

@@ -4,8 +4,8 @@
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::fixture::{Fixture, pods, resource, updates};
 use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slices};
-use super::stage::{Stage, pods, resource, updates};
 use crate::rig::*;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
@@ -17,20 +17,20 @@ fn told(text: String) -> &'static str {
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what_is_not_so() {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
-    let other = Stage::set().await;
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(&stage, "new-frontend-0").await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    let other = Fixture::set().await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
     // It sees everything.
-    let _controller = stage.wary_controller(&["--quiet-period", "1"]).await;
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
-    stage.until("up", "safe", is_safe).await;
+    let _controller = fixture.wary_controller(&["--quiet-period", "1"]).await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
+    fixture.until("up", "safe", is_safe).await;
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::a1"}]});
-    stage.status(&pods(), "old-frontend-0", addresses).await;
+    fixture.status(&pods(), "old-frontend-0", addresses).await;
 
     // Kubernetes writes no slices for a Service without a selector, whatever they say.
     let forged = json!({
@@ -44,20 +44,20 @@ async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what
     other.create(&services(), "forged", without_selector).await;
     other.create(&slices(), "forged-1", forged).await;
     let name = told(format!("Service {}/forged", other.namespace));
-    stage.until("up", name, lacks(true, name)).await;
+    fixture.until("up", name, lacks(true, name)).await;
     other.delete(&slices(), "forged-1").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
 
     // A slice with a host name, and a name in the domain of several clusters.
     let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
-    stage.create(&services(), "legacy", selects).await;
-    let host = format!("legacy.{}.svc.cluster.local", stage.namespace);
+    fixture.create(&services(), "legacy", selects).await;
+    let host = format!("legacy.{}.svc.cluster.local", fixture.namespace);
     let by_host = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "by-host"}}, "addressType": "FQDN",
         "endpoints": [{"addresses": [host]}], "ports": [{"port": 80}],
     });
     other.create(&slices(), "by-host-1", by_host).await;
-    let host = format!("legacy.{}.svc.clusterset.local", stage.namespace);
+    let host = format!("legacy.{}.svc.clusterset.local", fixture.namespace);
     let shared = json!({"spec": {"type": "ExternalName", "externalName": host}});
     other.create(&services(), "shared", shared).await;
     let place = &other.namespace;
@@ -65,18 +65,18 @@ async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what
         told(format!("Service {place}/by-host")),
         told(format!("Service {place}/shared of type ExternalName")),
     ] {
-        stage.until("up", name, lacks(true, name)).await;
+        fixture.until("up", name, lacks(true, name)).await;
     }
     other.delete(&slices(), "by-host-1").await;
     other.delete(&services(), "shared").await;
-    stage.delete(&services(), "legacy").await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.delete(&services(), "legacy").await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_version_lead_to_it()
 {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let exports = resource(
         "multicluster.x-k8s.io",
         "v1alpha1",
@@ -89,21 +89,21 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
         "HTTPRoute",
         "httproutes",
     );
-    let namespace = &stage.namespace;
+    let namespace = &fixture.namespace;
     // What another cluster is offered, in this one: only the slice of an import says so.
     let import = json!({
         "metadata": {"labels": {"multicluster.kubernetes.io/service-name": "offered"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
     });
-    stage.create(&slices(), "offered-1", import).await;
+    fixture.create(&slices(), "offered-1", import).await;
     let name = told(format!("ServiceImport {namespace}/offered"));
-    stage.until("up", name, lacks(true, name)).await;
-    stage.delete(&slices(), "offered-1").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", name, lacks(true, name)).await;
+    fixture.delete(&slices(), "offered-1").await;
+    fixture.until("up", "safe again", is_safe).await;
 
     let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
-    stage.create(&services(), "legacy", selects).await;
-    stage.create(&exports, "legacy", json!({})).await;
+    fixture.create(&services(), "legacy", selects).await;
+    fixture.create(&exports, "legacy", json!({})).await;
     let import = json!({"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "legacy", "port": 80});
     let mirror = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "legacy", "port": 80}}});
     for (name, rule) in [
@@ -111,27 +111,27 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
         ("mirrors", json!({"filters": [mirror], "backendRefs": []})),
     ] {
         let route = json!({"spec": {"rules": [rule]}});
-        stage.create(&routes, name, route).await;
+        fixture.create(&routes, name, route).await;
     }
     for name in [
         told(format!("ServiceExport {namespace}/legacy")),
         told(format!("HTTPRoute {namespace}/imports")),
         told(format!("HTTPRoute {namespace}/mirrors")),
     ] {
-        stage.until("up", name, lacks(true, name)).await;
+        fixture.until("up", name, lacks(true, name)).await;
     }
-    stage.delete(&services(), "legacy").await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.delete(&services(), "legacy").await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by_half_or_only_says_so()
  {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
     let set = async |endpoints: Value, ports: Value| {
         let patch = Patch::Merge(json!({"endpoints": endpoints, "ports": ports}));
-        let (params, api) = (PatchParams::default(), stage.api(&slices()));
+        let (params, api) = (PatchParams::default(), fixture.api(&slices()));
         api.patch("clients-1", &params, &patch).await.unwrap();
     };
     let endpoint = |address: &str, conditions: Value| {
@@ -143,25 +143,25 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
     let of_new = endpoint("10.9.0.1", json!({"ready": true}));
     let both = json!([{"name": "http", "port": 8000}, {"name": "metrics", "port": 9090}]);
     set(of_new.clone(), both.clone()).await;
-    stage.until("up", "safe with ports", is_safe).await;
+    fixture.until("up", "safe with ports", is_safe).await;
 
     // The pods of new lack the port that clients use, and have the other one.
     let spec = json!({"ports": [{"name": "http", "port": 80}, {"name": "metrics", "port": 81}]});
-    stage
+    fixture
         .replace(&services(), "clients", json!({"spec": spec}))
         .await;
-    stage.until("up", "safe with a Service", is_safe).await;
+    fixture.until("up", "safe with a Service", is_safe).await;
     set(of_new.clone(), json!([{"name": "metrics", "port": 9090}])).await;
-    stage.until("up", "half", lacks(true, reaches)).await;
+    fixture.until("up", "half", lacks(true, reaches)).await;
     set(of_new.clone(), both.clone()).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
 
     // It ends, though it still serves.
     let ending = json!({"ready": false, "serving": true, "terminating": true});
     set(endpoint("10.9.0.1", ending), both.clone()).await;
-    stage.until("up", "ending", lacks(true, reaches)).await;
+    fixture.until("up", "ending", lacks(true, reaches)).await;
     set(of_new.clone(), both.clone()).await;
-    stage.until("up", "safe once more", is_safe).await;
+    fixture.until("up", "safe once more", is_safe).await;
 
     // The address is not that of the pod that it names: it may lead anywhere.
     set(
@@ -170,64 +170,68 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
     )
     .await;
     let left = lacks(true, "no longer routes to the frontends of old");
-    stage.until("up", "elsewhere", left).await;
+    fixture.until("up", "elsewhere", left).await;
     set(of_new, both).await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_somebody_deletes_the_update() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let finalizers = async |all: Value| {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": all}}));
-        let (params, api) = (PatchParams::default(), stage.api(&updates()));
+        let (params, api) = (PatchParams::default(), fixture.api(&updates()));
         api.patch("up", &params, &patch).await.unwrap();
     };
     finalizers(json!(["example.com/waits"])).await;
-    stage.delete(&updates(), "up").await;
+    fixture.delete(&updates(), "up").await;
     // Once it is gone, the frontends of old may send to old again.
     let going = lacks(false, "the update is being deleted");
-    stage.until("up", "being deleted", going).await;
+    fixture.until("up", "being deleted", going).await;
     finalizers(Value::Null).await;
     // Nothing of old's capacity was there when it went.
-    stage.happens("DeletedNewKept").await;
+    fixture.happens("DeletedNewKept").await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let labels = json!({GRAPH: "old", COMPONENT: "frontend"});
-    let admin = stage.proxies[0].admin.port();
+    let admin = fixture.proxies[0].admin.port();
     // Nobody knows by which port clients would go around its proxy.
     let ports = json!([{"name": "crossfade", "containerPort": admin}]);
-    stage.pod("old-frontend-bare", labels.clone(), ports).await;
-    stage.pod_ready("old-frontend-bare", true).await;
+    fixture
+        .pod("old-frontend-bare", labels.clone(), ports)
+        .await;
+    fixture.pod_ready("old-frontend-bare", true).await;
     let bare = "any port of old-frontend-bare, which names none 'frontend'";
-    stage.until("up", "bare", lacks(false, bare)).await;
-    stage.delete(&pods(), "old-frontend-bare").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "bare", lacks(false, bare)).await;
+    fixture.delete(&pods(), "old-frontend-bare").await;
+    fixture.until("up", "safe again", is_safe).await;
 
     // Its node does not answer: it may run, and its proxy may send to old.
     let nobody = Upstream::nobody().port();
     let ports = json!([
         {"name": "crossfade", "containerPort": nobody}, {"name": "frontend", "containerPort": 8000},
     ]);
-    stage.pod("old-frontend-lost", labels.clone(), ports).await;
+    fixture
+        .pod("old-frontend-lost", labels.clone(), ports)
+        .await;
     let lost = json!({
         "phase": "Unknown", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
         "conditions": [{"type": "Ready", "status": "Unknown"}],
     });
-    stage.status(&pods(), "old-frontend-lost", lost).await;
+    fixture.status(&pods(), "old-frontend-lost", lost).await;
     let waits = |object: &Value| {
         let status = &object["status"];
         !is_safe(object) && status["phase"] == "Draining"
     };
-    stage.until("up", "a pod is lost", waits).await;
-    stage.delete(&pods(), "old-frontend-lost").await;
-    stage.until("up", "safe once more", is_safe).await;
+    fixture.until("up", "a pod is lost", waits).await;
+    fixture.delete(&pods(), "old-frontend-lost").await;
+    fixture.until("up", "safe once more", is_safe).await;
 
     // Its address is by now that of a proxy of another update, which has left its old.
-    let mut other = Stage::begun(json!({"clientService": "clients"})).await;
+    let mut other = Fixture::begun(json!({"clientService": "clients"})).await;
     other
         .edit(
             "up",
@@ -243,17 +247,17 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
     let ports = json!([
         {"name": "crossfade", "containerPort": proxy.admin.port()}, {"name": "frontend", "containerPort": 8000},
     ]);
-    stage.pod("old-frontend-ghost", labels, ports).await;
-    stage.pod_ready("old-frontend-ghost", true).await;
-    stage.until("up", "a ghost", waits).await;
-    stage.delete(&pods(), "old-frontend-ghost").await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.pod("old-frontend-ghost", labels, ports).await;
+    fixture.pod_ready("old-frontend-ghost", true).await;
+    fixture.until("up", "a ghost", waits).await;
+    fixture.delete(&pods(), "old-frontend-ghost").await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
-    let (stage, first) = safe().await;
-    let second = stage.controller(&[]).await;
+    let (fixture, first) = safe().await;
+    let second = fixture.controller(&[]).await;
     eventually("one of them leads", async || {
         first.leads().await && !second.leads().await
     })
@@ -261,36 +265,36 @@ async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
     first.signal(libc::SIGSTOP);
     eventually("the other one leads", async || second.leads().await).await;
     let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
-    stage.create(&services(), "legacy", selects).await;
-    stage
+    fixture.create(&services(), "legacy", selects).await;
+    fixture
         .until("up", "led to", lacks(true, "Service legacy"))
         .await;
     first.signal(libc::SIGCONT);
     // It wakes with all that it knew before, and thinks for a moment that it leads.
     let mut looks = 0;
     eventually("it knows that it does not lead", async || {
-        let object = stage.get("up").await;
+        let object = fixture.get("up").await;
         assert!(!is_safe(&object), "{object}");
         looks += 1;
         looks > 50 && !first.leads().await
     })
     .await;
-    stage.delete(&services(), "legacy").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.delete(&services(), "legacy").await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_somebody_goes_back_and_may_go_after_the_second_end() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     for round in ["first", "second"] {
-        stage.worker("old", 0, "worker").await;
-        stage
+        fixture.worker("old", 0, "worker").await;
+        fixture
             .edit(
                 "up",
                 json!({"trafficSplitPercent": 0, "weights": null, "paused": true}),
             )
             .await;
-        stage
+        fixture
             .until("up", round, |object| {
                 let status = &object["status"];
                 !is_safe(object)
@@ -299,16 +303,16 @@ async fn old_is_not_safe_to_delete_while_somebody_goes_back_and_may_go_after_the
                     && object["spec"]["oldDraining"] != true
             })
             .await;
-        let answer = client::post(stage.proxies[0].address, CHAT, &[], STREAMING).await;
+        let answer = client::post(fixture.proxies[0].address, CHAT, &[], STREAMING).await;
         assert!(answer.status == 200);
-        stage.delete(&pods(), "old-worker-0").await;
-        stage
+        fixture.delete(&pods(), "old-worker-0").await;
+        fixture
             .edit(
                 "up",
                 json!({"trafficSplitPercent": 100, "weights": null, "paused": false}),
             )
             .await;
-        stage.until("up", "safe after going back", is_safe).await;
+        fixture.until("up", "safe after going back", is_safe).await;
     }
 }
 
@@ -318,20 +322,20 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
     let spec = json!({
         "clientService": "clients", "workers": {"old": by_pods.clone(), "new": by_pods},
     });
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let graphs = resource(
         "nvidia.com",
         "v1alpha1",
         "DynamoGraphDeployment",
         "dynamographdeployments",
     );
-    stage.create(&graphs, "old", json!({"spec": {}})).await;
-    let mut stage = stage;
-    stage.begin(spec).await;
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(&stage, "new-frontend-0").await;
+    fixture.create(&graphs, "old", json!({"spec": {}})).await;
+    let mut fixture = fixture;
+    fixture.begin(spec).await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
     let owner = json!([{
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "controller": true,
@@ -341,50 +345,50 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
         "metadata": {"labels": {GRAPH: "old"}, "ownerReferences": owner},
         "spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]},
     });
-    stage.create(&services(), "old-frontend", made).await;
-    let _controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
-    stage
+    fixture.create(&services(), "old-frontend", made).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
+    fixture
         .until("up", "the operator's goes with it", is_safe)
         .await;
     let copied = json!({
         "metadata": {"labels": {GRAPH: "old"}},
         "spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]},
     });
-    stage.create(&services(), "copied", copied).await;
-    stage
+    fixture.create(&services(), "copied", copied).await;
+    fixture
         .until("up", "a copy stays", lacks(true, "Service copied"))
         .await;
-    stage.delete(&services(), "copied").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.delete(&services(), "copied").await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_the_clients_own_service_is_gone_or_leads_away_though_its_slices_stay()
  {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
-    stage.delete(&services(), "clients").await;
-    stage.until("up", "gone", lacks(true, reaches)).await;
-    stage.create(&services(), "clients", clients()).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.delete(&services(), "clients").await;
+    fixture.until("up", "gone", lacks(true, reaches)).await;
+    fixture.create(&services(), "clients", clients()).await;
+    fixture.until("up", "safe again", is_safe).await;
     // Kubernetes keeps the slices of a Service that becomes another name.
     let away = json!({"spec": {
         "type": "ExternalName", "externalName": "gateway.example.com", "clusterIP": null, "clusterIPs": null,
     }});
-    let (params, api) = (PatchParams::default(), stage.api(&services()));
+    let (params, api) = (PatchParams::default(), fixture.api(&services()));
     let patch = Patch::Merge(away);
     api.patch("clients", &params, &patch).await.unwrap();
-    stage.until("up", "away", lacks(true, reaches)).await;
-    stage.replace(&services(), "clients", clients()).await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.until("up", "away", lacks(true, reaches)).await;
+    fixture.replace(&services(), "clients", clients()).await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_a_port_at_which_new_does_not_listen()
  {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
     // Old's proxies listened there.
     let (old, new) = (
@@ -393,37 +397,37 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_a_port
     );
     let ports = json!([{"name": "http", "containerPort": 8080}]);
     let labels = json!({GRAPH: "new", COMPONENT: "frontend"});
-    stage.pod("new-frontend-1", labels, ports).await;
+    fixture.pod("new-frontend-1", labels, ports).await;
     let ready = json!({
         "phase": "Running", "podIP": "10.9.0.2", "podIPs": [{"ip": "10.9.0.2"}],
         "conditions": [{"type": "Ready", "status": "True"}],
     });
-    stage.status(&pods(), "new-frontend-1", ready).await;
+    fixture.status(&pods(), "new-frontend-1", ready).await;
     let spec =
         json!({"spec": {"selector": {"app": "new"}, "ports": [{"name": "http", "port": 80}]}});
-    stage.replace(&services(), "clients", spec).await;
+    fixture.replace(&services(), "clients", spec).await;
     let endpoints = json!([{
         "addresses": ["10.9.0.2"], "conditions": {"ready": true},
         "targetRef": {"kind": "Pod", "name": "new-frontend-1"},
     }]);
     let set = async |ports: &Value| {
         let patch = Patch::Merge(json!({"endpoints": endpoints, "ports": ports}));
-        let (params, api) = (PatchParams::default(), stage.api(&slices()));
+        let (params, api) = (PatchParams::default(), fixture.api(&slices()));
         api.patch("clients-1", &params, &patch).await.unwrap();
     };
     set(&old).await;
-    stage
+    fixture
         .until("up", "nobody listens", lacks(true, reaches))
         .await;
-    stays_unsafe(&stage).await;
+    stays_unsafe(&fixture).await;
     set(&new).await;
-    stage.until("up", "safe", is_safe).await;
+    fixture.until("up", "safe", is_safe).await;
 }
 
 /// Whether nothing is promised while the controller looks at the update again, which it does every five seconds.
-async fn stays_unsafe(stage: &Stage) {
+async fn stays_unsafe(fixture: &Fixture) {
     for _ in 0..30 {
-        let object = stage.get("up").await;
+        let object = fixture.get("up").await;
         assert!(!is_safe(&object), "{object}");
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
@@ -432,7 +436,7 @@ async fn stays_unsafe(stage: &Stage) {
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_labels_somebody_edited()
  {
-    let (mut stage, _controller) = safe().await;
+    let (mut fixture, _controller) = safe().await;
     let apps = |kind, plural| resource("apps", "v1", kind, plural);
     let own = json!({"app": "web"});
     let template = json!({
@@ -441,10 +445,10 @@ async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_l
     });
     let spec = json!({"selector": {"matchLabels": own}, "template": template});
     let deployments = apps("Deployment", "deployments");
-    stage
+    fixture
         .create(&deployments, "web", json!({"spec": spec}))
         .await;
-    stage.proxy("up").await;
+    fixture.proxy("up").await;
     let name = "old-frontend-1";
     let owner = json!({
         "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d9f7c", "uid": "1", "controller": true,
@@ -452,27 +456,27 @@ async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_l
     let label = async |labels: Value| {
         let metadata = json!({"labels": labels, "ownerReferences": [owner]});
         let patch = Patch::Merge(json!({"metadata": metadata}));
-        let (params, api) = (PatchParams::default(), stage.api(&pods()));
+        let (params, api) = (PatchParams::default(), fixture.api(&pods()));
         api.patch(name, &params, &patch).await.unwrap();
     };
-    let mut client = Client::connect(stage.proxies[1].address).await;
+    let mut client = Client::connect(fixture.proxies[1].address).await;
     client.post(CHAT, &[("x-ends", "300000")], STREAMING).await;
     client.head().await;
     client.until("\n\n").await;
     let streams = lacks(true, "streams run through the pods of old's frontends");
-    stage.until("up", "a stream of new", &streams).await;
+    fixture.until("up", "a stream of new", &streams).await;
     // The Deployment still owns the pod, and it is deleted with old.
     label(json!({"app": "web", COMPONENT: "edge"})).await;
-    stays_unsafe(&stage).await;
+    stays_unsafe(&fixture).await;
     drop(client);
-    stage.until("up", "safe", is_safe).await;
+    fixture.until("up", "safe", is_safe).await;
     label(json!({"app": "web", GRAPH: "elsewhere", COMPONENT: "frontend"})).await;
-    let response = client::post(stage.proxies[1].address, CHAT, &[], STREAMING).await;
+    let response = client::post(fixture.proxies[1].address, CHAT, &[], STREAMING).await;
     assert_eq!(response.generation(), "new");
     let late = lacks(
         true,
         "the pods of old's frontends have received requests recently",
     );
-    stage.until("up", "a request", late).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "a request", late).await;
+    fixture.until("up", "safe again", is_safe).await;
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::stage::{Controller, PATIENCE, Stage, updates};
+use super::fixture::{Controller, Fixture, PATIENCE, updates};
 use crate::rig::*;
 
 fn is_refused(object: &Value) -> bool {
@@ -14,15 +14,15 @@ fn is_refused(object: &Value) -> bool {
 
 #[tokio::test]
 async fn the_oldest_updates_of_a_namespace_are_followed_and_those_of_another_all_the_same() {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut stage = Stage::on(&server).await;
-    stage.begin(json!({})).await;
-    let mut other = Stage::on(&server).await;
+    let mut fixture = Fixture::on(&server).await;
+    fixture.begin(json!({})).await;
+    let mut other = Fixture::on(&server).await;
     other.begin(json!({})).await;
     // The API server keeps whole seconds, and among those of one second the name decides.
     for name in ["young-1", "young-2"] {
-        stage
+        fixture
             .update(
                 name,
                 json!({"sourceDeployment": name, "targetDeployment": "x"}),
@@ -32,22 +32,22 @@ async fn the_oldest_updates_of_a_namespace_are_followed_and_those_of_another_all
     let args = [
         "--all-namespaces",
         "--lease-namespace",
-        &stage.namespace,
+        &fixture.namespace,
         "--allow-any-target",
         "--max-updates-per-namespace",
         "2",
         "--max-updates",
         "3",
     ];
-    let _controller = Controller::start(&stage.kubeconfig, &args).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    let object = stage.until("young-2", "refused", is_refused).await;
+    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    let object = fixture.until("young-2", "refused", is_refused).await;
     let message = object["status"]["message"].as_str().unwrap();
     assert!(message.contains("--max-updates-per-namespace"), "{message}");
-    let note = stage.happens("TooManyUpdates").await;
+    let note = fixture.happens("TooManyUpdates").await;
     assert!(note.contains("the 2 oldest updates"), "{note}");
-    assert!(!is_refused(&stage.get("young-1").await));
+    assert!(!is_refused(&fixture.get("young-1").await));
     other.worker("new", 0, "worker").await;
     other.splits("up", 4, 1).await;
     // The next one is one too many in all.
@@ -61,23 +61,23 @@ async fn the_oldest_updates_of_a_namespace_are_followed_and_those_of_another_all
     let message = object["status"]["message"].as_str().unwrap();
     assert!(message.contains("(--max-updates)"), "{message}");
     // An old one goes, and the next takes its place.
-    stage.delete(&updates(), "young-1").await;
+    fixture.delete(&updates(), "young-1").await;
     let is_followed = |object: &Value| !is_refused(object) && !object["status"].is_null();
-    stage.until("young-2", "followed", is_followed).await;
+    fixture.until("young-2", "followed", is_followed).await;
 }
 
 /// How many KiB more a controller has for each of `count` updates more.
-async fn cost(stage: &Stage, controller: &Controller, names: std::ops::Range<usize>) -> f64 {
+async fn cost(fixture: &Fixture, controller: &Controller, names: std::ops::Range<usize>) -> f64 {
     let count = names.len();
     let before = controller.memory();
     for i in names {
         let source = format!("source-{i}");
         let spec = json!({"sourceDeployment": source, "targetDeployment": format!("target-{i}")});
-        stage.update(&format!("many-{i:04}"), spec).await;
+        fixture.update(&format!("many-{i:04}"), spec).await;
     }
     let deadline = tokio::time::Instant::now() + 2 * PATIENCE;
     loop {
-        let all = stage.api(&updates()).list(&Default::default()).await;
+        let all = fixture.api(&updates()).list(&Default::default()).await;
         let untold = all.unwrap().items.into_iter();
         let untold = untold.filter(|update| update.data["status"].is_null());
         if untold.count() == 0 {
@@ -97,13 +97,13 @@ async fn cost(stage: &Stage, controller: &Controller, names: std::ops::Range<usi
 
 #[tokio::test]
 async fn an_update_costs_little_and_one_that_is_not_followed_less() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let most = ["--max-updates-per-namespace", "400"];
-    let controller = stage.controller(&most).await;
+    let controller = fixture.controller(&most).await;
     // What is allocated once.
-    cost(&stage, &controller, 0..50).await;
-    let followed = cost(&stage, &controller, 50..400).await;
-    let unfollowed = cost(&stage, &controller, 400..800).await;
+    cost(&fixture, &controller, 0..50).await;
+    let followed = cost(&fixture, &controller, 50..400).await;
+    let unfollowed = cost(&fixture, &controller, 400..800).await;
     eprintln!(
         "KiB for each update: {followed:.1}, and for each that is not followed: {unfollowed:.1}"
     );

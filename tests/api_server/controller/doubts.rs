@@ -3,8 +3,8 @@
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::fixture::{Fixture, pods, resource, updates};
 use super::holes::{is_safe, lacks, lead_clients_to, safe};
-use super::stage::{Stage, pods, resource, updates};
 use crate::rig::*;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
@@ -26,9 +26,9 @@ fn promises(object: &Value) -> bool {
 }
 
 /// Checks that nothing is promised for the present edit, while the controller looks at the update again.
-async fn promises_nothing(stage: &Stage) {
+async fn promises_nothing(fixture: &Fixture) {
     for _ in 0..40 {
-        let object = stage.get("up").await;
+        let object = fixture.get("up").await;
         assert!(!promises(&object), "{object}");
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
@@ -36,10 +36,10 @@ async fn promises_nothing(stage: &Stage) {
 
 #[tokio::test]
 async fn old_may_not_go_after_an_edit_until_it_is_proven_anew() {
-    let (stage, _controller) = safe().await;
-    let before = stage.get("up").await["spec"].clone();
+    let (fixture, _controller) = safe().await;
+    let before = fixture.get("up").await["spec"].clone();
     let nobody = format!("http://{}", Upstream::nobody());
-    let both = format!("{},{}", stage.new.url(), stage.old.url());
+    let both = format!("{},{}", fixture.new.url(), fixture.old.url());
     for edit in [
         // New that does not answer, new that is partly old, and old that is nobody's.
         json!({"newFrontendService": nobody}),
@@ -50,14 +50,14 @@ async fn old_may_not_go_after_an_edit_until_it_is_proven_anew() {
         json!({"sourceDeployment": "nobody"}),
     ] {
         let told = edit.to_string();
-        stage.edit("up", edit.clone()).await;
+        fixture.edit("up", edit.clone()).await;
         let is_safe_to_delete = |object: &Value| {
             object["status"]["safeToDeleteOld"] == true
                 && object["status"]["observedGeneration"] == object["metadata"]["generation"]
         };
         let mut looked = 0;
         eventually("it is looked at", async || {
-            let object = stage.get("up").await;
+            let object = fixture.get("up").await;
             assert!(!is_safe_to_delete(&object), "{told}: {object}");
             let is_seen =
                 object["status"]["observedGeneration"] == object["metadata"]["generation"];
@@ -72,71 +72,71 @@ async fn old_may_not_go_after_an_edit_until_it_is_proven_anew() {
         for field in edit.as_object().unwrap().keys() {
             back[field] = before[field].clone();
         }
-        stage.edit("up", back).await;
-        stage.until("up", "safe again", is_safe).await;
+        fixture.edit("up", back).await;
+        fixture.until("up", "safe again", is_safe).await;
     }
 }
 
 #[tokio::test]
 async fn old_may_not_go_while_an_heir_rules_that_can_or_cannot_be_used() {
-    let (stage, _controller) = safe().await;
-    stage
+    let (fixture, _controller) = safe().await;
+    fixture
         .update(
             "up-2",
             json!({"clientService": "clients", "paused": true, "supersedes": "up"}),
         )
         .await;
-    stage.until("up", "superseded", is_unsafe).await;
-    let answer = client::post(stage.proxies[0].address, CHAT, &[], STREAMING).await;
+    fixture.until("up", "superseded", is_unsafe).await;
+    let answer = client::post(fixture.proxies[0].address, CHAT, &[], STREAMING).await;
     assert_eq!(answer.status, 200);
-    stage.delete(&updates(), "up-2").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.delete(&updates(), "up-2").await;
+    fixture.until("up", "safe again", is_safe).await;
     let same = json!({"selector": {"app": "any"}});
     let bad = json!({"supersedes": "up", "workers": {"old": same.clone(), "new": same}});
-    stage.update("up-3", bad).await;
-    stage
+    fixture.update("up-3", bad).await;
+    fixture
         .until("up-3", "refused", |object| {
             object["status"]["phase"] == "Degraded"
         })
         .await;
     // Either it does not rule, or nothing is promised.
     for _ in 0..40 {
-        if promises(&stage.get("up").await) {
-            let answer = client::post(stage.proxies[0].address, CHAT, &[], STREAMING).await;
+        if promises(&fixture.get("up").await) {
+            let answer = client::post(fixture.proxies[0].address, CHAT, &[], STREAMING).await;
             assert_eq!(answer.generation(), "new");
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    stage.delete(&updates(), "up-3").await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.delete(&updates(), "up-3").await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_may_not_go_while_its_proxy_or_new_hangs() {
-    let (stage, _controller) = safe().await;
-    stage.proxies[0].signal(libc::SIGSTOP);
-    stage.until("up", "its proxy hangs", is_unsafe).await;
-    stage.proxies[0].signal(libc::SIGCONT);
-    stage.until("up", "safe again", is_safe).await;
-    stage
+    let (fixture, _controller) = safe().await;
+    fixture.proxies[0].signal(libc::SIGSTOP);
+    fixture.until("up", "its proxy hangs", is_unsafe).await;
+    fixture.proxies[0].signal(libc::SIGCONT);
+    fixture.until("up", "safe again", is_safe).await;
+    fixture
         .new_serves
         .store(false, std::sync::atomic::Ordering::Relaxed);
-    stage.until("up", "new serves nothing", is_unsafe).await;
-    stage
+    fixture.until("up", "new serves nothing", is_unsafe).await;
+    fixture
         .new_serves
         .store(true, std::sync::atomic::Ordering::Relaxed);
-    stage.until("up", "safe once more", is_safe).await;
+    fixture.until("up", "safe once more", is_safe).await;
     // New loses its workers, and then its frontend.
     for i in 0..4 {
-        stage.pod_ready(&format!("new-worker-{i}"), false).await;
+        fixture.pod_ready(&format!("new-worker-{i}"), false).await;
     }
-    stage.until("up", "new has no worker", is_unsafe).await;
+    fixture.until("up", "new has no worker", is_unsafe).await;
     for i in 0..4 {
-        stage.pod_ready(&format!("new-worker-{i}"), true).await;
+        fixture.pod_ready(&format!("new-worker-{i}"), true).await;
     }
-    stage.until("up", "safe a third time", is_safe).await;
-    stage.delete(&pods(), "new-frontend-0").await;
-    stage
+    fixture.until("up", "safe a third time", is_safe).await;
+    fixture.delete(&pods(), "new-frontend-0").await;
+    fixture
         .until("up", "new has no frontend", |object| {
             object["status"]["safeToDeleteOld"] == false
         })
@@ -145,9 +145,9 @@ async fn old_may_not_go_while_its_proxy_or_new_hangs() {
 
 #[tokio::test]
 async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
-    let (mut stage, _controller) = safe().await;
+    let (mut fixture, _controller) = safe().await;
     // Two containers may have a port of the same name, and only one of them can be asked.
-    let admin = stage.proxies[0].admin.port();
+    let admin = fixture.proxies[0].admin.port();
     let labels = json!({GRAPH: "old", COMPONENT: "frontend"});
     let containers = json!([
         {"name": "one", "image": "any", "ports": [
@@ -158,11 +158,11 @@ async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
     let pod = json!({
         "metadata": {"labels": labels}, "spec": {"automountServiceAccountToken": false, "containers": containers},
     });
-    stage.create(&pods(), "old-frontend-twice", pod).await;
-    stage.pod_ready("old-frontend-twice", true).await;
-    stage.until("up", "two proxies", is_unsafe).await;
-    stage.delete(&pods(), "old-frontend-twice").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.create(&pods(), "old-frontend-twice", pod).await;
+    fixture.pod_ready("old-frontend-twice", true).await;
+    fixture.until("up", "two proxies", is_unsafe).await;
+    fixture.delete(&pods(), "old-frontend-twice").await;
+    fixture.until("up", "safe again", is_safe).await;
 
     // Somebody edits the labels of a pod of a StatefulSet, which is deleted together with old.
     let own = json!({"app": "web"});
@@ -173,8 +173,8 @@ async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
     let spec =
         json!({"serviceName": "web", "selector": {"matchLabels": own}, "template": template});
     let sets = resource("apps", "v1", "StatefulSet", "statefulsets");
-    stage.create(&sets, "web", json!({"spec": spec})).await;
-    stage.proxy("up").await;
+    fixture.create(&sets, "web", json!({"spec": spec})).await;
+    fixture.proxy("up").await;
     let owner = json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "1", "controller": true,
     });
@@ -182,21 +182,21 @@ async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
         "labels": {"app": "web", GRAPH: null, COMPONENT: "edge"}, "ownerReferences": [owner],
     });
     let patch = Patch::Merge(json!({"metadata": metadata}));
-    let (params, api) = (PatchParams::default(), stage.api(&pods()));
+    let (params, api) = (PatchParams::default(), fixture.api(&pods()));
     api.patch("old-frontend-1", &params, &patch).await.unwrap();
-    let mut client = Client::connect(stage.proxies[1].address).await;
+    let mut client = Client::connect(fixture.proxies[1].address).await;
     client.post(CHAT, &[("x-ends", "300000")], STREAMING).await;
     client.head().await;
     client.until("\n\n").await;
     let streams = lacks(true, "streams run through the pods of old's frontends");
-    stage.until("up", "a stream", streams).await;
+    fixture.until("up", "a stream", streams).await;
     drop(client);
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_may_not_go_while_new_would_go_with_it() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let owner = |name: &str| {
         json!([{
             "apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": "1", "blockOwnerDeletion": false,
@@ -209,15 +209,15 @@ async fn old_may_not_go_while_new_would_go_with_it() {
     let spec = json!({"selector": {"matchLabels": {"app": "new"}}, "template": template});
     let deployments = resource("apps", "v1", "Deployment", "deployments");
     let owned = json!({"metadata": {"ownerReferences": owner("old")}, "spec": spec});
-    stage.create(&deployments, "new", owned).await;
+    fixture.create(&deployments, "new", owned).await;
     let goes = lacks(true, "Deployment new, which is deleted together with old");
-    stage.until("up", "it goes with old", goes).await;
+    fixture.until("up", "it goes with old", goes).await;
     // Part of another deployment whose name begins like that of old.
     let owned = json!({"metadata": {"ownerReferences": owner("old-2")}, "spec": spec});
-    stage.replace(&deployments, "new", owned).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.replace(&deployments, "new", owned).await;
+    fixture.until("up", "safe again", is_safe).await;
     let metadata = json!({"metadata": {"ownerReferences": owner("old")}});
-    let (params, api) = (PatchParams::default(), stage.api(&pods()));
+    let (params, api) = (PatchParams::default(), fixture.api(&pods()));
     api.patch("new-frontend-0", &params, &Patch::Merge(metadata))
         .await
         .unwrap();
@@ -225,7 +225,7 @@ async fn old_may_not_go_while_new_would_go_with_it() {
         true,
         "pod new-frontend-0, which is deleted together with old",
     );
-    stage.until("up", "a pod goes with old", goes).await;
+    fixture.until("up", "a pod goes with old", goes).await;
 }
 
 #[tokio::test]
@@ -250,32 +250,32 @@ async fn old_may_not_go_while_new_serves_by_the_workers_of_old() {
             _ => status(503),
         })
     };
-    let mut stage = Stage::set().await;
+    let mut fixture = Fixture::set().await;
     let of_old = std::sync::Arc::new(std::sync::Mutex::new(workers(&[("a", 4)])));
-    stage.old = frontend(std::sync::Arc::clone(&of_old)).await;
-    stage.new = frontend(std::sync::Arc::clone(&of_new)).await;
-    stage
+    fixture.old = frontend(std::sync::Arc::clone(&of_old)).await;
+    fixture.new = frontend(std::sync::Arc::clone(&of_new)).await;
+    fixture
         .begin(json!({"clientService": "clients", "drainOld": true}))
         .await;
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(&stage, "new-frontend-0").await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    let _controller = stage.controller(&[]).await;
+    let _controller = fixture.controller(&[]).await;
     // Old has all its workers, and needs none.
-    stage.until("up", "safe", is_safe).await;
+    fixture.until("up", "safe", is_safe).await;
     *of_new.lock().unwrap() = workers(&[("a", 4), ("b", 4)]);
     let shares = lacks(false, "list workers of the same Dynamo namespace");
-    stage.until("up", "new knows old's workers", shares).await;
-    promises_nothing(&stage).await;
+    fixture.until("up", "new knows old's workers", shares).await;
+    promises_nothing(&fixture).await;
     // Old's last worker has left on its own.
     *of_new.lock().unwrap() = workers(&[("a", 0), ("b", 4)]);
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 /// So many frontends of new, at addresses of this machine.
-async fn many(count: u32) -> (Stage, Upstream) {
+async fn many(count: u32) -> (Fixture, Upstream) {
     let all = Upstream::listen("0.0.0.0:0", None, |received| {
         match received.target.as_str() {
             MODELS => models(&["tiny"]),
@@ -288,28 +288,28 @@ async fn many(count: u32) -> (Stage, Upstream) {
     let port = all.address.port();
     let targets: Vec<String> = (1..=count).map(|i| format!("127.0.0.{i}:{port}")).collect();
     let spec = json!({"clientService": "clients", "newFrontendService": targets.join(",")});
-    let stage = Stage::begun(spec).await;
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(&stage, "new-frontend-0").await;
+    let fixture = Fixture::begun(spec).await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    (stage, all)
+    (fixture, all)
 }
 
 #[tokio::test]
 async fn old_may_not_go_while_new_has_more_frontends_than_can_be_asked() {
-    let (stage, all) = many(129).await;
-    let _controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
+    let (fixture, all) = many(129).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
     let unasked = lacks(false, "not every frontend of new has been seen serving");
-    stage.until("up", "one is not asked", unasked).await;
-    promises_nothing(&stage).await;
+    fixture.until("up", "one is not asked", unasked).await;
+    promises_nothing(&fixture).await;
     let port = all.address.port();
     let targets: Vec<String> = (1..=128).map(|i| format!("127.0.0.{i}:{port}")).collect();
-    stage
+    fixture
         .edit("up", json!({"newFrontendService": targets.join(",")}))
         .await;
-    stage.until("up", "safe", is_safe).await;
+    fixture.until("up", "safe", is_safe).await;
 }

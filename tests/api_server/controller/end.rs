@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::fixture::{Fixture, resource, server, updates};
 use super::holes::{clients, services};
-use super::stage::{Stage, resource, server, updates};
 use crate::rig::*;
 
 #[tokio::test]
 async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach_it() {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let slice = |pod: &str| {
         json!({
@@ -21,17 +21,17 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
             }],
         })
     };
-    stage.create(&services(), "clients", clients()).await;
-    stage
+    fixture.create(&services(), "clients", clients()).await;
+    fixture
         .create(&slices, "clients-1", slice("old-frontend-0"))
         .await;
-    let _controller = stage.controller(&[]).await;
+    let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
-    let object = stage
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
+    let object = fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })
@@ -45,22 +45,22 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         json!({"total": 1, "applied": 1})
     );
     for reason in ["Draining", "Complete"] {
-        stage.happens(reason).await;
+        fixture.happens(reason).await;
     }
-    stage.delete(&slices, "clients-1").await;
+    fixture.delete(&slices, "clients-1").await;
     // An endpoint of which nobody knows whether it is one of new's.
-    stage
+    fixture
         .create(&slices, "clients-2", slice("new-frontend-0"))
         .await;
-    stage
+    fixture
         .until("up", "waiting for a frontend of new", |object| {
             let missing = object["status"]["missingForDeletion"].to_string();
             missing.contains("ready frontend of new") && missing.contains("no longer routes")
         })
         .await;
     let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
-    stage.frontend_of_new("new-frontend-0").await;
-    let object = stage.until("up", "safe", is_safe).await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    let object = fixture.until("up", "safe", is_safe).await;
     let time = |field: &str| -> Timestamp {
         let time = object["status"][field].as_str();
         time.unwrap_or_else(|| panic!("{object}")).parse().unwrap()
@@ -72,7 +72,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         "metadata": {"labels": {"kubernetes.io/service-name": "legacy"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
     });
-    stage.create(&slices, "legacy-1", other).await;
+    fixture.create(&slices, "legacy-1", other).await;
     let is_not = |object: &Value| {
         let status = &object["status"];
         let missing = status["missingForDeletion"].to_string();
@@ -80,17 +80,17 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
             && status["safeToDeleteOld"] == false
             && status["lastOldWorkerDispensable"] == true
     };
-    stage.until("up", "not safe any more", is_not).await;
-    stage.delete(&slices, "legacy-1").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "not safe any more", is_not).await;
+    fixture.delete(&slices, "legacy-1").await;
+    fixture.until("up", "safe again", is_safe).await;
     // What cannot be used is not looked at, and promises nothing.
-    stage
+    fixture
         .edit(
             "up",
             json!({"newFrontendService": "https://a:1,http://b:2"}),
         )
         .await;
-    let object = stage
+    let object = fixture
         .until("up", "refused", |object| {
             object["status"]["phase"] == "Degraded"
         })
@@ -104,14 +104,14 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
 
 #[tokio::test]
 async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 1, 1).await;
+    fixture.splits("up", 1, 1).await;
     let wait = |seconds: u32| {
-        let namespace = stage.namespace.clone();
+        let namespace = fixture.namespace.clone();
         tokio::task::spawn_blocking(move || {
             let timeout = format!("--timeout={seconds}s");
             let wait = ["wait", "--for=condition=Ready", "duc/up", "-n", &namespace];
@@ -125,41 +125,41 @@ async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
         "{said}"
     );
     let waiting = wait(60);
-    stage.delete_old_workers().await;
+    fixture.delete_old_workers().await;
     let output = waiting.await.unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(stage.get("up").await["status"]["phase"], "Complete");
+    assert_eq!(fixture.get("up").await["status"]["phase"], "Complete");
 }
 
 #[tokio::test]
 async fn nobody_found_is_no_end_and_is_told() {
-    let mut stage = Stage::set().await;
+    let mut fixture = Fixture::set().await;
     for i in 0..4 {
-        stage.worker("old", i, "worker").await;
-        stage.worker("new", i, "worker").await;
+        fixture.worker("old", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
     // As a Deployment whose pods do not say what they are: neither frontends nor workers.
     for name in ["any-frontend-0", "any-frontend-1"] {
         let labels = json!({"nvidia.com/dynamo-graph-deployment-name": "old"});
-        stage.pod(name, labels, json!([])).await;
-        stage.pod_ready(name, true).await;
+        fixture.pod(name, labels, json!([])).await;
+        fixture.pod_ready(name, true).await;
     }
-    stage
+    fixture
         .update(
             "up",
             json!({"clientService": "clients", "models": ["tiny"]}),
         )
         .await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-    stage.frontend_of_new("new-frontend-0").await;
+    fixture.frontend_of_new("new-frontend-0").await;
     let slice = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.1"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
     });
-    stage.create(&services(), "clients", clients()).await;
-    stage.create(&slices, "clients-1", slice).await;
-    let controller = stage.controller(&[]).await;
-    stage
+    fixture.create(&services(), "clients", clients()).await;
+    fixture.create(&slices, "clients-1", slice).await;
+    let controller = fixture.controller(&[]).await;
+    fixture
         .edit(
             "up",
             json!({"trafficSplitPercent": 100, "weights": null, "paused": true}),
@@ -176,9 +176,9 @@ async fn nobody_found_is_no_end_and_is_told() {
         let status = &object["status"];
         status["wanted"]["percent"] == 100 && status["old"]["workers"] == "4/4" && is_told(object)
     };
-    stage.until("up", "told", is_held).await;
-    stage.keeps(&controller, "up", 100).await;
-    let object = stage.until("up", "still told", is_held).await;
+    fixture.until("up", "told", is_held).await;
+    fixture.keeps(&controller, "up", 100).await;
+    let object = fixture.until("up", "still told", is_held).await;
     assert_eq!(object["spec"]["oldDraining"], false, "{object}");
     assert_eq!(object["status"]["phase"], "Degraded", "{object}");
     assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
@@ -187,8 +187,8 @@ async fn nobody_found_is_no_end_and_is_told() {
         "{object}"
     );
     // With a proxy it ends.
-    stage.proxy("up").await;
-    let object = stage
+    fixture.proxy("up").await;
+    let object = fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })
@@ -198,35 +198,35 @@ async fn nobody_found_is_no_end_and_is_told() {
 
 #[tokio::test]
 async fn a_person_empties_old_while_it_has_workers_and_then_its_last_worker_may_go() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    stage.edit("up", json!({"drainOld": true})).await;
-    let object = stage
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    fixture.edit("up", json!({"drainOld": true})).await;
+    let object = fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 100, "{object}");
-    stage
+    fixture
         .until("up", "the last worker may go", |object| {
             object["status"]["lastOldWorkerDispensable"] == true
         })
         .await;
-    assert_eq!(stage.get("up").await["status"]["old"]["workers"], "4/4");
-    stage.edit("up", json!({"drainOld": false})).await;
-    stage.splits("up", 4, 1).await;
+    assert_eq!(fixture.get("up").await["status"]["old"]["workers"], "4/4");
+    fixture.edit("up", json!({"drainOld": false})).await;
+    fixture.splits("up", 4, 1).await;
     assert_eq!(
-        stage.get("up").await["status"]["lastOldWorkerDispensable"],
+        fixture.get("up").await["status"]["lastOldWorkerDispensable"],
         false
     );
 }
 
 #[tokio::test]
 async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
-    let stage = Stage::begun(json!({})).await;
-    let proxy = &stage.proxies[0];
+    let fixture = Fixture::begun(json!({})).await;
+    let proxy = &fixture.proxies[0];
     let begin = async |millis: &str| {
         let mut client = Client::connect(proxy.address).await;
         client.post(CHAT, &[("x-ends", millis)], STREAMING).await;
@@ -240,12 +240,12 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
     let name = "crossfade_stream_duration_seconds_count";
     proxy.counts(name, &[("generation", "old")], 2.0).await;
     let open = begin("600000").await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    stage.delete_old_workers().await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    fixture.delete_old_workers().await;
     // Streams lasted for 2 to 5 s, as far as the buckets tell.
-    let object = stage
+    let object = fixture
         .until("up", "estimated", |object| {
             object["status"]["estimatedDrainSeconds"].is_u64()
         })
@@ -254,7 +254,7 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
     let seconds = object["status"]["estimatedDrainSeconds"].as_u64();
     assert!((1..=5).contains(&seconds.unwrap()), "{seconds:?}");
     drop(open);
-    let object = stage
+    let object = fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })
@@ -265,52 +265,53 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
 #[tokio::test]
 async fn a_drain_ends_at_its_deadline_though_a_stream_runs_on_and_old_may_not_go() {
     // Long enough to be seen draining.
-    let stage = Stage::begun(json!({"drainDeadlineSeconds": 6, "clientService": "clients"})).await;
-    let mut open = Client::connect(stage.proxies[0].address).await;
+    let fixture =
+        Fixture::begun(json!({"drainDeadlineSeconds": 6, "clientService": "clients"})).await;
+    let mut open = Client::connect(fixture.proxies[0].address).await;
     open.post(CHAT, &[("x-ends", "600000")], STREAMING).await;
     open.head().await;
     open.until(&content("old", 0)).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    stage.delete_old_workers().await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    fixture.delete_old_workers().await;
     for phase in ["Draining", "Complete"] {
         let with_a_stream = |object: &Value| {
             let status = &object["status"];
             status["phase"] == phase && status["old"]["openStreams"] == 1
         };
-        stage.until("up", phase, with_a_stream).await;
+        fixture.until("up", phase, with_a_stream).await;
     }
-    let object = stage.get("up").await;
+    let object = fixture.get("up").await;
     assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
     assert_eq!(object["status"]["lastOldWorkerDispensable"], false);
 }
 
 #[tokio::test]
 async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothing() {
-    let stage = Stage::begun(json!({"ackTimeoutSeconds": 1})).await;
-    stage.worker("new", 0, "worker").await;
-    let controller = stage.controller(&[]).await;
-    stage.splits("up", 4, 1).await;
+    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 1})).await;
+    fixture.worker("new", 0, "worker").await;
+    let controller = fixture.controller(&[]).await;
+    fixture.splits("up", 4, 1).await;
     // Of one second the name decides who is older.
-    stage
+    fixture
         .update(
             "up-next",
             json!({"supersedes": "up", "targetDeployment": "newer", "ackTimeoutSeconds": 1}),
         )
         .await;
-    stage
+    fixture
         .until("up", "superseded", |object| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
             object["status"]["phase"] == "Superseded"
                 && said.contains("the update up-next controls this deployment")
         })
         .await;
-    stage.worker("newer", 0, "worker").await;
-    stage.worker("newer", 1, "worker").await;
-    stage.splits("up-next", 2, 1).await;
+    fixture.worker("newer", 0, "worker").await;
+    fixture.worker("newer", 1, "worker").await;
+    fixture.splits("up-next", 2, 1).await;
     assert_eq!(
-        stage.get("up").await["spec"]["weights"],
+        fixture.get("up").await["spec"]["weights"],
         json!({"old": 4, "new": 1})
     );
     // The proxies follow the other one, and that is as it should be: also when the time has passed after which they would be told
@@ -320,25 +321,25 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
     });
     let ports = json!([
         {"name": "crossfade", "containerPort": Upstream::nobody().port()},
-        {"name": "frontend", "containerPort": stage.old.address.port()},
+        {"name": "frontend", "containerPort": fixture.old.address.port()},
     ]);
-    stage.pod("elsewhere-frontend-mute", labels, ports).await;
-    stage.pod_ready("elsewhere-frontend-mute", true).await;
+    fixture.pod("elsewhere-frontend-mute", labels, ports).await;
+    fixture.pod_ready("elsewhere-frontend-mute", true).await;
     for graph in ["elsewhere", "beyond"] {
-        stage.worker(graph, 0, "worker").await;
+        fixture.worker(graph, 0, "worker").await;
     }
-    stage
+    fixture
         .update(
             "witness",
             json!({"sourceDeployment": "elsewhere", "targetDeployment": "beyond", "ackTimeoutSeconds": 2}),
         )
         .await;
-    let said = stage.happens("ProxiesLag").await;
+    let said = fixture.happens("ProxiesLag").await;
     assert!(said.contains("elsewhere-frontend-mute"), "{said}");
-    stage.keeps(&controller, "up", 20).await;
-    let object = stage.get("up").await;
+    fixture.keeps(&controller, "up", 20).await;
+    let object = fixture.get("up").await;
     assert_eq!(object["status"]["phase"], "Superseded", "{object}");
-    let lags = stage.events().await.remove("ProxiesLag").unwrap();
+    let lags = fixture.events().await.remove("ProxiesLag").unwrap();
     assert!(
         lags.iter()
             .all(|note| note.contains("elsewhere-frontend-mute")),
@@ -348,20 +349,22 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
 
 #[tokio::test]
 async fn an_update_that_is_edited_to_another_source_wakes_the_one_that_rules_then() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
-    stage.update("waits", json!({})).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.update("waits", json!({})).await;
     let is_superseded = |object: &Value| object["status"]["phase"] == "Superseded";
-    stage.until("waits", "superseded", is_superseded).await;
+    fixture.until("waits", "superseded", is_superseded).await;
     // Whoever is not woken is looked at every 30 s: often enough in time is by no chance.
     for _ in 0..3 {
         for (source, rules) in [("elsewhere", true), ("old", false)] {
             let edited = Instant::now();
-            stage.edit("up", json!({"sourceDeployment": source})).await;
+            fixture
+                .edit("up", json!({"sourceDeployment": source}))
+                .await;
             let follows = |object: &Value| {
                 !object["status"]["phase"].is_null() && is_superseded(object) != rules
             };
-            stage.until("waits", source, follows).await;
+            fixture.until("waits", source, follows).await;
             let after = edited.elapsed();
             assert!(after < Duration::from_secs(10), "{source}: {after:?}");
         }
@@ -370,16 +373,16 @@ async fn an_update_that_is_edited_to_another_source_wakes_the_one_that_rules_the
 
 #[tokio::test]
 async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
-    let stage = Stage::begun(json!({})).await;
-    stage.create(&updates(), "bad", json!({"spec": {
+    let fixture = Fixture::begun(json!({})).await;
+    fixture.create(&updates(), "bad", json!({"spec": {
         "newFrontendService": "new:8000", "trafficSplitPercent": 0, "sourceDeployment": "elsewhere",
         "workers": {"new": {"selector": {"app": "any"}}, "old": {"selector": {"app": "any"}}}, "targetDeployment": "elsewhere",
     }}))
     .await;
-    stage.worker("new", 0, "worker").await;
-    let _controller = stage.controller(&[]).await;
-    stage.splits("up", 4, 1).await;
-    let object = stage
+    fixture.worker("new", 0, "worker").await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits("up", 4, 1).await;
+    let object = fixture
         .until("bad", "told", |object| {
             object["status"]["phase"] == "Degraded"
         })

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::fixture::{Controller, Fixture, pods};
 use super::live_page::{reader, told_of};
-use super::stage::{Controller, Stage, pods};
 use crate::cluster::Cluster;
 use crate::rig::*;
 
 #[tokio::test]
 async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
-    let stage = Stage::begun(json!({})).await;
-    let mut first = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let mut first = fixture.controller(&[]).await;
     leads(&first).await;
-    let second = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
+    let second = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
     assert!(!second.leads().await);
     let reconciles = second
         .metrics()
@@ -26,8 +26,8 @@ async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
     assert_eq!(reconciles, 0.0, "who does not lead looks at nothing");
     first.kill();
     let killed = Instant::now();
-    stage.worker("new", 1, "worker").await;
-    let object = stage.splits("up", 2, 1).await;
+    fixture.worker("new", 1, "worker").await;
+    let object = fixture.splits("up", 2, 1).await;
     // It holds for 6 s from its last renewal, and is renewed every 2 s, or a little later on a busy machine.
     assert!(
         killed.elapsed() >= Duration::from_secs(2),
@@ -39,14 +39,14 @@ async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
         killed.elapsed()
     );
     // One that ends as it should gives the lease up.
-    let third = stage.controller(&[]).await;
+    let third = fixture.controller(&[]).await;
     second.signal(libc::SIGTERM);
     leads(&third).await;
 }
 
 /// Waits until it leads and is ready.
 pub async fn leads(controller: &Controller) {
-    let deadline = Instant::now() + super::stage::PATIENCE;
+    let deadline = Instant::now() + super::fixture::PATIENCE;
     while !controller.leads().await {
         assert!(Instant::now() < deadline, "never leads");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -59,15 +59,15 @@ pub async fn leads(controller: &Controller) {
 
 #[tokio::test]
 async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
-    let stage = Stage::begun(json!({"stableSeconds": 2})).await;
-    stage.worker("new", 0, "worker").await;
+    let fixture = Fixture::begun(json!({"stableSeconds": 2})).await;
+    fixture.worker("new", 0, "worker").await;
     let same = json!({"selector": {"app": "any"}});
     let bad = json!({
         "sourceDeployment": "elsewhere", "targetDeployment": "elsewhere", "workers": {"old": same, "new": same},
     });
-    stage.update("bad", bad).await;
-    let before = stage.get("up").await;
-    let controller = stage.controller(&["--dry-run"]).await;
+    fixture.update("bad", bad).await;
+    let before = fixture.get("up").await;
+    let controller = fixture.controller(&["--dry-run"]).await;
     let begun = Instant::now();
     eventually("it is said", async || {
         controller
@@ -84,13 +84,13 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     })
     .await;
     // Its own decisions are no edits of a person.
-    stage.worker("new", 1, "worker").await;
+    fixture.worker("new", 1, "worker").await;
     eventually("the next is said", async || {
         controller.said().contains("/up: 33 % to new")
     })
     .await;
     assert!(!controller.said().contains("SplitContested"));
-    let after = stage.get("up").await;
+    let after = fixture.get("up").await;
     assert_eq!(
         before["metadata"]["resourceVersion"],
         after["metadata"]["resourceVersion"]
@@ -99,44 +99,44 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
 
 #[tokio::test]
 async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_told() {
-    let stage = Stage::begun(json!({"ackTimeoutSeconds": 2})).await;
+    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 2})).await;
     let nobody = Upstream::nobody();
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
     let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
-    stage.pod("old-frontend-mute", labels, ports).await;
-    stage.pod_ready("old-frontend-mute", true).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    let said = stage.happens("ProxiesLag").await;
+    fixture.pod("old-frontend-mute", labels, ports).await;
+    fixture.pod_ready("old-frontend-mute", true).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    let said = fixture.happens("ProxiesLag").await;
     assert!(
         said.contains("old-frontend-mute (does not respond)"),
         "{said}"
     );
     let both = |object: &Value| object["status"]["frontends"]["total"] == 2;
-    stage.until("up", "both are counted", both).await;
+    fixture.until("up", "both are counted", both).await;
     // A loss waits for nobody.
-    stage.delete(&pods(), "new-worker-0").await;
-    stage.splits("up", 1, 0).await;
+    fixture.delete(&pods(), "new-worker-0").await;
+    fixture.splits("up", 1, 0).await;
 }
 
 #[tokio::test]
 async fn two_hundred_updates_are_followed_at_once() {
     const COUNT: u32 = 200;
-    let stage = Stage::set().await;
-    let frontend = stage.new.url();
+    let fixture = Fixture::set().await;
+    let frontend = fixture.new.url();
     for i in 0..COUNT {
         let (old, new) = (format!("old{i}"), format!("new{i}"));
-        stage.worker(&old, 0, "worker").await;
+        fixture.worker(&old, 0, "worker").await;
         let more = json!({
             "newFrontendService": frontend, "sourceDeployment": old, "targetDeployment": new,
         });
-        stage.update(&format!("up{i}"), more).await;
+        fixture.update(&format!("up{i}"), more).await;
     }
-    let controller = stage.controller(&[]).await;
-    let deadline = Instant::now() + super::stage::PATIENCE;
+    let controller = fixture.controller(&[]).await;
+    let deadline = Instant::now() + super::fixture::PATIENCE;
     while controller
         .metrics()
         .await
@@ -152,9 +152,9 @@ async fn two_hundred_updates_are_followed_at_once() {
         .sum("crossfade_controller_writes_total", &[]);
     let mut took = Vec::new();
     for i in 0..COUNT {
-        stage.worker(&format!("new{i}"), 0, "worker").await;
+        fixture.worker(&format!("new{i}"), 0, "worker").await;
         let ready = Instant::now();
-        stage.splits(&format!("up{i}"), 1, 1).await;
+        fixture.splits(&format!("up{i}"), 1, 1).await;
         took.push(ready.elapsed());
     }
     took.sort();
@@ -170,7 +170,7 @@ async fn two_hundred_updates_are_followed_at_once() {
     assert!(per_change <= 4.0, "{per_change} writes a change");
     // Each of them is told.
     eventually("all Events are written", async || {
-        let events = stage.events().await;
+        let events = fixture.events().await;
         events.get("SplitChanged").map_or(0, Vec::len) == COUNT as usize
     })
     .await;
@@ -186,25 +186,25 @@ const SPLIT: &str = "crossfade_controller_split_ratio";
 
 #[tokio::test]
 async fn after_the_api_server_was_away_the_controller_goes_on() {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut stage = Stage::on(&server).await;
-    stage.begin(json!({})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
+    let mut fixture = Fixture::on(&server).await;
+    fixture.begin(json!({})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
     eventually("the split is shown", async || {
         controller.metrics().await.sum(SPLIT, &[]) == 0.2
     })
     .await;
-    let generation = stage.get("up").await["metadata"]["generation"].clone();
+    let generation = fixture.get("up").await["metadata"]["generation"].clone();
     told(&server, "stop").await;
     // Longer than the lease: it surely leads no more.
     eventually("it leads no more", async || !controller.leads().await).await;
     let shown = controller.metrics().await.sum(SPLIT, &[]);
     assert_eq!(shown, 0.0, "what another may change by now is not shown");
     assert_eq!(controller.page("/livez").await, 200);
-    stage.proxies[0].serves("old").await;
+    fixture.proxies[0].serves("old").await;
     // The page shows the proxies as ever, with all that was before.
     let mut reader = reader(&controller).await;
     // Each sample is told once.
@@ -220,18 +220,21 @@ async fn after_the_api_server_was_away_the_controller_goes_on() {
     .await;
     told(&server, "start").await;
     leads(&controller).await;
-    assert_eq!(stage.get("up").await["metadata"]["generation"], generation);
-    stage.worker("new", 1, "worker").await;
-    stage.splits("up", 2, 1).await;
+    assert_eq!(
+        fixture.get("up").await["metadata"]["generation"],
+        generation
+    );
+    fixture.worker("new", 1, "worker").await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn the_rights_in_deploy_are_enough() {
-    let stage = Stage::begun(json!({})).await;
+    let fixture = Fixture::begun(json!({})).await;
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("controller.kubeconfig");
     tokio::task::spawn_blocking({
-        let (admin, place) = (stage.kubeconfig.clone(), place.clone());
-        move || super::stage::as_service_account(&admin, &place)
+        let (admin, place) = (fixture.kubeconfig.clone(), place.clone());
+        move || super::fixture::as_service_account(&admin, &place)
     })
     .await
     .unwrap();
@@ -245,19 +248,21 @@ async fn the_rights_in_deploy_are_enough() {
     // The other tests' updates are not to be touched: those are only looked at, and written is in this namespace alone.
     let looks = Controller::start(&place.to_string_lossy(), &args).await;
     eventually("it sees all namespaces", async || {
-        looks.said().contains(&format!("{}/up: ", stage.namespace))
+        looks
+            .said()
+            .contains(&format!("{}/up: ", fixture.namespace))
     })
     .await;
     drop(looks);
     let args = [
         "--namespace",
-        &stage.namespace,
+        &fixture.namespace,
         "--lease-namespace",
         "crossfade",
         "--allow-any-target",
     ];
     let _controller = Controller::start(&place.to_string_lossy(), &args).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    stage.happens("SplitChanged").await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    fixture.happens("SplitChanged").await;
 }

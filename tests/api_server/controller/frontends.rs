@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Value, json};
 
-use super::stage::{PATIENCE, Stage};
+use super::fixture::{Fixture, PATIENCE};
 use crate::rig::*;
 
 /// What a frontend of new does.
@@ -34,15 +34,15 @@ async fn frontend(does: Arc<AtomicU8>) -> Upstream {
 }
 
 /// Half of all requests go to new, at these frontends.
-async fn even(frontends: &[Upstream]) -> (Stage, super::stage::Controller) {
+async fn even(frontends: &[Upstream]) -> (Fixture, super::fixture::Controller) {
     let urls: Vec<String> = frontends.iter().map(Upstream::url).collect();
-    let stage = Stage::begun(json!({"newFrontendService": urls.join(",")})).await;
-    let controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({"newFrontendService": urls.join(",")})).await;
+    let controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 1, 1).await;
-    (stage, controller)
+    fixture.splits("up", 1, 1).await;
+    (fixture, controller)
 }
 
 fn condition(object: &Value, kind: &str) -> (bool, String) {
@@ -61,10 +61,10 @@ async fn one_of_four_frontends_that_does_not_serve_takes_a_quarter_of_new_and_no
     for one in &does {
         frontends.push(frontend(Arc::clone(one)).await);
     }
-    let (stage, _controller) = even(&frontends).await;
+    let (fixture, _controller) = even(&frontends).await;
     for fault in [BARE, DEAD] {
         does[2].store(fault, Ordering::Relaxed);
-        let object = stage.splits("up", 4, 3).await;
+        let object = fixture.splits("up", 4, 3).await;
         let said = object["status"]["message"].as_str().unwrap();
         assert!(
             said.contains("1 of 4 frontends of new cannot serve"),
@@ -77,20 +77,20 @@ async fn one_of_four_frontends_that_does_not_serve_takes_a_quarter_of_new_and_no
         );
         assert_eq!(condition(&object, "Degraded"), (true, failing));
         does[2].store(SERVES, Ordering::Relaxed);
-        stage.splits("up", 1, 1).await;
+        fixture.splits("up", 1, 1).await;
     }
     for one in &does {
         one.store(BARE, Ordering::Relaxed);
     }
-    stage.splits("up", 1, 0).await;
+    fixture.splits("up", 1, 0).await;
 }
 
 #[tokio::test]
 async fn an_unreachable_new_keeps_its_share_while_a_proxy_gets_responses() {
     let does = Arc::new(AtomicU8::new(SERVES));
     let frontends = [frontend(Arc::clone(&does)).await];
-    let (stage, controller) = even(&frontends).await;
-    let proxy = &stage.proxies[0];
+    let (fixture, controller) = even(&frontends).await;
+    let proxy = &fixture.proxies[0];
     let clients = async {
         loop {
             proxy.chat().await;
@@ -105,20 +105,20 @@ async fn an_unreachable_new_keeps_its_share_while_a_proxy_gets_responses() {
         })
         .await;
         does.store(MUTE, Ordering::Relaxed);
-        let object = stage
+        let object = fixture
             .until("up", "told", |object| {
                 condition(object, "Degraded") == (true, "NoAnswer".to_owned())
             })
             .await;
         assert_eq!(object["spec"]["trafficSplitPercent"], 50, "{object}");
         assert_eq!(object["status"]["rule"], "Capacity");
-        stage.keeps(&controller, "up", 50).await;
+        fixture.keeps(&controller, "up", 50).await;
         // What its workers lose it loses, as ever.
-        stage.pod_ready("new-worker-0", false).await;
-        stage.splits("up", 4, 3).await;
+        fixture.pod_ready("new-worker-0", false).await;
+        fixture.splits("up", 4, 3).await;
         // Now the proxy sees nothing come either.
         does.store(DEAD, Ordering::Relaxed);
-        let ends = tokio::time::timeout(PATIENCE, stage.splits("up", 1, 0));
+        let ends = tokio::time::timeout(PATIENCE, fixture.splits("up", 1, 0));
         ends.await.expect("nothing comes from new");
     };
     tokio::select! {
@@ -146,21 +146,21 @@ async fn knowing(workers: Arc<AtomicU8>) -> Upstream {
 #[tokio::test]
 async fn a_ready_worker_counts_once_a_frontend_knows_of_it() {
     let known = Arc::new(AtomicU8::new(1));
-    let mut stage = Stage::set().await;
-    stage.old = knowing(Arc::new(AtomicU8::new(4))).await;
-    stage.new = knowing(Arc::clone(&known)).await;
-    stage.begin(json!({})).await;
-    let controller = stage.controller(&[]).await;
-    stage
+    let mut fixture = Fixture::set().await;
+    fixture.old = knowing(Arc::new(AtomicU8::new(4))).await;
+    fixture.new = knowing(Arc::clone(&known)).await;
+    fixture.begin(json!({})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture
         .until("up", "seen", |object| {
             object["status"]["memory"]["registeredCount"] == true
         })
         .await;
     for i in 0..2 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 4, 1).await;
-    let object = stage
+    fixture.splits("up", 4, 1).await;
+    let object = fixture
         .until("up", "both are ready", |object| {
             object["status"]["new"]["workers"] == "2/2"
         })
@@ -168,10 +168,10 @@ async fn a_ready_worker_counts_once_a_frontend_knows_of_it() {
     assert_eq!(object["status"]["new"]["roles"]["worker"]["ready"], 1);
     let said = object["status"]["message"].as_str().unwrap();
     assert!(said.contains("1 more worker of new is ready"), "{said}");
-    stage.keeps(&controller, "up", 20).await;
+    fixture.keeps(&controller, "up", 20).await;
     known.store(2, Ordering::Relaxed);
-    stage.splits("up", 2, 1).await;
+    fixture.splits("up", 2, 1).await;
     // It leaves the frontend before its pod is gone.
     known.store(1, Ordering::Relaxed);
-    stage.splits("up", 4, 1).await;
+    fixture.splits("up", 4, 1).await;
 }

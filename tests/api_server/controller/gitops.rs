@@ -9,15 +9,15 @@ use futures_util::StreamExt;
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
-use super::stage::{Stage, pods, server, updates};
+use super::fixture::{Fixture, pods, server, updates};
 
 /// Who applies it on the server's side, as Flux and Argo CD do.
 const GIT: &str = "git";
 
 /// The manifest as Git holds it, with these fields more.
-fn manifest(stage: &Stage, more: Value) -> Value {
+fn manifest(fixture: &Fixture, more: Value) -> Value {
     let mut spec = json!({
-        "newFrontendService": stage.new.url(), "sourceDeployment": "old", "targetDeployment": "new",
+        "newFrontendService": fixture.new.url(), "sourceDeployment": "old", "targetDeployment": "new",
         "stableSeconds": 0,
     });
     for (field, value) in more.as_object().unwrap() {
@@ -25,13 +25,13 @@ fn manifest(stage: &Stage, more: Value) -> Value {
     }
     json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoUpdateConfig",
-        "metadata": {"name": "up", "namespace": stage.namespace}, "spec": spec,
+        "metadata": {"name": "up", "namespace": fixture.namespace}, "spec": spec,
     })
 }
 
-async fn server_side_apply(stage: &Stage, manifest: &Value) -> Value {
+async fn server_side_apply(fixture: &Fixture, manifest: &Value) -> Value {
     let params = PatchParams::apply(GIT).force();
-    let api = stage.api(&updates());
+    let api = fixture.api(&updates());
     let applied = api.patch("up", &params, &Patch::Apply(manifest)).await;
     serde_json::to_value(applied.unwrap()).unwrap()
 }
@@ -50,11 +50,11 @@ async fn kubectl(args: &[&str], manifest: &Value) -> (String, Option<i32>) {
 }
 
 /// The four workers of old, and a proxy that follows the update, which is there already.
-async fn begin(stage: &mut Stage) {
+async fn begin(fixture: &mut Fixture) {
     for i in 0..4 {
-        stage.worker("old", i, "worker").await;
+        fixture.worker("old", i, "worker").await;
     }
-    stage.proxy("up").await;
+    fixture.proxy("up").await;
 }
 
 /// The entries of `metadata.managedFields` for `manager`, but for the status.
@@ -75,54 +75,54 @@ const OF_CONTROLLER: [&str; 3] = ["f:oldDraining", "f:trafficSplitPercent", "f:w
 #[tokio::test]
 async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_the_controller_moves_it()
  {
-    let mut stage = Stage::set().await;
-    let manifest = manifest(&stage, json!({}));
-    let created = server_side_apply(&stage, &manifest).await;
-    begin(&mut stage).await;
+    let mut fixture = Fixture::set().await;
+    let manifest = manifest(&fixture, json!({}));
+    let created = server_side_apply(&fixture, &manifest).await;
+    begin(&mut fixture).await;
     // Nobody has set it: all to old, and that is told.
-    let plan: Value = serde_json::from_str(&stage.proxies[0].plan().await).unwrap();
+    let plan: Value = serde_json::from_str(&fixture.proxies[0].plan().await).unwrap();
     assert_eq!(plan["trafficSplitPercent"], 0, "{plan}");
     let remarks = plan["remarks"].to_string();
     assert!(
         remarks.contains("gives no split, and no controller has set it yet"),
         "{plan}"
     );
-    assert_eq!(stage.proxies[0].chat().await.generation(), "old");
+    assert_eq!(fixture.proxies[0].chat().await.generation(), "old");
 
-    let stage = Arc::new(stage);
+    let fixture = Arc::new(fixture);
     let (is_over, syncs) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU32::new(0)),
     );
     let syncing = tokio::spawn({
-        let (stage, manifest) = (Arc::clone(&stage), manifest.clone());
+        let (fixture, manifest) = (Arc::clone(&fixture), manifest.clone());
         let (is_over, syncs) = (Arc::clone(&is_over), Arc::clone(&syncs));
         async move {
             while !is_over.load(Ordering::Relaxed) {
-                server_side_apply(&stage, &manifest).await;
+                server_side_apply(&fixture, &manifest).await;
                 syncs.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     });
     let seeing = tokio::spawn({
-        let (stage, since) = (
-            Arc::clone(&stage),
+        let (fixture, since) = (
+            Arc::clone(&fixture),
             created["metadata"]["resourceVersion"].clone(),
         );
-        async move { every_version(&stage, since.as_str().unwrap()).await }
+        async move { every_version(&fixture, since.as_str().unwrap()).await }
     });
-    let _controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 0).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 0).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
-        stage
+        fixture.worker("new", i, "worker").await;
+        fixture
             .splits("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
             .await;
     }
-    stage.delete_old_workers().await;
+    fixture.delete_old_workers().await;
     let is_complete = |object: &Value| object["status"]["phase"] == "Complete";
-    let object = stage.until("up", "complete", is_complete).await;
+    let object = fixture.until("up", "complete", is_complete).await;
     assert_eq!(object["spec"]["oldDraining"], true);
     let diff = [
         "diff",
@@ -142,13 +142,13 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
     }
     is_over.store(true, Ordering::Relaxed);
     syncing.await.unwrap();
-    let object = stage.get("up").await;
+    let object = fixture.get("up").await;
     assert_eq!(object["metadata"]["generation"], before);
     assert_eq!(
         fields(&owned(&object, "crossfade-controller")[0]),
         OF_CONTROLLER.into()
     );
-    stage.delete(&updates(), "up").await;
+    fixture.delete(&updates(), "up").await;
     let versions = seeing.await.unwrap();
 
     // Not one version in between lacks what the controller wrote, and what Git owns never changes.
@@ -163,7 +163,7 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
     for object in &versions {
         assert_eq!(owned(object, GIT), git, "{object}");
     }
-    assert_eq!(stage.events().await.get("SplitContested"), None);
+    assert_eq!(fixture.events().await.get("SplitContested"), None);
 }
 
 fn gcd(of_four: u32) -> u32 {
@@ -171,8 +171,8 @@ fn gcd(of_four: u32) -> u32 {
 }
 
 /// Each version of the update from then on, until it is deleted.
-async fn every_version(stage: &Stage, since: &str) -> Vec<Value> {
-    let api = stage.api(&updates());
+async fn every_version(fixture: &Fixture, since: &str) -> Vec<Value> {
+    let api = fixture.api(&updates());
     let params = WatchParams::default()
         .fields("metadata.name=up")
         .timeout(290);
@@ -201,15 +201,15 @@ fn shares(versions: &[Value]) -> Vec<u64> {
 
 #[tokio::test]
 async fn client_side_apply_of_a_manifest_without_a_split_changes_nothing_and_has_no_diff() {
-    let mut stage = Stage::set().await;
-    let manifest = manifest(&stage, json!({}));
+    let mut fixture = Fixture::set().await;
+    let manifest = manifest(&fixture, json!({}));
     let (said, code) = kubectl(&["apply"], &manifest).await;
     assert_eq!(code, Some(0), "{said}");
-    begin(&mut stage).await;
-    let _controller = stage.controller(&[]).await;
+    begin(&mut fixture).await;
+    let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
-        stage
+        fixture.worker("new", i, "worker").await;
+        fixture
             .splits("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
             .await;
         let (said, code) = kubectl(&["apply"], &manifest).await;
@@ -218,25 +218,25 @@ async fn client_side_apply_of_a_manifest_without_a_split_changes_nothing_and_has
     }
     let (said, code) = kubectl(&["diff"], &manifest).await;
     assert_eq!((said.as_str(), code), ("", Some(0)));
-    stage.splits("up", 1, 1).await;
-    assert_eq!(stage.events().await.get("SplitContested"), None);
+    fixture.splits("up", 1, 1).await;
+    assert_eq!(fixture.events().await.get("SplitContested"), None);
 }
 
 #[tokio::test]
 async fn a_split_that_a_manifest_no_longer_holds_stays_and_is_written_whole_again() {
-    let mut stage = Stage::set().await;
-    let before = manifest(&stage, json!({"trafficSplitPercent": 0}));
+    let mut fixture = Fixture::set().await;
+    let before = manifest(&fixture, json!({"trafficSplitPercent": 0}));
     let (said, code) = kubectl(&["apply"], &before).await;
     assert_eq!(code, Some(0), "{said}");
-    begin(&mut stage).await;
-    let mut controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
+    begin(&mut fixture).await;
+    let mut controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
     // `kubectl apply` takes away what it applied before, which is the percentage.
-    let left_out = manifest(&stage, json!({}));
+    let left_out = manifest(&fixture, json!({}));
     let (said, code) = kubectl(&["apply"], &left_out).await;
     assert_eq!(code, Some(0), "{said}");
-    let object = stage.splits_in_full(20).await;
+    let object = fixture.splits_in_full(20).await;
     assert_eq!(
         fields(&owned(&object, "crossfade-controller")[0]),
         OF_CONTROLLER.into()
@@ -246,61 +246,61 @@ async fn a_split_that_a_manifest_no_longer_holds_stays_and_is_written_whole_agai
     controller.kill();
     let (said, code) = kubectl(&["replace"], &left_out).await;
     assert_eq!(code, Some(0), "{said}");
-    let object = stage.get("up").await;
+    let object = fixture.get("up").await;
     let spec = &object["spec"];
     assert!(
         spec["weights"].is_null() && spec["trafficSplitPercent"].is_null(),
         "{spec}"
     );
     let edit = format!("\"generation\": {}", object["metadata"]["generation"]);
-    let proxy = &stage.proxies[0];
+    let proxy = &fixture.proxies[0];
     crate::rig::eventually("the edit is in force", async || {
         proxy.plan().await.contains(&edit)
     })
     .await;
     let plan: Value = serde_json::from_str(&proxy.plan().await).unwrap();
     assert_eq!(plan["weights"], json!({"old": 4, "new": 1}), "{plan}");
-    let _controller = stage.controller(&[]).await;
-    stage.splits_in_full(20).await;
-    stage.worker("new", 1, "worker").await;
-    stage.splits("up", 2, 1).await;
-    assert_eq!(stage.events().await.get("SplitContested"), None);
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits_in_full(20).await;
+    fixture.worker("new", 1, "worker").await;
+    fixture.splits("up", 2, 1).await;
+    assert_eq!(fixture.events().await.get("SplitContested"), None);
 }
 
 #[tokio::test]
 async fn a_split_that_git_holds_is_held_by_a_pause_and_both_its_forms() {
-    let mut stage = Stage::set().await;
+    let mut fixture = Fixture::set().await;
     let held = |percent: u32| {
         let weights = json!({"old": 100 - percent, "new": percent});
         let split = json!({"paused": true, "trafficSplitPercent": percent, "weights": weights});
-        manifest(&stage, split)
+        manifest(&fixture, split)
     };
     let (quarter, all, none) = (held(25), held(100), held(0));
-    server_side_apply(&stage, &quarter).await;
-    begin(&mut stage).await;
-    stage.worker("new", 0, "worker").await;
-    let _controller = stage.controller(&[]).await;
+    server_side_apply(&fixture, &quarter).await;
+    begin(&mut fixture).await;
+    fixture.worker("new", 0, "worker").await;
+    let _controller = fixture.controller(&[]).await;
     let is_held = |object: &Value| object["status"]["wanted"]["percent"] == 25;
-    stage.until("up", "held", is_held).await;
-    server_side_apply(&stage, &all).await;
+    fixture.until("up", "held", is_held).await;
+    server_side_apply(&fixture, &all).await;
     // The controller says that old drains, and with that writes the split as it is.
-    stage.delete_old_workers().await;
+    fixture.delete_old_workers().await;
     let drains = |object: &Value| object["spec"]["oldDraining"] == true;
-    stage.until("up", "draining", drains).await;
+    fixture.until("up", "draining", drains).await;
     for i in 0..4 {
-        stage.worker("old", i, "worker").await;
+        fixture.worker("old", i, "worker").await;
     }
-    let object = server_side_apply(&stage, &none).await;
+    let object = server_side_apply(&fixture, &none).await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);
     let is_back = |object: &Value| {
         object["status"]["wanted"]["percent"] == 0 && object["spec"]["oldDraining"] == false
     };
-    stage.until("up", "back on old", is_back).await;
-    assert_eq!(stage.events().await.get("SplitContested"), None);
-    stage.delete(&pods(), "new-worker-0").await;
+    fixture.until("up", "back on old", is_back).await;
+    assert_eq!(fixture.events().await.get("SplitContested"), None);
+    fixture.delete(&pods(), "new-worker-0").await;
 }
 
-impl Stage {
+impl Fixture {
     /// Waits until the resource has the percentage and weights of this one.
     async fn splits_in_full(&self, percent: u32) -> Value {
         self.until("up", "whole", |object| {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::faults::leads;
+use super::fixture::{Fixture, pods, resource};
 use super::holes::{clients, services};
 use super::live_page::{reader, told_of};
-use super::stage::{Stage, pods, resource};
 use crate::rig::*;
 
 fn message(object: &Value) -> &str {
@@ -24,13 +24,13 @@ fn frontend_of_old() -> Value {
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
-    let stage = Stage::begun(json!({"clientService": "clients", "ackTimeoutSeconds": 1})).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients", "ackTimeoutSeconds": 1})).await;
     // Clients reach it, by the Service, and nobody can ask it what it does.
     let ports = json!([{"name": "admin", "containerPort": 9464}]);
-    stage
+    fixture
         .pod("old-frontend-bare", frontend_of_old(), ports)
         .await;
-    stage.pod_ready("old-frontend-bare", true).await;
+    fixture.pod_ready("old-frontend-bare", true).await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let endpoint = json!({
         "addresses": ["10.9.0.1"], "conditions": {"ready": true},
@@ -40,14 +40,14 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
         "endpoints": [endpoint],
     });
-    stage.create(&services(), "clients", clients()).await;
-    stage.create(&slices, "clients-1", slice).await;
-    let controller = stage.controller(&[]).await;
+    fixture.create(&services(), "clients", clients()).await;
+    fixture.create(&slices, "clients-1", slice).await;
+    let controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
     let is_waiting = |object: &Value| {
         let status = &object["status"];
         // What is waited for stands there with its time.
@@ -60,7 +60,7 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
             && message(object).contains("old-frontend-bare (no port crossfade)")
             && waits.any(|wait| what(wait).contains("old-frontend-bare"))
     };
-    stage.until("up", "waiting", is_waiting).await;
+    fixture.until("up", "waiting", is_waiting).await;
     let mut told = reader(&controller).await;
     told_of(&mut told, |page| {
         let mut lines = page["proxies"].as_array().into_iter().flatten();
@@ -69,20 +69,20 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
         })
     })
     .await;
-    stage.keeps(&controller, "up", 100).await;
-    let object = stage.until("up", "still waiting", is_waiting).await;
+    fixture.keeps(&controller, "up", 100).await;
+    let object = fixture.until("up", "still waiting", is_waiting).await;
     assert_ne!(object["status"]["phase"], "Draining", "{object}");
     assert_eq!(object["status"]["safeToDeleteOld"], false);
     assert_eq!(object["status"]["lastOldWorkerDispensable"], false);
-    stage.delete(&pods(), "old-frontend-bare").await;
-    stage.delete(&slices, "clients-1").await;
-    stage.frontend_of_new("new-frontend-0").await;
+    fixture.delete(&pods(), "old-frontend-bare").await;
+    fixture.delete(&slices, "clients-1").await;
+    fixture.frontend_of_new("new-frontend-0").await;
     let slice = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.1"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
     });
-    stage.create(&slices, "clients-2", slice).await;
-    let object = stage
+    fixture.create(&slices, "clients-2", slice).await;
+    let object = fixture
         .until("up", "safe", |object| {
             object["status"]["safeToDeleteOld"] == true
         })
@@ -93,12 +93,12 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
 
 #[tokio::test]
 async fn no_port_of_that_name_at_all_is_not_nobody() {
-    let stage = Stage::begun(json!({"ackTimeoutSeconds": 1})).await;
-    let _controller = stage.controller(&["--proxy-port", "another"]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    stage.delete_old_workers().await;
-    let object = stage
+    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 1})).await;
+    let _controller = fixture.controller(&["--proxy-port", "another"]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    fixture.delete_old_workers().await;
+    let object = fixture
         .until("up", "all to new, and waiting", |object| {
             object["spec"]["trafficSplitPercent"] == 100
                 && message(object).contains("old-frontend-0 (no port another)")
@@ -110,21 +110,21 @@ async fn no_port_of_that_name_at_all_is_not_nobody() {
 
 #[tokio::test]
 async fn nobody_has_applied_what_was_just_written() {
-    let stage = Stage::begun(json!({"ackTimeoutSeconds": 3600})).await;
-    let _controller = stage.controller(&[]).await;
-    stage
+    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 3600})).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture
         .until("up", "heard", |object| {
             object["status"]["frontends"]["applied"] == 1
         })
         .await;
     // It has applied what there is, and hears of nothing more.
-    stage.proxies[0].signal(libc::SIGSTOP);
-    stage.worker("new", 0, "worker").await;
-    let deadline = Instant::now() + super::stage::PATIENCE;
+    fixture.proxies[0].signal(libc::SIGSTOP);
+    fixture.worker("new", 0, "worker").await;
+    let deadline = Instant::now() + super::fixture::PATIENCE;
     let mut seen = 0;
     while seen < 20 {
         assert!(Instant::now() < deadline, "never written");
-        let object = stage.get("up").await;
+        let object = fixture.get("up").await;
         let status = &object["status"];
         let is_of_split = object["spec"]["trafficSplitPercent"] == 20
             && status["observedGeneration"] == object["metadata"]["generation"];
@@ -134,8 +134,8 @@ async fn nobody_has_applied_what_was_just_written() {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    stage.proxies[0].signal(libc::SIGCONT);
-    stage
+    fixture.proxies[0].signal(libc::SIGCONT);
+    fixture
         .until("up", "applied", |object| {
             object["status"]["frontends"]["applied"] == 1
         })
@@ -144,26 +144,28 @@ async fn nobody_has_applied_what_was_just_written() {
 
 #[tokio::test]
 async fn what_nobody_says_old_serves_opens_no_gate() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     for i in 0..4 {
-        stage.worker("old", i, "worker").await;
-        stage.worker("new", i, "worker").await;
+        fixture.worker("old", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
     let nobody = Upstream::nobody();
     let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
-    stage.pod("old-frontend-0", frontend_of_old(), ports).await;
-    stage.pod_ready("old-frontend-0", true).await;
-    stage.update("up", json!({"ackTimeoutSeconds": 1})).await;
-    let controller = stage.controller(&[]).await;
-    stage
+    fixture
+        .pod("old-frontend-0", frontend_of_old(), ports)
+        .await;
+    fixture.pod_ready("old-frontend-0", true).await;
+    fixture.update("up", json!({"ackTimeoutSeconds": 1})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture
         .until("up", "told", |object| {
             object["status"]["phase"] == "Degraded"
                 && message(object).contains("no frontend of old has listed its models")
         })
         .await;
-    stage.keeps(&controller, "up", 0).await;
-    stage.edit("up", json!({"models": ["tiny"]})).await;
-    stage.splits("up", 1, 1).await;
+    fixture.keeps(&controller, "up", 0).await;
+    fixture.edit("up", json!({"models": ["tiny"]})).await;
+    fixture.splits("up", 1, 1).await;
 }
 
 #[tokio::test]
@@ -181,24 +183,24 @@ async fn a_crash_is_followed_while_a_new_leader_still_tries_the_models() {
         }
     })
     .await;
-    let stage = Stage::begun(json!({"newFrontendService": frontend.url()})).await;
-    let mut first = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({"newFrontendService": frontend.url()})).await;
+    let mut first = fixture.controller(&[]).await;
     for i in 0..2 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
     // There is no page that says whether the model is ready: it is tried.
-    stage.splits("up", 2, 1).await;
+    fixture.splits("up", 2, 1).await;
     first.kill();
     answers.store(false, Ordering::Relaxed);
-    let second = stage.controller(&[]).await;
+    let second = fixture.controller(&[]).await;
     // What it cannot prove again yet it keeps.
     leads(&second).await;
-    stage.keeps(&second, "up", 33).await;
+    fixture.keeps(&second, "up", 33).await;
     let crashed = Instant::now();
-    stage.pod_ready("new-worker-0", false).await;
-    stage.splits("up", 4, 1).await;
-    stage.pod_ready("new-worker-1", false).await;
-    stage.splits("up", 1, 0).await;
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture.splits("up", 4, 1).await;
+    fixture.pod_ready("new-worker-1", false).await;
+    fixture.splits("up", 1, 0).await;
     // A trial takes up to a minute: two questions of 30 s each.
     let took = crashed.elapsed();
     assert!(took < Duration::from_secs(40), "{took:?}");
@@ -206,24 +208,24 @@ async fn a_crash_is_followed_while_a_new_leader_still_tries_the_models() {
 
 #[tokio::test]
 async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
-    let stage = Stage::begun(json!({"maxTrafficSplitPercent": 10})).await;
-    let mut controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({"maxTrafficSplitPercent": 10})).await;
+    let mut controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 9, 1).await;
+    fixture.splits("up", 9, 1).await;
     for i in 0..4 {
-        stage.pod_ready(&format!("old-worker-{i}"), false).await;
+        fixture.pod_ready(&format!("old-worker-{i}"), false).await;
     }
-    let object = stage
+    let object = fixture
         .until("up", "lifted", |object| {
             object["status"]["liftedCapPercent"] == 10
         })
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 100);
     let is_all_new = async || {
-        let plan: Value = serde_json::from_str(&stage.proxies[0].plan().await).unwrap();
-        let generation = stage.get("up").await["metadata"]["generation"].clone();
+        let plan: Value = serde_json::from_str(&fixture.proxies[0].plan().await).unwrap();
+        let generation = fixture.get("up").await["metadata"]["generation"].clone();
         (
             plan["identity"]["generation"] == generation,
             plan["weights"].clone(),
@@ -231,7 +233,9 @@ async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
     };
     // Nobody writes a status any more.
     controller.kill();
-    stage.edit("up", json!({"drainDeadlineSeconds": 60})).await;
+    fixture
+        .edit("up", json!({"drainDeadlineSeconds": 60}))
+        .await;
     let mut weights = Value::Null;
     eventually("the proxy has the edit", async || {
         let (is_applied, now) = is_all_new().await;
@@ -241,7 +245,7 @@ async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
     .await;
     assert_eq!(weights["old"], 0, "{weights}");
     // Another cap was lifted by nobody.
-    stage
+    fixture
         .edit("up", json!({"maxTrafficSplitPercent": 20}))
         .await;
     eventually("the new cap holds", async || {
@@ -253,32 +257,32 @@ async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
 
 #[tokio::test]
 async fn an_edit_that_gives_the_percentage_alone_does_not_stop_the_end() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 1, 1).await;
+    fixture.splits("up", 1, 1).await;
     // The controller owned the weights, and now it owns the percentage no more.
     let edit = json!({"paused": true, "trafficSplitPercent": 100, "weights": null});
-    stage.edit("up", edit).await;
-    let object = stage
+    fixture.edit("up", edit).await;
+    let object = fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 100);
     assert_eq!(object["spec"]["oldDraining"], true);
-    assert_eq!(stage.events().await.get("SplitContested"), None);
+    assert_eq!(fixture.events().await.get("SplitContested"), None);
 }
 
 #[tokio::test]
 async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_says_how_to_edit_them()
 {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    let object = stage.splits("up", 4, 1).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    let object = fixture.splits("up", 4, 1).await;
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let own: Vec<_> = entries
         .iter()
@@ -298,13 +302,13 @@ async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_say
     // A percentage that contradicts the weights is refused, with the way out.
     let patch =
         kube::api::Patch::Merge(json!({"spec": {"paused": true, "trafficSplitPercent": 0}}));
-    let api = stage.api(&super::stage::updates());
+    let api = fixture.api(&super::fixture::updates());
     let refused = api.patch("up", &Default::default(), &patch).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("weights: null"), "{refused}");
     let edit = json!({"paused": true, "trafficSplitPercent": 0, "weights": null});
-    stage.edit("up", edit).await;
-    let object = stage
+    fixture.edit("up", edit).await;
+    let object = fixture
         .until("up", "held", |object| object["status"]["phase"] == "Paused")
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);
@@ -312,14 +316,14 @@ async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_say
 
 #[tokio::test]
 async fn an_old_name_that_matches_nothing_is_reported_and_old_stays_a_failover_target() {
-    let stage = Stage::set().await;
-    stage.worker("old", 0, "worker").await;
-    stage.worker("new", 0, "worker").await;
+    let fixture = Fixture::set().await;
+    fixture.worker("old", 0, "worker").await;
+    fixture.worker("new", 0, "worker").await;
     let workers = json!({"workers": {"old": {"selector": {"app": "mistyped"}}}});
-    stage.update("up", workers).await;
-    let _controller = stage.controller(&[]).await;
-    stage.splits("up", 0, 1).await;
-    let object = stage
+    fixture.update("up", workers).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits("up", 0, 1).await;
+    let object = fixture
         .until("up", "told", |object| {
             object["status"]["phase"] == "Degraded"
                 && object["status"]["rule"] == "OldCannotServe"
@@ -327,23 +331,23 @@ async fn an_old_name_that_matches_nothing_is_reported_and_old_stays_a_failover_t
         })
         .await;
     assert_ne!(object["spec"]["oldDraining"], true, "{object}");
-    stage.edit("up", json!({"workers": null})).await;
-    stage.splits("up", 1, 1).await;
+    fixture.edit("up", json!({"workers": null})).await;
+    fixture.splits("up", 1, 1).await;
 }
 
 #[tokio::test]
 async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     for i in 0..2 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 2, 1).await;
+    fixture.splits("up", 2, 1).await;
     // A file that the proxies may have, and the controller has not.
-    let secured = format!("https://{}", stage.new.address);
+    let secured = format!("https://{}", fixture.new.address);
     let edit = json!({"newFrontendService": secured, "tls": {"caFile": "/nowhere/ca.pem"}});
-    stage.edit("up", edit).await;
-    let object = stage
+    fixture.edit("up", edit).await;
+    let object = fixture
         .until("up", "told", |object| {
             let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
             conditions.any(|told| {
@@ -353,63 +357,63 @@ async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
         })
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 33, "{object}");
-    stage.pod_ready("new-worker-0", false).await;
-    stage.splits("up", 4, 1).await;
-    stage.pod_ready("new-worker-1", false).await;
-    stage.splits("up", 1, 0).await;
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture.splits("up", 4, 1).await;
+    fixture.pod_ready("new-worker-1", false).await;
+    fixture.splits("up", 1, 0).await;
 }
 
 #[tokio::test]
 async fn a_wait_goes_on_after_a_restart() {
-    let stage = Stage::begun(json!({"stableSeconds": 3600})).await;
-    let mut first = stage.controller(&[]).await;
-    stage
+    let fixture = Fixture::begun(json!({"stableSeconds": 3600})).await;
+    let mut first = fixture.controller(&[]).await;
+    fixture
         .until("up", "seen", |object| {
             object["status"]["rule"] == "NewCannotServe"
         })
         .await;
     let begun = Instant::now();
-    stage.worker("new", 0, "worker").await;
+    fixture.worker("new", 0, "worker").await;
     let waits_until = |object: &Value| object["status"]["waitingFor"][0]["until"].clone();
     let is_waiting = |object: &Value| {
         let said = message(object).contains("the workers of new to stay ready");
         said && waits_until(object).is_string()
     };
-    let object = stage.until("up", "waiting", is_waiting).await;
+    let object = fixture.until("up", "waiting", is_waiting).await;
     let end = waits_until(&object);
     // Another leads some seconds later, and begins no wait of its own.
     first.kill();
-    let second = stage.controller(&[]).await;
+    let second = fixture.controller(&[]).await;
     leads(&second).await;
-    stage.keeps(&second, "up", 0).await;
-    assert_eq!(waits_until(&stage.get("up").await), end);
+    fixture.keeps(&second, "up", 0).await;
+    assert_eq!(waits_until(&fixture.get("up").await), end);
     // So that what follows, follows from the end of that wait.
-    stage.edit("up", json!({"stableSeconds": 20})).await;
-    stage.splits("up", 4, 1).await;
+    fixture.edit("up", json!({"stableSeconds": 20})).await;
+    fixture.splits("up", 4, 1).await;
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(20), "{took:?}");
 }
 
 #[tokio::test]
 async fn strict_keeps_a_pause_where_new_cannot_serve() {
-    let stage = Stage::begun(json!({"paused": true, "strict": true})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
+    let fixture = Fixture::begun(json!({"paused": true, "strict": true})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
     let edit = json!({"trafficSplitPercent": 50, "weights": null});
-    stage.edit("up", edit).await;
-    stage
+    fixture.edit("up", edit).await;
+    fixture
         .until("up", "held", |object| {
             object["status"]["wanted"]["percent"] == 50
         })
         .await;
-    stage.pod_ready("new-worker-0", false).await;
-    stage
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture
         .until("up", "counted", |object| {
             object["status"]["new"]["workers"] == "0/1"
         })
         .await;
-    stage.keeps(&controller, "up", 50).await;
+    fixture.keeps(&controller, "up", 50).await;
     // Without it, what cannot serve gets nothing.
-    stage.edit("up", json!({"strict": false})).await;
-    stage.splits("up", 1, 0).await;
+    fixture.edit("up", json!({"strict": false})).await;
+    fixture.splits("up", 1, 0).await;
 }

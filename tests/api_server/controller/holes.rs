@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::stage::{Stage, pods, resource, updates};
+use super::fixture::{Fixture, pods, resource, updates};
 
 pub fn slices() -> kube::api::ApiResource {
     resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
@@ -18,9 +18,9 @@ pub fn clients() -> Value {
 }
 
 /// The clients' Service leads to this pod of new.
-pub async fn lead_clients_to(stage: &Stage, pod: &str) {
-    stage.create(&services(), "clients", clients()).await;
-    stage.create(&slices(), "clients-1", slice(pod)).await;
+pub async fn lead_clients_to(fixture: &Fixture, pod: &str) {
+    fixture.create(&services(), "clients", clients()).await;
+    fixture.create(&slices(), "clients-1", slice(pod)).await;
 }
 
 /// Of the clients' Service, with this pod behind it.
@@ -50,52 +50,52 @@ pub fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_leads_to_it() {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(&stage, "new-frontend-0").await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    let _controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
-    stage.until("up", "safe", is_safe).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
+    fixture.until("up", "safe", is_safe).await;
 
     // A frontend of old that somebody has relabelled to look at it serves its clients as ever.
-    stage
+    fixture
         .pod("relabelled", json!({"app": "any"}), json!([]))
         .await;
-    stage.pod_ready("relabelled", true).await;
-    stage
+    fixture.pod_ready("relabelled", true).await;
+    fixture
         .create(&slices(), "clients-2", slice("relabelled"))
         .await;
     let has_not_left = lacks(true, "no longer routes to the frontends of old");
-    stage.until("up", "a pod of nobody", has_not_left).await;
-    stage.delete(&slices(), "clients-2").await;
-    stage.delete(&pods(), "relabelled").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "a pod of nobody", has_not_left).await;
+    fixture.delete(&slices(), "clients-2").await;
+    fixture.delete(&pods(), "relabelled").await;
+    fixture.until("up", "safe again", is_safe).await;
 
     // Somebody goes back: the frontends of new send half of all to old.
     let back = json!({
         "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
-    stage.update("back", back).await;
+    fixture.update("back", back).await;
     let leads_back = lacks(
         false,
         "these updates and proxies lead to the frontends of old: back",
     );
-    stage
+    fixture
         .until("up", "another update needs old", leads_back)
         .await;
-    stage.delete(&updates(), "back").await;
-    stage.until("up", "safe once more", is_safe).await;
+    fixture.delete(&updates(), "back").await;
+    fixture.until("up", "safe once more", is_safe).await;
 
     // One of the same name is another one: nothing was proven of it.
-    stage.delete(&updates(), "up").await;
-    stage
+    fixture.delete(&updates(), "up").await;
+    fixture
         .update("up", json!({"clientService": "clients"}))
         .await;
-    stage
+    fixture
         .until("up", "looked at", |object| {
             let status = &object["status"];
             object["spec"]["trafficSplitPercent"] == 100
@@ -107,23 +107,23 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_
 }
 
 /// An update that is complete, with old's workers gone and all clients led to new.
-pub async fn safe() -> (Stage, super::stage::Controller) {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(&stage, "new-frontend-0").await;
+pub async fn safe() -> (Fixture, super::fixture::Controller) {
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    let controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
-    stage.until("up", "safe", is_safe).await;
-    (stage, controller)
+    let controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
+    fixture.until("up", "safe", is_safe).await;
+    (fixture, controller)
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let services = resource("", "v1", "Service", "services");
     let gateway = "gateway.networking.k8s.io";
     let routes = resource(gateway, "v1", "GRPCRoute", "grpcroutes");
@@ -138,10 +138,10 @@ async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name()
         "endpoints": [{"addresses": ["fd00::7"]}],
     });
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
-    stage.status(&pods(), "old-frontend-0", addresses).await;
+    fixture.status(&pods(), "old-frontend-0", addresses).await;
     let graph = "nvidia.com/dynamo-graph-deployment-name";
     let selects = json!({"spec": {"selector": {graph: "old"}, "ports": [{"port": 80}]}});
-    let host = format!("legacy.{}.svc.cluster.local", stage.namespace);
+    let host = format!("legacy.{}.svc.cluster.local", fixture.namespace);
     let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
     let route = json!({"spec": {"rules": [{"backendRefs": [{"name": "legacy", "port": 80}]}]}});
     let mesh = json!({"spec": {"http": [{"route": [{"destination": {"host": "legacy"}}]}]}});
@@ -158,169 +158,169 @@ async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name()
         (routes.clone(), "route", route, "/route"),
         (meshed.clone(), "mesh", mesh, "/mesh"),
     ] {
-        stage.create(&kind, name, object).await;
-        stage.until("up", told, lacks(true, told)).await;
+        fixture.create(&kind, name, object).await;
+        fixture.until("up", told, lacks(true, told)).await;
     }
-    stage.delete(&slices(), "by-hand-1").await;
-    stage.delete(&services, "alias").await;
-    stage.delete(&services, "legacy").await;
+    fixture.delete(&slices(), "by-hand-1").await;
+    fixture.delete(&services, "alias").await;
+    fixture.delete(&services, "legacy").await;
     // What is left names nothing that leads to old.
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_an_update_that_cannot_be_used_any_more_may_lead_to_it() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     // The frontends of new send half of all back to old, by the last plan that they could use.
     let back = json!({
         "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
-    stage.update("back", back).await;
+    fixture.update("back", back).await;
     let leads_back = lacks(
         false,
         "these updates and proxies lead to the frontends of old: back",
     );
-    stage
+    fixture
         .until("up", "another update needs old", leads_back)
         .await;
     let same = json!({"selector": {"app": "any"}});
     let bad = json!({"targetDeployment": "new", "workers": {"old": same.clone(), "new": same}});
-    stage.edit("back", bad).await;
-    stage
+    fixture.edit("back", bad).await;
+    fixture
         .until("back", "refused", |object| {
             object["status"]["phase"] == "Degraded"
         })
         .await;
     let unknown = "not confirmed that no update sends requests to the frontends of old";
-    stage.until("up", "unknown", lacks(false, unknown)).await;
-    stage.delete(&updates(), "back").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "unknown", lacks(false, unknown)).await;
+    fixture.delete(&updates(), "back").await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_led_to_it()
 {
-    let (mut stage, _controller) = safe().await;
+    let (mut fixture, _controller) = safe().await;
     // Somebody goes back half-way, new loses a worker, and then the way back is deleted.
     let back = json!({
-        "newFrontendService": stage.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
+        "newFrontendService": fixture.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
         "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
-    stage.update("back", back).await;
-    stage.proxy_of("new", "back").await;
+    fixture.update("back", back).await;
+    fixture.proxy_of("new", "back").await;
     let leads_back = lacks(
         false,
         "these updates and proxies lead to the frontends of old: back",
     );
-    stage
+    fixture
         .until("up", "another update needs old", leads_back)
         .await;
-    stage.pod_ready("new-worker-0", false).await;
-    stage
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture
         .until("back", "capacity is told", |object| {
             object["status"]["old"]["capacityPercent"] == 75
         })
         .await;
-    stage.delete(&updates(), "back").await;
-    stage.happens("DeletedNewKept").await;
+    fixture.delete(&updates(), "back").await;
+    fixture.happens("DeletedNewKept").await;
     let leads = "lead to the frontends of old: the proxy of new-frontend-1";
-    stage.until("up", "led to", lacks(false, leads)).await;
-    stage.delete(&pods(), "new-frontend-1").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "led to", lacks(false, leads)).await;
+    fixture.delete(&pods(), "new-frontend-1").await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_leads_to_it() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let services = services();
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
-    stage.status(&pods(), "old-frontend-0", addresses).await;
+    fixture.status(&pods(), "old-frontend-0", addresses).await;
     // Requests go to the address, whatever pod is named beside it.
     let wrong = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv6",
         "endpoints": [{"addresses": ["fd00::7"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
     });
-    stage.create(&slices(), "clients-2", wrong).await;
+    fixture.create(&slices(), "clients-2", wrong).await;
     let has_not_left = "no longer routes to the frontends of old";
-    stage
+    fixture
         .until("up", "a wrong name", lacks(true, has_not_left))
         .await;
-    stage.delete(&slices(), "clients-2").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.delete(&slices(), "clients-2").await;
+    fixture.until("up", "safe again", is_safe).await;
 
     // There is nobody who would write slices for it yet.
     let graph = "nvidia.com/dynamo-graph-deployment-name";
     let selects = json!({"spec": {"selector": {graph: "old"}, "ports": [{"port": 80}]}});
-    stage.replace(&services, "clients", selects.clone()).await;
-    stage
+    fixture.replace(&services, "clients", selects.clone()).await;
+    fixture
         .until("up", "a selector", lacks(true, has_not_left))
         .await;
-    stage.replace(&services, "clients", clients()).await;
-    stage.until("up", "safe once more", is_safe).await;
+    fixture.replace(&services, "clients", clients()).await;
+    fixture.until("up", "safe once more", is_safe).await;
 
     // Its proxies see nothing of what comes to a frontend's own port.
     let direct = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "direct"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
-        "ports": [{"name": "http", "port": stage.old.address.port()}],
+        "ports": [{"name": "http", "port": fixture.old.address.port()}],
     });
-    stage.create(&slices(), "direct-1", direct).await;
+    fixture.create(&slices(), "direct-1", direct).await;
     let around = "lead to the frontends of old around their proxies: Service direct";
-    stage
+    fixture
         .until("up", "around the proxy", lacks(false, around))
         .await;
-    stage.delete(&slices(), "direct-1").await;
-    stage.until("up", "safe a third time", is_safe).await;
+    fixture.delete(&slices(), "direct-1").await;
+    fixture.until("up", "safe a third time", is_safe).await;
 
     // An update that leads to old by a name that is another name of old's Service.
-    let host = format!("legacy.{}.svc.cluster.local", stage.namespace);
+    let host = format!("legacy.{}.svc.cluster.local", fixture.namespace);
     let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
-    stage.create(&services, "legacy", selects).await;
-    stage.create(&services, "alias", alias).await;
+    fixture.create(&services, "legacy", selects).await;
+    fixture.create(&services, "alias", alias).await;
     let by_alias = json!({
         "sourceDeployment": "new", "targetDeployment": "other", "newFrontendService": "alias:8000",
         "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
-    stage.update("by-alias", by_alias).await;
+    fixture.update("by-alias", by_alias).await;
     let leads = "these updates and proxies lead to the frontends of old: by-alias";
-    stage
+    fixture
         .until("up", "by another name", lacks(false, leads))
         .await;
     for name in ["alias", "legacy"] {
-        stage.delete(&services, name).await;
+        fixture.delete(&services, name).await;
     }
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_an_update_that_left_its_deployment()
  {
-    let (mut stage, _controller) = safe().await;
+    let (mut fixture, _controller) = safe().await;
     let back = json!({
-        "newFrontendService": stage.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
+        "newFrontendService": fixture.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
         "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
-    stage.update("back", back).await;
-    stage.proxy_of("new", "back").await;
+    fixture.update("back", back).await;
+    fixture.proxy_of("new", "back").await;
     let leads_back = lacks(
         false,
         "these updates and proxies lead to the frontends of old: back",
     );
-    stage
+    fixture
         .until("up", "another update needs old", leads_back)
         .await;
-    stage.pod_ready("new-worker-0", false).await;
-    stage
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture
         .until("back", "capacity is told", |object| {
             object["status"]["old"]["capacityPercent"] == 75
         })
         .await;
-    stage
+    fixture
         .edit("back", json!({"sourceDeployment": "elsewhere"}))
         .await;
-    stage.happens("DeletedNewKept").await;
+    fixture.happens("DeletedNewKept").await;
     let leads = "lead to the frontends of old: back, the proxy of new-frontend-1";
-    stage.until("up", "led to", lacks(false, leads)).await;
-    stage.delete(&pods(), "new-frontend-1").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "led to", lacks(false, leads)).await;
+    fixture.delete(&pods(), "new-frontend-1").await;
+    fixture.until("up", "safe again", is_safe).await;
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::stage::{Stage, pods, updates};
+use super::fixture::{Fixture, pods, updates};
 use crate::rig::*;
 
 /// What the proxies cannot reach, and the definition cannot see.
@@ -48,60 +48,60 @@ async fn follows(proxy: &Proxy, old: u32, new: u32) {
 
 #[tokio::test]
 async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_being_followed() {
-    let mut stage = Stage::begun(json!({})).await;
-    let mut first = stage.controller(&[]).await;
+    let mut fixture = Fixture::begun(json!({})).await;
+    let mut first = fixture.controller(&[]).await;
     for i in 0..2 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 2, 1).await;
-    follows(&stage.proxies[0], 2, 1).await;
-    stage.edit("up", bad()).await;
-    stage.until("up", "refused", is_refused(FOLLOWED)).await;
+    fixture.splits("up", 2, 1).await;
+    follows(&fixture.proxies[0], 2, 1).await;
+    fixture.edit("up", bad()).await;
+    fixture.until("up", "refused", is_refused(FOLLOWED)).await;
     // Nobody takes the split of that edit, nor writes over it.
-    assert_eq!(stage.get("up").await["spec"]["trafficSplitPercent"], 0);
-    follows(&stage.proxies[0], 2, 1).await;
+    assert_eq!(fixture.get("up").await["spec"]["trafficSplitPercent"], 0);
+    follows(&fixture.proxies[0], 2, 1).await;
 
     // A loss of new, of old, and a gain, which waits for a spec that can be used.
-    stage.pod_ready("new-worker-0", false).await;
-    stage.until("up", "new lost", goes_by(4, 1)).await;
-    follows(&stage.proxies[0], 4, 1).await;
-    stage.pod_ready("old-worker-0", false).await;
-    stage.pod_ready("old-worker-1", false).await;
-    stage.until("up", "old lost", goes_by(2, 1)).await;
-    follows(&stage.proxies[0], 2, 1).await;
-    stage.pod_ready("new-worker-0", true).await;
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture.until("up", "new lost", goes_by(4, 1)).await;
+    follows(&fixture.proxies[0], 4, 1).await;
+    fixture.pod_ready("old-worker-0", false).await;
+    fixture.pod_ready("old-worker-1", false).await;
+    fixture.until("up", "old lost", goes_by(2, 1)).await;
+    follows(&fixture.proxies[0], 2, 1).await;
+    fixture.pod_ready("new-worker-0", true).await;
 
     // Another controller goes on, and so does a proxy that begins only now.
     first.kill();
-    let second = stage.controller(&[]).await;
+    let second = fixture.controller(&[]).await;
     super::faults::leads(&second).await;
-    stage.pod_ready("old-worker-2", false).await;
-    stage
+    fixture.pod_ready("old-worker-2", false).await;
+    fixture
         .until("up", "old lost again", |object| {
             goes_by(1, 1)(object) || goes_by(1, 2)(object)
         })
         .await;
-    let object = stage.get("up").await;
+    let object = fixture.get("up").await;
     let weights = &object["status"]["lastValid"]["spec"]["weights"];
     assert_eq!(*weights, json!({"old": 1, "new": 1}), "new gains nothing");
-    stage.proxy("up").await;
-    for proxy in &stage.proxies {
+    fixture.proxy("up").await;
+    for proxy in &fixture.proxies {
         follows(proxy, 1, 1).await;
         let page = in_force(proxy).await;
         let refused = page["lastRejection"]["problems"].to_string();
         assert!(refused.contains("same object"), "{page}");
     }
-    stage
+    fixture
         .until("up", "applied, as far as it can be", |object| {
             object["status"]["frontends"]["applied"] == 2
         })
         .await;
 
     let good = json!({"targetDeployment": "new", "workers": null});
-    stage.edit("up", good).await;
-    let object = stage.splits("up", 1, 2).await;
+    fixture.edit("up", good).await;
+    let object = fixture.splits("up", 1, 2).await;
     assert_eq!(object["status"]["lastValid"], Value::Null);
-    for proxy in &stage.proxies {
+    for proxy in &fixture.proxies {
         follows(proxy, 1, 2).await;
         assert_eq!(in_force(proxy).await["lastRejection"], Value::Null);
     }
@@ -109,37 +109,37 @@ async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_be
 
 #[tokio::test]
 async fn where_no_valid_spec_was_ever_seen_it_is_told_that_losses_are_not_followed() {
-    let stage = Stage::set().await;
-    stage.worker("old", 0, "worker").await;
-    stage.update("up", bad()).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::set().await;
+    fixture.worker("old", 0, "worker").await;
+    fixture.update("up", bad()).await;
+    let _controller = fixture.controller(&[]).await;
     let unknown = "no valid spec of this update can be followed";
-    let object = stage.until("up", "told", is_refused(unknown)).await;
+    let object = fixture.until("up", "told", is_refused(unknown)).await;
     assert_eq!(object["status"]["lastValid"], Value::Null);
 }
 
 #[tokio::test]
 async fn an_update_that_is_deleted_sends_old_nothing_that_it_cannot_carry() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     for i in 0..3 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 4, 3).await;
+    fixture.splits("up", 4, 3).await;
     // Old is scaled down worker by worker.
     for i in 0..3 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+        fixture.delete(&pods(), &format!("old-worker-{i}")).await;
     }
-    stage.splits("up", 1, 3).await;
-    stage
+    fixture.splits("up", 1, 3).await;
+    fixture
         .until("up", "told", |object| {
             object["status"]["old"]["capacityPercent"] == 25
         })
         .await;
-    let proxy = &stage.proxies[0];
+    let proxy = &fixture.proxies[0];
     follows(proxy, 1, 3).await;
-    stage.delete(&updates(), "up").await;
-    let said = stage.happens("DeletedNewKept").await;
+    fixture.delete(&updates(), "up").await;
+    let said = fixture.happens("DeletedNewKept").await;
     assert!(said.contains("old had 25 % of its capacity"), "{said}");
     follows(proxy, 1, 3).await;
     let page = in_force(proxy).await;
@@ -148,7 +148,7 @@ async fn an_update_that_is_deleted_sends_old_nothing_that_it_cannot_carry() {
         "{page}"
     );
     // The next update takes over from there.
-    stage
+    fixture
         .update("next", json!({"trafficSplitPercent": 0}))
         .await;
     follows(proxy, 1, 3).await;

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::stage::{Controller, Stage, pods, resource};
+use super::fixture::{Controller, Fixture, pods, resource};
 
 /// An update whose new side is counted by `workers`, beside four old workers that are pods.
-async fn counting(workers: Value) -> (Stage, Controller) {
-    let stage = Stage::begun(json!({"workers": {"new": workers}})).await;
-    let controller = stage.controller(&[]).await;
-    (stage, controller)
+async fn counting(workers: Value) -> (Fixture, Controller) {
+    let fixture = Fixture::begun(json!({"workers": {"new": workers}})).await;
+    let controller = fixture.controller(&[]).await;
+    (fixture, controller)
 }
 
 fn labels(kind: &str) -> Value {
@@ -16,8 +16,8 @@ fn labels(kind: &str) -> Value {
 }
 
 /// Waits until new is counted so: ready, wanted.
-async fn counts(stage: &Stage, workers: &str) -> Value {
-    stage
+async fn counts(fixture: &Fixture, workers: &str) -> Value {
+    fixture
         .until("up", workers, |object| {
             object["status"]["new"]["workers"] == workers
         })
@@ -26,26 +26,26 @@ async fn counts(stage: &Stage, workers: &str) -> Value {
 
 #[tokio::test]
 async fn a_deployment_by_its_name_alone() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     let kind = resource("apps", "v1", "Deployment", "deployments");
     let template = json!({
         "metadata": {"labels": {"app": "new"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
     });
     let spec =
         json!({"replicas": 3, "selector": {"matchLabels": {"app": "new"}}, "template": template});
-    stage.create(&kind, "new", json!({"spec": spec})).await;
-    counts(&stage, "0/3").await;
-    stage
+    fixture.create(&kind, "new", json!({"spec": spec})).await;
+    counts(&fixture, "0/3").await;
+    fixture
         .status(&kind, "new", json!({"replicas": 3, "readyReplicas": 2}))
         .await;
-    stage.splits("up", 2, 1).await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn a_deployment_with_sidecars_only_where_the_update_names_it_as_workers() {
     let workers = json!({"kind": "Deployment", "name": "servers"});
-    let (stage, _controller) = counting(workers).await;
+    let (fixture, _controller) = counting(workers).await;
     let kind = resource("apps", "v1", "Deployment", "deployments");
     // A model server that is frontend and worker in one, as `crossfade inject` leaves it.
     let sidecar = json!({
@@ -63,20 +63,20 @@ async fn a_deployment_with_sidecars_only_where_the_update_names_it_as_workers() 
     };
     let ready = json!({"replicas": 2, "readyReplicas": 2});
     for name in ["servers", "new"] {
-        stage.create(&kind, name, deployment(name)).await;
-        stage.status(&kind, name, ready.clone()).await;
+        fixture.create(&kind, name, deployment(name)).await;
+        fixture.status(&kind, name, ready.clone()).await;
     }
-    counts(&stage, "2/2").await;
-    stage.splits("up", 2, 1).await;
+    counts(&fixture, "2/2").await;
+    fixture.splits("up", 2, 1).await;
     // By the name of the target alone, it may as well be one of frontends.
-    stage.edit("up", json!({"workers": null})).await;
-    counts(&stage, "0/0").await;
+    fixture.edit("up", json!({"workers": null})).await;
+    counts(&fixture, "0/0").await;
 }
 
 #[tokio::test]
 async fn a_stateful_set_of_one_revision_by_its_pods() {
     let workers = json!({"kind": "StatefulSet", "name": "both", "revision": "both-22"});
-    let (stage, _controller) = counting(workers).await;
+    let (fixture, _controller) = counting(workers).await;
     let kind = resource("apps", "v1", "StatefulSet", "statefulsets");
     let template = json!({
         "metadata": {"labels": {"app": "both"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
@@ -84,9 +84,9 @@ async fn a_stateful_set_of_one_revision_by_its_pods() {
     let spec = json!({
         "replicas": 3, "serviceName": "both", "selector": {"matchLabels": {"app": "both"}}, "template": template,
     });
-    stage.create(&kind, "both", json!({"spec": spec})).await;
+    fixture.create(&kind, "both", json!({"spec": spec})).await;
     // Of both revisions together, which says nothing of one of them.
-    stage
+    fixture
         .status(
             &kind,
             "both",
@@ -95,11 +95,11 @@ async fn a_stateful_set_of_one_revision_by_its_pods() {
         .await;
     for (i, revision) in ["both-11", "both-22", "both-22"].into_iter().enumerate() {
         let labels = json!({"app": "both", "controller-revision-hash": revision});
-        stage.pod(&format!("both-{i}"), labels, json!([])).await;
-        stage.pod_ready(&format!("both-{i}"), i < 2).await;
+        fixture.pod(&format!("both-{i}"), labels, json!([])).await;
+        fixture.pod_ready(&format!("both-{i}"), i < 2).await;
     }
-    counts(&stage, "1/2").await;
-    stage.splits("up", 4, 1).await;
+    counts(&fixture, "1/2").await;
+    fixture.splits("up", 4, 1).await;
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_stateful_set_whose_pods_are_labelled_as_frontends_where_the_update_na
 
 #[tokio::test]
 async fn a_leader_worker_set_by_its_groups() {
-    let (stage, _controller) = counting(json!({"kind": "LeaderWorkerSet", "name": "new"})).await;
+    let (fixture, _controller) = counting(json!({"kind": "LeaderWorkerSet", "name": "new"})).await;
     let kind = resource(
         "leaderworkerset.x-k8s.io",
         "v1",
@@ -143,18 +143,18 @@ async fn a_leader_worker_set_by_its_groups() {
         "leaderworkersets",
     );
     let spec = json!({"replicas": 2, "leaderWorkerTemplate": {"size": 4}});
-    stage.create(&kind, "new", json!({"spec": spec})).await;
-    stage
+    fixture.create(&kind, "new", json!({"spec": spec})).await;
+    fixture
         .status(&kind, "new", json!({"replicas": 2, "readyReplicas": 1}))
         .await;
-    counts(&stage, "1/2").await;
-    stage.splits("up", 4, 1).await;
+    counts(&fixture, "1/2").await;
+    fixture.splits("up", 4, 1).await;
 }
 
 #[tokio::test]
 async fn pods_of_a_replica_over_several_nodes_are_one_worker_when_all_are_ready() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     for (name, group) in [("a-0", "a"), ("a-1", "a"), ("b-0", "b")] {
         let mut metadata = labels("worker");
         metadata["labels"]["leaderworkerset.sigs.k8s.io/group-key"] = group.into();
@@ -163,19 +163,21 @@ async fn pods_of_a_replica_over_several_nodes_are_one_worker_when_all_are_ready(
             "automountServiceAccountToken": false, "containers": [{"name": "main", "image": "any"}],
         });
         let object = json!({"metadata": metadata, "spec": spec});
-        stage
-            .create(&super::stage::pods(), &format!("new-{name}"), object)
+        fixture
+            .create(&super::fixture::pods(), &format!("new-{name}"), object)
             .await;
-        stage.pod_ready(&format!("new-{name}"), name != "a-1").await;
+        fixture
+            .pod_ready(&format!("new-{name}"), name != "a-1")
+            .await;
     }
-    counts(&stage, "0/2").await;
-    stage.pod_ready("new-a-1", true).await;
-    counts(&stage, "1/2").await;
+    counts(&fixture, "0/2").await;
+    fixture.pod_ready("new-a-1", true).await;
+    counts(&fixture, "1/2").await;
 }
 
 #[tokio::test]
 async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_available() {
-    let (stage, _controller) = counting(json!({"kind": "PodClique", "name": "new"})).await;
+    let (fixture, _controller) = counting(json!({"kind": "PodClique", "name": "new"})).await;
     let clique = resource("grove.io", "v1alpha1", "PodClique", "podcliques");
     for (name, of_group) in [("new-0-worker", false), ("new-0-group-0-leader", true)] {
         let mut metadata = labels("worker");
@@ -183,16 +185,16 @@ async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_av
             metadata["labels"]["grove.io/podcliquescalinggroup"] = "new-0-group".into();
         }
         let spec = json!({"roleName": "worker", "replicas": 2});
-        stage
+        fixture
             .create(&clique, name, json!({"metadata": metadata, "spec": spec}))
             .await;
-        stage
+        fixture
             .status(&clique, name, json!({"replicas": 2, "readyReplicas": 1}))
             .await;
     }
-    counts(&stage, "1/2").await;
+    counts(&fixture, "1/2").await;
     let workers = json!({"new": {"kind": "PodCliqueScalingGroup", "name": "new"}});
-    stage.edit("up", json!({"workers": workers})).await;
+    fixture.edit("up", json!({"workers": workers})).await;
     let group = resource(
         "grove.io",
         "v1alpha1",
@@ -200,7 +202,7 @@ async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_av
         "podcliquescalinggroups",
     );
     let spec = json!({"replicas": 3, "cliqueNames": ["leader", "worker"]});
-    stage
+    fixture
         .create(
             &group,
             "new-0-group",
@@ -208,14 +210,14 @@ async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_av
         )
         .await;
     let status = json!({"replicas": 3, "scheduledReplicas": 3, "availableReplicas": 2, "updatedReplicas": 3});
-    stage.status(&group, "new-0-group", status).await;
-    counts(&stage, "2/3").await;
-    stage.splits("up", 2, 1).await;
+    fixture.status(&group, "new-0-group", status).await;
+    counts(&fixture, "2/3").await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn a_model_serving_by_its_groups_and_the_roles_in_each() {
-    let (stage, _controller) = counting(json!({"kind": "ModelServing", "name": "new"})).await;
+    let (fixture, _controller) = counting(json!({"kind": "ModelServing", "name": "new"})).await;
     let kind = resource(
         "workload.serving.volcano.sh",
         "v1alpha1",
@@ -224,11 +226,11 @@ async fn a_model_serving_by_its_groups_and_the_roles_in_each() {
     );
     let roles = json!([{"name": "prefill", "replicas": 2}, {"name": "decode", "replicas": 1}]);
     let spec = json!({"replicas": 3, "template": {"roles": roles}});
-    stage.create(&kind, "new", json!({"spec": spec})).await;
+    fixture.create(&kind, "new", json!({"spec": spec})).await;
     let status =
         json!({"replicas": 3, "currentReplicas": 3, "updatedReplicas": 3, "availableReplicas": 2});
-    stage.status(&kind, "new", status).await;
-    let object = counts(&stage, "6/9").await;
+    fixture.status(&kind, "new", status).await;
+    let object = counts(&fixture, "6/9").await;
     assert_eq!(
         object["status"]["new"]["roles"]["prefill"]["ready"], 4,
         "{object}"
@@ -237,13 +239,13 @@ async fn a_model_serving_by_its_groups_and_the_roles_in_each() {
     let said = object["status"]["message"].as_str().unwrap();
     assert!(said.contains("spec.workers.new.replicas."), "{said}");
     let replicas = json!({"new": {"replicas": {"prefill": 8, "decode": 4}}});
-    stage.edit("up", json!({"workers": replicas})).await;
-    stage.splits("up", 2, 1).await;
+    fixture.edit("up", json!({"workers": replicas})).await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn a_graph_by_its_status_and_its_pods_by_their_hash_while_it_is_rolled() {
-    let (stage, _controller) =
+    let (fixture, _controller) =
         counting(json!({"kind": "DynamoGraphDeployment", "name": "new"})).await;
     let kind = resource(
         "nvidia.com",
@@ -256,7 +258,7 @@ async fn a_graph_by_its_status_and_its_pods_by_their_hash_while_it_is_rolled() {
         "A": {"componentType": "worker", "subComponentType": "prefill", "replicas": 2},
         "B": {"componentType": "worker", "subComponentType": "decode", "replicas": 2},
     });
-    stage
+    fixture
         .create(&kind, "new", json!({"spec": {"services": services}}))
         .await;
     let components = json!({
@@ -264,35 +266,37 @@ async fn a_graph_by_its_status_and_its_pods_by_their_hash_while_it_is_rolled() {
         "A": {"componentKind": "PodClique", "replicas": 2, "readyReplicas": 1},
         "B": {"componentKind": "PodCliqueScalingGroup", "replicas": 2, "availableReplicas": 2},
     });
-    stage
+    fixture
         .status(
             &kind,
             "new",
             json!({"state": "pending", "components": components}),
         )
         .await;
-    let object = counts(&stage, "3/4").await;
+    let object = counts(&fixture, "3/4").await;
     assert_eq!(
         object["status"]["new"]["roles"]["decode"]["ready"], 2,
         "{object}"
     );
-    stage
+    fixture
         .edit("up", json!({"workers": {"new": {"revision": "abcd1234"}}}))
         .await;
     for (name, hash) in [("x", "abcd1234"), ("y", "00000000")] {
         let mut metadata = labels("worker")["labels"].clone();
         metadata["nvidia.com/dynamo-worker-hash"] = hash.into();
-        stage.pod(&format!("new-{name}"), metadata, json!([])).await;
-        stage.pod_ready(&format!("new-{name}"), true).await;
+        fixture
+            .pod(&format!("new-{name}"), metadata, json!([]))
+            .await;
+        fixture.pod_ready(&format!("new-{name}"), true).await;
     }
-    counts(&stage, "1/1").await;
+    counts(&fixture, "1/1").await;
 }
 
 #[tokio::test]
 async fn what_frontends_see_of_a_dynamo_namespace() {
     let more = json!({"targetDeployment": null, "newDynamoNamespace": "dynamo-v2"});
-    let stage = Stage::begun(more).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(more).await;
+    let _controller = fixture.controller(&[]).await;
     let kind = resource(
         "nvidia.com",
         "v1alpha1",
@@ -304,53 +308,53 @@ async fn what_frontends_see_of_a_dynamo_namespace() {
         ("w1", "dynamo-v2"),
         ("w2", "dynamo-v1"),
     ] {
-        stage.pod(name, json!({"app": "any"}), json!([])).await;
-        stage.pod_ready(name, name != "w1").await;
+        fixture.pod(name, json!({"app": "any"}), json!([])).await;
+        fixture.pod_ready(name, name != "w1").await;
         let endpoint =
             json!({"namespace": namespace, "component": "backend", "endpoint": "generate"});
         let key = format!("{namespace}/backend/generate");
         let spec = json!({"data": {"endpoints": {key: endpoint}, "model_cards": {}}});
-        stage.create(&kind, name, json!({"spec": spec})).await;
+        fixture.create(&kind, name, json!({"spec": spec})).await;
     }
-    counts(&stage, "1/2").await;
-    stage.pod_ready("w1", true).await;
-    stage.splits("up", 2, 1).await;
+    counts(&fixture, "1/2").await;
+    fixture.pod_ready("w1", true).await;
+    fixture.splits("up", 2, 1).await;
     // By kind and name, which go before the namespace of the spec.
     let workers = json!({"new": {"kind": "DynamoWorkerMetadata", "name": "dynamo-v1"}});
-    stage.edit("up", json!({"workers": workers})).await;
-    counts(&stage, "1/1").await;
-    stage.splits("up", 4, 1).await;
+    fixture.edit("up", json!({"workers": workers})).await;
+    counts(&fixture, "1/1").await;
+    fixture.splits("up", 4, 1).await;
 }
 
 #[tokio::test]
 async fn pods_by_a_selector() {
-    let (stage, _controller) =
+    let (fixture, _controller) =
         counting(json!({"selector": {"app": "mine", "track": "next"}})).await;
     for (name, track) in [("a", "next"), ("b", "next"), ("c", "last")] {
-        stage
+        fixture
             .pod(name, json!({"app": "mine", "track": track}), json!([]))
             .await;
-        stage.pod_ready(name, true).await;
+        fixture.pod_ready(name, true).await;
     }
-    counts(&stage, "2/2").await;
-    stage.splits("up", 2, 1).await;
+    counts(&fixture, "2/2").await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn a_service_without_a_ready_endpoint_gets_nothing() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     for i in 0..2 {
-        stage.worker("old", i, "worker").await;
-        stage.worker("new", i, "worker").await;
+        fixture.worker("old", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
-    stage
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", fixture.namespace);
+    fixture
         .update("up", json!({"newFrontendService": "new-frontend:8000"}))
         .await;
-    let place = format!("{name}={}", stage.new.address);
-    let args = ["--namespace", &stage.namespace, "--resolve", &place];
-    let _controller = Controller::start(&stage.kubeconfig, &args).await;
-    stage
+    let place = format!("{name}={}", fixture.new.address);
+    let args = ["--namespace", &fixture.namespace, "--resolve", &place];
+    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
+    fixture
         .until("up", "closed", |object| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
             said.contains("its frontend service has no ready endpoint")
@@ -361,12 +365,12 @@ async fn a_service_without_a_ready_endpoint_gets_nothing() {
         "metadata": {"labels": {"kubernetes.io/service-name": "new-frontend"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.1"], "conditions": {"ready": true}}],
     });
-    stage.create(&slices, "new-frontend-1", slice).await;
-    stage.splits("up", 1, 1).await;
+    fixture.create(&slices, "new-frontend-1", slice).await;
+    fixture.splits("up", 1, 1).await;
 }
 
 /// A Deployment of one generation of a graph, with all its workers ready.
-async fn of_generation(stage: &Stage, hash: &str, replicas: u32) {
+async fn of_generation(fixture: &Fixture, hash: &str, replicas: u32) {
     let kind = resource("apps", "v1", "Deployment", "deployments");
     let name = format!("both-worker-{hash}");
     let template = json!({
@@ -380,32 +384,32 @@ async fn of_generation(stage: &Stage, hash: &str, replicas: u32) {
         "nvidia.com/dynamo-worker-hash": hash,
     });
     let object = json!({"metadata": {"labels": labels}, "spec": spec});
-    stage.create(&kind, &name, object).await;
+    fixture.create(&kind, &name, object).await;
     let status = json!({"replicas": replicas, "readyReplicas": replicas});
-    stage.status(&kind, &name, status).await;
+    fixture.status(&kind, &name, status).await;
 }
 
 #[tokio::test]
 async fn a_generation_that_is_not_there_yet_or_any_more_has_nothing_of_the_other() {
-    let stage = Stage::set().await;
-    of_generation(&stage, "aaaaaaaa", 4).await;
+    let fixture = Fixture::set().await;
+    of_generation(&fixture, "aaaaaaaa", 4).await;
     let side = |hash: &str| json!({"kind": "Deployment", "name": "both", "revision": hash});
     let workers = json!({"old": side("aaaaaaaa"), "new": side("bbbbbbbb")});
-    stage.update("up", json!({"workers": workers})).await;
-    let controller = stage.controller(&[]).await;
-    counts(&stage, "0/0").await;
-    stage.keeps(&controller, "up", 0).await;
-    of_generation(&stage, "bbbbbbbb", 4).await;
-    stage.splits("up", 1, 1).await;
+    fixture.update("up", json!({"workers": workers})).await;
+    let controller = fixture.controller(&[]).await;
+    counts(&fixture, "0/0").await;
+    fixture.keeps(&controller, "up", 0).await;
+    of_generation(&fixture, "bbbbbbbb", 4).await;
+    fixture.splits("up", 1, 1).await;
     let kind = resource("apps", "v1", "Deployment", "deployments");
-    stage.delete(&kind, "both-worker-aaaaaaaa").await;
-    let object = stage.splits("up", 0, 1).await;
+    fixture.delete(&kind, "both-worker-aaaaaaaa").await;
+    let object = fixture.splits("up", 0, 1).await;
     assert_eq!(object["status"]["old"]["workers"], "0/0", "{object}");
 }
 
 #[tokio::test]
 async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the_end() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let kind = resource(
         "nvidia.com",
         "v1alpha1",
@@ -414,14 +418,14 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
     );
     let services = json!({"W": {"componentType": "worker", "replicas": 2}});
     let graph = json!({"spec": {"services": services}});
-    stage.create(&kind, "both", graph).await;
+    fixture.create(&kind, "both", graph).await;
     let worker = async |hash: &str, i: u32| {
         let labels = json!({
             "nvidia.com/dynamo-graph-deployment-name": "both", "nvidia.com/dynamo-component-type": "worker",
             "nvidia.com/dynamo-worker-hash": hash,
         });
-        stage.pod(&format!("{hash}-{i}"), labels, json!([])).await;
-        stage.pod_ready(&format!("{hash}-{i}"), true).await;
+        fixture.pod(&format!("{hash}-{i}"), labels, json!([])).await;
+        fixture.pod_ready(&format!("{hash}-{i}"), true).await;
     };
     for i in 0..2 {
         worker("aaaaaaaa", i).await;
@@ -430,20 +434,20 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
     let more = json!({
         "sourceDeployment": "both", "targetDeployment": "both", "workers": workers,
     });
-    stage.update("up", more).await;
-    let _controller = stage.controller(&[]).await;
-    counts(&stage, "0/0").await;
+    fixture.update("up", more).await;
+    let _controller = fixture.controller(&[]).await;
+    counts(&fixture, "0/0").await;
     for i in 0..2 {
         worker("bbbbbbbb", i).await;
     }
-    stage.splits("up", 1, 1).await;
+    fixture.splits("up", 1, 1).await;
     for i in 0..2 {
-        stage
-            .delete(&super::stage::pods(), &format!("aaaaaaaa-{i}"))
+        fixture
+            .delete(&super::fixture::pods(), &format!("aaaaaaaa-{i}"))
             .await;
     }
     // It would be complete if anybody had a proxy here. The split is written before the status is.
-    stage
+    fixture
         .until("up", "all to new", |object| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
             object["spec"]["trafficSplitPercent"] == 100
@@ -455,7 +459,7 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
 
 #[tokio::test]
 async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
-    let (stage, controller) =
+    let (fixture, controller) =
         counting(json!({"kind": "ModelServing", "name": "new", "revision": "abc"})).await;
     let kind = resource(
         "workload.serving.volcano.sh",
@@ -463,13 +467,13 @@ async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
         "ModelServing",
         "modelservings",
     );
-    stage
+    fixture
         .create(&kind, "new", json!({"spec": {"replicas": 2}}))
         .await;
     let status = json!({"replicas": 2, "availableReplicas": 2});
-    stage.status(&kind, "new", status).await;
+    fixture.status(&kind, "new", status).await;
     let told = async |what: &str| {
-        stage
+        fixture
             .until("up", what, |object| {
                 let said = object["status"]["message"].as_str().unwrap_or_default();
                 object["status"]["phase"] == "Degraded" && said.contains(what)
@@ -479,10 +483,14 @@ async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
     let object = told("the workers of revision abc of the").await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);
     let workers = json!({"revision": null, "selector": {"app": "any"}});
-    stage.edit("up", json!({"workers": {"new": workers}})).await;
+    fixture
+        .edit("up", json!({"workers": {"new": workers}}))
+        .await;
     told("a selector selects pods").await;
     let workers = json!({"kind": "DynamoWorkerMetadata", "selector": null, "revision": "abc"});
-    stage.edit("up", json!({"workers": {"new": workers}})).await;
+    fixture
+        .edit("up", json!({"workers": {"new": workers}}))
+        .await;
     told("DynamoWorkerMetadata has no revision").await;
     drop(controller);
 }
@@ -490,21 +498,23 @@ async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
 #[tokio::test]
 async fn pods_of_another_dynamo_namespace_are_not_new() {
     let more = json!({"newDynamoNamespace": "ns-new-bbbbbbbb"});
-    let stage = Stage::begun(more).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(more).await;
+    let _controller = fixture.controller(&[]).await;
     for (name, namespace) in [("a", "ns-new"), ("b", "ns-new-bbbbbbbb"), ("c", "ns-other")] {
         let mut metadata = labels("worker")["labels"].clone();
         metadata["nvidia.com/dynamo-namespace"] = namespace.into();
-        stage.pod(&format!("new-{name}"), metadata, json!([])).await;
-        stage.pod_ready(&format!("new-{name}"), true).await;
+        fixture
+            .pod(&format!("new-{name}"), metadata, json!([]))
+            .await;
+        fixture.pod_ready(&format!("new-{name}"), true).await;
     }
-    counts(&stage, "2/2").await;
+    counts(&fixture, "2/2").await;
 }
 
 #[tokio::test]
 async fn a_deployment_of_one_revision_by_its_pods_and_a_stateful_set_without_one() {
     let workers = json!({"kind": "Deployment", "name": "both", "revision": "6d9f"});
-    let (stage, _controller) = counting(workers).await;
+    let (fixture, _controller) = counting(workers).await;
     let template = json!({
         "metadata": {"labels": {"app": "both"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
     });
@@ -512,37 +522,39 @@ async fn a_deployment_of_one_revision_by_its_pods_and_a_stateful_set_without_one
         "replicas": 3, "selector": {"matchLabels": {"app": "both"}}, "template": template,
     });
     let deployment = resource("apps", "v1", "Deployment", "deployments");
-    stage
+    fixture
         .create(&deployment, "both", json!({"spec": spec}))
         .await;
     let status = json!({"replicas": 3, "readyReplicas": 3});
-    stage.status(&deployment, "both", status.clone()).await;
+    fixture.status(&deployment, "both", status.clone()).await;
     for (i, revision) in ["5c8e", "6d9f", "6d9f"].into_iter().enumerate() {
         let labels = json!({"app": "both", "pod-template-hash": revision});
-        stage.pod(&format!("both-{i}"), labels, json!([])).await;
-        stage.pod_ready(&format!("both-{i}"), i < 2).await;
+        fixture.pod(&format!("both-{i}"), labels, json!([])).await;
+        fixture.pod_ready(&format!("both-{i}"), i < 2).await;
     }
-    counts(&stage, "1/2").await;
+    counts(&fixture, "1/2").await;
     let whole = json!({"kind": "StatefulSet", "revision": null});
-    stage.edit("up", json!({"workers": {"new": whole}})).await;
+    fixture.edit("up", json!({"workers": {"new": whole}})).await;
     let set = resource("apps", "v1", "StatefulSet", "statefulsets");
     spec["serviceName"] = "both".into();
-    stage.create(&set, "both", json!({"spec": spec})).await;
-    stage.status(&set, "both", status).await;
-    counts(&stage, "3/3").await;
+    fixture.create(&set, "both", json!({"spec": spec})).await;
+    fixture.status(&set, "both", status).await;
+    counts(&fixture, "3/3").await;
 }
 
 #[tokio::test]
 async fn pods_of_the_alpha_say_their_half_below_their_type() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     for half in ["prefill", "decode"] {
         let mut metadata = labels("worker")["labels"].clone();
         metadata["nvidia.com/dynamo-sub-component-type"] = half.into();
-        stage.pod(&format!("new-{half}"), metadata, json!([])).await;
-        stage.pod_ready(&format!("new-{half}"), true).await;
+        fixture
+            .pod(&format!("new-{half}"), metadata, json!([]))
+            .await;
+        fixture.pod_ready(&format!("new-{half}"), true).await;
     }
-    let object = counts(&stage, "2/2").await;
+    let object = counts(&fixture, "2/2").await;
     let roles = &object["status"]["new"]["roles"];
     assert_eq!(roles["prefill"]["ready"], 1, "{object}");
     assert_eq!(roles["decode"]["ready"], 1, "{object}");
@@ -550,11 +562,11 @@ async fn pods_of_the_alpha_say_their_half_below_their_type() {
 
 #[tokio::test]
 async fn an_endpoint_of_two_address_families_is_one() {
-    let stage = Stage::begun(json!({"newFrontendService": "new-frontend:8000"})).await;
-    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
-    let place = format!("{name}={}", stage.new.address);
-    let args = ["--namespace", &stage.namespace, "--resolve", &place];
-    let controller = Controller::start(&stage.kubeconfig, &args).await;
+    let fixture = Fixture::begun(json!({"newFrontendService": "new-frontend:8000"})).await;
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", fixture.namespace);
+    let place = format!("{name}={}", fixture.new.address);
+    let args = ["--namespace", &fixture.namespace, "--resolve", &place];
+    let controller = Controller::start(&fixture.kubeconfig, &args).await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     for (family, address) in [("IPv4", "10.9.0.1"), ("IPv6", "fd00::1")] {
         let endpoint = json!({
@@ -566,13 +578,13 @@ async fn an_endpoint_of_two_address_families_is_one() {
             "addressType": family, "endpoints": [endpoint],
         });
         let name = format!("new-frontend-{}", family.to_lowercase());
-        stage.create(&slices, &name, slice).await;
+        fixture.create(&slices, &name, slice).await;
     }
     let one = |object: &Value| object["status"]["new"]["readyFrontends"] == 1;
-    stage.until("up", "ready", one).await;
+    fixture.until("up", "ready", one).await;
     // By now it has seen both slices.
-    stage.keeps(&controller, "up", 0).await;
-    let object = stage.get("up").await;
+    fixture.keeps(&controller, "up", 0).await;
+    let object = fixture.get("up").await;
     assert!(one(&object), "{object}");
 }
 
@@ -585,38 +597,40 @@ async fn workers_that_are_wanted_and_cannot_be_made_are_no_farewell() {
     });
     let spec = json!({"replicas": 4, "selector": {"matchLabels": labels}, "template": template});
     let workers = json!({"old": {"selector": labels}});
-    let stage = Stage::begun(json!({"workers": workers})).await;
-    stage.create(&kind, "workers", json!({"spec": spec})).await;
+    let fixture = Fixture::begun(json!({"workers": workers})).await;
+    fixture
+        .create(&kind, "workers", json!({"spec": spec}))
+        .await;
     for i in 0..4 {
-        stage
+        fixture
             .pod(&format!("mine-{i}"), labels.clone(), json!([]))
             .await;
-        stage.pod_ready(&format!("mine-{i}"), true).await;
-        stage.worker("new", i, "worker").await;
+        fixture.pod_ready(&format!("mine-{i}"), true).await;
+        fixture.worker("new", i, "worker").await;
     }
-    let controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 1).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 1).await;
     // All evicted, and a quota or a webhook lets no other be made.
     for i in 0..4 {
-        stage.delete(&pods(), &format!("mine-{i}")).await;
+        fixture.delete(&pods(), &format!("mine-{i}")).await;
     }
-    stage.splits("up", 0, 1).await;
-    stage
+    fixture.splits("up", 0, 1).await;
+    fixture
         .until("up", "an outage", |object| {
             object["status"]["old"]["workers"] == "0/4"
         })
         .await;
-    stage.keeps(&controller, "up", 100).await;
-    let object = stage.get("up").await;
+    fixture.keeps(&controller, "up", 100).await;
+    let object = fixture.get("up").await;
     assert_eq!(object["status"]["phase"], "Degraded", "{object}");
     assert_ne!(object["spec"]["oldDraining"], true, "{object}");
     // Nobody wants any: that is the end.
     let none = json!({"spec": {"replicas": 0}});
     let params = kube::api::PatchParams::default();
     let merge = kube::api::Patch::Merge(none);
-    let patched = stage.api(&kind).patch("workers", &params, &merge).await;
+    let patched = fixture.api(&kind).patch("workers", &params, &merge).await;
     patched.unwrap();
-    stage
+    fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::stage::{Controller, Stage, pods, resource};
+use super::fixture::{Controller, Fixture, pods, resource};
 use crate::browser::Browser;
 use crate::page::{Figures, expected, figures};
 use crate::rig::proxy::Metrics;
@@ -37,7 +37,7 @@ pub async fn event(reader: &mut Client) -> Value {
 /// Reads until something that is so is told.
 pub async fn told_of(reader: &mut Client, mut is_so: impl FnMut(&Value) -> bool) -> Value {
     let mut told = Value::Null;
-    let deadline = Instant::now() + super::stage::PATIENCE;
+    let deadline = Instant::now() + super::fixture::PATIENCE;
     while Instant::now() < deadline {
         told = event(reader).await;
         if is_so(&told) {
@@ -48,19 +48,19 @@ pub async fn told_of(reader: &mut Client, mut is_so: impl FnMut(&Value) -> bool)
 }
 
 /// Two proxies that have half of the split each way.
-async fn fading() -> Stage {
-    let mut stage = Stage::begun(json!({})).await;
-    stage.proxy("up").await;
+async fn fading() -> Fixture {
+    let mut fixture = Fixture::begun(json!({})).await;
+    fixture.proxy("up").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage
+    fixture
 }
 
 /// As many requests to each proxy, some of which end badly.
-async fn load(stage: &Stage) {
+async fn load(fixture: &Fixture) {
     for ends in ["well", "cut", "refused"] {
-        for proxy in &stage.proxies {
+        for proxy in &fixture.proxies {
             for _ in 0..4 {
                 client::post(proxy.address, CHAT, &[("x-ends", ends)], STREAMING).await;
             }
@@ -105,7 +105,7 @@ fn watches(proxy: &Proxy) -> usize {
 
 async fn shows(browser: &mut Browser, wanted: &Figures) {
     let mut shown = Figures::new();
-    let deadline = Instant::now() + super::stage::PATIENCE;
+    let deadline = Instant::now() + super::fixture::PATIENCE;
     while Instant::now() < deadline {
         shown = figures(browser).await;
         if shown == *wanted {
@@ -121,11 +121,11 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let mut stage = fading().await;
-    let mut controller = stage.controller(&[]).await;
-    let update = stage.splits("up", 1, 1).await;
+    let mut fixture = fading().await;
+    let mut controller = fixture.controller(&[]).await;
+    let update = fixture.splits("up", 1, 1).await;
     let edit = update["metadata"]["generation"].as_u64().unwrap();
-    for proxy in &stage.proxies {
+    for proxy in &fixture.proxies {
         eventually("both proxies have the split", async || {
             proxy
                 .metrics()
@@ -138,16 +138,16 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     // There is one update: it needs not be chosen.
     browser.open(&url(&controller, "")).await;
     browser.until("#link", |text| text == "live").await;
-    load(&stage).await;
-    for proxy in &stage.proxies {
+    load(&fixture).await;
+    for proxy in &fixture.proxies {
         proxy.counts("crossfade_requests_total", &[], 12.0).await;
     }
-    let wanted = sums(&stage.proxies, edit).await;
+    let wanted = sums(&fixture.proxies, edit).await;
     assert_eq!(wanted["recovered"], "4");
     assert_eq!(wanted["new.truncated"], "4");
     shows(&mut browser, &wanted).await;
     let title = browser.text("#h-update").await;
-    assert_eq!(title, format!("{}/up", stage.namespace));
+    assert_eq!(title, format!("{}/up", fixture.namespace));
     assert_eq!(browser.text("#phase").await, update["status"]["phase"]);
     let message = browser.text("#message").await;
     assert!(message.starts_with("50 % to new"), "{message}");
@@ -159,7 +159,7 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
         .await;
     assert_eq!(browser.complaints, [""; 0]);
     // The page costs them nothing: the controller's own watch is all that there is.
-    for proxy in &stage.proxies {
+    for proxy in &fixture.proxies {
         eventually("one watch", async || watches(proxy) == 1).await;
     }
 
@@ -168,7 +168,7 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     controller.kill();
     browser.until("#link", |text| text.contains("lost")).await;
     assert_eq!(browser.text("[data-figure=recovered]").await, "4");
-    let controller = stage.controller(&["--admin", &admin]).await;
+    let controller = fixture.controller(&["--admin", &admin]).await;
     browser.until("#link", |text| text == "live").await;
     // It leads once the lease of the one before it has run out.
     browser
@@ -180,11 +180,11 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     assert_eq!(starts, 2, "{log}");
 
     // A proxy that goes is named, and left out.
-    stage.proxies[1].signal(libc::SIGKILL);
+    fixture.proxies[1].signal(libc::SIGKILL);
     let of = |text: &str| text == "Proxies: 1 of 2 proxies responds";
     browser.until("#h-proxies", of).await;
-    stage.proxies.truncate(1);
-    shows(&mut browser, &sums(&stage.proxies, edit).await).await;
+    fixture.proxies.truncate(1);
+    shows(&mut browser, &sums(&fixture.proxies, edit).await).await;
     let alert = browser.text("#alert").await;
     assert!(
         alert.starts_with(
@@ -207,13 +207,13 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let stage = fading().await;
-    stage
+    let fixture = fading().await;
+    fixture
         .update("waits", json!({"sourceDeployment": "elsewhere"}))
         .await;
-    let controller = stage.controller(&[]).await;
-    stage.splits("up", 1, 1).await;
-    load(&stage).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.splits("up", 1, 1).await;
+    load(&fixture).await;
     browser.open(&url(&controller, "")).await;
     // Of several nothing is shown before one is chosen.
     let list = browser
@@ -229,7 +229,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
     browser.looks(360, "light").await;
     browser.picture("controller-list").await;
     let link = "document.activeElement?.textContent ?? ''";
-    let wanted = format!("{}/up", stage.namespace);
+    let wanted = format!("{}/up", fixture.namespace);
     for _ in 0..5 {
         browser.press("Tab", 9).await;
         if browser.value(link).await == json!(wanted) {
@@ -274,16 +274,16 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
 
 #[tokio::test]
 async fn who_asks_for_what_is_not_there_is_told_so() {
-    let stage = Stage::begun(json!({})).await;
-    let controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let controller = fixture.controller(&[]).await;
     eventually("it has seen the updates", async || {
         controller.page("/readyz").await == 200
     })
     .await;
     let get = async |path: &str| client::get(controller.admin, path).await;
-    let unknown = get(&format!("/live?update={}/nothing", stage.namespace)).await;
+    let unknown = get(&format!("/live?update={}/nothing", fixture.namespace)).await;
     assert_eq!(unknown.status, 404);
-    let why = format!("there is no update {}/nothing", stage.namespace);
+    let why = format!("there is no update {}/nothing", fixture.namespace);
     assert_eq!(unknown.text().trim_end(), why);
     for wrong in ["?update=up", "?update=a/b&more=1", "?update=<b>/a"] {
         let answer = get(&format!(
@@ -312,12 +312,12 @@ async fn who_asks_for_what_is_not_there_is_told_so() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let nothing = format!("?update={}/nothing", stage.namespace);
+    let nothing = format!("?update={}/nothing", fixture.namespace);
     browser.open(&url(&controller, &nothing)).await;
     browser.until("#why", |text| text == why).await;
     assert!(browser.text("#link").await.starts_with("refused"));
     // It waits for it, and shows it once it is there.
-    stage
+    fixture
         .update("nothing", json!({"sourceDeployment": "elsewhere"}))
         .await;
     browser
@@ -338,23 +338,23 @@ async fn who_asks_for_what_is_not_there_is_told_so() {
 /// A replica that stands by has nothing to do with proxies, but for somebody who looks.
 #[tokio::test]
 async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let leases = resource("coordination.k8s.io", "v1", "Lease", "leases");
     let spec = json!({
         "holderIdentity": "another-pod_1_1700000000000", "leaseDurationSeconds": 3600,
         "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z",
     });
-    stage
+    fixture
         .create(&leases, "crossfade-controller", json!({"spec": spec}))
         .await;
-    stage.update("up", json!({})).await;
+    fixture.update("up", json!({})).await;
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ports = json!([{"name": "crossfade", "containerPort": proxy.local_addr().unwrap().port()}]);
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
-    stage.pod("old-frontend-0", labels, ports).await;
-    stage.pod_ready("old-frontend-0", true).await;
+    fixture.pod("old-frontend-0", labels, ports).await;
+    fixture.pod_ready("old-frontend-0", true).await;
     let (asks, mut asked) = watch::channel(0);
     tokio::spawn(async move {
         while let Ok((stream, _)) = proxy.accept().await {
@@ -362,7 +362,7 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
             drop(stream);
         }
     });
-    let controller = stage.controller(&[]).await;
+    let controller = fixture.controller(&[]).await;
     eventually("it has seen the updates", async || {
         controller.page("/readyz").await == 200
     })
@@ -392,20 +392,22 @@ async fn it_has_a_table_of_rollouts() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let rollouts = resource("nvidia.com", "v1alpha1", "DynamoRollout", "dynamorollouts");
     let spec = json!({
         "source": {"kind": "Deployment", "name": "v1"}, "target": {"kind": "Deployment", "name": "v2"},
         "frontends": {"source": "old", "target": "new", "service": "new"}, "clientService": "clients",
     });
     for name in ["chat", "embed"] {
-        stage.create(&rollouts, name, json!({ "spec": spec })).await;
+        fixture
+            .create(&rollouts, name, json!({ "spec": spec }))
+            .await;
     }
-    let controller = stage.controller(&["--rollouts"]).await;
+    let controller = fixture.controller(&["--rollouts"]).await;
     let refused = |object: &Value| object["status"]["phase"] == "Refused";
     for name in ["chat", "embed"] {
         eventually("it is refused", async || {
-            let object = stage.api(&rollouts).get(name).await.unwrap();
+            let object = fixture.api(&rollouts).get(name).await.unwrap();
             refused(&serde_json::to_value(object).unwrap())
         })
         .await;
@@ -420,7 +422,7 @@ async fn it_has_a_table_of_rollouts() {
         },
         "source": {"workers": "3/3"}, "target": {"workers": "0/1"},
     });
-    stage.status(&rollouts, "chat", status).await;
+    fixture.status(&rollouts, "chat", status).await;
     browser.looks(1100, "light").await;
     browser.open(&url(&controller, "")).await;
     browser
@@ -442,12 +444,12 @@ async fn it_has_a_table_of_rollouts() {
 #[ignore = "takes minutes: draws a fade for the documentation"]
 async fn a_picture_of_a_fade() {
     let mut browser = Browser::start().await.unwrap();
-    let mut stage = Stage::begun(json!({})).await;
-    stage.proxy("up").await;
-    let controller = stage.controller(&[]).await;
+    let mut fixture = Fixture::begun(json!({})).await;
+    fixture.proxy("up").await;
+    let controller = fixture.controller(&[]).await;
     let new_refuses = Arc::new(AtomicBool::new(false));
     for client in 0..24 {
-        let address = stage.proxies[client % 2].address;
+        let address = fixture.proxies[client % 2].address;
         let new_refuses = Arc::clone(&new_refuses);
         tokio::spawn(async move {
             loop {
@@ -459,13 +461,13 @@ async fn a_picture_of_a_fade() {
             }
         });
     }
-    // What the picture shows is what happens meanwhile.
+    // The picture shows a history, so its events are spaced by time.
     let pause = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
     for i in 0..4 {
         pause(20).await;
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    stage.splits("up", 1, 1).await;
+    fixture.splits("up", 1, 1).await;
     pause(20).await;
     // Its models are served as ever, so that nobody but the proxies notices.
     new_refuses.store(true, Ordering::Relaxed);
@@ -473,7 +475,7 @@ async fn a_picture_of_a_fade() {
     new_refuses.store(false, Ordering::Relaxed);
     pause(17).await;
     for i in 0..2 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+        fixture.delete(&pods(), &format!("old-worker-{i}")).await;
         pause(20).await;
     }
     browser.looks(1100, "light").await;

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::fixture::{Controller, Fixture, pods, resource, updates};
 use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slice, slices};
-use super::stage::{Controller, Stage, pods, resource, updates};
 use crate::rig::*;
 
 /// An update whose clients and workers have left old, for a controller that begins now.
-async fn left(stage: &Stage) {
-    stage.frontend_of_new("new-frontend-0").await;
-    lead_clients_to(stage, "new-frontend-0").await;
+async fn left(fixture: &Fixture) {
+    fixture.frontend_of_new("new-frontend-0").await;
+    lead_clients_to(fixture, "new-frontend-0").await;
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
     // The controller must have seen old's workers to tell that they are meant to be gone.
-    stage.splits("up", 1, 1).await;
-    stage.delete_old_workers().await;
+    fixture.splits("up", 1, 1).await;
+    fixture.delete_old_workers().await;
 }
 
 const NO_CLIENT: &str = "the pods of old's frontends have received requests recently";
@@ -26,12 +26,12 @@ const NO_CLIENT: &str = "the pods of old's frontends have received requests rece
 #[tokio::test]
 async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_nothing_else_leads_there()
  {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     // With the rights that `deploy/` gives, which are not enough to read everything everywhere.
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-namespace.kubeconfig");
     tokio::task::spawn_blocking({
-        let (admin, place) = (stage.kubeconfig.clone(), place.clone());
-        move || super::stage::as_service_account(&admin, &place)
+        let (admin, place) = (fixture.kubeconfig.clone(), place.clone());
+        move || super::fixture::as_service_account(&admin, &place)
     })
     .await
     .unwrap();
@@ -42,14 +42,14 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_no
         "--quiet-period",
         "1",
     ];
-    let args = [&["--namespace", &stage.namespace], &quick[..]].concat();
+    let args = [&["--namespace", &fixture.namespace], &quick[..]].concat();
     let wary = Controller::start(&place.to_string_lossy(), &args).await;
-    left(&stage).await;
+    left(&fixture).await;
     let unknown = lacks(false, "this controller can read only one namespace");
-    let object = stage.until("up", "unknown", unknown).await;
+    let object = fixture.until("up", "unknown", unknown).await;
     assert_eq!(object["status"]["phase"], "Complete");
     let missing = &object["status"]["missingForDeletion"];
-    stage
+    fixture
         .until("up", "nothing else is missing", |object| {
             let missing = object["status"]["missingForDeletion"].as_array();
             missing.is_some_and(|all| all.len() == 1)
@@ -57,48 +57,48 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_no
         .await;
     assert!(!is_safe(&object), "{missing}");
     drop(wary);
-    let told = stage.controller(&[]).await;
-    stage.until("up", "safe", is_safe).await;
+    let told = fixture.controller(&[]).await;
+    fixture.until("up", "safe", is_safe).await;
     drop(told);
     // An administrator may read everything, so the controller looks everywhere by itself.
-    let _sees = stage.wary_controller(&["--quiet-period", "1"]).await;
+    let _sees = fixture.wary_controller(&["--quiet-period", "1"]).await;
     let is_safe_anew = {
-        let before = stage.get("up").await["status"]["observedAt"].clone();
+        let before = fixture.get("up").await["status"]["observedAt"].clone();
         move |object: &Value| is_safe(object) && object["status"]["observedAt"] != before
     };
-    stage.until("up", "safe anew", is_safe_anew).await;
+    fixture.until("up", "safe anew", is_safe_anew).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_by_a_way_that_nobody_sees() {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "8"];
-    let _controller = stage.wary_controller(&isolated).await;
-    left(&stage).await;
-    stage.until("up", "safe", is_safe).await;
+    let _controller = fixture.wary_controller(&isolated).await;
+    left(&fixture).await;
+    fixture.until("up", "safe", is_safe).await;
     // By the address of a pod, a host port, a name that a client keeps: no object tells.
     for path in [CHAT, "/tokenize"] {
-        let response = client::post(stage.proxies[0].address, path, &[], STREAMING).await;
+        let response = client::post(fixture.proxies[0].address, path, &[], STREAMING).await;
         assert_eq!(response.generation(), "new", "{path}");
-        stage.until("up", path, lacks(true, NO_CLIENT)).await;
-        stage.until("up", "safe again", is_safe).await;
+        fixture.until("up", path, lacks(true, NO_CLIENT)).await;
+        fixture.until("up", "safe again", is_safe).await;
     }
     // Health checks are no clients.
-    client::get(stage.proxies[0].address, "/health").await;
+    client::get(fixture.proxies[0].address, "/health").await;
     let is_kept = |object: &Value| {
         let since = object["status"]["observedAt"].as_str();
         is_safe(object) && since.is_some()
     };
-    stage.until("up", "still safe", is_kept).await;
+    fixture.until("up", "still safe", is_kept).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_has_run_for_less_than_the_quiet_period() {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "3600"];
-    let _controller = stage.wary_controller(&isolated).await;
-    left(&stage).await;
-    stage
+    let _controller = fixture.wary_controller(&isolated).await;
+    left(&fixture).await;
+    fixture
         .until("up", "nobody came, as far as it knows", |object| {
             let missing = object["status"]["missingForDeletion"].as_array();
             let only = missing.is_some_and(|missing| missing.len() == 1);
@@ -109,9 +109,9 @@ async fn old_is_not_safe_to_delete_while_a_proxy_has_run_for_less_than_the_quiet
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_an_inference_pool_leads_to_it() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let graph = "nvidia.com/dynamo-graph-deployment-name";
-    let own_port = stage.old.address.port();
+    let own_port = fixture.old.address.port();
     for (group, version, spec, around) in [
         (
             "inference.networking.k8s.io",
@@ -127,119 +127,119 @@ async fn old_is_not_safe_to_delete_while_an_inference_pool_leads_to_it() {
         ),
     ] {
         let kind = resource(group, version, "InferencePool", "inferencepools");
-        stage.create(&kind, "pool", json!({"spec": spec})).await;
+        fixture.create(&kind, "pool", json!({"spec": spec})).await;
         let leads = lacks(!around, "InferencePool pool");
-        stage.until("up", group, leads).await;
-        stage.delete(&kind, "pool").await;
-        stage.until("up", "safe again", is_safe).await;
+        fixture.until("up", group, leads).await;
+        fixture.delete(&kind, "pool").await;
+        fixture.until("up", "safe again", is_safe).await;
     }
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_host_port_leads_around_its_proxy() {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
     let ports = json!([
-        {"name": "crossfade", "containerPort": stage.proxies[0].admin.port()},
-        {"name": "frontend", "containerPort": stage.old.address.port(), "hostPort": 8081},
+        {"name": "crossfade", "containerPort": fixture.proxies[0].admin.port()},
+        {"name": "frontend", "containerPort": fixture.old.address.port(), "hostPort": 8081},
     ]);
-    stage.pod("old-frontend-9", labels, ports).await;
-    stage.pod_ready("old-frontend-9", true).await;
+    fixture.pod("old-frontend-9", labels, ports).await;
+    fixture.pod_ready("old-frontend-9", true).await;
     let around = lacks(false, "host port 8081 of old-frontend-9");
-    stage.until("up", "a host port", around).await;
-    stage.delete(&pods(), "old-frontend-9").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "a host port", around).await;
+    fixture.delete(&pods(), "old-frontend-9").await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_third_deployment_keeps_the_plan_of_a_deleted_update_that_led_to_it()
  {
-    let (mut stage, _controller) = safe().await;
+    let (mut fixture, _controller) = safe().await;
     for i in 0..4 {
-        stage.worker("third", i, "worker").await;
+        fixture.worker("third", i, "worker").await;
     }
     let gone = json!({
-        "newFrontendService": stage.old.url(), "sourceDeployment": "third", "targetDeployment": "old",
+        "newFrontendService": fixture.old.url(), "sourceDeployment": "third", "targetDeployment": "old",
         "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
-    stage.update("gone", gone).await;
-    stage.proxy_of("third", "gone").await;
+    fixture.update("gone", gone).await;
+    fixture.proxy_of("third", "gone").await;
     let leads = lacks(
         false,
         "lead to the frontends of old: gone, the proxy of third-frontend-1",
     );
-    stage.until("up", "another update needs old", leads).await;
-    stage.pod_ready("third-worker-0", false).await;
-    stage
+    fixture.until("up", "another update needs old", leads).await;
+    fixture.pod_ready("third-worker-0", false).await;
+    fixture
         .until("gone", "capacity is told", |object| {
             object["status"]["old"]["capacityPercent"] == 75
         })
         .await;
-    stage.delete(&updates(), "gone").await;
-    stage.happens("DeletedNewKept").await;
+    fixture.delete(&updates(), "gone").await;
+    fixture.happens("DeletedNewKept").await;
     // No update tells of it any more.
     let leads = |object: &Value| {
         let missing = object["status"]["missingForDeletion"].to_string();
         missing.contains("of old: the proxy of third-frontend-1")
             && lacks(false, "the proxy of third-frontend-1")(object)
     };
-    stage.until("up", "its plan leads to old", leads).await;
+    fixture.until("up", "its plan leads to old", leads).await;
     // Nobody knows where a proxy leads that does not say so.
-    drop(stage.proxies.pop());
+    drop(fixture.proxies.pop());
     let silent = "third-frontend-1, whose proxy does not report where it routes";
-    stage.until("up", "unknown", lacks(false, silent)).await;
-    stage.delete(&pods(), "third-frontend-1").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "unknown", lacks(false, silent)).await;
+    fixture.delete(&pods(), "third-frontend-1").await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_new_is_behind_a_proxy_that_cannot_be_asked_where_it_leads()
 {
-    let (stage, _controller) = safe().await;
-    let before_new = Proxy::before(&stage.new, &[]).await;
+    let (fixture, _controller) = safe().await;
+    let before_new = Proxy::before(&fixture.new, &[]).await;
     let url = format!("http://{}", before_new.address);
-    stage
+    fixture
         .edit("up", json!({"newFrontendService": url.clone()}))
         .await;
     let unknown = format!("a proxy in front of {url}, whose pod has no port crossfade");
     let unknown: &'static str = Box::leak(unknown.into_boxed_str());
-    stage.until("up", "unknown", lacks(false, unknown)).await;
+    fixture.until("up", "unknown", lacks(false, unknown)).await;
     let ports = json!([{"name": "crossfade", "containerPort": before_new.admin.port()}]);
-    stage
+    fixture
         .pod("new-frontend-1", json!({"app": "new"}), ports)
         .await;
-    stage.pod_ready("new-frontend-1", true).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.pod_ready("new-frontend-1", true).await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to_it() {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut stage = Stage::on(&server).await;
-    stage.begin(json!({"clientService": "clients"})).await;
-    let mut other = Stage::on(&server).await;
+    let mut fixture = Fixture::on(&server).await;
+    fixture.begin(json!({"clientService": "clients"})).await;
+    let mut other = Fixture::on(&server).await;
     let args = [
         "--all-namespaces",
         "--allow-any-target",
         "--quiet-period",
         "1",
         "--lease-namespace",
-        &stage.namespace,
+        &fixture.namespace,
     ];
-    let _controller = Controller::start(&stage.kubeconfig, &args).await;
-    left(&stage).await;
-    stage.until("up", "safe", is_safe).await;
-    let (old, invalid) = (stage.old.url(), "https://a:1,http://b:2");
+    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
+    left(&fixture).await;
+    fixture.until("up", "safe", is_safe).await;
+    let (old, invalid) = (fixture.old.url(), "https://a:1,http://b:2");
     let leading = json!({
         "newFrontendService": old, "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     other.update("there", leading).await;
     other.proxy("there").await;
     let told: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    stage.until("up", "led to", lacks(false, told)).await;
+    fixture.until("up", "led to", lacks(false, told)).await;
     // Whoever names nothing of this namespace keeps nobody from anything, valid or not.
     other
         .edit("there", json!({"newFrontendService": invalid}))
@@ -250,9 +250,11 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
         })
         .await;
     // The last valid spec, which its proxies still follow, leads here.
-    stage.until("up", "still led to", lacks(false, told)).await;
+    fixture
+        .until("up", "still led to", lacks(false, told))
+        .await;
     other.delete(&updates(), "there").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
     other
         .update("bad", json!({"newFrontendService": invalid}))
         .await;
@@ -261,15 +263,15 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
             object["status"]["phase"] == "Degraded"
         })
         .await;
-    stage.until("up", "safe after all", is_safe).await;
+    fixture.until("up", "safe after all", is_safe).await;
 }
 
 #[tokio::test]
 async fn a_promise_that_somebody_else_wrote_into_the_status_is_taken_back() {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    let object = stage.splits("up", 4, 1).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    let object = fixture.splits("up", 4, 1).await;
     let mut forged = object["status"].clone();
     for (field, value) in [
         ("phase", json!("Complete")),
@@ -285,26 +287,26 @@ async fn a_promise_that_somebody_else_wrote_into_the_status_is_taken_back() {
     }
     forged["memory"]["phase"] = json!("Complete");
     forged["memory"]["overdue"] = json!(true);
-    stage.status(&updates(), "up", forged).await;
-    let object = stage
+    fixture.status(&updates(), "up", forged).await;
+    let object = fixture
         .until("up", "taken back", |object| {
             let status = &object["status"];
             status["safeToDeleteOld"] == false && status["lastOldWorkerDispensable"] == false
         })
         .await;
     assert_eq!(object["status"]["phase"], "Progressing", "{object}");
-    stage.splits("up", 4, 1).await;
+    fixture.splits("up", 4, 1).await;
 }
 
 #[tokio::test]
 async fn a_memory_that_cannot_be_read_is_told_by_an_event_and_begun_anew() {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut stage = Stage::on(&server).await;
-    stage.begin(json!({})).await;
-    let mut controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
+    let mut fixture = Fixture::on(&server).await;
+    fixture.begin(json!({})).await;
+    let mut controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
     controller.kill();
     // As a later version would write it, whose phases this one does not know.
     let memory = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/memory";
@@ -319,35 +321,37 @@ async fn a_memory_that_cannot_be_read_is_told_by_an_event_and_begun_anew() {
     .unwrap();
     eventually("the API server takes it", async || {
         let status = json!({"memory": {"phase": "Verifying"}});
-        stage.status_unless_refused(&updates(), "up", status).await
+        fixture
+            .status_unless_refused(&updates(), "up", status)
+            .await
     })
     .await;
-    let _controller = stage.controller(&[]).await;
-    let note = stage.happens("MemoryLost").await;
+    let _controller = fixture.controller(&[]).await;
+    let note = fixture.happens("MemoryLost").await;
     assert!(note.contains("status.memory"), "{note}");
-    stage.worker("new", 1, "worker").await;
-    stage.splits("up", 2, 1).await;
+    fixture.worker("new", 1, "worker").await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut stage = Stage::on(&server).await;
-    stage.begin(json!({"clientService": "clients"})).await;
+    let mut fixture = Fixture::on(&server).await;
+    fixture.begin(json!({"clientService": "clients"})).await;
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("refused.kubeconfig");
     let role = tokio::task::spawn_blocking({
-        let (server, admin) = (Arc::clone(&server), stage.kubeconfig.clone());
+        let (server, admin) = (Arc::clone(&server), fixture.kubeconfig.clone());
         let place = place.clone();
         move || {
-            super::stage::as_service_account_of(&server, &admin, &place);
+            super::fixture::as_service_account_of(&server, &admin, &place);
             server.get(&["clusterrole", "crossfade-controller"])
         }
     });
     let role = role.await.unwrap();
     let args = [
         "--namespace",
-        &stage.namespace,
+        &fixture.namespace,
         "--lease-namespace",
         "crossfade",
         "--allow-any-target",
@@ -356,8 +360,8 @@ async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() 
         "1",
     ];
     let _controller = Controller::start(&place.to_string_lossy(), &args).await;
-    left(&stage).await;
-    stage.until("up", "safe", is_safe).await;
+    left(&fixture).await;
+    fixture.until("up", "safe", is_safe).await;
     // It may not see Ingresses any more: 403 when it next lists or watches them.
     let mut without = role.clone();
     let rules = without["rules"].as_array_mut().unwrap();
@@ -374,15 +378,15 @@ async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() 
     };
     set(&without).await;
     let stale = lacks(false, "no recent contact with the API server");
-    stage.until("up", "refused", stale).await;
+    fixture.until("up", "refused", stale).await;
     set(&role).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or_leads_to_no_port_of_new()
  {
-    let (stage, _controller) = safe().await;
+    let (fixture, _controller) = safe().await;
     let services = services();
     let owner = json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old",
@@ -390,61 +394,61 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or
     });
     let spec = json!({"clusterIP": "None", "selector": {"app": "new"}});
     let owned = json!({"metadata": {"ownerReferences": [owner]}, "spec": spec});
-    stage.replace(&services, "clients", owned).await;
+    fixture.replace(&services, "clients", owned).await;
     let goes = lacks(true, "Service clients, which is deleted together with old");
-    stage.until("up", "it goes with old", goes).await;
-    stage.replace(&services, "clients", clients()).await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "it goes with old", goes).await;
+    fixture.replace(&services, "clients", clients()).await;
+    fixture.until("up", "safe again", is_safe).await;
     // Its pods do not have the port that it names, so its slice has none.
     let ports = json!([{"port": 80, "targetPort": "no-such-port"}]);
     let portless = json!({"spec": {"selector": {"app": "new"}, "ports": ports}});
-    stage.replace(&services, "clients", portless).await;
+    fixture.replace(&services, "clients", portless).await;
     let unreachable = lacks(true, "to a ready frontend of new on each of its ports");
-    stage.until("up", "no port", unreachable).await;
-    stage.replace(&services, "clients", clients()).await;
-    stage.until("up", "safe at the end", is_safe).await;
+    fixture.until("up", "no port", unreachable).await;
+    fixture.replace(&services, "clients", clients()).await;
+    fixture.until("up", "safe at the end", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_frontend_of_its_own_appears_whose_proxy_was_not_asked_yet()
  {
-    let (mut stage, _controller) = safe().await;
+    let (mut fixture, _controller) = safe().await;
     // The autoscaler adds a frontend of old: its pod has an address before anybody has heard of its proxy.
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
     let nobody = Upstream::nobody();
     let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
-    stage.pod("old-frontend-late", labels, ports).await;
-    stage.pod_ready("old-frontend-late", false).await;
+    fixture.pod("old-frontend-late", labels, ports).await;
+    fixture.pod_ready("old-frontend-late", false).await;
     let waits = |object: &Value| {
         let status = &object["status"];
         status["safeToDeleteOld"] == false
             && status["lastOldWorkerDispensable"] == false
             && status["phase"] == "Draining"
     };
-    stage.until("up", "draining again", waits).await;
-    stage.delete(&pods(), "old-frontend-late").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "draining again", waits).await;
+    fixture.delete(&pods(), "old-frontend-late").await;
+    fixture.until("up", "safe again", is_safe).await;
     // One that restarts with nothing in mind sends to old until it has heard of the update.
-    drop(stage.proxies.remove(0));
-    stage.until("up", "its proxy is gone", waits).await;
+    drop(fixture.proxies.remove(0));
+    fixture.until("up", "its proxy is gone", waits).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_this_controller_refuses()
  {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut stage = Stage::on(&server).await;
+    let mut fixture = Fixture::on(&server).await;
     let by_name = json!({"clientService": "clients", "newFrontendService": "new-frontend:8000"});
-    stage.begin(by_name).await;
-    let mut other = Stage::on(&server).await;
+    fixture.begin(by_name).await;
+    let mut other = Fixture::on(&server).await;
     let mut of_new = slice("new-frontend-0");
     of_new["metadata"]["labels"]["kubernetes.io/service-name"] = "new-frontend".into();
-    stage.create(&slices(), "new-frontend-1", of_new).await;
-    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
-    let place = format!("{name}={}", stage.new.address);
+    fixture.create(&slices(), "new-frontend-1", of_new).await;
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", fixture.namespace);
+    let place = format!("{name}={}", fixture.new.address);
     // Its own updates may lead only to Services of their namespace.
     let args = [
         "--all-namespaces",
@@ -453,55 +457,55 @@ async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_th
         "--quiet-period",
         "1",
         "--lease-namespace",
-        &stage.namespace,
+        &fixture.namespace,
     ];
-    let _controller = Controller::start(&stage.kubeconfig, &args).await;
-    left(&stage).await;
-    stage.until("up", "safe", is_safe).await;
+    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
+    left(&fixture).await;
+    fixture.until("up", "safe", is_safe).await;
     // Whoever runs the proxies of the other namespace lets them go anywhere.
     let leading = json!({
-        "newFrontendService": stage.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
+        "newFrontendService": fixture.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     other.update("there", leading).await;
     other.proxy("there").await;
     let told: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    stage.until("up", "led to", lacks(false, told)).await;
+    fixture.until("up", "led to", lacks(false, told)).await;
     other.delete(&updates(), "there").await;
-    stage.until("up", "safe again", is_safe).await;
+    fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_outside_of_its_frontends_follows_the_update_and_uses_old()
  {
-    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     // A proxy of its own before old, or in pods that nobody labelled as old's frontends.
     let args = [
         "--old",
-        &stage.old.url(),
+        &fixture.old.url(),
         "--kube",
         "--kube-deployment",
         "old",
         "--kube-namespace",
-        &stage.namespace,
+        &fixture.namespace,
         "--kube-allow-any-target",
     ];
-    let env = [("KUBECONFIG", stage.kubeconfig.as_str())];
+    let env = [("KUBECONFIG", fixture.kubeconfig.as_str())];
     let stray = Proxy::start_with_env(&args, &env).await;
     let ports = json!([{"name": "crossfade", "containerPort": stray.admin.port()}]);
-    stage.pod("stray", json!({"app": "stray"}), ports).await;
-    stage.pod_ready("stray", true).await;
+    fixture.pod("stray", json!({"app": "stray"}), ports).await;
+    fixture.pod_ready("stray", true).await;
     let mut client = Client::connect(stray.address).await;
     client.post(CHAT, &[("x-ends", "300000")], STREAMING).await;
     client.head().await;
     client.until("\n\n").await;
-    let _controller = stage.controller(&[]).await;
-    left(&stage).await;
+    let _controller = fixture.controller(&[]).await;
+    left(&fixture).await;
     let uses = lacks(
         false,
         "the proxy of stray, which follows this update and still uses old",
     );
-    let object = stage.until("up", "a stream on old", uses).await;
+    let object = fixture.until("up", "a stream on old", uses).await;
     assert_eq!(object["status"]["phase"], "Complete", "{object}");
     drop(client);
-    stage.until("up", "safe", is_safe).await;
+    fixture.until("up", "safe", is_safe).await;
 }

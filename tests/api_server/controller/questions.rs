@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::stage::{Controller, PATIENCE, Stage};
+use super::fixture::{Controller, Fixture, PATIENCE};
 use crate::rig::tls::Authority;
 use crate::rig::*;
 
@@ -24,20 +24,20 @@ fn older(serves: Arc<AtomicBool>) -> impl Fn(&Received) -> Script + Send + Sync 
 #[tokio::test]
 async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token() {
     let serves = Arc::new(AtomicBool::new(false));
-    let mut stage = Stage::set().await;
-    stage.new = Upstream::start(older(Arc::clone(&serves))).await;
-    stage.begin(json!({})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
+    let mut fixture = Fixture::set().await;
+    fixture.new = Upstream::start(older(Arc::clone(&serves))).await;
+    fixture.begin(json!({})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
     let is_told = |object: &Value| {
         let said = object["status"]["message"].as_str().unwrap_or_default();
         said.contains("it does not serve the model tiny")
     };
-    stage.until("up", "told", is_told).await;
-    stage.keeps(&controller, "up", 0).await;
+    fixture.until("up", "told", is_told).await;
+    fixture.keeps(&controller, "up", 0).await;
     serves.store(true, Ordering::Relaxed);
-    stage.splits("up", 4, 1).await;
-    let asked = stage.new.requests();
+    fixture.splits("up", 4, 1).await;
+    let asked = fixture.new.requests();
     let probe = asked.iter().rfind(|asked| asked.target == CHAT).unwrap();
     let body: Value = serde_json::from_slice(&probe.body()).unwrap();
     assert_eq!(
@@ -48,28 +48,28 @@ async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token
     let probes = |asked: &[Arc<Received>]| asked.iter().filter(|one| one.target == CHAT).count();
     let before = (probes(&asked), asked.len());
     eventually("it was asked some times more", async || {
-        stage.new.requests().len() >= before.1 + 4
+        fixture.new.requests().len() >= before.1 + 4
     })
     .await;
-    assert_eq!(probes(&stage.new.requests()), before.0);
+    assert_eq!(probes(&fixture.new.requests()), before.0);
 }
 
 #[tokio::test]
 async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they_change() {
     let (own, other) = (Authority::new(), Authority::new());
     let server = own.server(&own.issue("new"), &["http/1.1"], false);
-    let mut stage = Stage::set().await;
+    let mut fixture = Fixture::set().await;
     let serves = |received: &Received| match received.target.as_str() {
         MODELS => models(&["tiny"]),
         "/v1/models/tiny/ready" => Script::new().json(200, "{}"),
         _ => status(503),
     };
-    stage.new = Upstream::listen("127.0.0.1:0", Some(server), serves).await;
-    let https = format!("https://{}", stage.new.address);
+    fixture.new = Upstream::listen("127.0.0.1:0", Some(server), serves).await;
+    let https = format!("https://{}", fixture.new.address);
     let trusting = |file: &str| json!({"newFrontendService": https, "tls": {"caFile": file}});
-    stage.begin(trusting(&other.file())).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
+    fixture.begin(trusting(&other.file())).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
     let says = |text: &'static str| {
         move |object: &Value| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
@@ -77,12 +77,12 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
         }
     };
     // Another's certificate: it is not even asked, and that is told.
-    let object = stage
+    let object = fixture
         .until("up", "distrusted", says("invalid peer certificate"))
         .await;
     assert!(says("cannot be queried for models")(&object), "{object}");
-    stage.edit("up", trusting("/nowhere/ca.pem")).await;
-    let object = stage
+    fixture.edit("up", trusting("/nowhere/ca.pem")).await;
+    let object = fixture
         .until("up", "told", says("cannot read /nowhere/ca.pem"))
         .await;
     assert_eq!(object["status"]["phase"], "Pending");
@@ -90,14 +90,14 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
         says("whose files the controller's pods must have, too")(&object),
         "{object}"
     );
-    stage.edit("up", trusting(&own.file())).await;
-    stage.splits("up", 4, 1).await;
+    fixture.edit("up", trusting(&own.file())).await;
+    fixture.splits("up", 4, 1).await;
     // As a tool that renews certificates does.
     let own_certificate = std::fs::read(own.file()).unwrap();
     std::fs::copy(other.file(), own.file()).unwrap();
-    stage.splits("up", 1, 0).await;
+    fixture.splits("up", 1, 0).await;
     std::fs::write(own.file(), own_certificate).unwrap();
-    stage.splits("up", 4, 1).await;
+    fixture.splits("up", 4, 1).await;
 }
 
 /// Frontends of a namespace that list 20,000 models, say of none whether it is ready, and answer no request.
@@ -116,11 +116,11 @@ async fn hoard() -> Upstream {
 
 #[tokio::test]
 async fn a_namespace_with_20000_models_takes_nothing_from_another() {
-    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut greedy = Stage::on(&server).await;
+    let mut greedy = Fixture::on(&server).await;
     greedy.new = hoard().await;
-    let mut other = Stage::on(&server).await;
+    let mut other = Fixture::on(&server).await;
     other.begin(json!({})).await;
     other.worker("new", 0, "worker").await;
     let args = [
@@ -164,13 +164,13 @@ async fn a_namespace_with_20000_models_takes_nothing_from_another() {
 
 #[tokio::test]
 async fn who_has_no_descriptor_left_to_ask_with_takes_nothing_away() {
-    let stage = Stage::begun(json!({})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
     // Connections that are kept serve on for a while, and no other can be made.
     let usual = controller.limit_descriptors(3);
-    let object = stage
+    let object = fixture
         .until("up", "told", |object| {
             let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
             conditions.any(|told| {
@@ -181,8 +181,8 @@ async fn who_has_no_descriptor_left_to_ask_with_takes_nothing_away() {
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 20, "{object}");
     controller.limit_descriptors(usual);
-    stage.worker("new", 1, "worker").await;
-    stage.splits("up", 2, 1).await;
+    fixture.worker("new", 1, "worker").await;
+    fixture.splits("up", 2, 1).await;
 }
 
 /// Questions about models that came so far, but for requests of a token.
@@ -194,16 +194,16 @@ fn asked(frontend: &Upstream) -> Vec<Arc<Received>> {
 
 #[tokio::test]
 async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_complete() {
-    let stage = Stage::begun(json!({})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    let before = asked(&stage.new).len();
+    let fixture = Fixture::begun(json!({})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    let before = asked(&fixture.new).len();
     eventually("it was asked some times more", async || {
-        asked(&stage.new).len() >= before + 12
+        asked(&fixture.new).len() >= before + 12
     })
     .await;
-    let asked_then = asked(&stage.new);
+    let asked_then = asked(&fixture.new);
     let connections: BTreeSet<_> = asked_then[before..]
         .iter()
         .map(|one| one.connection)
@@ -211,9 +211,9 @@ async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_com
     // One, or two where the first has been kept for long enough.
     assert!(connections.len() <= 2, "{connections:?}");
 
-    stage.delete_old_workers().await;
+    fixture.delete_old_workers().await;
     let is_complete = |object: &Value| object["status"]["phase"] == "Complete";
-    stage.until("up", "complete", is_complete).await;
+    fixture.until("up", "complete", is_complete).await;
     // It is looked at every five seconds all the same: twice in a time in which it would have been asked ten times.
     let looks = async || {
         let metrics = controller.metrics().await;
@@ -228,10 +228,10 @@ async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_com
         }
     };
     looked(1.0).await;
-    let (begun, before) = (Instant::now(), asked(&stage.new).len());
+    let (begun, before) = (Instant::now(), asked(&fixture.new).len());
     looked(3.0).await;
     // Two questions each time.
-    let seldom = asked(&stage.new).len() - before;
+    let seldom = asked(&fixture.new).len() - before;
     let usual = usize::try_from(begun.elapsed().as_secs()).unwrap() * 2;
     assert!(
         seldom <= 4 && seldom * 2 < usual,
@@ -242,14 +242,14 @@ async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_com
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
-    stage.pod("old-frontend-late", labels, json!([])).await;
-    stage.pod_ready("old-frontend-late", true).await;
-    stage
+    fixture.pod("old-frontend-late", labels, json!([])).await;
+    fixture.pod_ready("old-frontend-late", true).await;
+    fixture
         .until("up", "no longer complete", |object| !is_complete(object))
         .await;
-    let before = asked(&stage.new).len();
+    let before = asked(&fixture.new).len();
     eventually("it is asked as often as before", async || {
-        asked(&stage.new).len() >= before + 8
+        asked(&fixture.new).len() >= before + 8
     })
     .await;
 }
@@ -265,16 +265,16 @@ fn curt(received: &Received) -> Script {
 
 #[tokio::test]
 async fn a_connection_that_was_closed_meanwhile_says_nothing_against_a_frontend() {
-    let mut stage = Stage::set().await;
-    stage.new = Upstream::start(curt).await;
-    stage.begin(json!({})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
-    let before = asked(&stage.new).len();
+    let mut fixture = Fixture::set().await;
+    fixture.new = Upstream::start(curt).await;
+    fixture.begin(json!({})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
+    let before = asked(&fixture.new).len();
     eventually("it was asked some times more", async || {
-        asked(&stage.new).len() >= before + 10
+        asked(&fixture.new).len() >= before + 10
     })
     .await;
-    stage.keeps(&controller, "up", 20).await;
+    fixture.keeps(&controller, "up", 20).await;
 }

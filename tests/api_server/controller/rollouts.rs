@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::operator::{Operator, deployments};
-use super::stage::{Controller, PATIENCE, Stage, resource, server};
+use super::fixture::{Controller, Fixture, PATIENCE, resource, server};
 use crate::gateway::{Gateway, Withheld};
 
 fn rollouts() -> ApiResource {
@@ -34,7 +34,7 @@ fn slices() -> ApiResource {
 
 /// Two generations of a worker Deployment, their frontends, the clients' Service, and a rollout between them.
 struct Managed {
-    stage: Stage,
+    fixture: Fixture,
     operator: Operator,
 }
 
@@ -48,21 +48,21 @@ fn frontends(generation: &str) -> Value {
 impl Managed {
     /// Everything but the rollout.
     async fn set(old: u32) -> Self {
-        Self::on(Stage::set().await, old).await
+        Self::on(Fixture::set().await, old).await
     }
 
-    async fn on(stage: Stage, old: u32) -> Self {
+    async fn on(fixture: Fixture, old: u32) -> Self {
         let managed = Self {
-            operator: Operator::start(&stage),
-            stage,
+            operator: Operator::start(&fixture),
+            fixture,
         };
         managed.deployment("v1", old).await;
         managed.deployment("v2", 0).await;
-        managed.stage.frontend_of_new("new-frontend-0").await;
+        managed.fixture.frontend_of_new("new-frontend-0").await;
         for (name, of) in [("clients", "old"), ("localhost", "new")] {
             let spec = json!({"selector": frontends(of), "ports": [{"port": 8000}]});
             let service = json!({"spec": spec});
-            managed.stage.create(&services(), name, service).await;
+            managed.fixture.create(&services(), name, service).await;
         }
         managed.slice("clients-1", "old-frontend-0").await;
         managed
@@ -76,7 +76,7 @@ impl Managed {
 
     async fn begin(&mut self, more: Value) {
         let rollout = json!({"spec": self.spec(more)});
-        self.stage.create(&rollouts(), "chat", rollout).await;
+        self.fixture.create(&rollouts(), "chat", rollout).await;
     }
 
     /// The spec of the rollout, with these fields more.
@@ -85,7 +85,7 @@ impl Managed {
             "source": {"kind": "Deployment", "name": "v1"},
             "target": {"kind": "Deployment", "name": "v2"},
             "frontends": {
-                "source": "old", "target": "new", "service": "localhost", "port": self.stage.new.address.port(),
+                "source": "old", "target": "new", "service": "localhost", "port": self.fixture.new.address.port(),
             },
             "clientService": "clients",
         });
@@ -103,7 +103,7 @@ impl Managed {
         let spec = json!({
             "replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template,
         });
-        self.stage
+        self.fixture
             .create(&deployments(), name, json!({"spec": spec}))
             .await;
     }
@@ -117,7 +117,7 @@ impl Managed {
         let spec = json!({
             "replicas": 1, "selector": {"matchLabels": frontends("old")}, "template": template,
         });
-        self.stage
+        self.fixture
             .create(&deployments(), name, json!({"spec": spec}))
             .await;
     }
@@ -130,7 +130,7 @@ impl Managed {
         let metadata =
             json!({"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9f7c"}});
         self.patch(
-            &super::stage::pods(),
+            &super::fixture::pods(),
             "old-frontend-0",
             json!({"metadata": metadata}),
         )
@@ -146,7 +146,7 @@ impl Managed {
                 "addresses": ["10.9.0.1"], "conditions": {"ready": true}, "targetRef": {"kind": "Pod", "name": pod},
             }],
         });
-        self.stage.create(&slices(), name, slice).await;
+        self.fixture.create(&slices(), name, slice).await;
     }
 
     /// A person sends the clients to the new frontends.
@@ -158,14 +158,14 @@ impl Managed {
 
     /// The endpoints of the clients' Service follow its selector.
     async fn follow_clients(&self) {
-        self.stage.delete(&slices(), "clients-1").await;
+        self.fixture.delete(&slices(), "clients-1").await;
         self.slice("clients-2", "new-frontend-0").await;
     }
 
     async fn controller(&mut self) -> Controller {
-        let controller = self.stage.controller(&["--rollouts"]).await;
-        if self.stage.proxies.is_empty() {
-            self.stage.proxy("chat").await;
+        let controller = self.fixture.controller(&["--rollouts"]).await;
+        if self.fixture.proxies.is_empty() {
+            self.fixture.proxy("chat").await;
         }
         controller
     }
@@ -175,7 +175,7 @@ impl Managed {
             field_manager: Some("a-person".into()),
             ..PatchParams::default()
         };
-        let api = self.stage.api(kind);
+        let api = self.fixture.api(kind);
         api.patch(name, &params, &Patch::Merge(patch))
             .await
             .unwrap();
@@ -186,7 +186,7 @@ impl Managed {
     }
 
     async fn rollout(&self) -> Value {
-        let object = self.stage.api(&rollouts()).get("chat").await.unwrap();
+        let object = self.fixture.api(&rollouts()).get("chat").await.unwrap();
         serde_json::to_value(object).unwrap()
     }
 
@@ -194,7 +194,12 @@ impl Managed {
     async fn sizes(&self) -> (u64, u64, u64) {
         let mut found = [(0, 0); 2];
         for (index, name) in ["v1", "v2"].into_iter().enumerate() {
-            let deployment = self.stage.api(&deployments()).get_opt(name).await.unwrap();
+            let deployment = self
+                .fixture
+                .api(&deployments())
+                .get_opt(name)
+                .await
+                .unwrap();
             // One that was deleted has none.
             let Some(deployment) = deployment else {
                 continue;
@@ -217,8 +222,8 @@ impl Managed {
                 return object;
             }
             let update = self
-                .stage
-                .api(&super::stage::updates())
+                .fixture
+                .api(&super::fixture::updates())
                 .get_opt("chat")
                 .await;
             assert!(
@@ -234,7 +239,7 @@ impl Managed {
     /// Waits for an Event. The update of the rollout may have one of the same reason.
     async fn happens(&self, reason: &str, note: &str) {
         crate::rig::eventually(&format!("{reason}: {note}"), async || {
-            let mut events = self.stage.events().await;
+            let mut events = self.fixture.events().await;
             let notes = events.remove(reason).unwrap_or_default();
             notes.iter().any(|told| told.contains(note))
         })
@@ -272,7 +277,7 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
     let controller = managed.controller().await;
     let object = managed.waits_for("clients to be routed").await;
     managed.rests_at(0, 4).await;
-    managed.stage.splits("chat", 0, 1).await;
+    managed.fixture.splits("chat", 0, 1).await;
     let status = &object["status"];
     assert_eq!(status["accepted"]["units"], 4);
     assert_eq!(status["source"]["workers"], "0/0");
@@ -288,7 +293,7 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
         (&ready["type"], &ready["status"]),
         (&json!("Ready"), &json!("True"))
     );
-    let update = managed.stage.get("chat").await;
+    let update = managed.fixture.get("chat").await;
     assert_eq!(
         update["metadata"]["ownerReferences"][0]["kind"],
         "DynamoRollout"
@@ -330,11 +335,11 @@ async fn a_rollout_that_is_aborted_half_way_goes_back() {
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
     managed.rests_at(2, 2).await;
-    managed.stage.splits("chat", 1, 1).await;
+    managed.fixture.splits("chat", 1, 1).await;
     managed.edit(json!({"intent": "Abort"})).await;
     managed.phase("RolledBack").await;
     managed.rests_at(4, 0).await;
-    managed.stage.splits("chat", 1, 0).await;
+    managed.fixture.splits("chat", 1, 0).await;
     // And forward again.
     managed.edit(json!({"intent": "Run"})).await;
     managed.phase("Partition").await;
@@ -406,7 +411,7 @@ async fn workers_that_never_become_ready_take_nothing_from_old() {
     let _controller = managed.controller().await;
     managed.phase("Stalled").await;
     assert_eq!(managed.sizes().await, (4, 1, 4));
-    managed.stage.splits("chat", 1, 0).await;
+    managed.fixture.splits("chat", 1, 0).await;
     managed.operator.makes_ready.store(true, Ordering::Relaxed);
     managed.waits_for("clients to be routed").await;
 }
@@ -414,10 +419,10 @@ async fn workers_that_never_become_ready_take_nothing_from_old() {
 impl Managed {
     async fn is_deleted(&self, name: &str) {
         let deadline = Instant::now() + PATIENCE;
-        let api = self.stage.api(&deployments());
+        let api = self.fixture.api(&deployments());
         while api.get_opt(name).await.unwrap().is_some() {
             let status = &self.rollout().await["status"];
-            let update = &self.stage.get("chat").await["status"];
+            let update = &self.fixture.get("chat").await["status"];
             assert!(
                 Instant::now() < deadline,
                 "{name} is never deleted: {status:#} {update:#}"
@@ -462,22 +467,27 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
         .await;
     assert_eq!(object["status"]["previousSelector"], frontends("old"));
     managed.waits_for("old to be safe to delete").await;
-    let service = managed.stage.api(&services()).get("clients").await.unwrap();
+    let service = managed
+        .fixture
+        .api(&services())
+        .get("clients")
+        .await
+        .unwrap();
     assert_eq!(service.data["spec"]["selector"], frontends("new"));
-    assert!(managed.stage.api(&deployments()).get("v1").await.is_ok());
+    assert!(managed.fixture.api(&deployments()).get("v1").await.is_ok());
     managed.follow_clients().await;
     managed.is_deleted("v1").await;
     managed.is_deleted("chat-frontend").await;
     managed.phase("Complete").await;
     assert!(managed.stage.api(&deployments()).get("old").await.is_ok());
     // The pods of old's frontends go, and with them the proxies. A controller that starts anew has only what is left.
-    managed.stage.proxies.clear();
+    managed.fixture.proxies.clear();
     managed
-        .stage
-        .delete(&super::stage::pods(), "old-frontend-0")
+        .fixture
+        .delete(&super::fixture::pods(), "old-frontend-0")
         .await;
     drop(controller);
-    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    let _controller = managed.fixture.controller(&["--rollouts"]).await;
     managed
         .edit(json!({"strategy": {"stepIntervalSeconds": 1}}))
         .await;
@@ -511,7 +521,12 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
         .await;
     managed.move_clients().await;
     managed.phase("Complete").await;
-    let frontends = managed.stage.api(&deployments()).get("old").await.unwrap();
+    let frontends = managed
+        .fixture
+        .api(&deployments())
+        .get("old")
+        .await
+        .unwrap();
     assert_eq!(frontends.data["spec"]["replicas"], 0);
 }
 
@@ -519,22 +534,22 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
 async fn old_is_not_retired_by_what_a_status_still_says() {
     let mut managed = Managed::begun(json!({})).await;
     managed.owned_frontends("old").await;
-    let gateway = Gateway::before(&managed.stage.client).await;
-    managed.stage.kubeconfig = gateway.kubeconfig();
+    let gateway = Gateway::before(&managed.fixture.client).await;
+    managed.fixture.kubeconfig = gateway.kubeconfig();
     let controller = managed.controller().await;
     managed.own_frontends("old").await;
     managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
     managed.phase("Complete").await;
     let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
-    managed.stage.until("chat", "safe", is_safe).await;
+    managed.fixture.until("chat", "safe", is_safe).await;
     // The status stays as it is, while something begins to lead to old.
     gateway.withhold(Withheld {
         statuses: true,
         ..Withheld::default()
     });
     let legacy = json!({"spec": {"selector": frontends("old"), "ports": [{"port": 80}]}});
-    managed.stage.create(&services(), "legacy", legacy).await;
+    managed.fixture.create(&services(), "legacy", legacy).await;
     let looks = async || {
         let metrics = controller.metrics().await;
         metrics.sum("crossfade_controller_reconciles_total", &[])
@@ -545,9 +560,14 @@ async fn old_is_not_retired_by_what_a_status_still_says() {
         .edit(json!({"handover": {"retire": "ScaleToZero"}}))
         .await;
     managed.waits_for("old to be safe to delete").await;
-    assert!(is_safe(&managed.stage.get("chat").await), "by its status");
+    assert!(is_safe(&managed.fixture.get("chat").await), "by its status");
     let replicas = async || {
-        let old = managed.stage.api(&deployments()).get("old").await.unwrap();
+        let old = managed
+            .fixture
+            .api(&deployments())
+            .get("old")
+            .await
+            .unwrap();
         old.data["spec"]["replicas"].as_u64().unwrap()
     };
     for _ in 0..50 {
@@ -555,7 +575,7 @@ async fn old_is_not_retired_by_what_a_status_still_says() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     gateway.withhold(Withheld::default());
-    managed.stage.delete(&services(), "legacy").await;
+    managed.fixture.delete(&services(), "legacy").await;
     managed.phase("Complete").await;
     assert_eq!(replicas().await, 0);
 }
@@ -573,19 +593,19 @@ async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
     managed.phase("Complete").await;
     drop(controller);
     // As if it had been killed before it wrote that all was deleted. The pods of old's frontends go, and with them the proxies.
-    managed.stage.proxies.clear();
+    managed.fixture.proxies.clear();
     managed
-        .stage
-        .delete(&super::stage::pods(), "old-frontend-0")
+        .fixture
+        .delete(&super::fixture::pods(), "old-frontend-0")
         .await;
     let status = json!({"status": {"phase": "Progressing", "memory": {"retired": null}}});
     let params = PatchParams::default();
-    let api = managed.stage.api(&rollouts());
+    let api = managed.fixture.api(&rollouts());
     let patched = api
         .patch_status("chat", &params, &Patch::Merge(status))
         .await;
     patched.unwrap();
-    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    let _controller = managed.fixture.controller(&["--rollouts"]).await;
     managed.phase("Complete").await;
 }
 
@@ -596,9 +616,9 @@ async fn an_owner_may_delete_what_a_complete_rollout_keeps() {
     managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
     managed.phase("Complete").await;
-    managed.stage.delete(&deployments(), "v1").await;
+    managed.fixture.delete(&deployments(), "v1").await;
     drop(controller);
-    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    let _controller = managed.fixture.controller(&["--rollouts"]).await;
     managed
         .edit(json!({"strategy": {"stepIntervalSeconds": 1}}))
         .await;
@@ -639,7 +659,7 @@ async fn a_third_generation_waits_until_the_second_is_taken_back() {
 async fn preconditions_are_reported_before_the_first_write() {
     let mut managed = Managed::set(0).await;
     managed.begin(json!({})).await;
-    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    let _controller = managed.fixture.controller(&["--rollouts"]).await;
     let refused = |status: &Value, why: &str| {
         status["phase"] == "Refused"
             && status["message"]
@@ -664,7 +684,7 @@ async fn preconditions_are_reported_before_the_first_write() {
             "target": {"kind": "Deployment", "name": "v2"}, "source": {"replicas": 4},
         }))
         .await;
-    managed.stage.update("chat", json!({})).await;
+    managed.fixture.update("chat", json!({})).await;
     managed
         .until("taken", |status| {
             status["message"]
@@ -680,7 +700,7 @@ fn with_own_rights(admin: &str, namespace: &str, place: &std::path::Path) {
     // Two that apply the same object for the first time are in each other's way.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap();
-    super::stage::as_service_account(admin, place);
+    super::fixture::as_service_account(admin, place);
     let deploy = |file: &str| format!("{}/deploy/rollout/{file}", env!("CARGO_MANIFEST_DIR"));
     let server = server();
     server.kubectl(&["apply", "-k", &deploy("")]);
@@ -706,13 +726,16 @@ impl Managed {
         let file = format!("{name}.kubeconfig");
         let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
         let own = place.to_string_lossy().into_owned();
-        let (admin, namespace) = (self.stage.kubeconfig.clone(), self.stage.namespace.clone());
+        let (admin, namespace) = (
+            self.fixture.kubeconfig.clone(),
+            self.fixture.namespace.clone(),
+        );
         tokio::task::spawn_blocking(move || with_own_rights(&admin, &namespace, &place))
             .await
             .unwrap();
-        let admin = std::mem::replace(&mut self.stage.kubeconfig, own);
-        let controller = self.stage.controller(&["--rollouts"]).await;
-        self.stage.kubeconfig = admin;
+        let admin = std::mem::replace(&mut self.fixture.kubeconfig, own);
+        let controller = self.fixture.controller(&["--rollouts"]).await;
+        self.fixture.kubeconfig = admin;
         controller
     }
 }
@@ -722,7 +745,7 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
     let mut managed = Managed::begun(handover).await;
     managed.deployment("other", 1).await;
-    let namespace = managed.stage.namespace.clone();
+    let namespace = managed.fixture.namespace.clone();
     // As it stands, for the namespace and the rollout of this test.
     let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout/policy.yaml");
     let policy = std::fs::read_to_string(policy).unwrap();
@@ -732,13 +755,13 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
         .unwrap();
     let _controller = managed.controller_with_own_rights("rollouts").await;
     managed.owned_frontends("old").await;
-    managed.stage.proxy("chat").await;
+    managed.fixture.proxy("chat").await;
     managed.own_frontends("old").await;
     managed.waits_for("old to be safe to delete").await;
     managed.follow_clients().await;
     managed.is_deleted("v1").await;
     managed.is_deleted("old").await;
-    let namespace = managed.stage.namespace.clone();
+    let namespace = managed.fixture.namespace.clone();
     let unnamed = "the rollout chat does not name this object";
     let of_services = "the rollout chat changes only the selector of its clientService";
     let labels = r#"{"spec": {"selector": {"app": "other"}}}"#;
@@ -811,7 +834,7 @@ async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_
     managed.rests_at(0, 4).await;
     drop(controller);
     let status = json!({"status": {"source": {"roles": {"worker": {"recorded": 1}}}}});
-    let (api, patch) = (managed.stage.api(&rollouts()), Patch::Merge(status));
+    let (api, patch) = (managed.fixture.api(&rollouts()), Patch::Merge(status));
     let params = PatchParams::default();
     let patched = api.patch_status("chat", &params, &patch).await;
     patched.unwrap();
@@ -831,7 +854,7 @@ async fn a_controller_that_was_killed_before_it_recorded_a_size_goes_on() {
     let status = json!({"status": {
         "phase": "Progressing", "source": {"roles": {"worker": {"recorded": 3}}},
     }});
-    let (api, patch) = (managed.stage.api(&rollouts()), Patch::Merge(status));
+    let (api, patch) = (managed.fixture.api(&rollouts()), Patch::Merge(status));
     let params = PatchParams::default();
     let patched = api.patch_status("chat", &params, &patch).await;
     patched.unwrap();

@@ -4,24 +4,24 @@ use std::sync::atomic::Ordering;
 
 use serde_json::json;
 
-use super::stage::{Stage, pods};
+use super::fixture::{Fixture, pods};
 
 #[tokio::test]
 async fn the_split_follows_the_workers_one_by_one_and_exactly() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
     // As many of each as there are at a time, and what follows.
     let (mut old, mut new) = (4, 0);
     for weights in [(4, 1), (3, 1), (3, 2), (1, 1), (2, 3), (1, 3), (1, 4)] {
         let grows = new < 4 && old + new == 4;
         if grows {
-            stage.worker("new", new, "worker").await;
+            fixture.worker("new", new, "worker").await;
             new += 1;
         } else {
             old -= 1;
-            stage.delete(&pods(), &format!("old-worker-{old}")).await;
+            fixture.delete(&pods(), &format!("old-worker-{old}")).await;
         }
-        let object = stage.splits("up", weights.0, weights.1).await;
+        let object = fixture.splits("up", weights.0, weights.1).await;
         let percent = (100 * weights.1 + (weights.0 + weights.1) / 2) / (weights.0 + weights.1);
         assert_eq!(object["spec"]["trafficSplitPercent"], percent);
         let status = &object["status"];
@@ -29,134 +29,134 @@ async fn the_split_follows_the_workers_one_by_one_and_exactly() {
         assert_eq!(status["old"]["workers"], format!("{old}/{old}"));
         assert_eq!(status["old"]["roles"]["worker"]["fullSize"], 4);
     }
-    stage.delete(&pods(), "old-worker-0").await;
-    stage.splits("up", 0, 1).await;
+    fixture.delete(&pods(), "old-worker-0").await;
+    fixture.splits("up", 0, 1).await;
 }
 
 #[tokio::test]
 async fn the_scarcer_of_prefill_and_decode_counts() {
-    let mut stage = Stage::set().await;
+    let mut fixture = Fixture::set().await;
     for (role, count) in [("prefill", 4), ("decode", 2)] {
         for i in 0..count {
-            stage.worker("old", i, role).await;
+            fixture.worker("old", i, role).await;
         }
     }
-    stage.update("up", json!({})).await;
-    stage.proxy("up").await;
-    let controller = stage.controller(&[]).await;
-    stage
+    fixture.update("up", json!({})).await;
+    fixture.proxy("up").await;
+    let controller = fixture.controller(&[]).await;
+    fixture
         .until("up", "seen", |object| {
             object["status"]["rule"] == "NewCannotServe"
         })
         .await;
-    stage.worker("new", 0, "prefill").await;
-    stage.keeps(&controller, "up", 0).await;
-    stage.worker("new", 0, "decode").await;
-    let object = stage.splits("up", 4, 1).await;
+    fixture.worker("new", 0, "prefill").await;
+    fixture.keeps(&controller, "up", 0).await;
+    fixture.worker("new", 0, "decode").await;
+    let object = fixture.splits("up", 4, 1).await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 20);
     assert_eq!(object["status"]["new"]["capacityPercent"], 25);
     // One half is lost: all of it is.
-    stage.pod_ready("new-decode-0", false).await;
-    let object = stage.splits("up", 1, 0).await;
+    fixture.pod_ready("new-decode-0", false).await;
+    let object = fixture.splits("up", 1, 0).await;
     let said = object["status"]["message"].as_str().unwrap();
     assert!(said.contains("it has no ready decode worker"), "{said}");
 }
 
 #[tokio::test]
 async fn a_pause_holds_an_edit_of_a_person_and_a_cap_holds_the_split() {
-    let stage = Stage::begun(json!({"paused": true})).await;
-    let controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.worker("new", 1, "worker").await;
-    stage
+    let fixture = Fixture::begun(json!({"paused": true})).await;
+    let controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.worker("new", 1, "worker").await;
+    fixture
         .until("up", "paused", |object| {
             object["status"]["phase"] == "Paused"
         })
         .await;
-    stage.edit("up", json!({"trafficSplitPercent": 7})).await;
-    stage
+    fixture.edit("up", json!({"trafficSplitPercent": 7})).await;
+    fixture
         .until("up", "seen", |object| {
             object["status"]["wanted"]["percent"] == 7
         })
         .await;
-    stage.keeps(&controller, "up", 7).await;
-    assert_eq!(stage.events().await.get("SplitContested"), None);
-    stage
+    fixture.keeps(&controller, "up", 7).await;
+    assert_eq!(fixture.events().await.get("SplitContested"), None);
+    fixture
         .edit("up", json!({"paused": false, "maxTrafficSplitPercent": 10}))
         .await;
-    let object = stage.splits("up", 9, 1).await;
+    let object = fixture.splits("up", 9, 1).await;
     assert_eq!(object["status"]["rule"], "Cap", "{object}");
-    stage
+    fixture
         .edit("up", json!({"maxTrafficSplitPercent": null}))
         .await;
-    stage.splits("up", 2, 1).await;
+    fixture.splits("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn an_edit_of_a_person_who_did_not_pause_is_taken_back_and_told_once() {
-    let stage = Stage::begun(json!({})).await;
-    let _controller = stage.controller(&[]).await;
-    stage.worker("new", 0, "worker").await;
-    stage.splits("up", 4, 1).await;
+    let fixture = Fixture::begun(json!({})).await;
+    let _controller = fixture.controller(&[]).await;
+    fixture.worker("new", 0, "worker").await;
+    fixture.splits("up", 4, 1).await;
     for percent in [90, 60] {
-        stage
+        fixture
             .edit(
                 "up",
                 json!({"trafficSplitPercent": percent, "weights": null}),
             )
             .await;
-        stage.splits("up", 4, 1).await;
+        fixture.splits("up", 4, 1).await;
     }
-    let said = stage.happens("SplitContested").await;
+    let said = fixture.happens("SplitContested").await;
     assert!(said.contains("set spec.paused"), "{said}");
-    assert_eq!(stage.events().await["SplitContested"].len(), 1);
+    assert_eq!(fixture.events().await["SplitContested"].len(), 1);
 }
 
 #[tokio::test]
 async fn without_its_model_new_gets_nothing_however_ready_its_workers_are() {
-    let stage = Stage::begun(json!({})).await;
-    stage.new_serves.store(false, Ordering::Relaxed);
+    let fixture = Fixture::begun(json!({})).await;
+    fixture.new_serves.store(false, Ordering::Relaxed);
     for i in 0..4 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    let controller = stage.controller(&[]).await;
+    let controller = fixture.controller(&[]).await;
     let is_told = |object: &serde_json::Value| {
         let said = object["status"]["message"].as_str().unwrap_or_default();
         said.contains("it does not serve the model tiny")
     };
-    stage.until("up", "told", is_told).await;
-    stage.keeps(&controller, "up", 0).await;
-    stage.new_serves.store(true, Ordering::Relaxed);
-    stage.splits("up", 1, 1).await;
-    stage.new_serves.store(false, Ordering::Relaxed);
-    stage.splits("up", 1, 0).await;
+    fixture.until("up", "told", is_told).await;
+    fixture.keeps(&controller, "up", 0).await;
+    fixture.new_serves.store(true, Ordering::Relaxed);
+    fixture.splits("up", 1, 1).await;
+    fixture.new_serves.store(false, Ordering::Relaxed);
+    fixture.splits("up", 1, 0).await;
 }
 
 #[tokio::test]
 async fn the_share_of_new_workers_that_crash_returns_to_old() {
-    let stage = Stage::begun(
+    let fixture = Fixture::begun(
         json!({"stableSeconds": 3600, "workers": {"old": {"replicas": {"worker": 4}}}}),
     )
     .await;
     for i in 0..2 {
-        stage.worker("new", i, "worker").await;
+        fixture.worker("new", i, "worker").await;
     }
-    let _controller = stage.controller(&[]).await;
+    let _controller = fixture.controller(&[]).await;
     // Nothing moves to new before its workers have lasted, and all moves away at once.
-    stage
+    fixture
         .until("up", "waiting", |object| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
             said.contains("waiting for the workers of new to stay ready")
         })
         .await;
-    stage.edit("up", json!({"stableSeconds": 0})).await;
-    stage.splits("up", 2, 1).await;
-    stage.edit("up", json!({"stableSeconds": 3600})).await;
+    fixture.edit("up", json!({"stableSeconds": 0})).await;
+    fixture.splits("up", 2, 1).await;
+    fixture.edit("up", json!({"stableSeconds": 3600})).await;
     let crashed = std::time::Instant::now();
-    stage.pod_ready("new-worker-0", false).await;
-    stage.splits("up", 4, 1).await;
-    stage.pod_ready("new-worker-1", false).await;
-    stage.splits("up", 1, 0).await;
+    fixture.pod_ready("new-worker-0", false).await;
+    fixture.splits("up", 4, 1).await;
+    fixture.pod_ready("new-worker-1", false).await;
+    fixture.splits("up", 1, 0).await;
     eprintln!("both losses were followed within {:?}", crashed.elapsed());
-    stage.proxies[0].serves("old").await;
+    fixture.proxies[0].serves("old").await;
 }

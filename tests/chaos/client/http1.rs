@@ -7,7 +7,7 @@ use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::ask::{Ask, AskFraming, Kind, Leaving, Reading, Sending};
+use super::request::{ClientRequest, Kind, Leaving, Reading, RequestFraming, Sending};
 use super::{Crowd, PATIENCE, Speech};
 use crate::http1::{Broken, Framing, Head, Reader};
 use crate::ledger::{Ledger, SeenEnd, SeenHead};
@@ -46,7 +46,13 @@ enum Next {
 }
 
 /// Sends these requests over one connection, up to `depth` of them before the first response, and reads the responses.
-pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usize, io: Connection) {
+pub async fn converse(
+    crowd: &Crowd,
+    speech: Speech,
+    asks: Vec<ClientRequest>,
+    depth: usize,
+    io: Connection,
+) {
     let (reader, mut writer) = tokio::io::split(io);
     let mut reader = Reader::new(reader);
     let mut previous = None;
@@ -57,15 +63,17 @@ pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usiz
         let mut batch = batch.to_vec();
         if depth > 1 {
             // A client that waits for `100 Continue`, or for another protocol, does not pipeline.
-            for ask in &mut batch {
-                *ask = ask.clone().without_upgrade();
-                ask.expects = false;
+            for planned in &mut batch {
+                *planned = planned.clone().without_upgrade();
+                planned.expects = false;
             }
         }
         let ledger = &crowd.ledger;
-        for ask in &batch {
-            ledger.ask(ask);
-            ledger.asked(ask.id, |asked| asked.previous = previous.replace(ask.id));
+        for planned in &batch {
+            ledger.planned(planned);
+            ledger.actions(planned.id, |actions| {
+                actions.previous = previous.replace(planned.id)
+            });
         }
         let both = exchange(ledger, speech, &batch, &mut reader, &mut writer);
         let next = match timeout(patience(PATIENCE), both).await {
@@ -83,17 +91,17 @@ pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usiz
     }
 }
 
-fn mark_left(ledger: &Ledger, batch: &[Ask]) {
-    for ask in batch {
-        ledger.asked(ask.id, |asked| asked.left = true);
+fn mark_left(ledger: &Ledger, batch: &[ClientRequest]) {
+    for planned in batch {
+        ledger.actions(planned.id, |actions| actions.left = true);
     }
 }
 
 /// Nothing may follow the last response, except a rejection of what followed the request.
-fn surplus(ledger: &Ledger, batch: &[Ask], rest: &[u8]) {
+fn surplus(ledger: &Ledger, batch: &[ClientRequest], rest: &[u8]) {
     if !rest.is_empty() && !rest.starts_with(b"HTTP/1.1 408") {
         let text = String::from_utf8_lossy(&rest[..rest.len().min(120)]).into_owned();
-        let id = batch.last().map(|ask| ask.id);
+        let id = batch.last().map(|planned| planned.id);
         ledger.violation(id, format!("bytes behind the last answer: {text:?}"));
     }
 }
@@ -101,12 +109,12 @@ fn surplus(ledger: &Ledger, batch: &[Ask], rest: &[u8]) {
 async fn exchange(
     ledger: &Ledger,
     speech: Speech,
-    batch: &[Ask],
+    batch: &[ClientRequest],
     reader: &mut Reader<ReadHalf<Connection>>,
     writer: &mut WriteHalf<Connection>,
 ) -> Next {
     let (heard, hears) = watch::channel(Heard::Nothing);
-    let leaves = batch.iter().find_map(|ask| match ask.leaving {
+    let leaves = batch.iter().find_map(|planned| match planned.leaving {
         Leaving::After(time) => Some(time),
         _ => None,
     });
@@ -120,7 +128,9 @@ async fn exchange(
     let mut reading = std::pin::pin!(read_all(ledger, speech, batch, reader, &heard));
     let mut sent = None;
     let mut read = None;
-    let half_closes = batch.iter().any(|ask| ask.leaving == Leaving::HalfCloses);
+    let half_closes = batch
+        .iter()
+        .any(|planned| planned.leaving == Leaving::HalfCloses);
     if half_closes {
         // A half-close gives up every request that is still open then.
         mark_left(ledger, batch);
@@ -131,8 +141,8 @@ async fn exchange(
             (_, Some(Next::Stop)) => {
                 if sent == Some(Next::Broken) {
                     // The kernel reports a reset once, and the write consumed it.
-                    for ask in batch {
-                        ledger.seen(ask.id, |seen| {
+                    for planned in batch {
+                        ledger.seen(planned.id, |seen| {
                             if seen.end == Some(SeenEnd::Closed) {
                                 seen.end = Some(SeenEnd::Reset);
                             }
@@ -155,13 +165,13 @@ async fn exchange(
 async fn send_all(
     ledger: &Ledger,
     speech: Speech,
-    batch: &[Ask],
+    batch: &[ClientRequest],
     writer: &mut WriteHalf<Connection>,
     mut hears: watch::Receiver<Heard>,
 ) -> Next {
-    for ask in batch {
-        ledger.asked(ask.id, |asked| asked.began = Some(Instant::now()));
-        match send(ledger, speech, ask, writer, &mut hears).await {
+    for planned in batch {
+        ledger.actions(planned.id, |actions| actions.began = Some(Instant::now()));
+        match send(ledger, speech, planned, writer, &mut hears).await {
             Ok(Next::Go) => {}
             Ok(next) => return next,
             Err(_) => return Next::Broken,
@@ -173,21 +183,21 @@ async fn send_all(
 async fn send(
     ledger: &Ledger,
     speech: Speech,
-    ask: &Ask,
+    planned: &ClientRequest,
     writer: &mut WriteHalf<Connection>,
     hears: &mut watch::Receiver<Heard>,
 ) -> io::Result<Next> {
-    let head = head(speech, ask);
-    if ask.kind == Kind::Upgrade {
-        return upgrade(ledger, ask, &head, writer, hears).await;
+    let head = head(speech, planned);
+    if planned.kind == Kind::Upgrade {
+        return upgrade(ledger, planned, &head, writer, hears).await;
     }
-    let mut body = encode(ask);
+    let mut body = encode(planned);
     let whole = body.len();
-    if let Leaving::InBody(most) = ask.leaving {
+    if let Leaving::InBody(most) = planned.leaving {
         body.truncate(most);
     }
-    if ask.expects {
-        write(writer, ask.sending, head.as_bytes()).await?;
+    if planned.expects {
+        write(writer, planned.sending, head.as_bytes()).await?;
         let waiting = hears.wait_for(|heard| *heard > Heard::Nothing);
         if let Ok(Ok(heard)) = timeout(CONTINUE, waiting).await
             && *heard == Heard::Final
@@ -195,16 +205,16 @@ async fn send(
             // The server does not want the body. Without the body no other request can follow.
             return Ok(Next::Stop);
         }
-        write(writer, ask.sending, &body).await?;
+        write(writer, planned.sending, &body).await?;
     } else {
         let bytes = [head.as_bytes(), &body].concat();
-        write(writer, ask.sending, &bytes).await?;
+        write(writer, planned.sending, &bytes).await?;
     }
-    if let Leaving::InBody(_) = ask.leaving {
+    if let Leaving::InBody(_) = planned.leaving {
         return Ok(Next::Leave);
     }
-    ledger.asked(ask.id, |asked| asked.whole = body.len() == whole);
-    if ask.leaving == Leaving::HalfCloses {
+    ledger.actions(planned.id, |actions| actions.whole = body.len() == whole);
+    if planned.leaving == Leaving::HalfCloses {
         writer.shutdown().await?;
         return Ok(Next::Stop);
     }
@@ -214,25 +224,25 @@ async fn send(
 /// Sends a request for another protocol and, if the server switches, what the client has for the tunnel.
 async fn upgrade(
     ledger: &Ledger,
-    ask: &Ask,
+    planned: &ClientRequest,
     head: &str,
     writer: &mut WriteHalf<Connection>,
     hears: &mut watch::Receiver<Heard>,
 ) -> io::Result<Next> {
-    write(writer, ask.sending, head.as_bytes()).await?;
-    if let Leaving::InBody(_) = ask.leaving {
+    write(writer, planned.sending, head.as_bytes()).await?;
+    if let Leaving::InBody(_) = planned.leaving {
         return Ok(Next::Leave);
     }
-    ledger.asked(ask.id, |asked| asked.whole = true);
+    ledger.actions(planned.id, |actions| actions.whole = true);
     let answered = hears.wait_for(|heard| *heard >= Heard::Final).await;
     if !answered.is_ok_and(|heard| *heard == Heard::Switched) {
         return Ok(Next::Go);
     }
     // Again, as the reader does: the answer may have come before the request was noted as sent.
-    ledger.asked(ask.id, |asked| asked.whole = false);
-    write(writer, ask.sending, &ask.tunnelled()).await?;
+    ledger.actions(planned.id, |actions| actions.whole = false);
+    write(writer, planned.sending, &planned.tunnelled()).await?;
     writer.shutdown().await?;
-    ledger.asked(ask.id, |asked| asked.whole = true);
+    ledger.actions(planned.id, |actions| actions.whole = true);
     Ok(Next::Stop)
 }
 
@@ -256,49 +266,49 @@ async fn write(
     writer.flush().await
 }
 
-fn head(speech: Speech, ask: &Ask) -> String {
+fn head(speech: Speech, planned: &ClientRequest) -> String {
     let version = match speech {
         Speech::Http10 => "HTTP/1.0",
         Speech::Http11 | Speech::Http2 => "HTTP/1.1",
     };
     let mut head = format!(
         "{} {} {version}\r\nhost: models.example\r\n{ID}: {}\r\n{LENGTH}: {}\r\ntraceparent: {}\r\n",
-        ask.method(),
-        ask.target(),
-        ask.id,
-        ask.length,
-        ask.id.traceparent()
+        planned.method(),
+        planned.target(),
+        planned.id,
+        planned.length,
+        planned.id.traceparent()
     );
-    match ask.framing {
-        AskFraming::None => {}
-        AskFraming::Length => head += &format!("content-length: {}\r\n", ask.length),
-        AskFraming::Chunked(_) => head += "transfer-encoding: chunked\r\n",
+    match planned.framing {
+        RequestFraming::None => {}
+        RequestFraming::Length => head += &format!("content-length: {}\r\n", planned.length),
+        RequestFraming::Chunked(_) => head += "transfer-encoding: chunked\r\n",
     }
-    if ask.expects {
+    if planned.expects {
         head += "expect: 100-continue\r\n";
     }
-    if ask.trailers {
+    if planned.trailers {
         head += "te: trailers\r\n";
     }
-    let upgrades = ask.kind == Kind::Upgrade;
+    let upgrades = planned.kind == Kind::Upgrade;
     if upgrades {
         head += &format!("upgrade: {PROTOCOL}\r\n");
     }
-    for (names, name) in [(upgrades, "upgrade"), (ask.hop, "x-hop")] {
+    for (names, name) in [(upgrades, "upgrade"), (planned.hop, "x-hop")] {
         if names {
             head += &format!("connection: {name}\r\n");
         }
     }
-    if ask.hop {
+    if planned.hop {
         head += "x-hop: not for the next one\r\n";
     }
     head + "\r\n"
 }
 
 /// The body as sent on the wire.
-fn encode(ask: &Ask) -> Vec<u8> {
-    let body = ask.body();
-    let AskFraming::Chunked(size) = ask.framing else {
+fn encode(planned: &ClientRequest) -> Vec<u8> {
+    let body = planned.body();
+    let RequestFraming::Chunked(size) = planned.framing else {
         return body;
     };
     let mut bytes = Vec::new();
@@ -308,8 +318,8 @@ fn encode(ask: &Ask) -> Vec<u8> {
         bytes.extend(b"\r\n");
     }
     bytes.extend(b"0\r\n");
-    if ask.trailers {
-        bytes.extend(format!("{TRAILER}: {}\r\n", ask.id).bytes());
+    if planned.trailers {
+        bytes.extend(format!("{TRAILER}: {}\r\n", planned.id).bytes());
     }
     bytes.extend(b"\r\n");
     bytes
@@ -318,22 +328,22 @@ fn encode(ask: &Ask) -> Vec<u8> {
 async fn read_all(
     ledger: &Ledger,
     speech: Speech,
-    batch: &[Ask],
+    batch: &[ClientRequest],
     reader: &mut Reader<ReadHalf<Connection>>,
     heard: &watch::Sender<Heard>,
 ) -> Next {
-    for ask in batch {
-        let end = match read(ledger, speech, ask, reader, heard).await {
+    for planned in batch {
+        let end = match read(ledger, speech, planned, reader, heard).await {
             Ok(Next::Go) => continue,
             Ok(_) => return Next::Stop,
             Err(Broken::Fin) => SeenEnd::Fin,
             Err(Broken::Reset) => SeenEnd::Reset,
             Err(Broken::Malformed(what)) => {
-                ledger.violation(Some(ask.id), format!("the client is sent {what}"));
+                ledger.violation(Some(planned.id), format!("the client is sent {what}"));
                 SeenEnd::Fin
             }
         };
-        ledger.seen(ask.id, |seen| seen.end = Some(end));
+        ledger.seen(planned.id, |seen| seen.end = Some(end));
         return Next::Stop;
     }
     Next::Go
@@ -342,7 +352,7 @@ async fn read_all(
 async fn read(
     ledger: &Ledger,
     speech: Speech,
-    ask: &Ask,
+    planned: &ClientRequest,
     reader: &mut Reader<ReadHalf<Connection>>,
     heard: &watch::Sender<Heard>,
 ) -> Result<Next, Broken> {
@@ -350,24 +360,24 @@ async fn read(
     let (status, head) = loop {
         let head = reader.head().await?;
         let status = status(&head)?;
-        if status >= 200 || status == 101 && ask.kind == Kind::Upgrade {
+        if status >= 200 || status == 101 && planned.kind == Kind::Upgrade {
             break (status, head);
         }
-        ledger.seen(ask.id, |seen| seen.interim.push(status));
-        if speech == Speech::Http10 || !ask.expects {
-            ledger.violation(Some(ask.id), format!("{status} for nothing"));
+        ledger.seen(planned.id, |seen| seen.interim.push(status));
+        if speech == Speech::Http10 || !planned.expects {
+            ledger.violation(Some(planned.id), format!("{status} for nothing"));
         }
         heard.send_replace(Heard::Continue);
     };
     if status == 101 {
         // What the client has for the tunnel is still to be sent, and the server may be done first.
-        ledger.asked(ask.id, |asked| asked.whole = false);
+        ledger.actions(planned.id, |actions| actions.whole = false);
     }
     heard.send_replace(match status {
         101 => Heard::Switched,
         _ => Heard::Final,
     });
-    let bodiless = ask.kind == Kind::Head || matches!(status, 204 | 304);
+    let bodiless = planned.kind == Kind::Head || matches!(status, 204 | 304);
     let framing = match head.framing()? {
         _ if bodiless => None,
         Some(Framing::Chunked) if speech == Speech::Http10 => {
@@ -377,7 +387,7 @@ async fn read(
         None => Some(Framing::UntilClose),
         framed => framed,
     };
-    ledger.seen(ask.id, |seen| {
+    ledger.seen(planned.id, |seen| {
         seen.head = Some(SeenHead {
             status,
             generation: head.get("x-crossfade-generation").map(str::to_owned),
@@ -387,7 +397,7 @@ async fn read(
         });
     });
     let mut pauses = PAUSES;
-    let pause = match ask.reading {
+    let pause = match planned.reading {
         Reading::Fast => Duration::ZERO,
         Reading::Slow(width, pause) => {
             reader.width = width;
@@ -400,7 +410,7 @@ async fn read(
     };
     reader.expect_body(framing);
     while let Some(piece) = reader.piece().await? {
-        ledger.seen(ask.id, |seen| seen.body.extend(piece));
+        ledger.seen(planned.id, |seen| seen.body.extend(piece));
         if pauses > 0 && !pause.is_zero() {
             pauses -= 1;
             sleep(pause).await;
@@ -415,7 +425,7 @@ async fn read(
         SeenEnd::Whole
     };
     let trailers = std::mem::take(&mut reader.trailers);
-    ledger.seen(ask.id, |seen| {
+    ledger.seen(planned.id, |seen| {
         seen.trailers = trailers;
         seen.end = Some(end);
     });

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::ask::{Ask, AskFraming, Leaving, Reading, Sending};
+use super::request::{ClientRequest, Leaving, Reading, RequestFraming, Sending};
 use super::{Crowd, PATIENCE};
 use crate::draw::Draw;
 use crate::ledger::{Ledger, SeenEnd, SeenHead};
@@ -30,7 +30,7 @@ const WINDOWS: [u32; 3] = [2_000, 65_535, 1 << 20];
 const SMALL_FRAMES: usize = 1 << 30;
 
 /// Sends these requests over one connection and reads the responses.
-pub async fn converse(crowd: &Crowd, asks: Vec<Ask>, mut draw: Draw, io: Box<dyn Io>) {
+pub async fn converse(crowd: &Crowd, asks: Vec<ClientRequest>, mut draw: Draw, io: Box<dyn Io>) {
     let mut builder = h2::client::Builder::new();
     builder
         .initial_window_size(draw.pick(&WINDOWS))
@@ -43,70 +43,71 @@ pub async fn converse(crowd: &Crowd, asks: Vec<Ask>, mut draw: Draw, io: Box<dyn
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let mut exchanges = JoinSet::new();
-    for ask in asks {
+    for planned in asks {
         let ledger = crowd.ledger.clone();
-        ledger.ask(&ask);
-        exchanges.spawn(exchange(ledger, ask, sender.clone()));
+        ledger.planned(&planned);
+        exchanges.spawn(exchange(ledger, planned, sender.clone()));
     }
     while exchanges.join_next().await.is_some() {}
 }
 
-async fn exchange(ledger: Ledger, ask: Ask, sender: SendRequest<Bytes>) {
+async fn exchange(ledger: Ledger, planned: ClientRequest, sender: SendRequest<Bytes>) {
     let leaves = async {
-        match ask.leaving {
+        match planned.leaving {
             Leaving::After(time) => sleep(time).await,
             _ => std::future::pending().await,
         }
     };
     tokio::select! {
-        ended = timeout(patience(PATIENCE), ask_and_read(&ledger, &ask, sender)) => match ended {
+        ended = timeout(patience(PATIENCE), send_and_read(&ledger, &planned, sender)) => match ended {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => ledger.seen(ask.id, |seen| seen.end = Some(SeenEnd::Reset)),
-            Err(_) => ledger.violation(Some(ask.id), "its answer does not end in time"),
+            Ok(Err(_)) => ledger.seen(planned.id, |seen| seen.end = Some(SeenEnd::Reset)),
+            Err(_) => ledger.violation(Some(planned.id), "its answer does not end in time"),
         },
-        () = leaves => ledger.asked(ask.id, |asked| asked.left = true),
+        () = leaves => ledger.actions(planned.id, |actions| actions.left = true),
     }
 }
 
-async fn ask_and_read(
+async fn send_and_read(
     ledger: &Ledger,
-    ask: &Ask,
+    planned: &ClientRequest,
     sender: SendRequest<Bytes>,
 ) -> Result<(), h2::Error> {
     let mut sender = sender.ready().await?;
-    ledger.asked(ask.id, |asked| asked.began = Some(Instant::now()));
-    let (mut response, stream) = sender.send_request(request(ask), ask.length == 0)?;
-    if ask.length == 0 {
-        ledger.asked(ask.id, |asked| asked.whole = true);
+    ledger.actions(planned.id, |actions| actions.began = Some(Instant::now()));
+    let (mut response, stream) = sender.send_request(request(planned), planned.length == 0)?;
+    if planned.length == 0 {
+        ledger.actions(planned.id, |actions| actions.whole = true);
     }
-    if ask.expects
-        && let Ok(Some(response)) = timeout(CONTINUE, continued(ledger, ask, &mut response)).await
+    if planned.expects
+        && let Ok(Some(response)) =
+            timeout(CONTINUE, continued(ledger, planned, &mut response)).await
     {
         // The server does not want the body.
-        return read(ledger, ask, std::future::ready(response)).await;
+        return read(ledger, planned, std::future::ready(response)).await;
     }
     let sending = async {
-        if ask.length > 0 {
+        if planned.length > 0 {
             // A response that arrives before the end of the request stops the sending. It is still read.
-            let _ = send(ledger, ask, stream).await;
+            let _ = send(ledger, planned, stream).await;
         }
     };
-    let (read, ()) = tokio::join!(read(ledger, ask, response), sending);
+    let (read, ()) = tokio::join!(read(ledger, planned, response), sending);
     read
 }
 
 /// Waits for `100 Continue`. Returns the response if that comes first.
 async fn continued(
     ledger: &Ledger,
-    ask: &Ask,
+    planned: &ClientRequest,
     response: &mut ResponseFuture,
 ) -> Option<Result<Response<RecvStream>, h2::Error>> {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
             let status = interim.status().as_u16();
-            ledger.seen(ask.id, |seen| seen.interim.push(status));
+            ledger.seen(planned.id, |seen| seen.interim.push(status));
             if status != 100 {
-                ledger.violation(Some(ask.id), format!("{status} for nothing"));
+                ledger.violation(Some(planned.id), format!("{status} for nothing"));
             }
             return Poll::Ready(None);
         }
@@ -115,32 +116,36 @@ async fn continued(
     .await
 }
 
-fn request(ask: &Ask) -> Request<()> {
+fn request(planned: &ClientRequest) -> Request<()> {
     let mut request = Request::builder()
-        .method(ask.method())
-        .uri(format!("http://models.example{}", ask.target()))
-        .header(ID, ask.id.to_string())
-        .header(LENGTH, ask.length)
-        .header("traceparent", ask.id.traceparent());
-    if ask.framing == AskFraming::Length {
-        request = request.header("content-length", ask.length);
+        .method(planned.method())
+        .uri(format!("http://models.example{}", planned.target()))
+        .header(ID, planned.id.to_string())
+        .header(LENGTH, planned.length)
+        .header("traceparent", planned.id.traceparent());
+    if planned.framing == RequestFraming::Length {
+        request = request.header("content-length", planned.length);
     }
-    if ask.trailers {
+    if planned.trailers {
         request = request.header("te", "trailers");
     }
-    if ask.expects {
+    if planned.expects {
         request = request.header("expect", "100-continue");
     }
     request.body(()).expect("all parts are valid")
 }
 
-async fn send(ledger: &Ledger, ask: &Ask, mut stream: SendStream<Bytes>) -> Result<(), h2::Error> {
-    let body = ask.body();
-    let stop = match ask.leaving {
+async fn send(
+    ledger: &Ledger,
+    planned: &ClientRequest,
+    mut stream: SendStream<Bytes>,
+) -> Result<(), h2::Error> {
+    let body = planned.body();
+    let stop = match planned.leaving {
         Leaving::InBody(most) => most,
         _ => usize::MAX,
     };
-    let (width, pause) = match ask.sending {
+    let (width, pause) = match planned.sending {
         Sending::AtOnce => (usize::MAX, None),
         Sending::Slow(width, pause) => (width, Some(pause)),
     };
@@ -161,14 +166,14 @@ async fn send(ledger: &Ledger, ask: &Ask, mut stream: SendStream<Bytes>) -> Resu
         }
     }
     if stop < body.len() {
-        ledger.asked(ask.id, |asked| asked.left = true);
+        ledger.actions(planned.id, |actions| actions.left = true);
         stream.send_reset(Reason::CANCEL);
         return Ok(());
     }
-    ledger.asked(ask.id, |asked| asked.whole = true);
-    if ask.trailers {
+    ledger.actions(planned.id, |actions| actions.whole = true);
+    if planned.trailers {
         let mut trailers = HeaderMap::new();
-        let value = HeaderValue::from_str(&ask.id.to_string()).expect("digits");
+        let value = HeaderValue::from_str(&planned.id.to_string()).expect("digits");
         trailers.insert(TRAILER, value);
         return stream.send_trailers(trailers);
     }
@@ -177,12 +182,12 @@ async fn send(ledger: &Ledger, ask: &Ask, mut stream: SendStream<Bytes>) -> Resu
 
 async fn read(
     ledger: &Ledger,
-    ask: &Ask,
+    planned: &ClientRequest,
     response: impl Future<Output = Result<Response<RecvStream>, h2::Error>>,
 ) -> Result<(), h2::Error> {
     let (head, mut body) = response.await?.into_parts();
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-    ledger.seen(ask.id, |seen| {
+    ledger.seen(planned.id, |seen| {
         seen.head = Some(SeenHead {
             status: head.status.as_u16(),
             generation: text("x-crossfade-generation").map(str::to_owned),
@@ -191,7 +196,7 @@ async fn read(
             may_have_trailers: !head.headers.contains_key("content-length"),
         });
     });
-    let pause = match ask.reading {
+    let pause = match planned.reading {
         Reading::Fast => None,
         Reading::Slow(_, pause) => Some(pause),
         Reading::Stalls(time) => {
@@ -203,7 +208,7 @@ async fn read(
     while let Some(data) = body.data().await {
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
-        ledger.seen(ask.id, |seen| seen.body.extend(&data));
+        ledger.seen(planned.id, |seen| seen.body.extend(&data));
         if let Some(pause) = pause.filter(|_| pauses < PAUSES) {
             pauses += 1;
             sleep(pause).await;
@@ -214,7 +219,7 @@ async fn read(
         let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
         (name.to_string(), value)
     };
-    ledger.seen(ask.id, |seen| {
+    ledger.seen(planned.id, |seen| {
         seen.trailers = trailers.iter().map(text).collect();
         seen.end = Some(SeenEnd::Whole);
     });

@@ -1,14 +1,14 @@
 //! Invariants of responses: no client gets data of another exchange, and each response is complete or visibly broken.
 
 use super::{Circumstances, events};
-use crate::client::ask::Kind;
-use crate::ledger::{Book, Exchange, SeenEnd, SeenHead, Visit, VisitEnd};
-use crate::server::deed::{Answer, AnswerFraming, Fault};
+use crate::client::request::Kind;
+use crate::ledger::{Exchange, Records, SeenEnd, SeenHead, Visit, VisitEnd};
+use crate::server::behavior::{Answer, AnswerFraming, Fault};
 use crate::wire::{Id, TRAILER, Tag};
 
-pub fn judge(
+pub fn check(
     id: Id,
-    book: &Book,
+    records: &Records,
     exchange: &Exchange,
     circumstances: Circumstances,
 ) -> Vec<String> {
@@ -27,11 +27,11 @@ pub fn judge(
     }
     wrong.extend(trailers(exchange));
     match &seen.head {
-        None => wrong.extend(silence(book, exchange, circumstances)),
+        None => wrong.extend(silence(records, exchange, circumstances)),
         Some(head) => match head.tag {
             None => wrong.extend(own(exchange, head)),
             Some(tag) if head.is_events => {
-                wrong.extend(events::judge(exchange, tag.visit, circumstances));
+                wrong.extend(events::check(exchange, tag.visit, circumstances));
             }
             Some(tag) => {
                 let visit = &exchange.visits[tag.visit];
@@ -52,18 +52,18 @@ fn trailers(exchange: &Exchange) -> Option<String> {
         false => first,
     };
     let visit = &exchange.visits[last];
-    let id = exchange.ask.id;
+    let id = exchange.planned.id;
     let theirs = vec![(TRAILER.to_owned(), Tag { id, visit: last }.to_string())];
     let seen = &exchange.seen.trailers;
-    if !seen.is_empty() && (!visit.deed.trailers || *seen != theirs) {
+    if !seen.is_empty() && (!visit.behavior.trailers || *seen != theirs) {
         return Some(format!("the trailers are {seen:?}"));
     }
-    let is_due = visit.deed.trailers
+    let is_due = visit.behavior.trailers
         && visit.end == VisitEnd::Whole
         && first == last
         && head.may_have_trailers
         && exchange.seen.end == Some(SeenEnd::Whole)
-        && exchange.ask.kind != Kind::Head
+        && exchange.planned.kind != Kind::Head
         && !visit.answer.is_empty()
         && may_send_trailers(visit);
     (is_due && seen.is_empty()).then(|| "the trailers are missing".into())
@@ -71,7 +71,7 @@ fn trailers(exchange: &Exchange) -> Option<String> {
 
 /// Whether the server's framing has a place for trailers.
 fn may_send_trailers(visit: &Visit) -> bool {
-    match visit.deed.answer {
+    match visit.behavior.answer {
         Answer::Events { .. } => true,
         Answer::Whole { framing, .. } => framing == AnswerFraming::Chunked,
     }
@@ -79,20 +79,20 @@ fn may_send_trailers(visit: &Visit) -> bool {
 
 /// Has the client done its part, so that it must get the complete response of a server that sent one?
 pub fn is_owed(exchange: &Exchange, circumstances: Circumstances) -> bool {
-    exchange.ask.is_polite()
-        && exchange.asked.whole
-        && !exchange.asked.left
+    exchange.planned.is_polite()
+        && exchange.actions.whole
+        && !exchange.actions.left
         && !circumstances.drains
 }
 
 /// Checks an exchange without a response head.
-fn silence(book: &Book, exchange: &Exchange, circumstances: Circumstances) -> Option<String> {
+fn silence(records: &Records, exchange: &Exchange, circumstances: Circumstances) -> Option<String> {
     let ended = matches!(exchange.seen.end, Some(SeenEnd::Fin | SeenEnd::Reset));
     // After an early response to the previous request, the connection may be closed.
-    let previous = exchange.asked.previous;
+    let previous = exchange.actions.previous;
     let after_body = previous
-        .and_then(|id| book.exchanges.get(&id))
-        .is_some_and(|previous| previous.ask.length > 0);
+        .and_then(|id| records.exchanges.get(&id))
+        .is_some_and(|previous| previous.planned.length > 0);
     (ended && !after_body && is_owed(exchange, circumstances))
         .then(|| "it gets no answer at all".into())
 }
@@ -104,7 +104,7 @@ fn own(exchange: &Exchange, head: &SeenHead) -> Option<String> {
         return Some(format!("a {} that no server gave", head.status));
     }
     let ended = matches!(seen.end, Some(SeenEnd::Whole | SeenEnd::Closed));
-    if !ended || exchange.ask.kind == Kind::Head {
+    if !ended || exchange.planned.kind == Kind::Head {
         return None;
     }
     let json: Result<serde_json::Value, _> = serde_json::from_slice(&seen.body);
@@ -120,17 +120,17 @@ fn plain(
     circumstances: Circumstances,
 ) -> Option<String> {
     let seen = &exchange.seen;
-    if head.status != visit.deed.status() {
-        return Some(format!("{} of a {}", head.status, visit.deed.status()));
+    if head.status != visit.behavior.status() {
+        return Some(format!("{} of a {}", head.status, visit.behavior.status()));
     }
-    let answer: &[u8] = match exchange.ask.kind {
+    let answer: &[u8] = match exchange.planned.kind {
         Kind::Head => b"",
         _ => &visit.answer,
     };
     if !answer.starts_with(&seen.body) {
         return Some("other bytes than its answer has".into());
     }
-    if visit.deed.switches
+    if visit.behavior.switches
         && visit.end == VisitEnd::Whole
         && !visit.whole
         && is_owed(exchange, circumstances)
@@ -140,7 +140,7 @@ fn plain(
     // For a response that ends with its connection, any close is the end.
     let is_told = visit.end != VisitEnd::Open
         || !matches!(
-            visit.deed.answer,
+            visit.behavior.answer,
             Answer::Whole {
                 framing: AnswerFraming::UntilClose,
                 ..
@@ -155,7 +155,7 @@ fn plain(
         )),
         Some(SeenEnd::Whole | SeenEnd::Closed) => (visit.end == VisitEnd::Cut
             && !answer.is_empty()
-            && matches!(visit.deed.fault, Fault::Half(..)))
+            && matches!(visit.behavior.fault, Fault::Half(..)))
         .then(|| "a cut became a clean end".into()),
         Some(SeenEnd::Fin | SeenEnd::Reset) => {
             let unexplained = visit.end == VisitEnd::Whole

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::answers::is_owed;
 use super::{Circumstances, events};
-use crate::client::ask::Kind;
+use crate::client::request::Kind;
 use crate::ledger::{Exchange, SeenEnd, VisitEnd};
-use crate::server::deed::Answer;
+use crate::server::behavior::Answer;
 use crate::support::proxy::Metrics;
 use crate::wire::Id;
 
@@ -49,7 +49,7 @@ impl Line {
     }
 }
 
-pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
+pub fn check(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
     let seen = &exchange.seen;
     let routed = seen
         .head
@@ -68,7 +68,10 @@ pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
         return Some("sent to a server, but counted as rejected".into());
     }
     // An idempotent request may be repeated on another connection within one attempt.
-    let is_idempotent = matches!(exchange.ask.kind, Kind::Get | Kind::Head | Kind::Upgrade);
+    let is_idempotent = matches!(
+        exchange.planned.kind,
+        Kind::Get | Kind::Head | Kind::Upgrade
+    );
     let visits = exchange.visits.iter();
     let read = visits
         .filter(|visit| visit.end != VisitEnd::Refused)
@@ -101,7 +104,7 @@ fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'stati
     let tag = head.tag?;
     let visit = &exchange.visits[tag.visit];
     // The client may see the end of one direction before the other breaks.
-    if visit.deed.switches && visit.end == VisitEnd::Open {
+    if visit.behavior.switches && visit.end == VisitEnd::Open {
         return None;
     }
     if !head.is_events {
@@ -114,7 +117,7 @@ fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'stati
     let followed = events::follow(exchange, tag.visit).ok()?;
     let ended = ended && followed.closing.is_none();
     let has_terminal = matches!(
-        exchange.visits[followed.visit].deed.answer,
+        exchange.visits[followed.visit].behavior.answer,
         Answer::Events { terminal: true, .. }
     );
     Some(match (ended, has_terminal) {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::Circumstances;
 use super::answers::is_owed;
 use crate::ledger::{Exchange, SeenEnd, VisitEnd};
-use crate::server::deed::{Answer, Fault};
+use crate::server::behavior::{Answer, Fault};
 use crate::support::scripts::Family;
 use crate::wire::Tag;
 
@@ -25,7 +25,7 @@ pub struct Followed {
     pub rest: usize,
 }
 
-pub fn judge(exchange: &Exchange, first: usize, circumstances: Circumstances) -> Option<String> {
+pub fn check(exchange: &Exchange, first: usize, circumstances: Circumstances) -> Option<String> {
     let followed = match follow(exchange, first) {
         Ok(followed) => followed,
         Err(wrong) => return Some(wrong),
@@ -46,8 +46,8 @@ pub fn judge(exchange: &Exchange, first: usize, circumstances: Circumstances) ->
             }
             // A stream that ends with its own terminal event is complete, however the connection ended.
             let was_cut = visit.end == VisitEnd::Cut
-                && matches!(visit.deed.fault, Fault::Half(..))
-                && !ends_by_itself(&visit.deed.answer);
+                && matches!(visit.behavior.fault, Fault::Half(..))
+                && !ends_by_itself(&visit.behavior.answer);
             was_cut.then(|| "a cut became a clean end".into())
         }
         Some(SeenEnd::Fin | SeenEnd::Reset) => {
@@ -55,7 +55,7 @@ pub fn judge(exchange: &Exchange, first: usize, circumstances: Circumstances) ->
                 if followed.rest > 0 {
                     return Some("half an event before the end".into());
                 }
-                let has_ended = is_complete && ends_by_itself(&visit.deed.answer);
+                let has_ended = is_complete && ends_by_itself(&visit.behavior.answer);
                 if followed.closing.is_none() && !has_ended && is_owed(exchange, circumstances) {
                     return Some("a cut without an error event".into());
                 }
@@ -121,7 +121,7 @@ fn is_next(exchange: &Exchange, answer: &[Vec<u8>], followed: &mut Followed, blo
     }
     let visit = &exchange.visits[followed.visit];
     followed.events += 1;
-    followed.committed |= followed.events > preambles(&visit.deed.answer);
+    followed.committed |= followed.events > preambles(&visit.behavior.answer);
     true
 }
 
@@ -152,7 +152,7 @@ fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool 
             followed.first = first;
             followed.visit = number;
             followed.events = at + 1;
-            followed.committed = followed.events > preambles(&visit.deed.answer);
+            followed.committed = followed.events > preambles(&visit.behavior.answer);
             return true;
         }
     }
@@ -163,7 +163,7 @@ fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool 
 fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8]> {
     let visit = &exchange.visits[number];
     let responses = matches!(
-        visit.deed.answer,
+        visit.behavior.answer,
         Answer::Events {
             family: Family::Responses,
             ..
@@ -172,7 +172,7 @@ fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8
     if number == first || !responses {
         return Cow::Borrowed(&visit.answer);
     }
-    let id = exchange.ask.id;
+    let id = exchange.planned.id;
     let [shown, own] = [first, number].map(|visit| format!("\"id\":\"{}\"", Tag { id, visit }));
     let text = String::from_utf8_lossy(&visit.answer);
     Cow::Owned(text.replace(&own, &shown).into_bytes())

@@ -9,20 +9,20 @@
 
 use super::counts::Line;
 use super::{Circumstances, events};
-use crate::client::ask::Kind;
+use crate::client::request::Kind;
 use crate::ledger::{Exchange, VisitEnd};
 
 /// Servers below this number are old, the others are new.
 pub const OLD: usize = 2;
 
-pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
+pub fn check(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
     let read: Vec<_> = exchange
         .visits
         .iter()
         .enumerate()
         .filter(|(_, visit)| visit.end != VisitEnd::Refused)
         .collect();
-    let is_post = matches!(exchange.ask.kind, Kind::Stream(_) | Kind::Unary(_));
+    let is_post = matches!(exchange.planned.kind, Kind::Stream(_) | Kind::Unary(_));
     let of_old = read.iter().filter(|(_, visit)| visit.server < OLD).count();
     let of_new = read.len() - of_old;
     if is_post && (of_old > 1 || of_new > 1) {

@@ -1,4 +1,4 @@
-//! One connection of an HTTP/1.1 server: checks each request to the last byte and responds as its deed says.
+//! One connection of an HTTP/1.1 server: checks each request to the last byte and responds as its behavior says.
 
 mod tunnel;
 
@@ -11,9 +11,9 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::deed::{After, Answer, AnswerFraming, Break, Deed, Fault};
-use super::{BODY_PATIENCE, Scene};
-use crate::client::ask::{Ask, Kind};
+use super::behavior::{After, Answer, AnswerFraming, Behavior, Break, Fault};
+use super::{BODY_PATIENCE, ServerContext};
+use crate::client::request::{ClientRequest, Kind};
 use crate::http1::{Broken, Head, Reader};
 use crate::ledger::{Ledger, VisitEnd};
 use crate::server::check;
@@ -42,7 +42,12 @@ enum Next {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(number: usize, connection: usize, scene: &Scene, mut stream: TcpStream) {
+pub async fn serve(
+    number: usize,
+    connection: usize,
+    context: &ServerContext,
+    mut stream: TcpStream,
+) {
     let mut resets = false;
     let (reader, mut writer) = stream.split();
     let mut reader = Reader::new(reader);
@@ -51,13 +56,13 @@ pub async fn serve(number: usize, connection: usize, scene: &Scene, mut stream: 
             Ok(head) => head,
             Err(Broken::Malformed(what)) => {
                 let what = format!("server {number}, connection {connection}: a head with {what}");
-                scene.ledger.violation(None, what);
+                context.ledger.violation(None, what);
                 break;
             }
             // A request that was cut off is the last one.
             Err(_) => break,
         };
-        match one(number, connection, scene, head, &mut reader, &mut writer).await {
+        match one(number, connection, context, head, &mut reader, &mut writer).await {
             Next::Go => {}
             Next::Close => break,
             Next::Reset => {
@@ -78,14 +83,14 @@ pub async fn serve(number: usize, connection: usize, scene: &Scene, mut stream: 
 async fn one(
     number: usize,
     connection: usize,
-    scene: &Scene,
+    context: &ServerContext,
     head: Head,
     reader: &mut Reader<ReadHalf<'_>>,
     writer: &mut WriteHalf<'_>,
 ) -> Next {
-    let ledger = &scene.ledger;
+    let ledger = &context.ledger;
     let found = check::request_line(&head).and_then(|line| check::head(ledger, line, &head));
-    let (ask, visit) = match found {
+    let (planned, visit) = match found {
         Ok(found) => found,
         Err((id, what)) => {
             let what = format!("server {number}, connection {connection}: {what}: {head:?}");
@@ -93,32 +98,32 @@ async fn one(
             return Next::Close;
         }
     };
-    let framing = match check::framing(&ask, &head) {
+    let framing = match check::framing(&planned, &head) {
         Ok(framing) => framing,
         Err(what) => {
-            ledger.violation(Some(ask.id), what);
+            ledger.violation(Some(planned.id), what);
             return Next::Close;
         }
     };
-    let (deed, tag, answer) = scene.visited([number, connection], &ask, visit);
-    if deed.switches {
-        return tunnel::serve(ledger, &deed, tag, &ask, &answer, reader, writer).await;
+    let (behavior, tag, answer) = context.visited([number, connection], &planned, visit);
+    if behavior.switches {
+        return tunnel::serve(ledger, &behavior, tag, &planned, &answer, reader, writer).await;
     }
     reader.expect_body(framing);
     let (comes, has_come) = watch::channel(false);
-    let reading = read(ledger, tag, &ask, reader, &comes);
+    let reading = read(ledger, tag, &planned, reader, &comes);
     let expects = head.get("expect").is_some();
     let playing = play(
         ledger,
-        &deed,
+        &behavior,
         tag,
-        &ask,
+        &planned,
         expects,
         answer,
         writer,
         has_come.clone(),
     );
-    let next = answer_while_reading(ledger, tag, &deed, reading, playing, has_come).await;
+    let next = answer_while_reading(ledger, tag, &behavior, reading, playing, has_come).await;
     if next != Next::Go {
         // Closing with unread data may discard the end of the response.
         ledger.visited(tag, |visit| {
@@ -133,7 +138,7 @@ async fn one(
 async fn answer_while_reading(
     ledger: &Ledger,
     tag: Tag,
-    deed: &Deed,
+    behavior: &Behavior,
     reading: impl Future<Output = Reading>,
     playing: impl Future<Output = io::Result<Next>>,
     mut has_come: watch::Receiver<bool>,
@@ -154,7 +159,7 @@ async fn answer_while_reading(
     let next = tokio::select! {
         biased;
         played = &mut playing => played.unwrap_or(Next::Close),
-        read = &mut reading, if !deed.leaves_body => return ended(read),
+        read = &mut reading, if !behavior.leaves_body => return ended(read),
     };
     if next != Next::Go || *has_come.borrow() {
         return next;
@@ -178,11 +183,11 @@ async fn answer_while_reading(
 async fn read(
     ledger: &Ledger,
     tag: Tag,
-    ask: &Ask,
+    planned: &ClientRequest,
     reader: &mut Reader<ReadHalf<'_>>,
     comes: &watch::Sender<bool>,
 ) -> Reading {
-    let wanted = ask.body();
+    let wanted = planned.body();
     let mut read = 0;
     loop {
         match reader.piece().await {
@@ -217,50 +222,50 @@ async fn read(
     }
 }
 
-/// Responds as the deed says.
+/// Responds as the behavior says.
 #[expect(clippy::too_many_arguments)]
 async fn play(
     ledger: &Ledger,
-    deed: &Deed,
+    behavior: &Behavior,
     tag: Tag,
-    ask: &Ask,
+    planned: &ClientRequest,
     expects: bool,
     answer: Vec<u8>,
     writer: &mut WriteHalf<'_>,
     mut has_come: watch::Receiver<bool>,
 ) -> io::Result<Next> {
-    if expects && !deed.early {
+    if expects && !behavior.early {
         writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
     }
-    for status in &deed.interim {
+    for status in &behavior.interim {
         let interim = format!("HTTP/1.1 {status} Interim\r\nx-chaos-interim: {tag}\r\n\r\n");
         writer.write_all(interim.as_bytes()).await?;
     }
-    if !deed.early && has_come.wait_for(|come| *come).await.is_err() {
+    if !behavior.early && has_come.wait_for(|come| *come).await.is_err() {
         return Ok(Next::Close);
     }
-    sleep(deed.wait).await;
+    sleep(behavior.wait).await;
     let cut = |how| break_off(ledger, tag, how);
-    if let Fault::NoAnswer(how) = deed.fault {
+    if let Fault::NoAnswer(how) = behavior.fault {
         return Ok(cut(how).await);
     }
-    let head = head(deed, tag);
-    if let Fault::HalfHead(how) = deed.fault {
+    let head = head(behavior, tag);
+    if let Fault::HalfHead(how) = behavior.fault {
         writer.write_all(&head.as_bytes()[..head.len() / 2]).await?;
         return Ok(cut(how).await);
     }
-    let (pieces, framing) = encode(deed, tag, ask, &answer);
+    let (pieces, framing) = encode(behavior, tag, planned, &answer);
     let mut bytes = head.into_bytes();
     if pieces.is_empty() {
-        if deed.fault == Fault::Twice && framing != AnswerFraming::UntilClose {
+        if behavior.fault == Fault::Twice && framing != AnswerFraming::UntilClose {
             bytes.extend(second(tag));
         }
         writer.write_all(&bytes).await?;
-        return Ok(finish(ledger, tag, deed));
+        return Ok(finish(ledger, tag, behavior));
     }
     // The head is sent with the first piece, as by most servers.
     let length: usize = pieces.iter().map(Vec::len).sum();
-    let mut left = match deed.fault {
+    let mut left = match behavior.fault {
         Fault::Half(percent, _) => (length * percent / 100).min(length - 1),
         _ => usize::MAX,
     };
@@ -269,7 +274,9 @@ async fn play(
         let here = piece.len().min(left);
         left -= here;
         bytes.extend(&piece[..here]);
-        if index + 1 == count && deed.fault == Fault::Twice && framing != AnswerFraming::UntilClose
+        if index + 1 == count
+            && behavior.fault == Fault::Twice
+            && framing != AnswerFraming::UntilClose
         {
             bytes.extend(second(tag));
         }
@@ -277,17 +284,17 @@ async fn play(
         if left == 0 {
             break;
         }
-        if index < PAUSES && index + 1 < count && !deed.pause.is_zero() {
-            sleep(deed.pause).await;
+        if index < PAUSES && index + 1 < count && !behavior.pause.is_zero() {
+            sleep(behavior.pause).await;
         }
     }
-    match deed.fault {
+    match behavior.fault {
         // In a response that ends with its connection, an early end looks like the right one.
         Fault::Half(_, Break::Fin) if framing == AnswerFraming::UntilClose => {
             Ok(cut(Break::Reset).await)
         }
         Fault::Half(_, how) => Ok(cut(how).await),
-        _ => Ok(finish(ledger, tag, deed)),
+        _ => Ok(finish(ledger, tag, behavior)),
     }
 }
 
@@ -302,21 +309,24 @@ async fn break_off(ledger: &Ledger, tag: Tag, how: Break) -> Next {
     }
 }
 
-fn finish(ledger: &Ledger, tag: Tag, deed: &Deed) -> Next {
+fn finish(ledger: &Ledger, tag: Tag, behavior: &Behavior) -> Next {
     ledger.visited(tag, |visit| visit.end = VisitEnd::Whole);
-    match deed.after {
+    match behavior.after {
         After::Keeps => Next::Go,
         After::Closes => Next::Close,
         After::Vanishes(time) => Next::Vanish(time),
     }
 }
 
-fn head(deed: &Deed, tag: Tag) -> String {
-    let mut head = format!("HTTP/1.1 {} Chaos\r\n{ANSWER}: {tag}\r\n", deed.status());
-    if deed.after == After::Closes {
+fn head(behavior: &Behavior, tag: Tag) -> String {
+    let mut head = format!(
+        "HTTP/1.1 {} Chaos\r\n{ANSWER}: {tag}\r\n",
+        behavior.status()
+    );
+    if behavior.after == After::Closes {
         head += "connection: close\r\n";
     }
-    match deed.answer {
+    match behavior.answer {
         Answer::Events { .. } => {
             head += "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n";
         }
@@ -335,15 +345,20 @@ fn head(deed: &Deed, tag: Tag) -> String {
 }
 
 /// The body of the response, split into the pieces to send.
-fn encode(deed: &Deed, tag: Tag, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming) {
-    let framing = match deed.answer {
+fn encode(
+    behavior: &Behavior,
+    tag: Tag,
+    planned: &ClientRequest,
+    answer: &[u8],
+) -> (Vec<Vec<u8>>, AnswerFraming) {
+    let framing = match behavior.answer {
         Answer::Events { .. } => AnswerFraming::Chunked,
         Answer::Whole { framing, .. } => framing,
     };
-    if ask.kind == Kind::Head {
+    if planned.kind == Kind::Head {
         return (Vec::new(), framing);
     }
-    let slices = answer.chunks(deed.width);
+    let slices = answer.chunks(behavior.width);
     let pieces = match framing {
         AnswerFraming::Chunked => {
             let chunk = |slice: &[u8]| {
@@ -352,7 +367,7 @@ fn encode(deed: &Deed, tag: Tag, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, Ans
                 piece.extend(b"\r\n");
                 piece
             };
-            let trailers = if deed.trailers {
+            let trailers = if behavior.trailers {
                 format!("{TRAILER}: {tag}\r\n")
             } else {
                 String::new()

@@ -1,4 +1,4 @@
-//! One connection of an HTTP/2 server: checks each stream to the last byte and responds as its deed says.
+//! One connection of an HTTP/2 server: checks each stream to the last byte and responds as its behavior says.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Scene;
+use super::ServerContext;
+use super::behavior::{After, Answer, AnswerFraming, Behavior, Break, Fault};
 use super::check;
-use super::deed::{After, Answer, AnswerFraming, Break, Deed, Fault};
-use crate::client::ask::{Ask, Kind};
+use crate::client::request::{ClientRequest, Kind};
 use crate::draw::Draw;
 use crate::http1::Head;
 use crate::ledger::{Ledger, VisitEnd};
@@ -48,8 +48,13 @@ enum Next {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: TcpStream) {
-    let mut draw = Draw::of(&[scene.seed, 8, number as u64, connection as u64]);
+pub async fn serve(
+    number: usize,
+    connection: usize,
+    context: Arc<ServerContext>,
+    stream: TcpStream,
+) {
+    let mut draw = Draw::of(&[context.seed, 8, number as u64, connection as u64]);
     let mut builder = h2::server::Builder::new();
     builder
         .initial_window_size(draw.pick(&WINDOWS))
@@ -64,7 +69,7 @@ pub async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: 
         tokio::select! {
             accepted = connected.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    streams.spawn(one(number, connection, scene.clone(), request, respond));
+                    streams.spawn(one(number, connection, context.clone(), request, respond));
                 }
                 Some(Err(_)) | None => return,
             },
@@ -80,32 +85,32 @@ pub async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: 
 async fn one(
     number: usize,
     connection: usize,
-    scene: Arc<Scene>,
+    context: Arc<ServerContext>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Next {
-    let ledger = &scene.ledger;
+    let ledger = &context.ledger;
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let head = head(
         &parts.headers,
         parts.uri.authority().map(|host| host.as_str()),
     );
-    let (ask, visit) = match check::head(ledger, (parts.method.as_str(), target), &head) {
+    let (planned, visit) = match check::head(ledger, (parts.method.as_str(), target), &head) {
         Ok(found) => found,
         Err((id, what)) => {
             ledger.violation(id, format!("server {number}: {what}: {parts:?}"));
             return Next::Close;
         }
     };
-    let (deed, tag, answer) = scene.visited([number, connection], &ask, visit);
+    let (behavior, tag, answer) = context.visited([number, connection], &planned, visit);
     let (comes, has_come) = watch::channel(false);
-    let reading = read(ledger, tag, &ask, body, &comes);
+    let reading = read(ledger, tag, &planned, body, &comes);
     let expects = head.get("expect").is_some();
     let playing = play(
-        &scene,
-        &deed,
-        &ask,
+        &context,
+        &behavior,
+        &planned,
         tag,
         expects,
         answer,
@@ -138,11 +143,11 @@ fn head(headers: &HeaderMap, authority: Option<&str>) -> Head {
 async fn read(
     ledger: &Ledger,
     tag: Tag,
-    ask: &Ask,
+    planned: &ClientRequest,
     mut body: RecvStream,
     comes: &watch::Sender<bool>,
 ) -> Result<Next, h2::Error> {
-    let wanted = ask.body();
+    let wanted = planned.body();
     let mut read = 0;
     while let Some(data) = body.data().await {
         let data = data?;
@@ -166,33 +171,33 @@ async fn read(
     std::future::pending().await
 }
 
-/// Responds as the deed says.
+/// Responds as the behavior says.
 #[expect(clippy::too_many_arguments)]
 async fn play(
-    scene: &Scene,
-    deed: &Deed,
-    ask: &Ask,
+    context: &ServerContext,
+    behavior: &Behavior,
+    planned: &ClientRequest,
     tag: Tag,
     expects: bool,
     answer: Vec<u8>,
     respond: &mut SendResponse<Bytes>,
     mut has_come: watch::Receiver<bool>,
 ) -> Result<Next, h2::Error> {
-    let ledger = &scene.ledger;
+    let ledger = &context.ledger;
     let ends = |end| ledger.visited(tag, |visit| visit.end = end);
-    let continues = (expects && !deed.early).then_some(&100);
-    for status in continues.into_iter().chain(&deed.interim) {
+    let continues = (expects && !behavior.early).then_some(&100);
+    for status in continues.into_iter().chain(&behavior.interim) {
         let interim = Response::builder().status(*status).body(());
         respond.send_informational(interim.expect("a status"))?;
     }
-    if !deed.early && has_come.wait_for(|come| *come).await.is_err() {
+    if !behavior.early && has_come.wait_for(|come| *come).await.is_err() {
         return Ok(Next::Go);
     }
-    sleep(deed.wait).await;
-    match deed.fault {
+    sleep(behavior.wait).await;
+    match behavior.fault {
         Fault::NoAnswer(how) => {
             ends(VisitEnd::Cut);
-            return Ok(break_off(respond, how, code(scene, tag)).await);
+            return Ok(break_off(respond, how, code(context, tag)).await);
         }
         // HTTP/2 has no partial heads. Instead, say that the request was not processed.
         Fault::HalfHead(_) => {
@@ -202,20 +207,20 @@ async fn play(
         }
         _ => {}
     }
-    let is_empty = ask.kind == Kind::Head || answer.is_empty();
-    let mut stream = respond.send_response(response(deed, tag), is_empty)?;
+    let is_empty = planned.kind == Kind::Head || answer.is_empty();
+    let mut stream = respond.send_response(response(behavior, tag), is_empty)?;
     if is_empty {
         ends(VisitEnd::Whole);
-        return Ok(after(deed));
+        return Ok(after(behavior));
     }
-    let stop = match deed.fault {
+    let stop = match behavior.fault {
         Fault::Half(percent, _) => (answer.len() * percent / 100).min(answer.len() - 1),
         _ => answer.len(),
     };
     let mut sent = 0;
     let mut pauses = 0;
     while sent < stop {
-        let wanted = (stop - sent).min(deed.width);
+        let wanted = (stop - sent).min(behavior.width);
         stream.reserve_capacity(wanted);
         let granted = match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
             Some(granted) => granted?.min(wanted),
@@ -227,18 +232,18 @@ async fn play(
         }
         stream.send_data(
             Bytes::copy_from_slice(&answer[sent..sent + granted]),
-            is_last && !deed.trailers,
+            is_last && !behavior.trailers,
         )?;
-        if is_last && deed.trailers {
+        if is_last && behavior.trailers {
             stream.send_trailers(trailers(tag))?;
         }
         sent += granted;
-        if pauses < PAUSES && !deed.pause.is_zero() {
+        if pauses < PAUSES && !behavior.pause.is_zero() {
             pauses += 1;
-            sleep(deed.pause).await;
+            sleep(behavior.pause).await;
         }
     }
-    if let Fault::Half(_, how) = deed.fault {
+    if let Fault::Half(_, how) = behavior.fault {
         if let Break::Silence(time) = how {
             sleep(time).await;
         }
@@ -246,10 +251,10 @@ async fn play(
         if how == Break::Fin {
             return Ok(Next::Close);
         }
-        stream.send_reset(code(scene, tag));
+        stream.send_reset(code(context, tag));
         return Ok(Next::Go);
     }
-    Ok(after(deed))
+    Ok(after(behavior))
 }
 
 async fn break_off(respond: &mut SendResponse<Bytes>, how: Break, code: Reason) -> Next {
@@ -263,9 +268,9 @@ async fn break_off(respond: &mut SendResponse<Bytes>, how: Break, code: Reason) 
 }
 
 /// Any error code except the one that says that the request was not processed.
-fn code(scene: &Scene, tag: Tag) -> Reason {
+fn code(context: &ServerContext, tag: Tag) -> Reason {
     let Tag { id: Id(id), visit } = tag;
-    let mut draw = Draw::of(&[scene.seed, 9, id, visit as u64]);
+    let mut draw = Draw::of(&[context.seed, 9, id, visit as u64]);
     match Reason::from(draw.within(0..=CODES as usize) as u32) {
         Reason::REFUSED_STREAM => Reason::INTERNAL_ERROR,
         code => code,
@@ -277,18 +282,18 @@ fn trailers(tag: Tag) -> HeaderMap {
     HeaderMap::from_iter([(HeaderName::from_static(TRAILER), value)])
 }
 
-fn after(deed: &Deed) -> Next {
-    match deed.after {
+fn after(behavior: &Behavior) -> Next {
+    match behavior.after {
         After::Keeps => Next::Go,
         After::Closes | After::Vanishes(_) => Next::GoAway,
     }
 }
 
-fn response(deed: &Deed, tag: Tag) -> Response<()> {
+fn response(behavior: &Behavior, tag: Tag) -> Response<()> {
     let mut response = Response::builder()
-        .status(deed.status())
+        .status(behavior.status())
         .header(ANSWER, tag.to_string());
-    match deed.answer {
+    match behavior.answer {
         Answer::Events { .. } => response = response.header("content-type", "text/event-stream"),
         Answer::Whole {
             length,

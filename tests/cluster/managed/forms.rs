@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::fixture::within_patience;
 use crate::rollout_halves::half;
-use crate::stage::within_patience;
 use crate::verdict::Clients;
 
 /// Streams that are open for longer than the hand-over takes.
@@ -29,9 +29,9 @@ fn is_asked_for() -> bool {
 impl Managed {
     /// Begins the rollout beneath a load.
     async fn begin(&self, more: &Value) -> Load {
-        let load = Load::aside(self.stage().address, STREAMS, SHAPE);
+        let load = Load::aside(self.fixture().address, STREAMS, SHAPE);
         phase(&load, 0, STREAMS).await;
-        self.stage().cluster.apply(&manifest(more));
+        self.fixture().cluster.apply(&manifest(more));
         load
     }
 
@@ -48,7 +48,7 @@ impl Managed {
     async fn rests(&self) {
         let written = || {
             let version = |kind: &str, name: &str| {
-                let object = self.stage().cluster.get(&[kind, name]);
+                let object = self.fixture().cluster.get(&[kind, name]);
                 object["metadata"]["generation"].clone()
             };
             let names = self.deployments.iter().flatten();
@@ -68,7 +68,7 @@ impl Managed {
     async fn says(&self, what: &str) -> Value {
         let mut object = Value::Null;
         within_patience(what, async || {
-            object = self.stage().cluster.get(&["dro", NAME]);
+            object = self.fixture().cluster.get(&["dro", NAME]);
             object["status"].to_string().contains(what)
         })
         .await;
@@ -92,11 +92,11 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
         ..Managed::with_workers(0, 0, 0).await
     };
     for (role, full) in roles.into_iter().zip([4, 2]) {
-        half(managed.stage(), "old", role, full);
-        half(managed.stage(), "new", role, 0);
-        managed.stage().rolled_out(&format!("old-{role}"));
+        half(managed.fixture(), "old", role, full);
+        half(managed.fixture(), "new", role, 0);
+        managed.fixture().rolled_out(&format!("old-{role}"));
     }
-    managed.stage().with_model("old").await;
+    managed.fixture().with_model("old").await;
     let side = |side: &str| {
         let of = |role: &str| json!({"kind": "Deployment", "name": format!("{side}-{role}")});
         json!({"roles": {"prefill": of("prefill"), "decode": of("decode")}})
@@ -197,10 +197,10 @@ async fn a_rollout_can_be_aborted_at_each_step() {
 }
 
 /// Refuses every status of a rollout, for as long as it lives: what was done cannot be recorded.
-struct Unrecorded<'a>(&'a Stage);
+struct Unrecorded<'a>(&'a Fixture);
 
 impl<'a> Unrecorded<'a> {
-    fn new(stage: &'a Stage) -> Self {
+    fn new(fixture: &'a Fixture) -> Self {
         let api = "admissionregistration.k8s.io/v1";
         let policy = json!({
             "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "unrecorded"}, "spec": {
@@ -217,8 +217,8 @@ impl<'a> Unrecorded<'a> {
             "spec": {"policyName": "unrecorded", "validationActions": ["Deny"]},
         });
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
-        stage.cluster.apply(&list.to_string());
-        Self(stage)
+        fixture.cluster.apply(&list.to_string());
+        Self(fixture)
     }
 }
 
@@ -238,16 +238,18 @@ async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothi
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
-    if !managed.stage().cluster.is_own() {
+    if !managed.fixture().cluster.is_own() {
         return println!("skipped: no processes of this cluster can be killed");
     }
     let load = managed.begin(&json!({})).await;
     let kill = async |managed: &Managed| {
-        let unrecorded = Unrecorded::new(managed.stage());
+        let unrecorded = Unrecorded::new(managed.fixture());
+        // Time for an action that is not recorded. There is no state to wait for: the status stays as it is.
         sleep(Duration::from_secs(2)).await;
         let killed = managed.rollout.holder();
         managed.kill_the_leader();
         within_patience("another leads", async || managed.rollout.holder() != killed).await;
+        // As above, for the new leader.
         sleep(Duration::from_secs(2)).await;
         drop(unrecorded);
     };
@@ -263,13 +265,13 @@ async fn a_new_generation_that_fails_is_scaled_down_again() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
-    let clients = Clients::of(managed.stage());
+    let clients = Clients::of(managed.fixture());
     clients.fail();
     // What latencies the machine has, nobody knows.
     let analysis = json!({"analysis": {
         "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
     }});
-    managed.stage().cluster.apply(&manifest(&analysis));
+    managed.fixture().cluster.apply(&manifest(&analysis));
     let object = managed.until("RolledBack").await;
     assert_eq!(object["status"]["analysis"]["verdict"], "Fail", "{object}");
     assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
@@ -286,14 +288,14 @@ async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
-    let load = Load::aside(managed.stage().address, 20, LONG);
+    let load = Load::aside(managed.fixture().address, 20, LONG);
     phase(&load, 0, 20).await;
     // The streams are longer than the pods' grace period allows for in general.
     let more = json!({
         "strategy": {"maxSurge": 1, "maxUnavailable": 0, "allowShortGrace": true},
         "handover": {"clients": "Automatic", "retire": "Delete"},
     });
-    managed.stage().cluster.apply(&manifest(&more));
+    managed.fixture().cluster.apply(&manifest(&more));
     let is_there = |name: &str| {
         let args = [
             "get",
@@ -303,12 +305,12 @@ async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
             "-o",
             "name",
         ];
-        !managed.stage().cluster.kubectl(&args).trim().is_empty()
+        !managed.fixture().cluster.kubectl(&args).trim().is_empty()
     };
     assert!(is_there("old-worker") && is_there("old-frontend"));
     let begun = Instant::now();
     loop {
-        let object = managed.stage().cluster.get(&["dro", NAME]);
+        let object = managed.fixture().cluster.get(&["dro", NAME]);
         if object["status"]["phase"] == "Complete" {
             break;
         }
@@ -353,7 +355,7 @@ async fn a_worker_that_never_becomes_ready_takes_nothing_from_old() {
     let load = managed.begin(&strategy).await;
     managed.until("Stalled").await;
     assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(1, 0)]]);
-    let update = managed.stage().cluster.get(&["duc", NAME]);
+    let update = managed.fixture().cluster.get(&["duc", NAME]);
     assert_eq!(update["spec"]["trafficSplitPercent"], 0);
     managed.rests().await;
     port(9091);
@@ -431,9 +433,9 @@ async fn a_budget_and_a_quota_of_gpus_limit_the_surge() {
         ..Managed::with_workers(3, 1, 0).await
     };
     let gpus = Gpus::each_worker_takes_one(4);
-    managed.stage().rolled_out("old-worker");
-    managed.stage().settled().await;
-    managed.stage().with_model("old").await;
+    managed.fixture().rolled_out("old-worker");
+    managed.fixture().settled().await;
+    managed.fixture().with_model("old").await;
     gpus.quota(3);
     let strategy = json!({"maxSurge": 3, "maxUnavailable": 0, "gpuBudget": 4});
     let load = managed.begin(&json!({ "strategy": strategy })).await;

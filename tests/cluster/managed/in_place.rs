@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::stage::within_patience;
+use crate::fixture::within_patience;
 
 const SET: &str = "workers";
 const SIZE: u64 = 3;
 
 /// The pod template of a generation's Deployment, for the set.
-fn template(stage: &Stage, generation: &str) -> Value {
+fn template(fixture: &Fixture, generation: &str) -> Value {
     let name = format!("{generation}-worker");
-    let deployment = stage.cluster.get(&["deployment", &name]);
+    let deployment = fixture.cluster.get(&["deployment", &name]);
     let mut template = deployment["spec"]["template"].clone();
     template["metadata"]["labels"]["app"] = json!(SET);
     // A worker begins to end once no frontend knows it any more.
@@ -35,8 +35,8 @@ fn set(template: &Value) -> String {
 }
 
 /// The Service behind which Dynamo looks for the workers of a generation.
-fn discovery(stage: &Stage, generation: &str) -> String {
-    let service = stage
+fn discovery(fixture: &Fixture, generation: &str) -> String {
+    let service = fixture
         .cluster
         .get(&["service", &format!("{generation}-worker")]);
     let labels = service["metadata"]["labels"].clone();
@@ -53,11 +53,11 @@ fn discovery(stage: &Stage, generation: &str) -> String {
 }
 
 /// What is ready of the set, its partition, and how many of its pods are of each Dynamo namespace.
-fn pods(stage: &Stage) -> (u64, u64, [usize; 2]) {
-    let set = stage.cluster.get(&["statefulset", SET]);
+fn pods(fixture: &Fixture) -> (u64, u64, [usize; 2]) {
+    let set = fixture.cluster.get(&["statefulset", SET]);
     let partition = &set["spec"]["updateStrategy"]["rollingUpdate"]["partition"];
     let ready = set["status"]["readyReplicas"].as_u64().unwrap_or(0);
-    let list = stage.cluster.get(&["pods", "-l", &format!("app={SET}")]);
+    let list = fixture.cluster.get(&["pods", "-l", &format!("app={SET}")]);
     let items = list["items"].as_array().expect("a list");
     let of = |namespace: &str| {
         let label =
@@ -76,14 +76,14 @@ async fn until(managed: &Managed, wanted: &str) -> Value {
     let begun = Instant::now();
     let mut last = None;
     loop {
-        let object = managed.stage().cluster.get(&["dro", NAME]);
+        let object = managed.fixture().cluster.get(&["dro", NAME]);
         let status = &object["status"];
         let is_seen = status["observedGeneration"] == object["metadata"]["generation"];
         if status["phase"] == wanted && is_seen {
             println!("{wanted} after {}", since(begun));
             return object;
         }
-        let (ready, partition, generations) = pods(managed.stage());
+        let (ready, partition, generations) = pods(managed.fixture());
         assert!(
             ready + 1 >= SIZE,
             "{ready} ready: {generations:?}: {status}"
@@ -117,40 +117,40 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
     }
     let managed = Managed {
         rollout: Rollout {
-            stage: stage(0).await,
+            fixture: fixture(0).await,
         },
         deployments: [Vec::new(), Vec::new()],
         most: SIZE,
         least: SIZE - 1,
     };
-    let stage = managed.stage();
+    let fixture = managed.fixture();
     for generation in ["old", "new"] {
-        stage.cluster.apply(&discovery(stage, generation));
+        fixture.cluster.apply(&discovery(fixture, generation));
     }
-    stage.cluster.apply(&set(&template(stage, "old")));
-    within_patience("the set is whole", async || pods(stage).0 == SIZE).await;
-    stage.with_model("old").await;
-    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    fixture.cluster.apply(&set(&template(fixture, "old")));
+    within_patience("the set is whole", async || pods(fixture).0 == SIZE).await;
+    fixture.with_model("old").await;
+    let load = Load::aside(fixture.address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
 
-    stage.cluster.apply(&set(&template(stage, "new")));
+    fixture.cluster.apply(&set(&template(fixture, "new")));
     let one = json!({"kind": "StatefulSet", "name": SET});
     let strategy =
         |partition: u32| json!({"maxSurge": 0, "maxUnavailable": 1, "partition": partition});
     let begun = json!({"source": one, "target": one, "strategy": strategy(1)});
-    stage.cluster.apply(&manifest(&begun));
+    fixture.cluster.apply(&manifest(&begun));
     until(&managed, "Partition").await;
-    assert_eq!(pods(stage), (SIZE, 1, [1, 2]));
+    assert_eq!(pods(fixture), (SIZE, 1, [1, 2]));
 
     // Back: the set has forgotten nothing as long as it has a pod of old.
     managed.edit(json!({"intent": "Abort"}));
     until(&managed, "RolledBack").await;
-    assert_eq!(pods(stage), (SIZE, SIZE, [3, 0]));
+    assert_eq!(pods(fixture), (SIZE, SIZE, [3, 0]));
     phase(&load, 1, STREAMS).await;
 
     managed.edit(json!({"intent": "Run", "strategy": {"partition": 0}}));
     until(&managed, "Complete").await;
-    assert_eq!(pods(stage), (SIZE, 0, [0, 3]));
+    assert_eq!(pods(fixture), (SIZE, 0, [0, 3]));
     assert_eq!(managed.clients_reach(), "new-frontend");
     phase(&load, 2, STREAMS).await;
     let ended = load.finish();
@@ -172,7 +172,7 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
     managed.remove();
     let services = ["old", "new"].map(|generation| format!("service/{generation}-{SET}"));
     let set = format!("statefulset/{SET}");
-    stage
+    fixture
         .cluster
         .kubectl(&["delete", &set, &services[0], &services[1]]);
 }

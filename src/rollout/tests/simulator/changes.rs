@@ -7,11 +7,11 @@ impl Simulation {
     pub(super) fn pass(&mut self) {
         if self.draw.one_in(100) {
             let jump = self.draw.below(2_000_000_000_000);
-            self.scene.now = Timestamp::from_unix_millis(jump);
+            self.fixture.now = Timestamp::from_unix_millis(jump);
             self.past.clear();
         }
         let milliseconds = self.draw.below(4000);
-        self.scene.wait(Duration::from_millis(milliseconds));
+        self.fixture.wait(Duration::from_millis(milliseconds));
         self.trial();
         for _ in 0..self.draw.below(3) {
             match self.draw.below(10) {
@@ -20,8 +20,8 @@ impl Simulation {
                 _ => self.rarity(),
             }
         }
-        let seen = self.scene.seen.clone();
-        for proxy in &mut self.scene.seen.proxies {
+        let seen = self.fixture.seen.clone();
+        for proxy in &mut self.fixture.seen.proxies {
             // Most proxies apply a change at once.
             if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
                 state.follow(&seen);
@@ -35,7 +35,7 @@ impl Simulation {
     /// A worker appears or disappears on either side, or a whole side fails.
     fn worker(&mut self) {
         let (role, full) = self.roles[self.draw.below(self.roles.len() as u64) as usize];
-        let sides = &mut self.scene.seen.workers;
+        let sides = &mut self.fixture.seen.workers;
         let is_old = self.draw.one_in(2);
         let side = if is_old {
             &mut sides.old
@@ -58,16 +58,16 @@ impl Simulation {
 
     /// Changes the state of a proxy.
     fn proxy(&mut self) {
-        let count = self.scene.seen.proxies.len() as u64;
+        let count = self.fixture.seen.proxies.len() as u64;
         if count == 0 || self.draw.one_in(40) {
             // All disappear, or come back.
             let count = self.draw.below(4);
             let names = (0..count).map(|i| self::proxy(&format!("p{i}")));
-            self.scene.seen.proxies = names.collect();
+            self.fixture.seen.proxies = names.collect();
             return;
         }
-        let generation = self.scene.seen.resource_generation;
-        let proxy = &mut self.scene.seen.proxies[self.draw.below(count) as usize];
+        let generation = self.fixture.seen.resource_generation;
+        let proxy = &mut self.fixture.seen.proxies[self.draw.below(count) as usize];
         match self.draw.below(9) {
             0 => proxy.ready = !proxy.ready,
             1 => proxy.state = Err(Silence::NoAnswer),
@@ -108,15 +108,15 @@ impl Simulation {
 
     /// The analysis says something, of this trial or an earlier one; seldom, a person asks for another try.
     fn trial(&mut self) {
-        let (scene, draw) = (&mut self.scene, &mut self.draw);
-        let trial = &scene.memory.trial;
+        let (fixture, draw) = (&mut self.fixture, &mut self.draw);
+        let trial = &fixture.memory.trial;
         if draw.one_in(200) {
-            scene.settings.retry = Some(draw.below(1000).to_string());
+            fixture.settings.retry = Some(draw.below(1000).to_string());
         }
         if draw.one_in(400) {
-            scene.settings.trial = draw.below(1000).to_string();
+            fixture.settings.trial = draw.below(1000).to_string();
         }
-        scene.seen.trial_result = match draw.below(200) {
+        fixture.seen.trial_result = match draw.below(200) {
             0..40 => None,
             roll => Some(TrialResult {
                 trial: if draw.one_in(8) {
@@ -139,15 +139,15 @@ impl Simulation {
     fn rarity(&mut self) {
         let percentage = percent(self.draw.below(101) as u8);
         let cap = self.draw.below(120) as u8;
-        let (scene, draw) = (&mut self.scene, &mut self.draw);
-        let seen = &mut scene.seen;
+        let (fixture, draw) = (&mut self.fixture, &mut self.draw);
+        let seen = &mut fixture.seen;
         match draw.below(16) {
             0 => seen.frontends.new.endpoints = draw.below(2) as u32,
             1 => seen.frontends.new = any_frontends(draw),
             2..=3 => seen.frontends.new = frontends(),
-            4 => scene.settings.paused = draw.one_in(3),
-            14 => scene.settings.drain_old = draw.one_in(3),
-            5 => scene.settings.cap_percent = Some(cap).filter(|cap| *cap < 100),
+            4 => fixture.settings.paused = draw.one_in(3),
+            14 => fixture.settings.drain_old = draw.one_in(3),
+            5 => fixture.settings.cap_percent = Some(cap).filter(|cap| *cap < 100),
             6 => seen.superseded_by = draw.one_in(4).then(|| "other".to_owned()),
             7 => {
                 let mut any =
@@ -181,9 +181,9 @@ impl Simulation {
                 .iter_mut()
                 .for_each(|one| one.answer = any_answer(draw)),
             10 => seen.frontends.old.asked = vec![frontend(any_answer(draw))],
-            _ => _ = scene.edit(percentage),
+            _ => _ = fixture.edit(percentage),
         }
-        scene.seen.resource_generation += 1;
+        fixture.seen.resource_generation += 1;
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Past {
 }
 
 impl Simulation {
-    pub(super) fn holds(&mut self, before: &Scene, decision: &Decision) {
+    pub(super) fn holds(&mut self, before: &Fixture, decision: &Decision) {
         let (usable, serves) = usable(before);
         self.remember(before, usable);
         let next = decision.desired.split;
@@ -29,7 +29,7 @@ impl Simulation {
         the_trial_is_kept(before, decision, next);
     }
 
-    fn remember(&mut self, before: &Scene, usable: Sides<Ratio>) {
+    fn remember(&mut self, before: &Fixture, usable: Sides<Ratio>) {
         let generation = before.seen.resource_generation;
         if self.change.0 != generation {
             self.change = (generation, before.now);
@@ -46,7 +46,7 @@ impl Simulation {
 
     fn the_rule_is_right(
         &self,
-        before: &Scene,
+        before: &Fixture,
         decision: &Decision,
         serves: Sides<bool>,
         next: Weights,
@@ -78,7 +78,7 @@ impl Simulation {
     }
 
     /// Any additional credit must have lasted long enough, and the proxies must have had their time.
-    fn gains_have_waited(&mut self, before: &Scene, decision: &Decision) {
+    fn gains_have_waited(&mut self, before: &Fixture, decision: &Decision) {
         let now = before.now;
         let after = decision
             .memory
@@ -134,7 +134,7 @@ impl Simulation {
         }
     }
 
-    fn edits_are_reported(&mut self, before: &Scene, decision: &Decision) {
+    fn edits_are_reported(&mut self, before: &Fixture, decision: &Decision) {
         let reported = decision
             .events
             .iter()

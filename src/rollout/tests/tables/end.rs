@@ -4,19 +4,19 @@ use super::*;
 
 #[test]
 fn the_end_comes_in_its_order() {
-    let mut scene = Scene::settled(1, 4);
-    scene.open(0, 2, 5).open(1, 0, 1);
-    let decision = scene.scale_old(0).step();
+    let mut fixture = Fixture::settled(1, 4);
+    fixture.open(0, 2, 5).open(1, 0, 1);
+    let decision = fixture.scale_old(0).step();
     assert_eq!(
         (decision.desired.split, decision.phase),
         (Weights::ALL_NEW, Phase::Progressing)
     );
 
     // One of two proxies has applied it. The other is not ready, but it is alive.
-    let generation = scene.seen.resource_generation;
-    scene.seen.proxies[0].state.as_mut().unwrap().applied = generation;
-    scene.seen.proxies[1].ready = false;
-    let decision = scene.wait(seconds(3600)).step();
+    let generation = fixture.seen.resource_generation;
+    fixture.seen.proxies[0].state.as_mut().unwrap().applied = generation;
+    fixture.seen.proxies[1].ready = false;
+    let decision = fixture.wait(seconds(3600)).step();
     assert_eq!(decision.phase, Phase::Progressing);
     assert!(
         decision
@@ -24,12 +24,12 @@ fn the_end_comes_in_its_order() {
             .ends_with("waiting for 1 proxy to apply the last change: b")
     );
 
-    let decision = scene.applied().step();
+    let decision = fixture.applied().step();
     assert_eq!(
         (decision.phase, decision.desired.old_draining),
         (Phase::Draining, true)
     );
-    assert_eq!(decision.wake_at, Some(scene.now.after(seconds(1))));
+    assert_eq!(decision.wake_at, Some(fixture.now.after(seconds(1))));
     assert!(
         decision
             .message
@@ -40,31 +40,31 @@ fn the_end_comes_in_its_order() {
     assert!(!decision.last_old_worker_dispensable);
 
     // The streams end before all proxies know that old drains.
-    let mut at_once = scene.clone();
+    let mut at_once = fixture.clone();
     at_once.applied().open(0, 0, 5);
     assert_eq!(
         at_once.peek().phase,
         Phase::Draining,
         "for a moment at least"
     );
-    let decision = scene.wait(seconds(1)).open(0, 0, 5).step();
+    let decision = fixture.wait(seconds(1)).open(0, 0, 5).step();
     assert_eq!(decision.phase, Phase::Draining);
-    let mut unreported = scene.clone();
+    let mut unreported = fixture.clone();
     unreported.applied().wait(seconds(1)).seen.old_draining = false;
     assert_eq!(
         unreported.peek().phase,
         Phase::Draining,
         "nobody was told yet"
     );
-    scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
+    fixture.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     assert_eq!(
-        scene.step().phase,
+        fixture.step().phase,
         Phase::Draining,
         "who does not answer may have streams"
     );
-    scene.seen.proxies[1] = proxy("b");
-    scene.applied();
-    let decision = scene.wait(seconds(1)).step();
+    fixture.seen.proxies[1] = proxy("b");
+    fixture.applied();
+    let decision = fixture.wait(seconds(1)).step();
     assert_eq!(
         (decision.phase, decision.desired.old_draining),
         (Phase::Complete, true)
@@ -74,25 +74,25 @@ fn the_end_comes_in_its_order() {
 
     // The pods of old carry streams of new.
     assert!(!decision.safe_to_delete_old);
-    scene.clients_left();
-    assert!(!scene.step().safe_to_delete_old);
-    scene.open(0, 0, 0);
-    assert!(scene.step().safe_to_delete_old);
-    assert!(!scene.open(1, 0, 1).step().safe_to_delete_old);
+    fixture.clients_left();
+    assert!(!fixture.step().safe_to_delete_old);
+    fixture.open(0, 0, 0);
+    assert!(fixture.step().safe_to_delete_old);
+    assert!(!fixture.open(1, 0, 1).step().safe_to_delete_old);
     // No proxy is left to report that nothing runs.
-    scene.seen.proxies.clear();
-    let decision = scene.step();
+    fixture.seen.proxies.clear();
+    let decision = fixture.step();
     assert_eq!(decision.phase, Phase::Complete);
     assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
 }
 
 #[test]
 fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
-    let mut scene = Scene::settled(1, 4);
-    scene.settings.drain_deadline = Some(seconds(600));
-    scene.clients_left();
-    scene.open(0, 3, 0).scale_old(0).step();
-    let decision = scene.applied().step();
+    let mut fixture = Fixture::settled(1, 4);
+    fixture.settings.drain_deadline = Some(seconds(600));
+    fixture.clients_left();
+    fixture.open(0, 3, 0).scale_old(0).step();
+    let decision = fixture.applied().step();
     assert_eq!(decision.phase, Phase::Draining);
     assert_eq!(
         decision.drain_estimate,
@@ -100,17 +100,17 @@ fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
         "no lengths are known"
     );
     assert_eq!(
-        scene.applied().wait(seconds(1)).step().wake_at,
-        Some(scene.now.after(seconds(599)))
+        fixture.applied().wait(seconds(1)).step().wake_at,
+        Some(fixture.now.after(seconds(599)))
     );
-    scene.seen.lengths.buckets = vec![(seconds(1), 0), (seconds(100), 1000)];
-    let estimate = scene.step().drain_estimate;
+    fixture.seen.lengths.buckets = vec![(seconds(1), 0), (seconds(100), 1000)];
+    let estimate = fixture.step().drain_estimate;
     assert!(
         estimate.is_some_and(|estimate| estimate < seconds(100)),
         "{estimate:?}"
     );
-    assert_eq!(scene.wait(seconds(598)).step().phase, Phase::Draining);
-    let decision = scene.wait(seconds(1)).step();
+    assert_eq!(fixture.wait(seconds(598)).step().phase, Phase::Draining);
+    let decision = fixture.wait(seconds(1)).step();
     assert_eq!(decision.phase, Phase::Complete);
     assert!(!decision.last_old_worker_dispensable && !decision.safe_to_delete_old);
     assert!(
@@ -122,61 +122,61 @@ fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
 
 #[test]
 fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
-    let mut scene = Scene::settled(1, 4);
-    scene.clients_left();
-    scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
-    let decision = scene.scale_old(0).settle();
+    let mut fixture = Fixture::settled(1, 4);
+    fixture.clients_left();
+    fixture.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
+    let decision = fixture.scale_old(0).settle();
     assert_eq!(decision.phase, Phase::Progressing);
     let expected = "waiting for 1 proxy to apply the last change: b (no port crossfade)";
     assert!(decision.message.contains(expected), "{}", decision.message);
     assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
     // A frontend without a proxy that starts during or after the drain: its streams are unknown.
-    scene.seen.proxies.remove(1);
-    assert_eq!(scene.settle().phase, Phase::Complete);
-    let mut with_one_more = scene.clone();
+    fixture.seen.proxies.remove(1);
+    assert_eq!(fixture.settle().phase, Phase::Complete);
+    let mut with_one_more = fixture.clone();
     let proxy = ObservedProxy {
         state: Err(Silence::NoPort("crossfade".to_owned())),
         ..proxy("late")
     };
     with_one_more.seen.proxies.push(proxy);
     assert!(!with_one_more.settle().safe_to_delete_old);
-    assert!(scene.settle().safe_to_delete_old);
+    assert!(fixture.settle().safe_to_delete_old);
 }
 
 #[test]
 fn a_person_can_end_an_update_by_a_pause_at_everything_to_new() {
-    let mut scene = Scene::settled(4, 4);
-    scene.settings.paused = true;
-    scene.open(0, 1, 0).edit(Weights::ALL_NEW);
-    let decision = scene.settle();
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.settings.paused = true;
+    fixture.open(0, 1, 0).edit(Weights::ALL_NEW);
+    let decision = fixture.settle();
     assert_eq!(
         (decision.rule, decision.phase),
         (Rule::Paused, Phase::Draining)
     );
     assert!(!decision.last_old_worker_dispensable);
-    scene.open(0, 0, 0);
-    assert!(scene.settle().last_old_worker_dispensable);
+    fixture.open(0, 0, 0);
+    assert!(fixture.settle().last_old_worker_dispensable);
 }
 
 #[test]
 fn an_update_goes_back_when_the_targets_workers_go_away() {
     for from in [Phase::Progressing, Phase::Draining, Phase::Complete] {
-        let mut scene = Scene::settled(2, 2);
+        let mut fixture = Fixture::settled(2, 2);
         if from != Phase::Progressing {
-            scene
+            fixture
                 .open(0, u64::from(from == Phase::Draining), 0)
                 .scale_old(0);
         }
-        assert_eq!(scene.settle().phase, from);
+        assert_eq!(fixture.settle().phase, from);
         // Old is wanted again: it is a fallback at once, and gets a share once its workers have lasted.
-        scene.seen.workers.old.insert(
+        fixture.seen.workers.old.insert(
             Role::Worker,
             Workers {
                 ready: 0,
                 desired: 4,
             },
         );
-        let decision = scene.step();
+        let decision = fixture.step();
         assert_eq!(
             (decision.phase, decision.desired.old_draining),
             (Phase::Progressing, false)
@@ -185,12 +185,12 @@ fn an_update_goes_back_when_the_targets_workers_go_away() {
             reasons(&decision).contains(&"Progressing"),
             from != Phase::Progressing
         );
-        scene.applied().scale_old(4).step();
-        assert_eq!(scene.wait(seconds(5)).next(), ratio(2, 1), "{from:?}");
-        assert_eq!(scene.new_ready(1).next(), ratio(4, 1));
-        let decision = scene.new_ready(0).step();
+        fixture.applied().scale_old(4).step();
+        assert_eq!(fixture.wait(seconds(5)).next(), ratio(2, 1), "{from:?}");
+        assert_eq!(fixture.new_ready(1).next(), ratio(4, 1));
+        let decision = fixture.new_ready(0).step();
         assert_eq!(
-            (scene.seen.split, decision.phase),
+            (fixture.seen.split, decision.phase),
             (Weights::ALL_OLD, Phase::Pending)
         );
     }
@@ -199,17 +199,17 @@ fn an_update_goes_back_when_the_targets_workers_go_away() {
 #[test]
 fn nothing_moves_while_neither_can_serve_not_even_at_the_end() {
     for from in [Phase::Draining, Phase::Complete] {
-        let mut scene = Scene::settled(2, 2);
-        scene
+        let mut fixture = Fixture::settled(2, 2);
+        fixture
             .open(0, u64::from(from == Phase::Draining), 0)
             .scale_old(0);
-        assert_eq!(scene.settle().phase, from);
-        let decision = scene.new_ready(0).settle();
+        assert_eq!(fixture.settle().phase, from);
+        let decision = fixture.new_ready(0).settle();
         assert_eq!(
             (decision.rule, decision.phase),
             (Rule::NeitherCanServe, from)
         );
-        assert_eq!(scene.seen.split, Weights::ALL_NEW);
+        assert_eq!(fixture.seen.split, Weights::ALL_NEW);
         assert_eq!(
             holds(&decision, ConditionKind::Degraded),
             (true, "NeitherCanServe")
@@ -219,11 +219,11 @@ fn nothing_moves_while_neither_can_serve_not_even_at_the_end() {
 
 #[test]
 fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left() {
-    let mut scene = Scene::settled(1, 4);
-    scene.open(0, 2, 5).scale_old(0).step();
-    scene.applied().step();
-    let moves = |scene: &mut Scene, count| {
-        scene.seen.proxies[0].state.as_mut().unwrap().moving = count;
+    let mut fixture = Fixture::settled(1, 4);
+    fixture.open(0, 2, 5).scale_old(0).step();
+    fixture.applied().step();
+    let moves = |fixture: &mut Fixture, count| {
+        fixture.seen.proxies[0].state.as_mut().unwrap().moving = count;
     };
     for (count, reported) in [
         (2, "waiting for 2 streams on old to move to new"),
@@ -232,9 +232,9 @@ fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left(
             "waiting for 1 stream on old to move to new, and 1 to end",
         ),
     ] {
-        scene.applied();
-        moves(&mut scene, count);
-        let decision = scene.wait(seconds(1)).step();
+        fixture.applied();
+        moves(&mut fixture, count);
+        let decision = fixture.wait(seconds(1)).step();
         assert_eq!(decision.phase, Phase::Draining);
         assert_eq!(decision.moving_streams, count);
         assert!(decision.message.ends_with(reported), "{}", decision.message);
@@ -246,8 +246,8 @@ fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left(
         assert_eq!((progressing.holds, progressing.reason), (true, "Moving"));
         assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
     }
-    moves(&mut scene, 0);
-    let decision = scene.open(0, 0, 5).applied().wait(seconds(1)).step();
+    moves(&mut fixture, 0);
+    let decision = fixture.open(0, 0, 5).applied().wait(seconds(1)).step();
     assert_eq!(
         (decision.phase, decision.moving_streams),
         (Phase::Complete, 0)

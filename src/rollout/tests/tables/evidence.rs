@@ -3,73 +3,73 @@
 use super::*;
 
 /// An update with all evidence for both flags.
-fn proven() -> Scene {
-    let mut scene = Scene::settled(4, 4);
-    scene.clients_left().scale_old(0).settle();
-    let decision = scene.peek();
+fn proven() -> Fixture {
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.clients_left().scale_old(0).settle();
+    let decision = fixture.peek();
     assert_eq!(decision.missing, []);
     assert!(decision.safe_to_delete_old && decision.last_old_worker_dispensable);
-    scene
+    fixture
 }
 
-fn state(scene: &mut Scene) -> &mut ProxyState {
-    scene.seen.proxies[1].state.as_mut().expect("it answers")
+fn state(fixture: &mut Fixture) -> &mut ProxyState {
+    fixture.seen.proxies[1].state.as_mut().expect("it answers")
 }
 
 #[test]
 fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
-    type Hole = (&'static str, fn(&mut Scene), Evidence);
+    type Hole = (&'static str, fn(&mut Fixture), Evidence);
     let holes: [Hole; 35] = [
         (
             "a watch that was not heard of late",
-            |scene| scene.seen.is_current = false,
+            |fixture| fixture.seen.is_current = false,
             CurrentView,
         ),
         (
             "a controller that sees only its own namespace",
-            |scene| scene.seen.sees_elsewhere = false,
+            |fixture| fixture.seen.sees_elsewhere = false,
             SeesElsewhere,
         ),
         (
             "somebody deletes the update, whose finalizer waits",
-            |scene| scene.seen.is_being_deleted = true,
+            |fixture| fixture.seen.is_being_deleted = true,
             UpdateStays,
         ),
         (
             "a proxy that is not asked, as there are too many",
-            |scene| scene.seen.proxies[1].state = Err(Silence::TooMany(4096)),
+            |fixture| fixture.seen.proxies[1].state = Err(Silence::TooMany(4096)),
             NoNewRequestOnOld,
         ),
         (
             "another update rules",
-            |scene| scene.seen.superseded_by = Some("heir".into()),
+            |fixture| fixture.seen.superseded_by = Some("heir".into()),
             Complete,
         ),
         (
             "old is wanted again",
-            |scene| _ = scene.scale_old(1),
+            |fixture| _ = fixture.scale_old(1),
             Complete,
         ),
         (
             "new cannot serve any more",
-            |scene| scene.seen.frontends.new.endpoints = 0,
+            |fixture| fixture.seen.frontends.new.endpoints = 0,
             NewServes,
         ),
         (
             "new was not heard, though it served when it was",
-            |scene| scene.seen.frontends.new.asked[0].answer = unasked(),
+            |fixture| fixture.seen.frontends.new.asked[0].answer = unasked(),
             NewServes,
         ),
         (
             "new has more frontends than are asked",
-            |scene| scene.seen.frontends.new.left_out = 1,
+            |fixture| fixture.seen.frontends.new.left_out = 1,
             NewServes,
         ),
         (
             "new lists workers of the same namespace as old",
-            |scene| {
-                let frontends = &mut scene.seen.frontends;
+            |fixture| {
+                let frontends = &mut fixture.seen.frontends;
                 for side in [&mut frontends.old, &mut frontends.new] {
                     side.asked[0].namespaces.insert("shared".into());
                 }
@@ -78,18 +78,18 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "a person gives old a share",
-            |scene| _ = scene.edit(percent(90)),
+            |fixture| _ = fixture.edit(percent(90)),
             AllToNew,
         ),
         (
             "no proxy is found",
-            |scene| scene.seen.proxies.clear(),
+            |fixture| fixture.seen.proxies.clear(),
             ProxySeen,
         ),
         (
             "no proxy answers",
-            |scene| {
-                scene
+            |fixture| {
+                fixture
                     .seen
                     .proxies
                     .iter_mut()
@@ -99,18 +99,18 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "a frontend without a proxy",
-            |scene| scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".into())),
+            |fixture| fixture.seen.proxies[1].state = Err(Silence::NoPort("crossfade".into())),
             NoNewRequestOnOld,
         ),
         (
             "a proxy that was not heard yet",
-            |scene| scene.seen.proxies[1].state = Err(Silence::NotYet),
+            |fixture| fixture.seen.proxies[1].state = Err(Silence::NotYet),
             NoNewRequestOnOld,
         ),
         (
             "a later pod that is not ready and has not heard of the update",
-            |scene| {
-                scene.seen.proxies.push(ObservedProxy {
+            |fixture| {
+                fixture.seen.proxies.push(ObservedProxy {
                     ready: false,
                     ..proxy("late")
                 })
@@ -119,88 +119,88 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "a proxy at an earlier edit",
-            |scene| state(scene).applied -= 1,
+            |fixture| state(fixture).applied -= 1,
             NoNewRequestOnOld,
         ),
         (
             "a cap holds at a proxy",
-            |scene| state(scene).leaves_old = false,
+            |fixture| state(fixture).leaves_old = false,
             NoNewRequestOnOld,
         ),
         (
             "old is still a fallback at a proxy",
-            |scene| state(scene).old_drains = false,
+            |fixture| state(fixture).old_drains = false,
             NoFallbackToOld,
         ),
         (
             "the resource no longer says that old drains",
-            |scene| scene.seen.old_draining = false,
+            |fixture| fixture.seen.old_draining = false,
             NoFallbackToOld,
         ),
         (
             "a request keeps an earlier plan",
-            |scene| state(scene).may_reach_old = Some(1),
+            |fixture| state(fixture).may_reach_old = Some(1),
             NoLateRequest,
         ),
         (
             "a proxy does not say whether a request keeps an earlier plan",
-            |scene| state(scene).may_reach_old = None,
+            |fixture| state(fixture).may_reach_old = None,
             NoLateRequest,
         ),
         (
             "a stream on old",
-            |scene| state(scene).open_streams.old = 1,
+            |fixture| state(fixture).open_streams.old = 1,
             NoStreamOnOld,
         ),
         (
             "another update sends its share to old",
-            |scene| scene.seen.updates_to_old = Some(vec!["back".into()]),
+            |fixture| fixture.seen.updates_to_old = Some(vec!["back".into()]),
             NoUpdateToOld,
         ),
         (
             "it is not known which updates send to old",
-            |scene| scene.seen.updates_to_old = None,
+            |fixture| fixture.seen.updates_to_old = None,
             NoUpdateToOld,
         ),
         (
             "a Service leads around the proxies",
-            |scene| scene.seen.clients.around_proxies = Some(vec!["Service direct".into()]),
+            |fixture| fixture.seen.clients.around_proxies = Some(vec!["Service direct".into()]),
             NoWayAroundProxies,
         ),
         (
             "it is not known what leads around the proxies",
-            |scene| scene.seen.clients.around_proxies = None,
+            |fixture| fixture.seen.clients.around_proxies = None,
             NoWayAroundProxies,
         ),
         (
             "a stream of new through old's pods",
-            |scene| state(scene).open_streams.new = 1,
+            |fixture| state(fixture).open_streams.new = 1,
             NoStreamThroughOldPods,
         ),
         (
             "a client has sent a request just now",
-            |scene| state(scene).quiet_for = Some(Duration::ZERO),
+            |fixture| state(fixture).quiet_for = Some(Duration::ZERO),
             NoClientOfLate,
         ),
         (
             "a client has sent a request within the quiet period",
-            |scene| state(scene).quiet_for = Some(seconds(9)),
+            |fixture| state(fixture).quiet_for = Some(seconds(9)),
             NoClientOfLate,
         ),
         (
             "a proxy does not say when the last request came",
-            |scene| state(scene).quiet_for = None,
+            |fixture| state(fixture).quiet_for = None,
             NoClientOfLate,
         ),
         (
             "the Service of the clients has no ready endpoint of new",
-            |scene| scene.seen.clients.reach_new = Some(false),
+            |fixture| fixture.seen.clients.reach_new = Some(false),
             ClientsReachNew,
         ),
         (
             "no Service of the clients is known",
-            |scene| {
-                scene.seen.clients = Clients {
+            |fixture| {
+                fixture.seen.clients = Clients {
                     around_proxies: Some(Vec::new()),
                     ..Clients::default()
                 }
@@ -209,27 +209,27 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "clients reach old",
-            |scene| scene.seen.clients.reach_old = Some(true),
+            |fixture| fixture.seen.clients.reach_old = Some(true),
             ClientsLeftOld,
         ),
         (
             "another Service selects old",
-            |scene| scene.seen.clients.other_ways = Some(vec!["Service legacy".into()]),
+            |fixture| fixture.seen.clients.other_ways = Some(vec!["Service legacy".into()]),
             NoOtherWayToOld,
         ),
     ];
     for (hole, make, evidence) in holes {
-        let mut scene = proven();
-        make(&mut scene);
+        let mut fixture = proven();
+        make(&mut fixture);
         // With a controller that ran all the time, and with one that starts with an empty memory.
-        for memory in [scene.memory.clone(), Memory::default()] {
-            let mut scene = Scene {
+        for memory in [fixture.memory.clone(), Memory::default()] {
+            let mut fixture = Fixture {
                 memory,
-                ..scene.clone()
+                ..fixture.clone()
             };
-            let decision = scene.step();
+            let decision = fixture.step();
             assert!(!decision.safe_to_delete_old, "{hole}");
-            let is_fresh = scene.memory.phase != Phase::Complete;
+            let is_fresh = fixture.memory.phase != Phase::Complete;
             assert!(
                 decision.missing.contains(&evidence) || is_fresh,
                 "{hole}: {:?}",
@@ -242,7 +242,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         }
         let only_deletion = Evidence::FOR_DELETION.contains(&evidence);
         assert_eq!(
-            scene.step().last_old_worker_dispensable,
+            fixture.step().last_old_worker_dispensable,
             only_deletion,
             "{hole}"
         );
@@ -252,15 +252,15 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
 #[test]
 fn nobody_found_is_nobody_who_agrees() {
     for memory_of_an_end in [false, true] {
-        let mut scene = Scene::settled(4, 4);
-        scene.clients_left().settings.paused = true;
-        scene.edit(Weights::ALL_NEW);
+        let mut fixture = Fixture::settled(4, 4);
+        fixture.clients_left().settings.paused = true;
+        fixture.edit(Weights::ALL_NEW);
         if memory_of_an_end {
-            assert_eq!(scene.step().phase, Phase::Progressing);
-            assert_eq!(scene.applied().step().phase, Phase::Draining);
+            assert_eq!(fixture.step().phase, Phase::Progressing);
+            assert_eq!(fixture.applied().step().phase, Phase::Draining);
         }
-        scene.seen.proxies.clear();
-        let decision = scene.settle();
+        fixture.seen.proxies.clear();
+        let decision = fixture.settle();
         assert_eq!(decision.phase, Phase::Progressing);
         assert!(!decision.desired.old_draining && !decision.safe_to_delete_old);
         assert!(!decision.last_old_worker_dispensable);
@@ -271,11 +271,11 @@ fn nobody_found_is_nobody_who_agrees() {
             decision.message
         );
     }
-    let mut scene = Scene::settled(4, 4);
-    for proxy in &mut scene.seen.proxies {
+    let mut fixture = Fixture::settled(4, 4);
+    for proxy in &mut fixture.seen.proxies {
         proxy.state = Err(Silence::NoPort("crossfade".into()));
     }
-    let decision = scene.scale_old(0).settle();
+    let decision = fixture.scale_old(0).settle();
     assert_eq!(decision.phase, Phase::Progressing);
     assert_eq!(holds(&decision, ConditionKind::Degraded), (true, "NoProxy"));
     assert!(
@@ -287,9 +287,9 @@ fn nobody_found_is_nobody_who_agrees() {
 
 #[test]
 fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
-    let mut scene = proven();
-    scene.seen.proxies.push(proxy("late"));
-    let decision = scene.step();
+    let mut fixture = proven();
+    fixture.seen.proxies.push(proxy("late"));
+    let decision = fixture.step();
     assert_eq!(
         (decision.phase, decision.desired.old_draining),
         (Phase::Draining, true)
@@ -302,12 +302,12 @@ fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
         decision.message
     );
     assert_eq!(
-        scene.applied().wait(seconds(1)).step().phase,
+        fixture.applied().wait(seconds(1)).step().phase,
         Phase::Complete
     );
     // Nothing is known about a frontend that is gone: the update stays complete, but neither flag holds.
-    scene.seen.proxies.clear();
-    let decision = scene.settle();
+    fixture.seen.proxies.clear();
+    let decision = fixture.settle();
     assert_eq!(
         (decision.phase, decision.safe_to_delete_old),
         (Phase::Complete, false)
@@ -317,39 +317,43 @@ fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
 
 #[test]
 fn a_deadline_excuses_streams_and_no_proxy_that_sends_to_old() {
-    let mut scene = Scene::settled(4, 4);
-    scene.settings.drain_deadline = Some(seconds(10));
-    scene.open(0, 3, 0).scale_old(0).settle();
-    assert_eq!(scene.settle().phase, Phase::Complete, "streams are excused");
-    let decision = scene.wait(seconds(100)).step();
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.settings.drain_deadline = Some(seconds(10));
+    fixture.open(0, 3, 0).scale_old(0).settle();
+    assert_eq!(
+        fixture.settle().phase,
+        Phase::Complete,
+        "streams are excused"
+    );
+    let decision = fixture.wait(seconds(100)).step();
     assert_eq!(
         (decision.phase, decision.actions),
         (Phase::Complete, vec![]),
         "and stay so"
     );
-    scene.seen.proxies.push(proxy("late"));
-    assert_eq!(scene.wait(seconds(100)).step().phase, Phase::Draining);
+    fixture.seen.proxies.push(proxy("late"));
+    assert_eq!(fixture.wait(seconds(100)).step().phase, Phase::Draining);
     assert_eq!(
-        scene.wait(seconds(100)).step().phase,
+        fixture.wait(seconds(100)).step().phase,
         Phase::Draining,
         "a pod is not"
     );
-    assert_eq!(scene.applied().step().phase, Phase::Complete);
+    assert_eq!(fixture.applied().step().phase, Phase::Complete);
 }
 
 #[test]
 fn a_cap_below_everything_keeps_an_update_from_its_end() {
-    let mut scene = Scene::settled(4, 4);
-    scene.clients_left().settings.paused = true;
-    scene.settings.cap_percent = Some(50);
-    scene.edit(Weights::ALL_NEW);
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.clients_left().settings.paused = true;
+    fixture.settings.cap_percent = Some(50);
+    fixture.edit(Weights::ALL_NEW);
     for _ in 0..4 {
-        scene.applied().wait(seconds(60));
+        fixture.applied().wait(seconds(60));
         // The proxies still apply the cap.
-        for proxy in &mut scene.seen.proxies {
+        for proxy in &mut fixture.seen.proxies {
             proxy.state.as_mut().expect("it answers").leaves_old = false;
         }
-        assert_eq!(scene.step().phase, Phase::Progressing);
+        assert_eq!(fixture.step().phase, Phase::Progressing);
     }
 }
 

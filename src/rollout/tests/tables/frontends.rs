@@ -3,24 +3,24 @@
 use super::*;
 
 /// Four ready workers per side, half of the traffic to new, and one frontend of new for each of `answers`.
-fn even(answers: Vec<Frontend>) -> Scene {
-    let mut scene = Scene::settled(4, 4);
-    assert_eq!(scene.seen.split, ratio(1, 1));
-    scene.seen.frontends.new = Frontends {
+fn even(answers: Vec<Frontend>) -> Fixture {
+    let mut fixture = Fixture::settled(4, 4);
+    assert_eq!(fixture.seen.split, ratio(1, 1));
+    fixture.seen.frontends.new = Frontends {
         endpoints: answers.len().try_into().expect("few"),
         asked: answers,
         left_out: 0,
         trouble: None,
     };
-    scene
+    fixture
 }
 
 fn without_model() -> Frontend {
     Frontend::default()
 }
 
-fn see_new(scene: &mut Scene, experience: Experience, is_impaired: bool) {
-    for proxy in &mut scene.seen.proxies {
+fn see_new(fixture: &mut Fixture, experience: Experience, is_impaired: bool) {
+    for proxy in &mut fixture.seen.proxies {
         let state = proxy.state.as_mut().expect("it answers");
         (state.new_serves, state.new_is_impaired) = (experience, is_impaired);
     }
@@ -49,9 +49,9 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
         (vec![without_model(), bad(), is_silent()], Weights::ALL_OLD),
         (vec![serves(), serves()], ratio(1, 1)),
     ] {
-        let mut scene = even(asked.clone());
-        let decision = scene.step();
-        assert_eq!(scene.seen.split, weights, "{asked:?}");
+        let mut fixture = even(asked.clone());
+        let decision = fixture.step();
+        assert_eq!(fixture.seen.split, weights, "{asked:?}");
         let (is_ready, reason) = holds(&decision, ConditionKind::NewFrontendReady);
         let (is_degraded, _) = holds(&decision, ConditionKind::Degraded);
         match weights {
@@ -70,23 +70,23 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
             }
         }
         // It recovers, and the recovery has to last.
-        scene.seen.frontends.new.asked = vec![serves()];
-        assert_eq!(scene.next(), weights, "{asked:?}");
-        scene.settle();
-        assert_eq!(scene.seen.split, ratio(1, 1));
+        fixture.seen.frontends.new.asked = vec![serves()];
+        assert_eq!(fixture.next(), weights, "{asked:?}");
+        fixture.settle();
+        assert_eq!(fixture.seen.split, ratio(1, 1));
     }
 }
 
 #[test]
 fn an_update_goes_on_with_the_frontends_that_serve() {
-    let mut scene = Scene::settled(4, 0);
-    scene.seen.frontends.new.asked.push(without_model());
-    scene.new_ready(2).settle();
-    assert_eq!(scene.seen.split, ratio(4, 1));
-    scene.scale_old(0).settle();
-    assert_eq!(scene.seen.split, Weights::ALL_NEW);
+    let mut fixture = Fixture::settled(4, 0);
+    fixture.seen.frontends.new.asked.push(without_model());
+    fixture.new_ready(2).settle();
+    assert_eq!(fixture.seen.split, ratio(4, 1));
+    fixture.scale_old(0).settle();
+    assert_eq!(fixture.seen.split, Weights::ALL_NEW);
     // Old has no workers left to fall back to, but must not be deleted while clients may reach a failing frontend.
-    let decision = scene.clients_left().settle();
+    let decision = fixture.clients_left().settle();
     assert_eq!(decision.phase, Phase::Complete);
     assert!(decision.missing.contains(&Evidence::NewServes));
     assert!(!decision.last_old_worker_dispensable && !decision.safe_to_delete_old);
@@ -95,22 +95,22 @@ fn an_update_goes_on_with_the_frontends_that_serve() {
 #[test]
 fn old_stays_a_fallback_while_a_frontend_of_new_does_not_serve_and_old_could() {
     for by_pause in [false, true] {
-        let mut scene = Scene::settled(4, 4);
+        let mut fixture = Fixture::settled(4, 4);
         if by_pause {
-            scene.settings.paused = true;
-            scene.edit(Weights::ALL_NEW);
+            fixture.settings.paused = true;
+            fixture.edit(Weights::ALL_NEW);
         } else {
-            scene.settings.drain_old = true;
+            fixture.settings.drain_old = true;
         }
-        scene.seen.frontends.new.asked.push(without_model());
-        let decision = scene.settle();
-        assert_eq!(scene.seen.split, Weights::ALL_NEW);
+        fixture.seen.frontends.new.asked.push(without_model());
+        let decision = fixture.settle();
+        assert_eq!(fixture.seen.split, Weights::ALL_NEW);
         assert_eq!(
             (decision.phase, decision.desired.old_draining),
             (Phase::Progressing, false)
         );
-        scene.seen.frontends.new = frontends();
-        assert_eq!(scene.settle().phase, Phase::Complete);
+        fixture.seen.frontends.new = frontends();
+        assert_eq!(fixture.settle().phase, Phase::Complete);
     }
 }
 
@@ -125,15 +125,15 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
         (None, false, false),
         (Bad, true, false),
     ] {
-        let mut scene = all_silent();
-        see_new(&mut scene, experience, is_impaired);
-        let decision = scene.step();
+        let mut fixture = all_silent();
+        see_new(&mut fixture, experience, is_impaired);
+        let decision = fixture.step();
         let (rule, split) = match keeps {
             true => (Rule::Capacity, ratio(1, 1)),
             false => (Rule::NewCannotServe, Weights::ALL_OLD),
         };
         assert_eq!(
-            (decision.rule, scene.seen.split),
+            (decision.rule, fixture.seen.split),
             (rule, split),
             "{experience:?}"
         );
@@ -144,52 +144,52 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
         // New gains nothing while it is unknown, and loses what its workers lose.
         if keeps {
             assert_eq!(holds(&decision, ConditionKind::Degraded).1, "NoAnswer");
-            assert_eq!(scene.new_ready(8).settle().actions, []);
-            assert_eq!(scene.new_ready(2).next(), ratio(2, 1));
+            assert_eq!(fixture.new_ready(8).settle().actions, []);
+            assert_eq!(fixture.new_ready(2).next(), ratio(2, 1));
         }
     }
     // One proxy that is served is enough: another proxy's network may be broken like the controller's.
-    let mut scene = all_silent();
-    see_new(&mut scene, Bad, true);
-    scene.seen.proxies[0]
+    let mut fixture = all_silent();
+    see_new(&mut fixture, Bad, true);
+    fixture.seen.proxies[0]
         .state
         .as_mut()
         .expect("it answers")
         .new_serves = Good;
-    assert_eq!(scene.next(), ratio(1, 1));
+    assert_eq!(fixture.next(), ratio(1, 1));
     // A network fault at the controller: nothing answers, so nothing is known.
-    let mut scene = all_silent();
-    for proxy in &mut scene.seen.proxies {
+    let mut fixture = all_silent();
+    for proxy in &mut fixture.seen.proxies {
         proxy.state = Err(Silence::NoAnswer);
     }
-    assert_eq!(scene.settle().actions, []);
-    assert_eq!(scene.seen.split, ratio(1, 1));
+    assert_eq!(fixture.settle().actions, []);
+    assert_eq!(fixture.seen.split, ratio(1, 1));
     // New without a share gets none while its frontends are unknown.
-    let mut scene = Scene::settled(4, 0);
-    scene.seen.frontends.new.asked = vec![frontend(silent())];
-    see_new(&mut scene, Good, false);
-    let decision = scene.new_ready(4).settle();
+    let mut fixture = Fixture::settled(4, 0);
+    fixture.seen.frontends.new.asked = vec![frontend(silent())];
+    see_new(&mut fixture, Good, false);
+    let decision = fixture.new_ready(4).settle();
     assert_eq!(
         decision.obstacles,
         [Obstacle::NoAnswer("timed out".to_owned())]
     );
-    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+    assert_eq!(fixture.seen.split, Weights::ALL_OLD);
 }
 
 #[test]
 fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
     let asked = || vec![frontend(Answer::Heard), frontend(silent())];
-    let mut scene = even(asked());
-    see_new(&mut scene, Experience::Good, false);
+    let mut fixture = even(asked());
+    see_new(&mut fixture, Experience::Good, false);
     assert_eq!(
-        scene.next(),
+        fixture.next(),
         ratio(1, 1),
         "only the controller cannot reach it"
     );
-    let mut scene = even(asked());
-    see_new(&mut scene, Experience::Good, true);
+    let mut fixture = even(asked());
+    see_new(&mut fixture, Experience::Good, true);
     assert_eq!(
-        scene.next(),
+        fixture.next(),
         ratio(2, 1),
         "a proxy could not use one either"
     );
@@ -197,15 +197,15 @@ fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
 
 #[test]
 fn what_nobody_can_say_of_old_takes_nothing_from_new() {
-    let mut scene = Scene::settled(4, 4);
+    let mut fixture = Fixture::settled(4, 4);
     // A controller with an empty memory that cannot reach old.
-    scene.memory.models.clear();
-    scene.seen.frontends.old.asked = vec![Frontend {
+    fixture.memory.models.clear();
+    fixture.seen.frontends.old.asked = vec![Frontend {
         answer: silent(),
         ..Frontend::default()
     }];
-    let decision = scene.settle();
-    assert_eq!(scene.seen.split, ratio(1, 1));
+    let decision = fixture.settle();
+    assert_eq!(fixture.seen.split, ratio(1, 1));
     assert_eq!(
         holds(&decision, ConditionKind::Degraded),
         (true, "OldModelsUnknown")

@@ -4,30 +4,30 @@ use super::*;
 
 #[test]
 fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
-    type Break = fn(&mut Scene);
+    type Break = fn(&mut Fixture);
     let breaks: [(Break, &str); 4] = [
         (
-            |scene| scene.seen.frontends.new.endpoints = 0,
+            |fixture| fixture.seen.frontends.new.endpoints = 0,
             "its frontend service has no ready endpoint",
         ),
         (
-            |scene| scene.seen.frontends.new.asked[0].models = ["other".to_owned()].into(),
+            |fixture| fixture.seen.frontends.new.asked[0].models = ["other".to_owned()].into(),
             "it does not serve the model llama",
         ),
         (
-            |scene| {
-                scene.settings.models = Some(["a".to_owned(), "b".to_owned()].into());
+            |fixture| {
+                fixture.settings.models = Some(["a".to_owned(), "b".to_owned()].into());
             },
             "it does not serve the models a, b",
         ),
-        (|scene| _ = scene.new_ready(0), "it has no ready worker"),
+        (|fixture| _ = fixture.new_ready(0), "it has no ready worker"),
     ];
     for (break_it, why) in breaks {
-        let mut scene = Scene::settled(4, 0);
-        break_it(scene.new_ready(2));
-        let decision = scene.settle();
+        let mut fixture = Fixture::settled(4, 0);
+        break_it(fixture.new_ready(2));
+        let decision = fixture.settle();
         assert_eq!(
-            (decision.rule, scene.seen.split),
+            (decision.rule, fixture.seen.split),
             (Rule::NewCannotServe, Weights::ALL_OLD)
         );
         assert_eq!(decision.phase, Phase::Pending);
@@ -35,38 +35,38 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
         assert!(!holds(&decision, ConditionKind::NewFrontendReady).0);
         assert!(!holds(&decision, ConditionKind::Degraded).0);
 
-        let mut scene = Scene::settled(4, 2);
-        assert_eq!(scene.seen.split, ratio(2, 1));
-        break_it(&mut scene);
-        assert_eq!(scene.next(), Weights::ALL_OLD);
+        let mut fixture = Fixture::settled(4, 2);
+        assert_eq!(fixture.seen.split, ratio(2, 1));
+        break_it(&mut fixture);
+        assert_eq!(fixture.next(), Weights::ALL_OLD);
     }
 }
 
 #[test]
 fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
-    let mut scene = Scene::settled(4, 0);
-    scene.seen.frontends.old = Frontends::default();
-    scene.seen.frontends.new.asked[0].models = ["other".to_owned()].into();
-    scene.new_ready(4).scale_old(0);
-    assert_eq!(scene.settle().rule, Rule::NeitherCanServe);
-    scene.settings.models = Some(["other".to_owned()].into());
-    assert_eq!(scene.settle().rule, Rule::OldCannotServe);
+    let mut fixture = Fixture::settled(4, 0);
+    fixture.seen.frontends.old = Frontends::default();
+    fixture.seen.frontends.new.asked[0].models = ["other".to_owned()].into();
+    fixture.new_ready(4).scale_old(0);
+    assert_eq!(fixture.settle().rule, Rule::NeitherCanServe);
+    fixture.settings.models = Some(["other".to_owned()].into());
+    assert_eq!(fixture.settle().rule, Rule::OldCannotServe);
 }
 
 #[test]
 fn without_wanted_models_new_must_serve_one_at_least() {
-    let mut scene = Scene::of_four();
-    scene.seen.frontends.old.asked[0].models.clear();
-    scene.seen.frontends.new.asked[0].models.clear();
-    assert_eq!(scene.new_ready(4).settle().obstacles, [Obstacle::NoModel]);
-    scene.seen.frontends.new = frontends();
-    assert!(scene.settle().obstacles.is_empty());
+    let mut fixture = Fixture::of_four();
+    fixture.seen.frontends.old.asked[0].models.clear();
+    fixture.seen.frontends.new.asked[0].models.clear();
+    assert_eq!(fixture.new_ready(4).settle().obstacles, [Obstacle::NoModel]);
+    fixture.seen.frontends.new = frontends();
+    assert!(fixture.settle().obstacles.is_empty());
 }
 
 #[test]
 fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
-    let mut scene = Scene::of_four();
-    scene.seen.frontends.new = Frontends {
+    let mut fixture = Fixture::of_four();
+    fixture.seen.frontends.new = Frontends {
         left_out: 0,
         endpoints: 1,
         asked: vec![Frontend {
@@ -75,7 +75,7 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
         }],
         trouble: None,
     };
-    let decision = scene.new_ready(4).settle();
+    let decision = fixture.new_ready(4).settle();
     assert_eq!(decision.rule, Rule::NewCannotServe);
     assert!(
         decision
@@ -91,46 +91,46 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
 
 #[test]
 fn new_gets_nothing_while_nobody_can_say_what_old_serves() {
-    let mut scene = Scene::of_four();
-    scene.seen.frontends.old = Frontends {
+    let mut fixture = Fixture::of_four();
+    fixture.seen.frontends.old = Frontends {
         endpoints: 2,
         trouble: Some("old-0 has no port frontend".to_owned()),
         ..Frontends::default()
     };
-    let decision = scene.new_ready(4).settle();
+    let decision = fixture.new_ready(4).settle();
     assert_eq!(decision.obstacles, [Obstacle::OldModelsUnknown]);
-    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+    assert_eq!(fixture.seen.split, Weights::ALL_OLD);
     assert_eq!(
         holds(&decision, ConditionKind::Degraded),
         (true, "OldModelsUnknown")
     );
-    let mut stated = scene.clone();
+    let mut stated = fixture.clone();
     stated.settings.models = Some([MODEL.to_owned()].into());
     assert!(stated.settle().obstacles.is_empty());
     // One of old's frontends can be queried, so its models are required.
-    scene.seen.frontends.old.asked = frontends().asked;
-    assert!(scene.settle().obstacles.is_empty());
+    fixture.seen.frontends.old.asked = frontends().asked;
+    assert!(fixture.settle().obstacles.is_empty());
 }
 
 #[test]
 fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
-    let mut scene = Scene::settled(4, 2);
-    scene.seen.frontends.old.asked[0]
+    let mut fixture = Fixture::settled(4, 2);
+    fixture.seen.frontends.old.asked[0]
         .models
         .insert("other".to_owned());
-    scene.seen.frontends.new.asked[0]
+    fixture.seen.frontends.new.asked[0]
         .models
         .insert("other".to_owned());
-    scene.settle();
-    scene.seen.frontends.old.asked = vec![frontend(Answer::NotYet)];
-    assert_eq!(scene.settle().memory.models.len(), 2);
-    scene.seen.frontends.old = frontends();
-    assert_eq!(scene.settle().memory.models.len(), 1);
+    fixture.settle();
+    fixture.seen.frontends.old.asked = vec![frontend(Answer::NotYet)];
+    assert_eq!(fixture.settle().memory.models.len(), 2);
+    fixture.seen.frontends.old = frontends();
+    assert_eq!(fixture.settle().memory.models.len(), 1);
 }
 
 #[test]
 fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
-    let mut scene = Scene::settled(4, 2);
+    let mut fixture = Fixture::settled(4, 2);
     let unheard = Frontends {
         left_out: 0,
         endpoints: 1,
@@ -140,19 +140,19 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
         }],
         trouble: None,
     };
-    scene.seen.frontends.new = unheard.clone();
-    assert_eq!(scene.new_ready(4).settle().actions, []);
-    assert_eq!(scene.seen.split, ratio(2, 1), "no gain");
-    assert_eq!(scene.new_ready(1).next(), ratio(4, 1), "a loss at once");
-    assert_eq!(scene.old_ready(2).next(), ratio(2, 1), "of either side");
-    assert_eq!(scene.new_ready(0).next(), Weights::ALL_OLD);
+    fixture.seen.frontends.new = unheard.clone();
+    assert_eq!(fixture.new_ready(4).settle().actions, []);
+    assert_eq!(fixture.seen.split, ratio(2, 1), "no gain");
+    assert_eq!(fixture.new_ready(1).next(), ratio(4, 1), "a loss at once");
+    assert_eq!(fixture.old_ready(2).next(), ratio(2, 1), "of either side");
+    assert_eq!(fixture.new_ready(0).next(), Weights::ALL_OLD);
 
     // New without a share gets none while its frontends are unknown.
-    let mut scene = Scene::settled(4, 0);
-    scene.seen.frontends.new = unheard.clone();
-    let decision = scene.new_ready(4).settle();
+    let mut fixture = Fixture::settled(4, 0);
+    fixture.seen.frontends.new = unheard.clone();
+    let decision = fixture.new_ready(4).settle();
     assert_eq!(decision.obstacles, [Obstacle::NotYet]);
-    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+    assert_eq!(fixture.seen.split, Weights::ALL_OLD);
 
     // A frontend that cannot be queried is unknown as well, and that is reported.
     let trouble = Some("no such file".to_owned());
@@ -161,29 +161,29 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
         asked: Vec::new(),
         ..unheard
     };
-    scene.seen.frontends.new = unasked.clone();
+    fixture.seen.frontends.new = unasked.clone();
     let no_answer = Obstacle::NoAnswer("no such file".to_owned());
-    assert_eq!(scene.settle().obstacles, [no_answer]);
-    let mut scene = Scene::settled(4, 2);
-    scene.seen.frontends.new = unasked;
-    let decision = scene.new_ready(4).settle();
-    assert_eq!(scene.seen.split, ratio(2, 1));
+    assert_eq!(fixture.settle().obstacles, [no_answer]);
+    let mut fixture = Fixture::settled(4, 2);
+    fixture.seen.frontends.new = unasked;
+    let decision = fixture.new_ready(4).settle();
+    assert_eq!(fixture.seen.split, ratio(2, 1));
     assert_eq!(
         holds(&decision, ConditionKind::Degraded),
         (true, "NoAnswer")
     );
-    scene.new_ready(0).settle();
-    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+    fixture.new_ready(0).settle();
+    assert_eq!(fixture.seen.split, Weights::ALL_OLD);
 
     // A proxy that has not been queried before is waited for. That is no fault.
-    let mut scene = Scene::settled(4, 1);
-    scene.seen.proxies[1].state = Err(Silence::NotYet);
-    scene.seen.resource_generation += 1;
-    scene.new_ready(2).applied().step();
-    let decision = scene.wait(seconds(10)).step();
+    let mut fixture = Fixture::settled(4, 1);
+    fixture.seen.proxies[1].state = Err(Silence::NotYet);
+    fixture.seen.resource_generation += 1;
+    fixture.new_ready(2).applied().step();
+    let decision = fixture.wait(seconds(10)).step();
     assert_eq!(decision.actions, []);
     assert!(decision.message.ends_with("b (no response yet)"));
-    let decision = scene.wait(seconds(60)).step();
+    let decision = fixture.wait(seconds(60)).step();
     assert!(!holds(&decision, ConditionKind::Degraded).0);
     assert!(!reasons(&decision).contains(&"ProxiesLag"));
 }

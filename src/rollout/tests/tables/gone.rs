@@ -4,10 +4,10 @@ use super::*;
 
 #[test]
 fn an_outage_of_old_is_not_the_end() {
-    let mut scene = Scene::settled(4, 1);
-    let decision = scene.old_ready(0).settle();
+    let mut fixture = Fixture::settled(4, 1);
+    let decision = fixture.old_ready(0).settle();
     assert_eq!(
-        (decision.rule, scene.seen.split),
+        (decision.rule, fixture.seen.split),
         (Rule::OldCannotServe, Weights::ALL_NEW)
     );
     assert_eq!(
@@ -18,32 +18,35 @@ fn an_outage_of_old_is_not_the_end() {
         holds(&decision, ConditionKind::Degraded),
         (true, "OldCannotServe")
     );
-    assert_eq!(scene.old_ready(4).next(), Weights::ALL_NEW);
-    assert_eq!(scene.wait(seconds(5)).next(), ratio(4, 1));
+    assert_eq!(fixture.old_ready(4).next(), Weights::ALL_NEW);
+    assert_eq!(fixture.wait(seconds(5)).next(), ratio(4, 1));
 }
 
 #[test]
 fn a_pause_in_an_outage_means_no_end() {
-    let mut scene = Scene::settled(4, 4);
-    scene.old_ready(0).settle();
-    scene.settings.paused = true;
-    let decision = scene.settle();
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.old_ready(0).settle();
+    fixture.settings.paused = true;
+    let decision = fixture.settle();
     assert_eq!(
-        (decision.phase, scene.seen.split),
+        (decision.phase, fixture.seen.split),
         (Phase::Progressing, Weights::ALL_NEW)
     );
     // A user who wants the end edits the split.
-    assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
+    assert_eq!(
+        fixture.edit(Weights::ALL_NEW).settle().phase,
+        Phase::Complete
+    );
 }
 
 #[test]
 fn an_old_side_of_which_nothing_was_ever_found_stays_a_fallback() {
-    let mut scene = Scene::of_four();
-    scene.seen.workers.old.clear();
-    scene.seen.split = percent(10);
-    let decision = scene.new_ready(4).settle();
+    let mut fixture = Fixture::of_four();
+    fixture.seen.workers.old.clear();
+    fixture.seen.split = percent(10);
+    let decision = fixture.new_ready(4).settle();
     assert_eq!(
-        (decision.rule, scene.seen.split),
+        (decision.rule, fixture.seen.split),
         (Rule::OldCannotServe, Weights::ALL_NEW)
     );
     // Old's name may be mistyped.
@@ -63,26 +66,29 @@ fn an_old_side_of_which_nothing_was_ever_found_stays_a_fallback() {
         decision.message
     );
     // Once corrected, old gets its share back, and the update may end like any other.
-    scene.scale_old(4);
-    assert_eq!(scene.settle().rule, Rule::Capacity);
-    assert_eq!(scene.scale_old(0).settle().phase, Phase::Complete);
+    fixture.scale_old(4);
+    assert_eq!(fixture.settle().rule, Rule::Capacity);
+    assert_eq!(fixture.scale_old(0).settle().phase, Phase::Complete);
 }
 
 #[test]
 fn who_knows_that_old_is_gone_though_it_was_never_found_ends_the_update() {
-    let mut scene = Scene::of_four();
-    scene.seen.workers.old.clear();
-    scene.settings.paused = true;
-    assert_eq!(scene.new_ready(4).settle().phase, Phase::Progressing);
-    assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
+    let mut fixture = Fixture::of_four();
+    fixture.seen.workers.old.clear();
+    fixture.settings.paused = true;
+    assert_eq!(fixture.new_ready(4).settle().phase, Phase::Progressing);
+    assert_eq!(
+        fixture.edit(Weights::ALL_NEW).settle().phase,
+        Phase::Complete
+    );
 }
 
 #[test]
 fn an_old_side_that_is_there_without_workers_is_gone() {
-    let mut scene = Scene::of_four();
-    let decision = scene.scale_old(0).new_ready(4).settle();
+    let mut fixture = Fixture::of_four();
+    let decision = fixture.scale_old(0).new_ready(4).settle();
     assert_eq!(
-        (decision.rule, scene.seen.split),
+        (decision.rule, fixture.seen.split),
         (Rule::OldCannotServe, Weights::ALL_NEW)
     );
 }

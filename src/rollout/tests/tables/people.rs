@@ -4,12 +4,12 @@ use super::*;
 
 #[test]
 fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
-    let mut scene = Scene::settled(4, 2);
-    scene.settings.paused = true;
-    scene.edit(percent(50));
-    let decision = scene.settle();
+    let mut fixture = Fixture::settled(4, 2);
+    fixture.settings.paused = true;
+    fixture.edit(percent(50));
+    let decision = fixture.settle();
     assert_eq!(
-        (decision.rule, scene.seen.split),
+        (decision.rule, fixture.seen.split),
         (Rule::Paused, percent(50))
     );
     assert_eq!(holds(&decision, ConditionKind::Paused), (true, "Paused"));
@@ -19,11 +19,11 @@ fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
     );
 
     // Ending the pause with one more edit is no contested edit either.
-    scene.settings.paused = false;
-    scene.edit(percent(60));
-    let decision = scene.settle();
+    fixture.settings.paused = false;
+    fixture.edit(percent(60));
+    let decision = fixture.settle();
     assert_eq!(
-        (decision.rule, scene.seen.split),
+        (decision.rule, fixture.seen.split),
         (Rule::Capacity, ratio(2, 1))
     );
     assert!(!decision.memory.contested);
@@ -32,36 +32,36 @@ fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
 #[test]
 fn what_a_pause_holds_returns_after_an_emergency() {
     for (old, new, emergency) in [(4, 0, Weights::ALL_OLD), (0, 2, Weights::ALL_NEW)] {
-        let mut scene = Scene::settled(4, 2);
-        scene.settings.paused = true;
-        scene.edit(percent(10)).settle();
-        assert_eq!(scene.old_ready(old).new_ready(new).next(), emergency);
-        assert_eq!(scene.wait(seconds(90)).applied().next(), emergency);
-        assert_eq!(scene.old_ready(4).new_ready(2).next(), emergency);
-        assert_eq!(scene.wait(seconds(5)).next(), percent(10));
+        let mut fixture = Fixture::settled(4, 2);
+        fixture.settings.paused = true;
+        fixture.edit(percent(10)).settle();
+        assert_eq!(fixture.old_ready(old).new_ready(new).next(), emergency);
+        assert_eq!(fixture.wait(seconds(90)).applied().next(), emergency);
+        assert_eq!(fixture.old_ready(4).new_ready(2).next(), emergency);
+        assert_eq!(fixture.wait(seconds(5)).next(), percent(10));
         // A user's edit in the meantime replaces the held split.
-        scene.old_ready(old).new_ready(new).step();
-        scene.edit(percent(30)).step();
-        assert_eq!(scene.seen.split, emergency);
-        scene.old_ready(4).new_ready(2).settle();
-        assert_eq!(scene.seen.split, percent(30));
+        fixture.old_ready(old).new_ready(new).step();
+        fixture.edit(percent(30)).step();
+        assert_eq!(fixture.seen.split, emergency);
+        fixture.old_ready(4).new_ready(2).settle();
+        assert_eq!(fixture.seen.split, percent(30));
     }
 }
 
 #[test]
 fn an_edit_without_a_pause_is_taken_back_and_told_once() {
-    let mut scene = Scene::settled(4, 2);
+    let mut fixture = Fixture::settled(4, 2);
     for reported in [true, false] {
-        let decision = scene.edit(percent(90)).step();
-        assert_eq!(scene.seen.split, ratio(2, 1));
+        let decision = fixture.edit(percent(90)).step();
+        assert_eq!(fixture.seen.split, ratio(2, 1));
         assert_eq!(reasons(&decision).contains(&"SplitContested"), reported);
-        assert_eq!(scene.settle().actions, []);
+        assert_eq!(fixture.settle().actions, []);
     }
-    scene.settings.paused = true;
-    scene.settle();
-    scene.settings.paused = false;
-    scene.settle();
-    let decision = scene.edit(percent(90)).step();
+    fixture.settings.paused = true;
+    fixture.settle();
+    fixture.settings.paused = false;
+    fixture.settle();
+    let decision = fixture.edit(percent(90)).step();
     assert!(
         reasons(&decision).contains(&"SplitContested"),
         "a pause begins anew"
@@ -70,16 +70,16 @@ fn an_edit_without_a_pause_is_taken_back_and_told_once() {
 
 #[test]
 fn an_edit_to_what_is_right_and_a_first_split_are_not_contested() {
-    let mut scene = Scene::settled(4, 2);
-    scene.edit(ratio(2, 1));
+    let mut fixture = Fixture::settled(4, 2);
+    fixture.edit(ratio(2, 1));
     assert_eq!(
-        (scene.settle().memory.contested, scene.seen.split),
+        (fixture.settle().memory.contested, fixture.seen.split),
         (false, ratio(2, 1))
     );
 
-    let mut scene = Scene::of_four();
-    scene.seen.split = percent(25);
-    let decision = scene.step();
+    let mut fixture = Fixture::of_four();
+    fixture.seen.split = percent(25);
+    let decision = fixture.step();
     assert_eq!(
         (decision.desired.split, decision.memory.contested),
         (Weights::ALL_OLD, false)
@@ -88,25 +88,25 @@ fn an_edit_to_what_is_right_and_a_first_split_are_not_contested() {
 
 #[test]
 fn a_lowered_cap_holds_at_once_and_a_raised_one_waits_for_the_proxies() {
-    let mut scene = Scene::settled(4, 4);
-    scene.settings.cap_percent = Some(10);
-    scene.seen.resource_generation += 1;
-    assert_eq!(scene.next(), percent(10));
-    scene.applied().step();
-    scene.settings.cap_percent = Some(30);
-    scene.seen.resource_generation += 1;
-    assert_eq!(scene.next(), percent(10));
-    assert_eq!(scene.applied().next(), percent(30));
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.settings.cap_percent = Some(10);
+    fixture.seen.resource_generation += 1;
+    assert_eq!(fixture.next(), percent(10));
+    fixture.applied().step();
+    fixture.settings.cap_percent = Some(30);
+    fixture.seen.resource_generation += 1;
+    assert_eq!(fixture.next(), percent(10));
+    assert_eq!(fixture.applied().next(), percent(30));
 }
 
 #[test]
 fn the_cap_holds_an_update_as_a_pause_does() {
-    let mut scene = Scene::settled(4, 4);
-    scene.settings.cap_percent = Some(10);
-    let decision = scene.settle();
+    let mut fixture = Fixture::settled(4, 4);
+    fixture.settings.cap_percent = Some(10);
+    let decision = fixture.settle();
     assert_eq!(holds(&decision, ConditionKind::Paused), (true, "Cap"));
-    scene.settings.cap_percent = None;
-    let decision = scene.settle();
+    fixture.settings.cap_percent = None;
+    let decision = fixture.settle();
     assert_eq!(
         holds(&decision, ConditionKind::Paused),
         (false, "NotPaused")

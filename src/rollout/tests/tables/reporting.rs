@@ -4,21 +4,21 @@ use super::*;
 
 #[test]
 fn an_update_reports_its_progress_in_messages() {
-    let mut scene = Scene::of_four();
+    let mut fixture = Fixture::of_four();
     let mut messages = Vec::new();
     let mut note = |decision: Decision| messages.push(decision.message);
-    note(scene.step());
-    note(scene.new_ready(1).step());
-    note(scene.wait(seconds(5)).step());
-    scene.new_ready(2).step();
-    note(scene.wait(seconds(6)).step());
-    note(scene.applied().step());
-    scene.settings.cap_percent = Some(10);
-    note(scene.step());
-    scene.settings.paused = true;
-    note(scene.applied().step());
-    note(scene.old_ready(0).step());
-    note(scene.new_ready(0).step());
+    note(fixture.step());
+    note(fixture.new_ready(1).step());
+    note(fixture.wait(seconds(5)).step());
+    fixture.new_ready(2).step();
+    note(fixture.wait(seconds(6)).step());
+    note(fixture.applied().step());
+    fixture.settings.cap_percent = Some(10);
+    note(fixture.step());
+    fixture.settings.paused = true;
+    note(fixture.applied().step());
+    note(fixture.old_ready(0).step());
+    note(fixture.new_ready(0).step());
     assert_eq!(
         messages,
         [
@@ -43,13 +43,13 @@ fn an_update_reports_its_progress_in_messages() {
 
 #[test]
 fn new_that_crashes_half_way_is_a_fault_and_new_that_is_taken_back_is_none() {
-    let mut crashed = Scene::settled(4, 2);
+    let mut crashed = Fixture::settled(4, 2);
     let decision = crashed.new_ready(0).settle();
     assert_eq!(
         holds(&decision, ConditionKind::Degraded),
         (true, "NewCannotServe")
     );
-    let mut taken_back = Scene::settled(4, 2);
+    let mut taken_back = Fixture::settled(4, 2);
     taken_back.seen.workers.new.clear();
     assert!(!holds(&taken_back.settle(), ConditionKind::Degraded).0);
 }
@@ -65,25 +65,28 @@ fn generic_tools_see_whether_an_update_is_ready_reconciling_or_stalled() {
         });
         holding.collect()
     };
-    let mut scene = Scene::of_four();
+    let mut fixture = Fixture::of_four();
     let moves = (ConditionKind::Reconciling, "NewCannotServe");
-    assert_eq!(standard(&scene.step()), [moves]);
-    let mut scene = Scene::settled(4, 2);
+    assert_eq!(standard(&fixture.step()), [moves]);
+    let mut fixture = Fixture::settled(4, 2);
     let moves = (ConditionKind::Reconciling, "Capacity");
-    assert_eq!(standard(&scene.step()), [moves]);
-    scene.settings.paused = true;
-    assert_eq!(standard(&scene.step()), [(ConditionKind::Ready, "Paused")]);
-    scene.settings.paused = false;
-    scene.settings.cap_percent = Some(10);
-    assert_eq!(standard(&scene.settle()), [(ConditionKind::Ready, "Cap")]);
-    scene.settings.cap_percent = None;
-    scene.new_ready(0);
+    assert_eq!(standard(&fixture.step()), [moves]);
+    fixture.settings.paused = true;
+    assert_eq!(
+        standard(&fixture.step()),
+        [(ConditionKind::Ready, "Paused")]
+    );
+    fixture.settings.paused = false;
+    fixture.settings.cap_percent = Some(10);
+    assert_eq!(standard(&fixture.settle()), [(ConditionKind::Ready, "Cap")]);
+    fixture.settings.cap_percent = None;
+    fixture.new_ready(0);
     let stuck = (ConditionKind::Stalled, "NewCannotServe");
-    assert_eq!(standard(&scene.settle()), [stuck]);
-    scene.new_ready(4).scale_old(0).settle();
+    assert_eq!(standard(&fixture.settle()), [stuck]);
+    fixture.new_ready(4).scale_old(0).settle();
     let done = (ConditionKind::Ready, "Complete");
-    assert_eq!(standard(&scene.settle()), [done]);
-    scene.seen.superseded_by = Some("another".to_owned());
+    assert_eq!(standard(&fixture.settle()), [done]);
+    fixture.seen.superseded_by = Some("another".to_owned());
     let stuck = (ConditionKind::Stalled, "Superseded");
-    assert_eq!(standard(&scene.step()), [stuck]);
+    assert_eq!(standard(&fixture.step()), [stuck]);
 }

@@ -62,14 +62,14 @@ fn the_rules_are_asked_in_their_order() {
         (4, 4, false, false, Some(0), Cap, Weights::ALL_OLD),
         (4, 1, false, false, None, Capacity, ratio(4, 1)),
     ] {
-        let mut scene = Scene::settled(4, 4);
-        scene.settings.paused = paused;
-        scene.settings.strict = strict;
-        scene.settings.cap_percent = cap;
-        let decision = scene.old_ready(old).new_ready(new).step();
+        let mut fixture = Fixture::settled(4, 4);
+        fixture.settings.paused = paused;
+        fixture.settings.strict = strict;
+        fixture.settings.cap_percent = cap;
+        let decision = fixture.old_ready(old).new_ready(new).step();
         let given = (old, new, paused, strict, cap);
         assert_eq!(
-            (decision.rule, scene.seen.split),
+            (decision.rule, fixture.seen.split),
             (rule, split),
             "{given:?}"
         );
@@ -91,16 +91,16 @@ fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
         (0, false, false, None, NeitherCanServe, percent(50)),
         (0, true, true, Some(10), NeitherCanServe, percent(50)),
     ] {
-        let mut scene = Scene::of_four();
-        scene.seen.workers.old.clear();
-        scene.seen.split = percent(50);
-        scene.settings.paused = paused;
-        scene.settings.strict = strict;
-        scene.settings.cap_percent = cap;
-        let decision = scene.new_ready(new).settle();
+        let mut fixture = Fixture::of_four();
+        fixture.seen.workers.old.clear();
+        fixture.seen.split = percent(50);
+        fixture.settings.paused = paused;
+        fixture.settings.strict = strict;
+        fixture.settings.cap_percent = cap;
+        let decision = fixture.new_ready(new).settle();
         let given = (new, paused, strict, cap);
         assert_eq!(
-            (decision.rule, scene.seen.split),
+            (decision.rule, fixture.seen.split),
             (rule, split),
             "{given:?}"
         );
@@ -109,14 +109,14 @@ fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
 
 #[test]
 fn an_update_yields_to_the_one_that_supersedes_it() {
-    let mut scene = Scene::settled(4, 2);
-    scene.seen.superseded_by = Some("third".to_owned());
-    let decision = scene.old_ready(0).edit(percent(7)).settle();
+    let mut fixture = Fixture::settled(4, 2);
+    fixture.seen.superseded_by = Some("third".to_owned());
+    let decision = fixture.old_ready(0).edit(percent(7)).settle();
     assert_eq!(
         (decision.rule, decision.phase),
         (Rule::Superseded, Phase::Superseded)
     );
-    assert_eq!(scene.seen.split, percent(7));
+    assert_eq!(fixture.seen.split, percent(7));
     assert!(
         decision.waiting_for.is_empty() && decision.message.contains("the update third controls")
     );
@@ -124,10 +124,10 @@ fn an_update_yields_to_the_one_that_supersedes_it() {
         holds(&decision, ConditionKind::Accepted),
         (false, "Superseded")
     );
-    scene.seen.superseded_by = None;
-    let decision = scene.old_ready(4).settle();
+    fixture.seen.superseded_by = None;
+    let decision = fixture.old_ready(4).settle();
     assert_eq!(
-        (decision.memory.contested, scene.seen.split),
+        (decision.memory.contested, fixture.seen.split),
         (false, ratio(2, 1))
     );
 }
@@ -135,15 +135,15 @@ fn an_update_yields_to_the_one_that_supersedes_it() {
 #[test]
 fn an_update_that_does_not_rule_says_nothing_of_proxies_and_leaves_the_end_as_it_is() {
     for old_draining in [false, true] {
-        let mut scene = Scene::settled(4, 2);
-        scene.seen.superseded_by = Some("third".to_owned());
-        scene.seen.old_draining = old_draining;
+        let mut fixture = Fixture::settled(4, 2);
+        fixture.seen.superseded_by = Some("third".to_owned());
+        fixture.seen.old_draining = old_draining;
         // Its proxies follow another update.
-        for proxy in &mut scene.seen.proxies {
+        for proxy in &mut fixture.seen.proxies {
             proxy.state.as_mut().expect("it answers").applied = 0;
         }
         for _ in 0..4 {
-            let decision = scene.wait(seconds(60)).step();
+            let decision = fixture.wait(seconds(60)).step();
             assert_eq!(decision.desired.old_draining, old_draining);
             assert!(!reasons(&decision).contains(&"ProxiesLag"));
             assert!(!holds(&decision, ConditionKind::Degraded).0);

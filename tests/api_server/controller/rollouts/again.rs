@@ -7,7 +7,7 @@ use crossfade::inject::manifests;
 use crossfade::next_generation::{Request, plan};
 use serde_json::{Value, json};
 
-use super::super::stage::server;
+use super::super::fixture::server;
 use super::Managed;
 use super::operator::deployments;
 
@@ -71,13 +71,13 @@ fn apply(namespace: &str, how: &[&str], text: &str) -> String {
 
 async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str]) {
     let mut managed = Managed::set(4).await;
-    managed.stage.delete(&deployments(), "v2").await;
+    managed.fixture.delete(&deployments(), "v2").await;
     let rollout = json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoRollout", "metadata": {"name": "chat"},
         "spec": managed.spec(json!({})),
     });
     let text = format!("{}\n---\n{rollout}\n", workers());
-    let namespace = managed.stage.namespace.clone();
+    let namespace = managed.fixture.namespace.clone();
     let (over, is_over) = mpsc::channel::<()>();
     let applying = tokio::task::spawn_blocking(move || {
         let mut said = vec![apply(&namespace, how, &text)];
@@ -87,7 +87,7 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
         said
     });
     crate::rig::eventually("it is applied", async || {
-        let api = managed.stage.api(&super::rollouts());
+        let api = managed.fixture.api(&super::rollouts());
         api.get_opt("chat").await.unwrap().is_some()
     })
     .await;

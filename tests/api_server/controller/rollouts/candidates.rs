@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::json;
 
-use super::super::stage::{Stage, pods};
+use super::super::fixture::{Fixture, pods};
 use super::Managed;
 use crate::rig::{Script, Upstream};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// A worker of Dynamo whose metrics tell these requests.
-async fn worker(stage: &Stage, name: &str, requests: &Arc<AtomicU64>) -> Upstream {
+async fn worker(fixture: &Fixture, name: &str, requests: &Arc<AtomicU64>) -> Upstream {
     let requests = Arc::clone(requests);
     let metrics = Upstream::start(move |_| {
         let requests = requests.load(Ordering::Relaxed);
@@ -34,7 +34,7 @@ async fn worker(stage: &Stage, name: &str, requests: &Arc<AtomicU64>) -> Upstrea
         },
     });
     let pod: DynamicObject = serde_json::from_value(pod).unwrap();
-    let api: Api<DynamicObject> = stage.api(&pods());
+    let api: Api<DynamicObject> = fixture.api(&pods());
     api.create(&PostParams::default(), &pod).await.unwrap();
     metrics
 }
@@ -42,7 +42,7 @@ async fn worker(stage: &Stage, name: &str, requests: &Arc<AtomicU64>) -> Upstrea
 /// The pods that are marked.
 async fn marked(managed: &Managed) -> Vec<String> {
     let all = managed
-        .stage
+        .fixture
         .api(&pods())
         .list(&ListParams::default())
         .await;
@@ -55,13 +55,13 @@ async fn marked(managed: &Managed) -> Vec<String> {
 
 #[tokio::test]
 async fn the_worker_with_the_fewest_requests_is_marked_before_old_shrinks() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let mut workers = Vec::new();
     for (index, requests) in [7, 9, 2, 5].into_iter().enumerate() {
         let requests = Arc::new(AtomicU64::new(requests));
-        workers.push(worker(&stage, &format!("v1-{index}"), &requests).await);
+        workers.push(worker(&fixture, &format!("v1-{index}"), &requests).await);
     }
-    let mut managed = Managed::on(stage, 4).await;
+    let mut managed = Managed::on(fixture, 4).await;
     managed.begin(json!({"strategy": {"partition": 3}})).await;
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
@@ -75,16 +75,16 @@ async fn the_worker_with_the_fewest_requests_is_marked_before_old_shrinks() {
 /// Whoever does not grant the right to mark pods gets the rollout all the same.
 #[tokio::test]
 async fn without_the_right_to_mark_pods_a_rollout_goes_on() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::set().await;
     let mut workers = Vec::new();
     for index in 0..4 {
         let requests = Arc::new(AtomicU64::new(index));
-        workers.push(worker(&stage, &format!("v1-{index}"), &requests).await);
+        workers.push(worker(&fixture, &format!("v1-{index}"), &requests).await);
     }
-    let mut managed = Managed::on(stage, 4).await;
+    let mut managed = Managed::on(fixture, 4).await;
     managed.begin(json!({"strategy": {"partition": 3}})).await;
     let _controller = managed.controller_with_own_rights("unmarkable").await;
-    let namespace = managed.stage.namespace.clone();
+    let namespace = managed.fixture.namespace.clone();
     let remove = r#"[{"op": "test", "path": "/rules/7/resources", "value": ["pods"]}, {"op": "replace", "path": "/rules/7/verbs", "value": ["delete"]}]"#;
     tokio::task::spawn_blocking(move || {
         let patch = [
@@ -101,7 +101,7 @@ async fn without_the_right_to_mark_pods_a_rollout_goes_on() {
     })
     .await
     .unwrap();
-    managed.stage.proxy("chat").await;
+    managed.fixture.proxy("chat").await;
     managed.phase("Partition").await;
     managed.rests_at(3, 1).await;
     assert_eq!(marked(&managed).await, [""; 0]);

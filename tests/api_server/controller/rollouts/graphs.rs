@@ -9,7 +9,7 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams}
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::super::stage::{Stage, pods, resource};
+use super::super::fixture::{Fixture, pods, resource};
 use super::Managed;
 use super::operator::make_pods;
 
@@ -39,10 +39,10 @@ impl Drop for GraphOperator {
 }
 
 impl GraphOperator {
-    fn start(stage: &Stage) -> Self {
+    fn start(fixture: &Fixture) -> Self {
         let follows = Arc::new(AtomicBool::new(true));
         let makes_ready = Arc::new(AtomicBool::new(true));
-        let (client, namespace) = (stage.client.clone(), stage.namespace.clone());
+        let (client, namespace) = (fixture.client.clone(), fixture.namespace.clone());
         let flags = (Arc::clone(&follows), Arc::clone(&makes_ready));
         let task = tokio::spawn(async move {
             loop {
@@ -110,18 +110,18 @@ impl Managed {
         let spec = json!({"services": {
             "Frontend": {"componentType": "frontend", "replicas": 1}, "Decode": worker,
         }});
-        self.stage
+        self.fixture
             .create(&graphs(), name, json!({"spec": spec}))
             .await;
         let spec = json!({"replicas": replicas, "dgdRef": {"name": name, "serviceName": "Decode"}});
         let adapter = format!("{name}-decode");
-        self.stage
+        self.fixture
             .create(&adapters(), &adapter, json!({"spec": spec}))
             .await;
     }
 
     async fn adapter_asks(&self, name: &str) -> u64 {
-        let adapter = self.stage.api(&adapters()).get(name).await.unwrap();
+        let adapter = self.fixture.api(&adapters()).get(name).await.unwrap();
         adapter.data["spec"]["replicas"].as_u64().unwrap()
     }
 
@@ -129,7 +129,7 @@ impl Managed {
     async fn begin_graphs(&mut self) -> GraphOperator {
         self.graph("old", 4).await;
         self.graph("new", 0).await;
-        let operator = GraphOperator::start(&self.stage);
+        let operator = GraphOperator::start(&self.fixture);
         let side = |name: &str| json!({"kind": "DynamoGraphDeployment", "name": name});
         self.begin(json!({"source": side("old"), "target": side("new")}))
             .await;
@@ -194,7 +194,7 @@ async fn a_component_that_is_taken_out_of_a_graph_is_named() {
     let is_seen = |status: &Value| status["observedGeneration"] == generation;
     let object = managed.until("the edit seen", is_seen).await;
     assert_eq!(object["status"]["phase"], "Stalled");
-    let graph = managed.stage.api(&graphs()).get("old").await.unwrap();
+    let graph = managed.fixture.api(&graphs()).get("old").await.unwrap();
     assert_eq!(graph.data["spec"]["services"]["Other"]["replicas"], 2);
 }
 
@@ -204,7 +204,7 @@ impl Managed {
         operator.makes_ready.store(true, Ordering::Relaxed);
         let graph = adapter.trim_end_matches("-decode");
         crate::rig::eventually("old is whole", async || {
-            let graph = self.stage.api(&graphs()).get(graph).await.unwrap();
+            let graph = self.fixture.api(&graphs()).get(graph).await.unwrap();
             graph.data["status"]["components"]["Decode"]["readyReplicas"] == 4
         })
         .await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::super::stage::{Controller, PATIENCE, Stage, pods, resource};
+use super::super::fixture::{Controller, Fixture, PATIENCE, pods, resource};
 use super::Managed;
 use super::operator::make;
 
@@ -37,8 +37,8 @@ impl Drop for SetOperator {
 }
 
 impl SetOperator {
-    fn start(stage: &Stage) -> Self {
-        let (client, namespace) = (stage.client.clone(), stage.namespace.clone());
+    fn start(fixture: &Fixture) -> Self {
+        let (client, namespace) = (fixture.client.clone(), fixture.namespace.clone());
         Self(tokio::spawn(async move {
             let of = |kind: ApiResource| -> Api<DynamicObject> {
                 Api::namespaced_with(client.clone(), &namespace, &kind)
@@ -205,12 +205,12 @@ impl InPlace {
             }),
         };
         let in_place = Self {
-            _operator: SetOperator::start(&managed.stage),
+            _operator: SetOperator::start(&managed.fixture),
             managed,
             of_groups,
         };
-        let stage = &in_place.managed.stage;
-        stage
+        let fixture = &in_place.managed.fixture;
+        fixture
             .create(&in_place.kind(), SET, json!({"spec": spec}))
             .await;
         in_place.holds([4, 0]).await;
@@ -255,13 +255,13 @@ impl InPlace {
         self.apply(partition).await;
         let name = format!("in-place-{}", self.kind().plural);
         let controller = self.managed.controller_with_own_rights(&name).await;
-        self.managed.stage.proxy("chat").await;
+        self.managed.fixture.proxy("chat").await;
         controller
     }
 
     /// The pods of each generation there is. Of a group, its leader.
     async fn generations(&self) -> Vec<String> {
-        let api = self.managed.stage.api(&pods());
+        let api = self.managed.fixture.api(&pods());
         let found = api.list(&ListParams::default().labels("app=workers")).await;
         found.unwrap().items.iter().map(generation_of).collect()
     }
@@ -273,7 +273,13 @@ impl InPlace {
     }
 
     async fn partition(&self) -> Value {
-        let object = self.managed.stage.api(&self.kind()).get(SET).await.unwrap();
+        let object = self
+            .managed
+            .fixture
+            .api(&self.kind())
+            .get(SET)
+            .await
+            .unwrap();
         let spec = &object.data["spec"];
         assert_eq!(spec["replicas"], SIZE, "the size is never written");
         match self.of_groups {
@@ -328,18 +334,18 @@ impl InPlace {
 async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
     let mut set = InPlace::set().await;
     set.apply(0).await;
-    let _controller = set.managed.stage.controller(&["--rollouts"]).await;
+    let _controller = set.managed.fixture.controller(&["--rollouts"]).await;
     // Nothing begins before there is a second generation.
     let object = set
         .says("has one revision, workers-1: edit its pod template")
         .await;
     assert_eq!(object["status"]["phase"], "Refused");
     set.edit_template("2").await;
-    set.managed.stage.proxy("chat").await;
+    set.managed.fixture.proxy("chat").await;
     let object = set.says("clients to be routed").await;
     set.holds([0, 4]).await;
     assert_eq!(set.partition().await, 0);
-    set.managed.stage.splits("chat", 0, 1).await;
+    set.managed.fixture.splits("chat", 0, 1).await;
     let status = &object["status"];
     let accepted = &status["accepted"];
     let revision = |side: &str| accepted[side]["roles"]["worker"]["revision"].clone();
@@ -351,7 +357,7 @@ async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
         (&status["source"]["workers"], &status["target"]["workers"]),
         (&json!("0/0"), &json!("4/4"))
     );
-    let update = set.managed.stage.get("chat").await;
+    let update = set.managed.fixture.get("chat").await;
     let workers = &update["spec"]["workers"];
     assert_eq!(workers["old"]["revision"], "workers-1");
     assert_eq!(workers["new"]["revision"], "workers-2");
@@ -382,12 +388,12 @@ async fn goes_back_and_forth(mut set: InPlace) {
     set.phase("Partition").await;
     set.holds([2, 2]).await;
     assert_eq!(set.partition().await, 2);
-    set.managed.stage.splits("chat", 1, 1).await;
+    set.managed.fixture.splits("chat", 1, 1).await;
     set.managed.edit(json!({"intent": "Abort"})).await;
     set.phase("RolledBack").await;
     set.holds([4, 0]).await;
     assert_eq!(set.partition().await, 4);
-    set.managed.stage.splits("chat", 1, 0).await;
+    set.managed.fixture.splits("chat", 1, 0).await;
     set.managed
         .happens("PodsReplaced", "replaces workers-")
         .await;

@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::super::stage::{Stage, pods, resource};
+use super::super::fixture::{Fixture, pods, resource};
 
 pub fn deployments() -> kube::api::ApiResource {
     resource("apps", "v1", "Deployment", "deployments")
@@ -30,10 +30,10 @@ impl Drop for Operator {
 }
 
 impl Operator {
-    pub fn start(stage: &Stage) -> Self {
+    pub fn start(fixture: &Fixture) -> Self {
         let makes_ready = Arc::new(AtomicBool::new(true));
         let ready = Arc::clone(&makes_ready);
-        let (client, namespace) = (stage.client.clone(), stage.namespace.clone());
+        let (client, namespace) = (fixture.client.clone(), fixture.namespace.clone());
         let task = tokio::spawn(async move {
             loop {
                 // Whatever is refused is tried again.

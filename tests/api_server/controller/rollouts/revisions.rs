@@ -8,7 +8,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::super::stage::{pods, resource, updates};
+use super::super::fixture::{pods, resource, updates};
 use super::operator::deployments;
 use super::{Managed, frontends, services};
 
@@ -23,8 +23,8 @@ impl Watched {
     pub fn begin(managed: &Managed) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let (sizes, updates) = (
-            managed.stage.api(&deployments()),
-            managed.stage.api(&updates()),
+            managed.fixture.api(&deployments()),
+            managed.fixture.api(&updates()),
         );
         let task = tokio::spawn({
             let is_over = Arc::clone(&is_over);
@@ -78,7 +78,7 @@ impl Managed {
         managed.deployment("v3", 0).await;
         let labels = frontends("third");
         managed
-            .stage
+            .fixture
             .pod("third-frontend-0", labels, json!([]))
             .await;
         let status = json!({
@@ -86,7 +86,7 @@ impl Managed {
             "conditions": [{"type": "Ready", "status": "True"}],
         });
         managed
-            .stage
+            .fixture
             .status(&pods(), "third-frontend-0", status)
             .await;
         // The Service of new is that of the third generation from now on.
@@ -109,14 +109,20 @@ impl Managed {
             status["accepted"]["target"]["frontends"] == "third"
         })
         .await;
-        self.stage.proxy_of("new", "chat").await;
-        self.stage.delete(&pods(), "new-frontend-0").await;
+        self.fixture.proxy_of("new", "chat").await;
+        self.fixture.delete(&pods(), "new-frontend-0").await;
     }
 
     async fn sizes_of_all(&self) -> [u64; 3] {
         let mut sizes = [0; 3];
         for (index, name) in ["v1", "v2", "v3"].into_iter().enumerate() {
-            if let Some(found) = self.stage.api(&deployments()).get_opt(name).await.unwrap() {
+            if let Some(found) = self
+                .fixture
+                .api(&deployments())
+                .get_opt(name)
+                .await
+                .unwrap()
+            {
                 sizes[index] = found.data["spec"]["replicas"].as_u64().unwrap();
             }
         }
@@ -124,13 +130,13 @@ impl Managed {
     }
 
     async fn clients_reach(&self) -> Value {
-        let service = self.stage.api(&services()).get("clients").await.unwrap();
+        let service = self.fixture.api(&services()).get("clients").await.unwrap();
         service.data["spec"]["selector"].clone()
     }
 
     async fn kept(&self) -> Vec<i64> {
         let kind = resource("apps", "v1", "ControllerRevision", "controllerrevisions");
-        let all = self.stage.api(&kind).list(&ListParams::default()).await;
+        let all = self.fixture.api(&kind).list(&ListParams::default()).await;
         let numbers = all.unwrap().items.into_iter();
         let numbers = numbers.map(|object| object.data["revision"].as_i64().unwrap());
         let mut numbers: Vec<_> = numbers.collect();
@@ -197,7 +203,7 @@ async fn an_undo_goes_to_any_revision_that_is_kept_and_forward_again() {
     let message = object["status"]["message"].as_str().unwrap();
     let expected = "undoTo is 9, but only these revisions are kept: 1, 2, 3";
     assert_eq!(message, expected);
-    managed.stage.delete(&deployments(), "v2").await;
+    managed.fixture.delete(&deployments(), "v2").await;
     managed.edit(json!({"undoTo": 2})).await;
     let object = managed.seen_in("Stalled").await;
     let message = object["status"]["message"].as_str().unwrap();

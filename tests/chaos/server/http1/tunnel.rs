@@ -5,20 +5,20 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::{sleep, timeout};
 
 use super::{Next, PAUSES, break_off};
-use crate::client::ask::Ask;
+use crate::client::request::ClientRequest;
 use crate::http1::{Framing, Reader};
 use crate::ledger::{Ledger, VisitEnd};
 use crate::server::BODY_PATIENCE;
+use crate::server::behavior::{Behavior, Break, Fault};
 use crate::server::check::PROTOCOL;
-use crate::server::deed::{Break, Deed, Fault};
 use crate::wire::{ANSWER, Tag};
 
 /// Serves the exchange to the end of both directions.
 pub async fn serve(
     ledger: &Ledger,
-    deed: &Deed,
+    behavior: &Behavior,
     tag: Tag,
-    ask: &Ask,
+    planned: &ClientRequest,
     answer: &[u8],
     reader: &mut Reader<ReadHalf<'_>>,
     writer: &mut WriteHalf<'_>,
@@ -26,8 +26,8 @@ pub async fn serve(
     reader.expect_body(Some(Framing::UntilClose));
     let both = async {
         tokio::try_join!(
-            send(ledger, deed, tag, answer, writer),
-            receive(ledger, tag, ask, reader)
+            send(ledger, behavior, tag, answer, writer),
+            receive(ledger, tag, planned, reader)
         )
     };
     match timeout(BODY_PATIENCE, both).await {
@@ -40,44 +40,44 @@ pub async fn serve(
     }
 }
 
-/// Sends the head, then the bytes of the tunnel, as the deed says.
+/// Sends the head, then the bytes of the tunnel, as the behavior says.
 async fn send(
     ledger: &Ledger,
-    deed: &Deed,
+    behavior: &Behavior,
     tag: Tag,
     answer: &[u8],
     writer: &mut WriteHalf<'_>,
 ) -> Result<(), Next> {
-    for status in &deed.interim {
+    for status in &behavior.interim {
         let interim = format!("HTTP/1.1 {status} Interim\r\nx-chaos-interim: {tag}\r\n\r\n");
         write(writer, interim.as_bytes()).await?;
     }
-    sleep(deed.wait).await;
-    if let Fault::NoAnswer(how) = deed.fault {
+    sleep(behavior.wait).await;
+    if let Fault::NoAnswer(how) = behavior.fault {
         return Err(break_off(ledger, tag, how).await);
     }
     let head = format!(
         "HTTP/1.1 101 Chaos\r\n{ANSWER}: {tag}\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n"
     );
-    if let Fault::HalfHead(how) = deed.fault {
+    if let Fault::HalfHead(how) = behavior.fault {
         write(writer, &head.as_bytes()[..head.len() / 2]).await?;
         return Err(break_off(ledger, tag, how).await);
     }
     // The first bytes of the tunnel may come with the head.
     let mut bytes = head.into_bytes();
-    let stop = match deed.fault {
+    let stop = match behavior.fault {
         Fault::Half(percent, _) => answer.len() * percent / 100,
         _ => answer.len(),
     };
-    for (number, piece) in answer[..stop].chunks(deed.width).enumerate() {
+    for (number, piece) in answer[..stop].chunks(behavior.width).enumerate() {
         bytes.extend(piece);
         write(writer, &std::mem::take(&mut bytes)).await?;
-        if number < PAUSES && !deed.pause.is_zero() {
-            sleep(deed.pause).await;
+        if number < PAUSES && !behavior.pause.is_zero() {
+            sleep(behavior.pause).await;
         }
     }
     write(writer, &bytes).await?;
-    if let Fault::Half(_, how) = deed.fault {
+    if let Fault::Half(_, how) = behavior.fault {
         // A close would look like the right end.
         let how = if how == Break::Fin { Break::Reset } else { how };
         return Err(break_off(ledger, tag, how).await);
@@ -93,10 +93,10 @@ async fn write(writer: &mut WriteHalf<'_>, bytes: &[u8]) -> Result<(), Next> {
 async fn receive(
     ledger: &Ledger,
     tag: Tag,
-    ask: &Ask,
+    planned: &ClientRequest,
     reader: &mut Reader<ReadHalf<'_>>,
 ) -> Result<(), Next> {
-    let wanted = ask.tunnelled();
+    let wanted = planned.tunnelled();
     let mut read = 0;
     while let Some(piece) = reader.piece().await.map_err(|_| Next::Close)? {
         if wanted.get(read..read + piece.len()) != Some(&piece[..]) {

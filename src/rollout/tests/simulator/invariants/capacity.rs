@@ -4,8 +4,8 @@ use super::*;
 
 /// The capacities in the simulation, and which sides can serve. They depend on the sizes of the roles; new's also on
 /// whether it is reachable and serves. While its state is unknown, new keeps what it has.
-pub(super) fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
-    let accepted = Scene::roles(scene);
+pub(super) fn usable(fixture: &Fixture) -> (Sides<Ratio>, Sides<bool>) {
+    let accepted = Fixture::roles(fixture);
     let share = |workers: &std::collections::BTreeMap<Role, Workers>| {
         let shares = accepted.iter().map(|(role, full)| {
             let ready = workers.get(role).map_or(0, |workers| workers.ready);
@@ -13,19 +13,19 @@ pub(super) fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
         });
         shares.min().expect("there are roles")
     };
-    let frontends = &scene.seen.frontends.new;
+    let frontends = &fixture.seen.frontends.new;
     let (old, new) = (
-        share(&scene.seen.workers.old),
-        share(&scene.seen.workers.new),
+        share(&fixture.seen.workers.old),
+        share(&fixture.seen.workers.new),
     );
-    let credit = scene
+    let credit = fixture
         .memory
         .credit
         .as_ref()
         .map(|credit| credit.new.capacity);
     let earned = credit.is_none_or(|credit| !credit.is_zero());
-    let keeps = !scene.seen.split.is_all_old() && (scene.settings.paused || earned);
-    let (failing, unknown) = doubtful(scene);
+    let keeps = !fixture.seen.split.is_all_old() && (fixture.settings.paused || earned);
+    let (failing, unknown) = doubtful(fixture);
     let all = frontends.asked.len() as u64;
     let is_open = failing < all && (keeps || unknown == 0);
     let serves = Sides {
@@ -45,8 +45,8 @@ pub(super) fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
 }
 
 /// How many frontends of new fail, and how many are in an unknown state.
-fn doubtful(scene: &Scene) -> (u64, u64) {
-    let seen = &scene.seen;
+fn doubtful(fixture: &Fixture) -> (u64, u64) {
+    let seen = &fixture.seen;
     let proxies: Vec<_> = seen
         .proxies
         .iter()
@@ -79,7 +79,7 @@ fn doubtful(scene: &Scene) -> (u64, u64) {
 
 /// A side that lost credited capacity must not get more than its share by the new credits.
 pub(super) fn losses_are_at_once(
-    before: &Scene,
+    before: &Fixture,
     decision: &Decision,
     usable: Sides<Ratio>,
     next: Weights,
@@ -108,7 +108,7 @@ pub(super) fn losses_are_at_once(
     }
 }
 
-impl Scene {
+impl Fixture {
     /// The roles and their sizes when the update was accepted.
     fn roles(&self) -> Vec<(Role, u32)> {
         let accepted = &self.memory.full_sizes;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
+pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: Weights) {
     let seen = &before.seen;
     let generation = seen.resource_generation;
     let all_applied = seen.proxies.iter().all(|proxy| {

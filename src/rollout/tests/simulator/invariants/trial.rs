@@ -3,7 +3,7 @@
 use super::*;
 
 /// A failure stays until another trial begins, and new gets nothing more by it; a step is passed by a pass of its own time.
-pub(super) fn the_trial_is_kept(before: &Scene, decision: &Decision, next: Weights) {
+pub(super) fn the_trial_is_kept(before: &Fixture, decision: &Decision, next: Weights) {
     let (settings, seen) = (&before.settings, &before.seen);
     let (earlier, trial) = (&before.memory.trial, &decision.memory.trial);
     let asks = settings.retry.is_some() && settings.retry != earlier.retry;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::client::ask::{Ask, Kind};
+use crate::client::request::{ClientRequest, Kind};
 use crate::draw::Draw;
 use crate::support::scripts::Family;
 use crate::wire::{Tag, whole_answer};
 
 /// The behaviour of one visit.
 #[derive(Clone, Debug)]
-pub struct Deed {
+pub struct Behavior {
     /// Interim responses to send first.
     pub interim: Vec<u16>,
     /// Responds without waiting for the body of the request.
@@ -82,11 +82,11 @@ pub enum After {
     Vanishes(Duration),
 }
 
-impl Deed {
+impl Behavior {
     /// Draws the behaviour of visit `visit` at `server`. A calm one has no fault.
-    pub fn of(seed: u64, server: usize, ask: &Ask, visit: usize, calm: bool) -> Self {
-        let mut draw = Draw::of(&[seed, 3, server as u64, ask.id.0, visit as u64]);
-        let answer = answer(&mut draw, ask, calm);
+    pub fn of(seed: u64, server: usize, planned: &ClientRequest, visit: usize, calm: bool) -> Self {
+        let mut draw = Draw::of(&[seed, 3, server as u64, planned.id.0, visit as u64]);
+        let answer = answer(&mut draw, planned, calm);
         let fault = if calm || draw.percent(60) {
             Fault::None
         } else {
@@ -114,7 +114,7 @@ impl Deed {
             _ => After::Keeps,
         };
         let tiny = draw.percent(15);
-        let mut deed = Self {
+        let mut behavior = Self {
             interim,
             early,
             leaves_body: early && draw.percent(40),
@@ -136,11 +136,11 @@ impl Deed {
             switches: false,
         };
         // Drawn last, so that earlier seeds keep their other choices.
-        deed.trailers = draw.percent(25);
-        if ask.kind == Kind::Upgrade && deed.status() == 200 && draw.percent(75) {
-            deed.switch();
+        behavior.trailers = draw.percent(25);
+        if planned.kind == Kind::Upgrade && behavior.status() == 200 && draw.percent(75) {
+            behavior.switch();
         }
-        deed
+        behavior
     }
 
     fn switch(&mut self) {
@@ -192,7 +192,7 @@ impl Deed {
     }
 }
 
-fn answer(draw: &mut Draw, ask: &Ask, calm: bool) -> Answer {
+fn answer(draw: &mut Draw, planned: &ClientRequest, calm: bool) -> Answer {
     let whole = |draw: &mut Draw, status| Answer::Whole {
         status,
         length: match draw.within(0..=9) {
@@ -211,7 +211,7 @@ fn answer(draw: &mut Draw, ask: &Ask, calm: bool) -> Answer {
         let status = draw.pick(&[400, 401, 404, 413, 429, 500, 502, 503, 504, 529]);
         return whole(draw, status);
     }
-    match ask.kind {
+    match planned.kind {
         Kind::Stream(family) => Answer::Events {
             family,
             count: match draw.within(0..=9) {

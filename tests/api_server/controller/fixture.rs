@@ -203,7 +203,7 @@ impl Drop for Controller {
 }
 
 /// A namespace of the API server.
-pub struct Stage {
+pub struct Fixture {
     pub client: Client,
     pub namespace: String,
     pub kubeconfig: String,
@@ -268,7 +268,7 @@ fn begun(name: &str) -> Script {
     script.events(&content(name, 0))
 }
 
-impl Stage {
+impl Fixture {
     /// Nobody is there yet but the frontends of both generations.
     pub async fn set() -> Self {
         Self::on(tokio::task::spawn_blocking(server).await.unwrap()).await
@@ -283,9 +283,9 @@ impl Stage {
         let config = Config::from_custom_kubeconfig(config, &options);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::try_from(config.await.unwrap()).unwrap();
-        let namespace = format!("stage-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!("fixture-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let new_serves = Arc::new(AtomicBool::new(true));
-        let stage = Self {
+        let fixture = Self {
             old: frontend("old", Arc::new(AtomicBool::new(true))).await,
             new: frontend("new", Arc::clone(&new_serves)).await,
             new_serves,
@@ -295,7 +295,7 @@ impl Stage {
             proxies: Vec::new(),
         };
         let namespaces: Api<DynamicObject> = Api::all_with(
-            stage.client.clone(),
+            fixture.client.clone(),
             &resource("", "v1", "Namespace", "namespaces"),
         );
         let object =
@@ -304,15 +304,15 @@ impl Stage {
         let object = serde_json::from_value(object).unwrap();
         namespaces.create(&params, &object).await.unwrap();
         let accounts = resource("", "v1", "ServiceAccount", "serviceaccounts");
-        stage.create(&accounts, "default", json!({})).await;
-        stage
+        fixture.create(&accounts, "default", json!({})).await;
+        fixture
     }
 
     /// Beside it four workers of old, a proxy, and the update, to begin with all to old.
     pub async fn begun(spec: Value) -> Self {
-        let mut stage = Self::set().await;
-        stage.begin(spec).await;
-        stage
+        let mut fixture = Self::set().await;
+        fixture.begin(spec).await;
+        fixture
     }
 
     pub async fn begin(&mut self, spec: Value) {

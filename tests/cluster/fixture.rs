@@ -32,13 +32,13 @@ pub const UPDATE: &str = "my-dgd-update";
 pub const CONTROLLER: [&str; 2] = ["crossfade", "crossfade-controller"];
 
 /// Both generations, serving.
-pub struct Stage {
+pub struct Fixture {
     pub cluster: Cluster,
     /// Where clients connect: the old Service's own address.
     pub address: SocketAddr,
 }
 
-impl Stage {
+impl Fixture {
     /// Sets up what is not there yet, and takes away what a scenario has left.
     pub async fn ready() -> Self {
         let cluster = Cluster::around();
@@ -51,15 +51,15 @@ impl Stage {
 
     /// The same with so many workers of old and new, and with the controller.
     pub async fn with_controller(workers: [u32; 2]) -> Self {
-        let stage = Self::set(Cluster::around(), workers).await;
-        stage.apply(&controller(&stage.cluster));
+        let fixture = Self::set(Cluster::around(), workers).await;
+        fixture.apply(&controller(&fixture.cluster));
         let [namespace, name] = CONTROLLER;
         let deployment = format!("deployment/{name}");
         let args = ["rollout", "status", &deployment, "-n", namespace];
-        stage
+        fixture
             .cluster
             .kubectl(&[&args[..], &["--timeout=90s"]].concat());
-        stage
+        fixture
     }
 
     async fn set(cluster: Cluster, workers: [u32; 2]) -> Self {
@@ -68,21 +68,21 @@ impl Stage {
         let definition = "crd/dynamoupdateconfigs.nvidia.com";
         cluster.kubectl(&["wait", established, definition, "--timeout=30s"]);
         cluster.kubectl(&["delete", "dynamoupdateconfigs", "--all"]);
-        let stage = Self {
+        let fixture = Self {
             address: address_of(&cluster, "old"),
             cluster,
         };
         for deployment in ["old-worker", "old-frontend", "new-worker", "new-frontend"] {
-            stage.rolled_out(deployment);
+            fixture.rolled_out(deployment);
         }
-        stage.settled().await;
+        fixture.settled().await;
         for (service, workers) in ["old", "new"].into_iter().zip(workers) {
             match workers {
-                0 => stage.without_model(service).await,
-                _ => stage.with_model_again(service).await,
+                0 => fixture.without_model(service).await,
+                _ => fixture.with_model_again(service).await,
             }
         }
-        stage
+        fixture
     }
 
     /// Applies manifests, whoever has changed since what they say.

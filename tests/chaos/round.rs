@@ -15,10 +15,10 @@ use crate::draw::Draw;
 use crate::invariants::counts::{self, Line};
 use crate::invariants::process::{Held, descriptors};
 use crate::invariants::{self, Circumstances};
-use crate::ledger::{Book, Ledger};
+use crate::ledger::{Ledger, Records};
 use crate::patience::patience;
 use crate::plan;
-use crate::server::{Scene, Server};
+use crate::server::{Server, ServerContext};
 use crate::support::tls::Authority;
 use crate::support::{PlanFile, Proxy};
 use crate::wire::Id;
@@ -57,9 +57,9 @@ fn program() -> PathBuf {
         .into()
 }
 
-struct World {
+struct Round {
     seed: u64,
-    scene: Arc<Scene>,
+    context: Arc<ServerContext>,
     servers: Vec<Server>,
     plan: PlanFile,
     proxy: Proxy,
@@ -71,21 +71,21 @@ struct World {
 }
 
 /// Runs the round of this seed.
-pub async fn round(seed: u64) -> Report {
+pub async fn run(seed: u64) -> Report {
     let mut draw = Draw::of(&[seed, 0]);
     let ledger = Ledger::default();
     let threads = draw.within(1..=2).to_string();
     let waves = draw.within(2..=3);
     let http2 = draw.percent(http2_percent());
     let authority = draw.percent(30).then(Authority::new);
-    let scene = Arc::new(Scene {
+    let context = Arc::new(ServerContext {
         seed,
         http2,
         ledger,
     });
     let mut servers = Vec::new();
     for number in 0..SERVERS {
-        servers.push(Server::start(number, scene.clone()).await);
+        servers.push(Server::start(number, context.clone()).await);
     }
     let new: Vec<_> = servers[SERVERS / 2..].iter().collect();
     let (first, failover) = plan::text(seed, 0, &new);
@@ -116,9 +116,9 @@ pub async fn round(seed: u64) -> Report {
         .as_ref()
         .map(|authority| ["http/1.1", "h2"].map(|protocol| authority.client(&[protocol], None)));
     let proxy = Proxy::start_of(&program(), &args, &[]).await;
-    let mut world = World {
+    let mut round = Round {
         seed,
-        scene,
+        context,
         servers,
         plan,
         proxy,
@@ -126,14 +126,14 @@ pub async fn round(seed: u64) -> Report {
         failover,
         report: Report::default(),
     };
-    world.waves(waves).await;
-    if world.report.problems.is_empty() {
-        world.drain(waves + 1).await;
+    round.waves(waves).await;
+    if round.report.problems.is_empty() {
+        round.drain(waves + 1).await;
     }
-    world.report
+    round.report
 }
 
-impl World {
+impl Round {
     async fn waves(&mut self, waves: usize) {
         let empty = Held::at_first_by(&self.proxy).await;
         let mut warm = None;
@@ -165,12 +165,12 @@ impl World {
             };
             self.quiet(&before).await;
             let circumstances = Circumstances {
-                http2: self.scene.http2,
+                http2: self.context.http2,
                 drains: false,
                 failover,
             };
-            let book = self.scene.ledger.close();
-            self.judge(&book, circumstances);
+            let records = self.context.ledger.close();
+            self.check(&records, circumstances);
             if !self.report.problems.is_empty() {
                 return;
             }
@@ -186,7 +186,7 @@ impl World {
             wave,
             address: self.proxy.address,
             tls: self.tls.clone(),
-            ledger: self.scene.ledger.clone(),
+            ledger: self.context.ledger.clone(),
             over: over.clone(),
         };
         (0..CLIENTS)
@@ -227,14 +227,14 @@ impl World {
         lines
     }
 
-    fn judge(&mut self, book: &Book, circumstances: Circumstances) {
+    fn check(&mut self, records: &Records, circumstances: Circumstances) {
         let lines = self.lines();
         let of = |id: Id| lines.get(&id).map_or(&[][..], Vec::as_slice);
-        let mut violations = book.violations.clone();
-        for (id, exchange) in &book.exchanges {
-            violations.extend(invariants::judge(
+        let mut violations = records.violations.clone();
+        for (id, exchange) in &records.exchanges {
+            violations.extend(invariants::check(
                 *id,
-                book,
+                records,
                 exchange,
                 of(*id),
                 circumstances,
@@ -242,7 +242,7 @@ impl World {
             self.report.visits += exchange.visits.len();
             self.report.whole += usize::from(exchange.seen.is_whole());
         }
-        self.report.exchanges += book.exchanges.len();
+        self.report.exchanges += records.exchanges.len();
         let mut by_exchange: BTreeMap<Option<Id>, Vec<String>> = BTreeMap::new();
         for violation in violations {
             by_exchange
@@ -251,7 +251,7 @@ impl World {
                 .push(violation.what);
         }
         for (id, wrong) in by_exchange {
-            let known = id.and_then(|id| Some((id, book.exchanges.get(&id)?)));
+            let known = id.and_then(|id| Some((id, records.exchanges.get(&id)?)));
             let trace = known.map(|(id, exchange)| invariants::trace(id, exchange, of(id)));
             let text = format!("{}\n{}", wrong.join("; "), trace.unwrap_or_default());
             self.report.problems.push(text);
@@ -278,11 +278,11 @@ impl World {
             ended.expect("a client does not panic");
         }
         let circumstances = Circumstances {
-            http2: self.scene.http2,
+            http2: self.context.http2,
             drains: true,
             failover: true,
         };
-        let book = self.scene.ledger.close();
-        self.judge(&book, circumstances);
+        let records = self.context.ledger.close();
+        self.check(&records, circumstances);
     }
 }

@@ -8,12 +8,12 @@ use crate::wire::Id;
 
 /// One request and the behaviour of its client.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ClientRequest {
     pub id: Id,
     pub kind: Kind,
     /// Length of the body, in bytes.
     pub length: usize,
-    pub framing: AskFraming,
+    pub framing: RequestFraming,
     /// Whether to send trailers with a chunked body.
     pub trailers: bool,
     /// Whether to send `Expect: 100-continue` and wait for the response for a while.
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskFraming {
+pub enum RequestFraming {
     None,
     Length,
     /// Chunks of this many bytes.
@@ -74,7 +74,7 @@ pub enum Reading {
     Stalls(Duration),
 }
 
-impl Ask {
+impl ClientRequest {
     /// Draws the request and behaviour for `id`.
     pub fn of(seed: u64, id: Id) -> Self {
         let mut draw = Draw::of(&[seed, 1, id.0]);
@@ -93,11 +93,11 @@ impl Ask {
             _ => draw.within(70_000..=300_000),
         };
         let framing = match draw.within(0..=3) {
-            0 if length < 4_000 => AskFraming::Chunked(1),
-            0 | 1 => AskFraming::Chunked(draw.within(7..=20_000)),
-            _ => AskFraming::Length,
+            0 if length < 4_000 => RequestFraming::Chunked(1),
+            0 | 1 => RequestFraming::Chunked(draw.within(7..=20_000)),
+            _ => RequestFraming::Length,
         };
-        let is_chunked = matches!(framing, AskFraming::Chunked(_));
+        let is_chunked = matches!(framing, RequestFraming::Chunked(_));
         let sending = if draw.percent(75) {
             Sending::AtOnce
         } else {
@@ -114,11 +114,15 @@ impl Ask {
             1 => Reading::Stalls(draw.millis(50..=500)),
             _ => Reading::Fast,
         };
-        let mut ask = Self {
+        let mut planned = Self {
             id,
             kind,
             length: if has_body { length } else { 0 },
-            framing: if has_body { framing } else { AskFraming::None },
+            framing: if has_body {
+                framing
+            } else {
+                RequestFraming::None
+            },
             trailers: has_body && is_chunked && draw.percent(20),
             expects: has_body && draw.percent(15),
             hop: draw.percent(10),
@@ -129,13 +133,13 @@ impl Ask {
         };
         // Drawn last, so that earlier seeds keep their other choices.
         if kind == Kind::Get && draw.percent(50) {
-            ask.kind = Kind::Upgrade;
-            ask.tunnel = draw.pick(&[0, 1, 500, 20_000, 200_000]);
-            if ask.leaving == Leaving::HalfCloses {
-                ask.leaving = Leaving::Stays;
+            planned.kind = Kind::Upgrade;
+            planned.tunnel = draw.pick(&[0, 1, 500, 20_000, 200_000]);
+            if planned.leaving == Leaving::HalfCloses {
+                planned.leaving = Leaving::Stays;
             }
         }
-        ask
+        planned
     }
 
     /// The same without the wish for another protocol.
@@ -149,8 +153,8 @@ impl Ask {
     /// Adapts it to HTTP/1.0, which has no chunked encoding, no `Expect` and no `Upgrade`.
     pub fn in_http10(self) -> Self {
         let mut this = self.without_upgrade();
-        if let AskFraming::Chunked(_) = this.framing {
-            this.framing = AskFraming::Length;
+        if let RequestFraming::Chunked(_) = this.framing {
+            this.framing = RequestFraming::Length;
             this.trailers = false;
         }
         this.expects = false;
