@@ -1,5 +1,5 @@
 //! The admin port: metrics, health, the plan in force, a live page, and the same state over gRPC. It can only change the log
-//! level and start a drain, and only through the [`local`] socket, which nobody can forward.
+//! level and start a drain, and only through the [`local`] socket, which cannot be forwarded.
 
 pub mod client;
 mod grpc;
@@ -29,7 +29,7 @@ use crate::resource::Plan;
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 use crate::telemetry::{Metrics, Observed, Proofs};
 
-/// What the admin port shows.
+/// The state behind the admin port.
 #[derive(Clone)]
 pub struct Admin {
     pub snapshots: Arc<SnapshotStore>,

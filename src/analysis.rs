@@ -97,7 +97,7 @@ pub struct Memory {
     evidence: [Evidence; Metric::ALL.len()],
     failures: Failures,
     crash: Crash,
-    /// What old did before the first look.
+    /// Old's counts from before the first look.
     earlier: Counts,
     /// What interim looks since the last look have taken in.
     taken: Outcomes,
@@ -113,7 +113,7 @@ pub struct Memory {
 const MOST_PER_SECOND: f64 = 0.3;
 /// Longer looks count as this long.
 const LONGEST: f64 = 60.0;
-/// What old did before the first look counts until looks cover this time.
+/// Old's counts from before the first look are used until the looks cover this time.
 const EARLIER: Duration = Duration::from_secs(60);
 /// Products of the evidence on failures begin this far apart at least: interim looks would divide their weight among too many.
 const BETWEEN_PRODUCTS: Duration = Duration::from_millis(500);
@@ -283,7 +283,7 @@ impl Memory {
                 return Verdict::Inconclusive(why);
             }
         }
-        // Two dead sides are equal, and so are two that all clients give up. A pass must be earned.
+        // Two dead sides are equal, and so are two that all clients abandon. Equality alone is therefore no pass.
         if new.completed < rules.min_samples {
             let why = Why::FewCompleted(new.completed, rules.min_samples);
             return Verdict::Inconclusive(why);

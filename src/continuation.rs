@@ -35,7 +35,7 @@ pub enum Mode {
     AnyGeneration,
 }
 
-/// What the plan allows.
+/// What the plan allows: the mode and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub mode: Mode,

@@ -82,7 +82,7 @@ impl Cause {
         }
     }
 
-    /// The cause that a response status stands for. A 404 needs its body: see [`Cause::of_not_found`].
+    /// The cause that a response status means. A 404 needs its body: see [`Cause::of_not_found`].
     #[must_use]
     pub const fn of_status(status: u16) -> Option<Self> {
         match status {
@@ -95,7 +95,7 @@ impl Cause {
         }
     }
 
-    /// The cause that a 404 with this body stands for: `None` unless the frontend has no workers or lacks the model.
+    /// The cause that a 404 with this body means: `None` unless the frontend has no workers or lacks the model.
     #[must_use]
     pub fn of_not_found(body: &[u8]) -> Option<Self> {
         if body.is_empty() {
@@ -107,7 +107,7 @@ impl Cause {
         is_about_the_model.then_some(Self::ModelNotFound)
     }
 
-    /// The cause that an error with this code stands for when it is the first data event of a stream.
+    /// The cause that an error with this code means when it is the first data event of a stream.
     #[must_use]
     pub const fn of_error_event(code: Option<u16>) -> Option<Self> {
         match code {
@@ -172,7 +172,7 @@ impl Attempted {
     }
 }
 
-/// What the plan allows.
+/// The retries that the plan allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Is failover on?

@@ -12,7 +12,7 @@ use crate::resource::{Identity, Target};
 /// The header.
 pub const GUARD: HeaderName = HeaderName::from_static("x-crossfade-guard");
 
-/// The header of responses that names the generation that sent them. It also tells that a response came through a crossfade.
+/// The header of responses that names the generation that sent them. It also shows that a response came through a crossfade.
 pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
 
 /// Most updates in a chain. A request with more is in a loop.
@@ -22,11 +22,11 @@ pub const MAX_HOPS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
     update: String,
-    /// The value for a request that nobody has forwarded yet, which nearly all are.
+    /// The value for a request that no proxy has forwarded yet, which nearly all are.
     first: HeaderValue,
 }
 
-/// What the guard header of a request says.
+/// The result of checking the guard header of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardCheck {
     /// This update has not forwarded the request. The value to forward it with.

@@ -52,7 +52,7 @@ pub struct Note {
     /// In a few words.
     pub summary: String,
     pub details: Vec<String>,
-    /// What the user should check.
+    /// Notes for the user to check.
     pub warnings: Vec<String>,
 }
 
@@ -181,10 +181,9 @@ pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
     workload::find(object).into_iter().any(is_frontend)
 }
 
-/// Adds crossfade to every frontend in `text`, by default with `image`. What has one already gets it anew.
+/// Adds crossfade to every frontend in `text`, by default with `image`. An existing sidecar is replaced.
 ///
-/// # Errors
-/// When a frontend cannot be edited, nothing is; and when there is none.
+/// # Errors If a frontend cannot be edited (then nothing is), or if there is none.
 pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Report, Error> {
     let asked = options.image.as_deref().or(image);
     if let Some(image) = asked.filter(|image| !is_image(image)) {

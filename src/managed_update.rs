@@ -15,7 +15,7 @@ use crate::scaling::{
     Switch,
 };
 
-/// What a rollout moves, as accepted when it begins.
+/// The sizes and GPUs that a rollout moves, as accepted when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// The full size of each role.
@@ -41,8 +41,7 @@ pub enum SizeError {
 
 /// The full sizes of both sides, where `now` are the sizes that their objects have.
 ///
-/// # Errors
-/// What has to be given, because it cannot be taken from the other side.
+/// # Errors The sizes that the spec must give, because they cannot be taken from the other side.
 pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<Sizes>, SizeError> {
     match (now.old.is_empty(), now.new.is_empty()) {
         (true, _) => return Err(SizeError::NoRole("source")),

@@ -42,12 +42,12 @@ pub struct Request<'a> {
     pub anyway: bool,
 }
 
-/// What was made of it.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// The objects to apply. Empty if a rolling update does.
     pub text: String,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 

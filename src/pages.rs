@@ -31,7 +31,7 @@ pub type Answer = Response<Body>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
-    /// For people, in one line.
+    /// The message, in one line.
     pub why: String,
 }
 
@@ -57,7 +57,7 @@ pub fn metrics(text: Vec<u8>) -> Answer {
     page("text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-/// A text for people, line end included.
+/// A plain text, including its final line end.
 #[must_use]
 pub fn text(status: StatusCode, body: &str) -> Answer {
     let mut answer = page("text/plain; charset=utf-8", body.to_owned());

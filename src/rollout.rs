@@ -58,9 +58,9 @@
 //! by a pause is restored. A user's edit without a pause is reverted, and reported once. Of rules 7 to 9 the one with
 //! the lowest limit decides.
 //!
-//! A failed analysis is remembered in the [`Trial`] of new. It stays whatever happens to workers, proxies, the split or
-//! the controller, until a person asks for another try or the spec names another new. It is written before the split
-//! that follows from it ([`Action::Latch`]): a controller that dies between the two writes has not forgotten it.
+//! A failed analysis is remembered in the [`Trial`] of new. It stays whatever happens to workers, proxies, the split or the
+//! controller, until a user requests another try or the spec names another new. It is written before the split that follows from
+//! it ([`Action::Latch`]): a controller that dies between the two writes has not forgotten it.
 //!
 //! # Losses at once, gains after a wait
 //!

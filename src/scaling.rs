@@ -20,7 +20,7 @@
 //! The first rule that applies:
 //!
 //! 1. All requests leave a side that cannot serve, whatever the settings are.
-//! 2. The observation may be outdated, the owner holds the rollout, or somebody else has set a size: no action.
+//! 2. The observation may be outdated, the owner holds the rollout, or another client has set a size: no action.
 //! 3. Before the first write: stop if the limits make the end unreachable, or if workers get less time to terminate than streams
 //!    need.
 //! 4. The split follows the ready units; new units count once they are warm.
@@ -43,7 +43,7 @@
 //!
 //! - Make each write conditional on the `resourceVersion` that was read. Wait for the result of a write. If there is none, wait
 //!   until the write can no longer take effect, and read again: [`RolloutObservation::is_current`] indicates this.
-//! - Record a size after writing it. A size that is neither recorded nor written by the rollout is somebody else's.
+//! - Record a size after writing it. A size that is neither recorded nor written by the rollout was set by another client.
 //! - Remember a failed verdict until the owner decides: once all requests are back on old, nothing is compared any more.
 
 mod action;

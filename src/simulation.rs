@@ -1,11 +1,11 @@
 //! Runs the decisions of a managed update on a modelled cluster, so that its duration and cost are known before it begins.
 //!
-//! What is modelled: how long workers take to start, how long streams last (log-normal with a given 99th percentile and no stream
+//! The model covers how long workers take to start, how long streams last (log-normal with a given 99th percentile, and no stream
 //! longer than twice that), and a steady load. Everything else is real: every second, [`scaling::decide`] observes the modelled
 //! cluster, and its action is carried out there. The same scenario always gives the same report.
 //!
-//! Nothing fails in a modelled cluster: new passes its analysis as soon as there are enough requests, and a person who has to do
-//! something does it at once. So the reported end is the earliest possible one.
+//! Nothing fails in a modelled cluster: new passes its analysis as soon as there are enough requests, and manual steps are done
+//! at once. So the reported end is the earliest possible one.
 //!
 //! [`scaling::decide`]: crate::scaling::decide
 
@@ -38,7 +38,7 @@ pub const MAX_REPLICAS: u32 = 1000;
 /// The most GPUs of a worker that are modelled.
 pub const MAX_GPUS: u32 = 100_000;
 
-/// What is simulated.
+/// The scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The rollout.
@@ -78,7 +78,7 @@ pub struct Moves {
     pub rate: u64,
 }
 
-/// What a verdict needs.
+/// The requirements of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
     /// The requests that each generation must have begun.

@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// Counts the plans that this process has put in force, from 1.
     pub epoch: u64,
     pub plan: Arc<Plan>,
-    /// The manifest of the plan, for people; `None` if the plan came from flags.
+    /// The manifest of the plan, for display; `None` if the plan came from flags.
     pub manifest: Option<Arc<Manifest>>,
     /// `None` if old is a service in this process.
     pub old: Option<Arc<Pool>>,
@@ -32,7 +32,7 @@ pub struct Snapshot {
     /// When this plan came into force.
     pub since: SystemTime,
     pub since_instant: Instant,
-    /// The source of the plan, for people.
+    /// The source of the plan, for display.
     pub source: Arc<str>,
     /// Marks requests that are forwarded under this plan.
     pub guard: Guard,
@@ -179,7 +179,7 @@ impl SnapshotStore {
         MoveWatch::new(Arc::clone(&self.moves))
     }
 
-    /// How many streams are to be moved off old: those that watch, while the plan moves them.
+    /// The number of streams to be moved off old: those that watch, while the plan moves them.
     #[must_use]
     pub fn moving(&self) -> usize {
         self.moves.moving()
@@ -246,14 +246,14 @@ impl Status {
     }
 }
 
-/// The state of the plan source, for people.
+/// The state of the plan source, for display.
 #[derive(Debug, Default)]
 pub struct Status {
     /// Of the plans since the one in force.
     pub rejection: ArcSwap<Option<Rejection>>,
     /// Since when the plan source has been unreachable; `None` if it is reachable or needs no connection.
     pub lost_since: ArcSwap<Option<Instant>>,
-    /// Remarks about the plan source for people: conflicting updates, a missing one.
+    /// Remarks about the plan source, for users: conflicting updates, a missing one.
     pub remarks: ArcSwap<Vec<String>>,
     /// The last report on new, if this process evaluates it.
     pub analysis: ArcSwap<Option<Report>>,

@@ -97,7 +97,7 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
     }
 }
 
-/// What one proxy reported, or why it did not.
+/// The report of one proxy, or why there is none.
 #[derive(Clone, Debug)]
 pub struct ProxyAnswer {
     /// Its pod or its address.
@@ -133,7 +133,7 @@ pub struct Report {
     pub at: Option<Timestamp>,
     /// Time since the last edit of the resource; `None` if the cluster does not record it.
     pub since_edit: Option<Duration>,
-    /// Where the figures come from, for people.
+    /// The source of the figures, for display.
     pub origin: String,
     /// Those that follow the update, have refused an edit of it, or did not answer.
     pub proxies: Vec<ProxyAnswer>,

@@ -174,7 +174,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     })
 }
 
-/// Reads a file that may be named by someone without access to this process: whoever edits an update chooses the path.
+/// Reads a file that may be named by someone without access to this process: the editor of an update chooses the path.
 ///
 /// # Errors
 /// When it is not a regular file, too large, or cannot be read.

@@ -135,7 +135,7 @@ impl Transport {
     /// Can an idle connection be reused? Not if it has anything to read, be it an end or unsolicited bytes.
     pub fn is_quiet(&mut self) -> bool {
         if let Self::Tls(stream) = self {
-            // What is decrypted already the kernel does not know of.
+            // The kernel does not know about data that has already been decrypted.
             let mut byte = [0u8; 1];
             let mut cx = Context::from_waker(std::task::Waker::noop());
             let mut buffer = ReadBuf::new(&mut byte);
@@ -239,7 +239,7 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// A transport of which some bytes have been read already: they come first.
+/// A transport after some of its bytes have been read: they come first.
 pub struct Rewound<T = Transport> {
     first: Bytes,
     transport: T,

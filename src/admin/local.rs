@@ -1,9 +1,9 @@
 //! The local admin socket, for clients in the same container or on the same machine: a Unix socket in Linux's abstract
 //! namespace (unix(7)), named after the address of the admin port and open only to processes of the same user and of root.
 //!
-//! Over TCP, such a process cannot be told from a forwarded port or a relayed connection: all of them come from loopback. The
-//! abstract namespace needs no writable file system. It belongs to the network namespace, so containers of the same user in a pod
-//! share it.
+//! Over TCP, such a process cannot be distinguished from a forwarded port or a relayed connection: all of them come from
+//! loopback. The abstract namespace needs no writable file system. It belongs to the network namespace, so containers of the same
+//! user in a pod share it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

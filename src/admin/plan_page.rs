@@ -78,7 +78,7 @@ pub fn render(admin: &Admin) -> Vec<u8> {
 fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
     let now = Instant::now();
     let continues = snapshot.plan.failover.continuation.mode != Mode::Off;
-    // What was proven under an earlier plan may be out of date.
+    // Proofs from an earlier plan may be outdated.
     let capabilities = move |endpoint: &Endpoint, probe| {
         let capabilities = endpoint.capabilities(probe, now).into_iter();
         let capabilities = capabilities

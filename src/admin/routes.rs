@@ -18,8 +18,8 @@ use crate::telemetry::log;
 /// Timeout for a request's body.
 const BODY: Duration = Duration::from_secs(10);
 
-/// How long `/drained` waits for a drain to begin. The caller and whoever begins the drain learn of the pod's end at the same
-/// time, but on a busy node it takes seconds to start a program in a container, and a caller that is answered too early ends
+/// How long `/drained` waits for a drain to begin. The caller and the process that starts the drain learn of the pod's end at the
+/// same time, but on a busy node it takes seconds to start a program in a container, and a caller that is answered too early ends
 /// with streams open. Without a drain, a hung frontend that is restarted waits this long too: half of its grace period.
 const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 

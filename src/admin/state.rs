@@ -57,7 +57,7 @@ impl Admin {
         self.figures(ready == Ok(true))
     }
 
-    /// What both generations did per kind of request.
+    /// The counts of both generations per kind of request.
     pub(super) fn comparison(&self, with_past: bool) -> v1::Comparison {
         let strata = &self.metrics.strata;
         let plan = &self.snapshots.load().plan;

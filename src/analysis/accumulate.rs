@@ -18,7 +18,7 @@ const MAX_PROCESSES: usize = 4096;
 /// A process that was not seen for this long is forgotten.
 const FORGET: Duration = Duration::from_secs(900);
 
-/// What one proxy process has counted.
+/// The counts of one proxy process.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// Its name: a pod or an address.
@@ -27,7 +27,7 @@ pub struct Reading {
     pub process: String,
     /// How long ago the series began.
     pub uptime: Duration,
-    /// Everything that it has counted since then.
+    /// All counts since then.
     pub counts: Counts,
 }
 
@@ -46,7 +46,7 @@ struct Seen {
 }
 
 impl Accumulator {
-    /// What was counted since the last look. `now` is of any clock that only advances.
+    /// The counts since the last look. `now` may be from any monotonic clock.
     pub fn since_last(
         &mut self,
         readings: impl IntoIterator<Item = Reading>,

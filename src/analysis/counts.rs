@@ -1,10 +1,10 @@
-//! What each generation did, by kind of request.
+//! Counts of both generations, by kind of request.
 
 use std::collections::BTreeMap;
 
 use crate::latency::Sketch;
 
-/// The most strata that are compared. More come only from a proxy that makes them up.
+/// Maximum number of strata that are compared. Only a misbehaving proxy reports more.
 pub const MAX_STRATA: usize = 256;
 
 /// A kind of request: requests of one stratum are alike, so a different mix on the two sides decides nothing.
@@ -56,33 +56,33 @@ impl Attempts {
         })
     }
 
-    /// Adds what another one counted.
+    /// Adds the counts of another one.
     pub(super) fn add(&mut self, other: Self) {
         let sum = self.zip(other, |ours, theirs| Some(ours.saturating_add(theirs)));
         *self = sum.unwrap_or(*self);
     }
 
-    /// What was counted since `before`; `None` if a count is lower now, so that both cannot be of one series.
+    /// The counts since `before`; `None` if a count has decreased, because then both cannot be from one series.
     fn since(self, before: Self) -> Option<Self> {
         self.zip(before, u64::checked_sub)
     }
 
-    /// What was counted since `before`. A count that is lower now is taken as unchanged.
+    /// The counts since `before`. Decreasing counts are ignored.
     pub(super) fn saturating_since(self, before: Self) -> Self {
         let since = self.zip(before, |now, before| Some(now.saturating_sub(before)));
         since.unwrap_or_default()
     }
 }
 
-/// What one generation did with the requests of one stratum.
+/// The counts of one generation for the requests of one stratum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     pub attempts: Attempts,
     /// From the attempt to the first event with content.
     pub first_event: Sketch,
-    /// Of each stream, one of its gaps between events, drawn at random: gaps of one stream are not independent.
+    /// One randomly drawn gap between events per stream, because the gaps of one stream are not independent.
     pub gap: Sketch,
-    /// Of each stream with known usage, its time per token.
+    /// The time per token of each stream with known usage.
     pub per_token: Sketch,
 }
 
@@ -97,7 +97,7 @@ impl From<Attempts> for Side {
 }
 
 impl Side {
-    /// Adds what another one counted.
+    /// Adds the counts of another one.
     pub fn add(&mut self, other: &Self) {
         self.attempts.add(other.attempts);
         self.first_event.add(&other.first_event);
@@ -105,7 +105,7 @@ impl Side {
         self.per_token.add(&other.per_token);
     }
 
-    /// What was counted since `before`; `None` if a count is lower now, so that both cannot be of one series.
+    /// The counts since `before`; `None` if a count has decreased, because then both cannot be from one series.
     #[must_use]
     pub fn since(&self, before: &Self) -> Option<Self> {
         let times = |now: &Sketch, before: &Sketch| {
@@ -121,12 +121,12 @@ impl Side {
     }
 }
 
-/// What both generations did, old first.
+/// The counts of both generations, old first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(pub BTreeMap<Stratum, [Side; 2]>);
 
 impl Counts {
-    /// Adds what another one counted. Strata beyond [`MAX_STRATA`] are left out.
+    /// Adds the counts of another one. Strata beyond [`MAX_STRATA`] are left out.
     pub fn add(&mut self, other: &Self) {
         for (stratum, theirs) in &other.0 {
             if !self.0.contains_key(stratum) {
@@ -143,7 +143,7 @@ impl Counts {
         }
     }
 
-    /// What was counted since `before`; `None` if a count is lower now.
+    /// The counts since `before`; `None` if a count has decreased.
     #[must_use]
     pub fn since(&self, before: &Self) -> Option<Self> {
         let none = Default::default();

@@ -44,7 +44,7 @@ pub(super) struct Crash {
     /// Requests and failures of both sides since, old first.
     requests: [u64; 2],
     failures: [u64; 2],
-    /// How many failures are expected of new, if it is not worse.
+    /// The expected number of failures of new if it is not worse.
     expected: f64,
     p_value: f64,
 }
@@ -70,7 +70,7 @@ impl Crash {
         }
     }
 
-    /// Takes in what both sides did since the last time.
+    /// Adds the counts of both sides since the last call.
     pub(super) fn add(&mut self, outcomes: &Outcomes, margin: f64) {
         for (stratum, [old, new]) in &outcomes.0 {
             // A request that ends here may have begun before.
@@ -102,7 +102,7 @@ impl Crash {
         }
     }
 
-    /// The probability with which this ever comes up though new is not worse than old was before, at most.
+    /// An upper bound of the probability that this ever occurs although new is not worse than old was before.
     pub(super) const fn p_value(&self) -> f64 {
         self.p_value
     }

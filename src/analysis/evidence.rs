@@ -27,7 +27,7 @@
 //! `w(t) − w(t + 1)`, where `w(t) = 1 / (1 + ln t)`, which is small for none of them: a mixture of e-processes that start later, kept in one number as in the Shiryaev-Roberts
 //! procedure (Shin, Ramdas, Rinaldo, *E-detectors*, NEJSDS 2024). The weights add up to 1, so the bound holds for all time.
 
-/// What both sides of one stratum did between two looks, old first.
+/// The counts of both sides of one stratum between two looks, old first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// Requests.
@@ -38,7 +38,7 @@ pub(super) struct Block {
     pub a: f64,
 }
 
-/// What is bad about a request.
+/// How a request can be bad.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Law {
     /// It failed. New is worse if its rate exceeds old's by more than the margin. While failures are rare, they are counted as a
@@ -209,7 +209,8 @@ impl Evidence {
         self.now.exp()
     }
 
-    /// The probability with which evidence this strong ever comes up though new is not worse, at most: an always-valid p-value.
+    /// An upper bound of the probability that evidence this strong ever occurs although new is not worse: an always-valid
+    /// p-value.
     pub(super) fn p_value(&self) -> f64 {
         (-self.highest).exp().min(1.0)
     }

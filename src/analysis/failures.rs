@@ -42,14 +42,14 @@ pub(super) struct Failures {
 /// A block that is not closed yet.
 #[derive(Clone, Debug, Default)]
 struct Open {
-    /// What old did before `since`.
+    /// Old's counts from before `since`.
     earlier: Attempts,
     sides: [Attempts; 2],
     since: Duration,
 }
 
 impl Open {
-    /// Forgets what is too old to be compared with what comes now.
+    /// Forgets counts that are too old to be compared with the current ones.
     fn age(&mut self, now: Duration) {
         let age = now.saturating_sub(self.since);
         let [old, new] = self.sides;
@@ -80,7 +80,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// Takes in what both sides did until `now`, and closes a block once a second is over.
+    /// Adds the counts of both sides until `now`, and closes a block once a second is over.
     fn add(&mut self, [old, new]: [Attempts; 2], now: Duration) -> Option<[Attempts; 2]> {
         self.retries.add(old);
         self.new.add(new);
@@ -95,8 +95,8 @@ impl Alone {
 }
 
 impl Failures {
-    /// Takes in what both sides did until `now`, and closes blocks. `interim` says that the next outcomes follow soon: a block then
-    /// waits until no request of new has just begun, so that its failure is not missed.
+    /// Adds the counts of both sides until `now`, and closes blocks. `interim` says that the next outcomes follow soon: a block
+    /// then waits until no request of new has just begun, so that its failure is not missed.
     pub(super) fn add(&mut self, outcomes: &Outcomes, now: Duration, interim: bool) -> Vec<Block> {
         let before = std::mem::replace(&mut self.until, now);
         let step = now.saturating_sub(before);
@@ -222,7 +222,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// How many requests each one that began now stands for: 1 or more.
+    /// The number of requests, at least 1, that each request counts for if it began now.
     ///
     /// Failures come later than the requests that they belong to. While new gets ever more requests, that only delays them. If it
     /// gets fewer than before, the failures of earlier requests must not count against the few that begin now; then more requests

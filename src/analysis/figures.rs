@@ -1,4 +1,4 @@
-//! The figures of both sides, as people see them.
+//! The figures of both sides, for display.
 //!
 //! Old's figures are weighted by new's mix of requests: each stratum of old has the weight that it has among new's requests.
 //! Strata that only one side has are omitted.

@@ -9,7 +9,7 @@ use super::{Attempts, Counts, Stratum};
 pub struct Outcomes(pub BTreeMap<Stratum, [Attempts; 2]>);
 
 impl Outcomes {
-    /// What was counted since `before`.
+    /// The counts since `before`. Decreasing counts are ignored.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let strata = self.0.iter().map(|(stratum, [old, new])| {

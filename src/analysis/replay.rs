@@ -8,8 +8,8 @@ use super::{Counts, Memory, Report, Rules};
 /// The time that one look covers.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Takes in, minute by minute, what each proxy had counted at several times: the ages of its counts and the counts, oldest first. What
-/// it had counted before the oldest of them does not count.
+/// Replays, minute by minute, the counts of each proxy at several times: their ages and the counts, oldest first. Counts from
+/// before the oldest of them are ignored.
 pub fn replay(memory: &mut Memory, rules: &Rules, past: Vec<Vec<(Duration, Counts)>>) -> Report {
     let ages = past.iter().flatten().map(|(age, _)| *age);
     let oldest = ages.max().unwrap_or_default();

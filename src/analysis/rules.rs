@@ -1,4 +1,4 @@
-//! What is asked of new, and in which metrics.
+//! The requirements on new, and the metrics that they apply to.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::counts::Side;
 use crate::latency::Sketch;
 
-/// What is asked of new.
+/// The requirements on new.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
     /// The figures, and what is required for a pass, are those of a window of this length.

@@ -1,4 +1,4 @@
-//! A verdict in words.
+//! Describes a verdict.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Metric, Report, Row, Verdict, Why};
 
 impl Metric {
-    /// What it is, for people.
+    /// Its name, for display.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -18,7 +18,7 @@ impl Metric {
         }
     }
 
-    /// A figure of this metric, for people.
+    /// Formats a figure of this metric.
     #[must_use]
     pub fn figure(self, value: f64) -> String {
         match self {

@@ -66,7 +66,7 @@ pub struct StatusOptions {
     pub form: Form,
 }
 
-/// What is read.
+/// The input to read.
 enum Source {
     Proxies(ProxyClients),
     /// The update of this name; without a name, all of them.
@@ -75,7 +75,7 @@ enum Source {
     Rollouts(Cluster, Option<String>),
 }
 
-/// What has been read.
+/// The input that was read.
 enum View {
     One(Box<Report>),
     Several(Vec<DynamoUpdateConfig>),
@@ -182,7 +182,7 @@ async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result
     Ok(ExitCode::from(u8::from(!view.has_data())))
 }
 
-/// Reports repeatedly, until nobody reads the output any more.
+/// Reports repeatedly, until the output has no reader any more.
 async fn watch(mut source: Source, pause: Duration, form: Form) {
     let drawn = form == Form::Text && io::stdout().is_terminal();
     let mut frame = Frame::default();
@@ -229,7 +229,7 @@ fn size() -> Option<(u16, u16)> {
     (size.0 > 0 && size.1 > 0).then_some(size)
 }
 
-/// Writes to standard output. False once nobody reads it any more.
+/// Writes to standard output. Returns false once it has no reader any more.
 fn print(text: &str) -> bool {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())
@@ -259,7 +259,7 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
     })
 }
 
-/// What is to be done with changes that were shown.
+/// How to proceed with the changes that were shown.
 enum Answer {
     /// There are none.
     Nothing,

@@ -1,5 +1,5 @@
 //! Shutdown: not ready, settle, drain, end. It begins with a signal or with a request to the admin port. In the second case the
-//! process stays until a signal arrives, because whoever began the drain asks this process whether its streams have ended.
+//! process stays until a signal arrives, because the process that started the drain asks this one whether its streams have ended.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -36,8 +36,8 @@ impl Blocks {
         self.shift = None;
     }
 
-    /// The index that an event of the continued part gets. A server that goes on with a delta goes on with the client's open
-    /// block; one that starts a block starts the client's next one.
+    /// The index that an event of the continued part gets. If the server continues with a delta, that belongs to the client's
+    /// open block; if it starts a block, that is the client's next one.
     pub fn place(&mut self, step: Step, index: u32) -> u32 {
         let goes_on = match step {
             Step::Start => self.next,

@@ -58,7 +58,7 @@ impl Probe {
     /// Every one, in declaration order.
     pub const ALL: [Self; 2] = [Self::Chat, Self::Messages];
 
-    /// What a server has to prove before it continues a stream of this family. Nothing for one that just continues a prompt.
+    /// The proof that a server needs before it continues a stream of this family. None if the server only continues a prompt.
     #[must_use]
     pub const fn of(api: Api) -> Option<Self> {
         match api {
@@ -107,7 +107,7 @@ impl Probe {
         body.to_string().into_bytes()
     }
 
-    /// What the answer to [`Probe::body`] means.
+    /// Interprets the response to [`Probe::body`].
     ///
     /// Only a 400 that gives the expected reason proves that the server continues messages. One that gives another, and any
     /// success, prove that it does not. Errors that mean unavailable or busy prove nothing.

@@ -1,4 +1,4 @@
-//! What an event of a stream says: text, reasoning, the end of the response, or something else.
+//! Parses the data of an event: text, reasoning, the end of the response, or something else.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::Reason;
 use super::json::{self, Edit, Object};
 use crate::sse::{Api, Usage, usage};
 
-/// What an event of Messages does with a content block.
+/// How an event of Messages affects a content block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Start,
@@ -21,7 +21,7 @@ pub struct Chunk<'a> {
     pub object: Object<'a>,
     /// The delta of the only choice, in Chat.
     pub delta: Option<Object<'a>>,
-    /// What it does with the block of which index, in Messages.
+    /// In Messages: the index of the block, and how it is affected.
     pub block: Option<(Step, u32)>,
     /// Where its text lies, between its quotes, if there is any.
     pub text: Option<Range<usize>>,
@@ -35,7 +35,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// The event with this data, of which nothing is read yet but its usage. `None` if it is no JSON object.
+    /// Reads only the usage of the event with this data. `None` if the data is not a JSON object.
     pub fn of(api: Api, data: &'a [u8]) -> Option<Self> {
         if !json::is_valid(data) {
             return None;

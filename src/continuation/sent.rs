@@ -16,7 +16,7 @@ use crate::sse::{Api, Usage};
 /// The last event of a stream.
 const DONE: &[u8] = b"[DONE]";
 
-/// Fields of a chunk that tell one stream from another.
+/// Fields of a chunk that identify a stream.
 const IDENTITY: [&str; 4] = ["id", "created", "model", "system_fingerprint"];
 
 /// Where the model is among them.
@@ -37,7 +37,7 @@ pub enum Resumption {
     Continue,
 }
 
-/// What a client has of a stream.
+/// The part of a stream that the client has received.
 #[derive(Debug)]
 pub struct Sent {
     api: Api,
@@ -64,13 +64,14 @@ pub struct Sent {
     prompt: Option<u64>,
     /// The content blocks of Messages.
     blocks: Blocks,
-    /// White space at the end of the text that the current server was not given (see [`given`]). What it repeats of it is dropped.
+    /// White space at the end of the text that the current server was not given (see [`given`]). If it repeats that, the
+    /// repetition is dropped.
     repeats: String,
     /// Events of the current server with nothing but that white space, each a token that the client has counted.
     repeated: u64,
     /// Another server continues it, so that ids and counts are rewritten.
     joined: bool,
-    /// The next event of the continued part goes on without its reasoning, because the client has that of the first server.
+    /// The next event of the continued part is forwarded without its reasoning, because the client has that of the first server.
     drops_reasoning: bool,
     prevented: Option<Reason>,
 }
@@ -121,7 +122,7 @@ impl Sent {
         self.frame = None;
     }
 
-    /// What it holds, in bytes.
+    /// The memory that it holds, in bytes.
     #[must_use]
     pub fn held(&self) -> usize {
         let frame = self.frame.as_ref().map_or(0, |frame| frame.bytes.len());

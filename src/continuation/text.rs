@@ -34,7 +34,7 @@ impl Text {
         self.full.len() * PIECE + self.last.len()
     }
 
-    /// What it holds, in bytes: less than its length, [`STEP`], and 16 bytes for each full piece.
+    /// The memory that it holds, in bytes: less than its length plus [`STEP`] plus 16 bytes for each full piece.
     pub fn held(&self) -> usize {
         let pieces = self.full.capacity() * size_of::<Box<[u8]>>();
         self.full.len() * PIECE + self.last.capacity() + pieces

@@ -14,7 +14,7 @@ pub(super) const WRITES: backoff::Backoff = backoff::Backoff {
     longest: Duration::from_secs(60),
 };
 
-/// What one request writes.
+/// The parts that one request writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Action(Action),

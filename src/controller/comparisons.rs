@@ -21,9 +21,9 @@ const KEPT: Duration = Duration::from_secs(10);
 /// The last answer of a proxy.
 #[derive(Clone, Debug)]
 pub(super) struct Compared {
-    /// What it has counted, or why that is not known.
+    /// Its counts, or why they are unknown.
     pub counts: Result<Arc<Comparison>, Arc<str>>,
-    /// What it had counted minutes ago, and when it said so.
+    /// Its counts some minutes ago, and when it reported them.
     pub past: Option<(Instant, Arc<Comparison>)>,
 }
 

@@ -109,7 +109,7 @@ pub(super) struct FrontendAddress {
     pub tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
 }
 
-/// Everything that distinguishes this address from another.
+/// All parts that distinguish this address from another one.
 impl fmt::Display for FrontendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {:?}", self.target, self.address)?;
@@ -265,7 +265,7 @@ impl FrontendClient {
         Ok(answer)
     }
 
-    /// Whether a kept connection may be reused. It expires after a while, as the name may resolve to another address by now,
+    /// Whether a kept connection may be reused. It expires after a while, because the name may resolve to another address then,
     /// and becomes invalid when the TLS files change.
     fn is_good(&self, kept: &Kept) -> bool {
         let connection = &kept.connection;

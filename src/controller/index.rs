@@ -11,7 +11,7 @@ use super::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
 
-/// What the updates refer to, indexed for fast lookups: of thousands of objects, most affect one update or none.
+/// Indexes the objects that updates refer to: of thousands of objects, most affect one update or none.
 #[derive(Default)]
 pub(super) struct DependencyIndex {
     /// By namespace and name.

@@ -1,4 +1,4 @@
-//! Handles an update whose spec has become invalid: its last valid spec still decides what either side loses.
+//! Handles an update whose spec has become invalid: by its last valid spec, each side still loses traffic when it loses capacity.
 //!
 //! The resulting split goes to the status, which only the controller writes: a proxy that must refuse an edit cannot tell
 //! whether the split in it comes from the controller or from the user. A side gains only what the other one loses, and no
@@ -120,7 +120,7 @@ impl Controller {
             Err(error) if error.is_early() => return Err(Early),
             Err(_) => return Ok(None),
         };
-        // The controller wrote this split, whoever wrote the edit.
+        // The controller wrote this split, no matter who wrote the edit.
         seen.observation.split_is_ours = true;
         let mut settings = parsed.wants();
         settings.losses_only = true;

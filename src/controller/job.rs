@@ -1,4 +1,4 @@
-//! What is to be done for one update, and its result. Contains no policy.
+//! The work for one update, and its result. Contains no policy.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub(super) struct Applied {
     pub is_refused: bool,
 }
 
-/// What is to be done for one update.
+/// The work for one update.
 pub(super) struct Job {
     pub key: Key,
     pub version: String,

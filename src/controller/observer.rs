@@ -68,7 +68,7 @@ pub(super) struct Observed {
     pub observation: Observation,
     /// Requests assigned to each side in the last minute, summed over all proxies.
     pub assigned: Sides<u64>,
-    /// What the proxies have counted, if new is analysed.
+    /// The counts of the proxies, if new is analysed.
     pub compared: Vec<ProxyComparison>,
     /// Until then, a proxy or frontend whose polling has just begun may still answer. Apply only urgent changes before.
     pub early_until: Option<Instant>,
@@ -116,7 +116,7 @@ pub(super) struct Observer {
     tls_cache: TlsCache,
     /// The proxies of each update, as of the last time that its pods were looked up.
     proxy_pods: Mutex<HashMap<Key, Arc<[ProxyPod]>>>,
-    /// What was last proven of each update.
+    /// The last proof for each update.
     proofs: Mutex<HashMap<Key, Proof>>,
     /// The other namespaces whose objects an update rests on, as of its last observation.
     elsewhere: Mutex<HashMap<Key, BTreeSet<String>>>,

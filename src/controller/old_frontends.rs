@@ -99,7 +99,7 @@ fn selectors(
     let of_graph = [(GRAPH, source), (COMPONENT, "frontend")];
     let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let deployment = cache.one(&deployments(), namespace, source)?;
-    // This selector may match workers, too; the component label tells them from frontends.
+    // This selector may match workers, too; the component label distinguishes them from frontends.
     let of_deployment =
         deployment.and_then(|deployment| labels_at(&deployment, "/spec/selector/matchLabels"));
     Ok([Some(of_graph.into()), of_deployment]

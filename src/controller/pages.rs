@@ -26,7 +26,7 @@ const HEAD: Duration = Duration::from_secs(10);
 
 const ABOUT: &str = "crossfade controller: /metrics /livez /readyz, /live?update=NAMESPACE/NAME, a page for browsers\n";
 
-/// What the admin port serves.
+/// The state behind the controller's admin port.
 #[derive(Clone)]
 pub struct Pages {
     pub(super) metrics: Arc<Metrics>,

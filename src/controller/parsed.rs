@@ -33,7 +33,7 @@ pub(super) struct ParsedUpdate {
     pub forgotten: Option<String>,
     /// Whether the controller wrote the split last, or the spec leaves the split to it.
     pub split_is_ours: bool,
-    /// Whether somebody is deleting it.
+    /// Whether it is being deleted.
     pub is_being_deleted: bool,
     /// Whether the split is not in the form that the controller writes, although no user has set another one.
     pub lacks_split: bool,
@@ -86,8 +86,7 @@ fn forgotten(lost: &[String]) -> Option<String> {
 impl ParsedUpdate {
     /// Parses an update.
     ///
-    /// # Errors
-    /// Everything that is wrong with its spec.
+    /// # Errors All problems of its spec.
     pub fn read(object: &Object, settings: &ControllerSettings) -> Result<Self, Problems> {
         let scope = TargetScope {
             namespace: key(object).namespace,
@@ -187,7 +186,7 @@ impl ParsedUpdate {
     }
 }
 
-/// What new is: the fields that name it. Another way of counting its workers is not another new.
+/// Identifies new: the fields that name it. A different way of counting its workers does not make a different new.
 fn trial(spec: &DynamoUpdateConfigSpec) -> String {
     let workers = spec
         .workers

@@ -1,5 +1,5 @@
-//! What the last look at an update has proven. It is kept in memory only: a status may be old, may not have been written, and
-//! may have been written by somebody else.
+//! The proof from the last reconcile of an update. Kept in memory only: a status may be outdated, unwritten, or written by
+//! another client.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::scaling::LastWorker;
 /// For how long a proof holds. An update that is complete is looked at more often.
 const HOLDS: Duration = Duration::from_secs(15);
 
-/// What one look at an update has proven.
+/// The proof from one reconcile of an update.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     uid: Option<String>,

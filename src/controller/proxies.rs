@@ -23,7 +23,7 @@ const STALE: Duration = Duration::from_secs(5);
 const GOOD: Duration = Duration::from_secs(60);
 const UNANSWERED: Duration = Duration::from_secs(10);
 
-/// What a proxy reports.
+/// The report of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// `metadata.uid` of the resource in force in the proxy, and its generation.

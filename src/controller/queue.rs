@@ -38,7 +38,7 @@ struct Used {
 }
 
 impl Used {
-    /// What it counts at `now`, in seconds.
+    /// Its value at `now`, in seconds.
     fn at(&self, now: Instant) -> f64 {
         let halvings = now
             .saturating_duration_since(self.at)

@@ -135,7 +135,8 @@ fn after(time: jiff::Timestamp, duration: Duration) -> jiff::Timestamp {
     time.checked_add(duration).unwrap_or(jiff::Timestamp::MAX)
 }
 
-/// What is missing before old can be deleted. Empty before the update is complete: until then, its completion is missing.
+/// The conditions that are missing before old can be deleted. Empty until the update is complete, because until then its
+/// completion is missing.
 fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     if decision.phase != rollout::Phase::Complete {
         return Vec::new();
@@ -199,7 +200,7 @@ pub(super) fn refused(
     now: jiff::Timestamp,
 ) -> DynamoUpdateConfigStatus {
     let mut status = shown;
-    // What is not observed is not promised any more.
+    // A promise ends when its conditions are no longer observed.
     status.safe_to_delete_old = before.safe_to_delete_old.map(|_| false);
     status.last_old_worker_dispensable = before.last_old_worker_dispensable.map(|_| false);
     (status.observed_at, status.valid_until) = (None, None);

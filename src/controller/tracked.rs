@@ -39,7 +39,7 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// The newest known version of the update, of which the watch has `found`: it may lag behind the controller's own writes.
+    /// The newest known version of the update. The watch has delivered `found`, which may lag behind the controller's own writes.
     pub fn newest(&mut self, found: &Object) -> Object {
         let newest = self.latest.take().filter(|latest| {
             version(latest) > version(found) && latest.metadata.uid == found.metadata.uid
@@ -50,8 +50,7 @@ impl Tracked {
 
     /// Parses the update, unless that was done.
     ///
-    /// # Errors
-    /// Everything that is wrong with its spec.
+    /// # Errors All problems of its spec.
     pub fn parse(&mut self, object: &Object, settings: &ControllerSettings) -> Parsed {
         let is_known = |known: &Object| {
             let (known, object) = (&known.metadata, &object.metadata);

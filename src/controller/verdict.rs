@@ -94,8 +94,7 @@ impl AnalysisRun {
     }
 }
 
-/// New fails by all that was seen in its trial. It passes by what was seen since the split is at the present step, and if
-/// every proxy has told.
+/// New fails by all counts of its trial. It passes by the counts since the current step began, if every proxy has reported.
 fn verdict(whole: Report, step: Option<Report>, asked: &[ProxyComparison]) -> (Verdict, String) {
     if matches!(whole.verdict, analysis::Verdict::Fail(_)) {
         return (Verdict::Fail, whole.sentence());
@@ -130,7 +129,7 @@ impl ProxyComparison {
         }
     }
 
-    /// What it had counted when it was first asked.
+    /// Its counts when it was first queried.
     fn first_reading(&self) -> Option<Reading> {
         match &self.answer {
             Answer::Counts(compared) => compared.past.as_ref()?.1.reading(&self.name),
@@ -138,7 +137,7 @@ impl ProxyComparison {
         }
     }
 
-    /// What it had counted at several times, and how long ago that is, oldest first.
+    /// Its counts at several times, with their ages, oldest first.
     fn past(&self, now: Instant) -> Option<Vec<(Duration, Counts)>> {
         let Answer::Counts(compared) = &self.answer else {
             return None;

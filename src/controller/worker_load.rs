@@ -1,4 +1,4 @@
-//! Polls a worker for the requests that it is working on, which its Prometheus metrics tell.
+//! Polls a worker's Prometheus metrics for the number of its open requests.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const GAUGES: [&[&str]; 3] = [
 const INTERVAL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Polls `place` forever. Reports `None` while it does not tell.
+/// Polls `place` forever. Reports `None` while there is no value.
 pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Option<u64>>) {
     let mut client = FrontendClient::new(place);
     loop {

@@ -8,7 +8,7 @@ use super::load::{Counts, Ending};
 use super::script::{Life, ScriptState};
 use crate::split::Generation;
 
-/// What the clients have observed so far.
+/// The clients' observations so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientTotals {
     /// Complete responses, by the generation of the text.

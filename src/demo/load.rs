@@ -77,7 +77,7 @@ impl Load {
         self.shared.outage.store(outage, Relaxed);
     }
 
-    /// Starts no new requests. Open ones go on.
+    /// Starts no new requests. Open ones continue.
     pub(super) fn stop(&self) {
         self.shared.stopping.store(true, Relaxed);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The proxy of the demo.
 pub trait ProxyControl {
-    /// Where clients connect.
+    /// The address that clients connect to.
     fn address(&self) -> SocketAddr;
     /// Puts a plan in force that sends `percent` (0 to 100) to the new generation.
     fn set_percent(&self, percent: u8);

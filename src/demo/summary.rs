@@ -19,7 +19,7 @@ pub struct Summary {
     pub streams: usize,
     /// True if the user ended it before the script did.
     pub interrupted: bool,
-    /// What the proxy counted as saved.
+    /// The requests that the proxy counted as recovered.
     pub recovery: RecoveryCounts,
     /// Everything else is what the clients observed.
     counts: Counts,
@@ -27,7 +27,7 @@ pub struct Summary {
     disturbed: Vec<u8>,
 }
 
-/// What the proxy saved, by its own count.
+/// The requests that the proxy recovered, by its own count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryCounts {
     /// Requests recovered by a retry.

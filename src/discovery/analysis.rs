@@ -16,7 +16,7 @@ const INTERIM: Duration = Duration::from_millis(50);
 /// The time between two looks.
 const LATENCY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is judged. Another new generation, or other margins, begin a new comparison.
+/// The subject of a comparison. A different new generation, or different margins, start a new one.
 #[derive(Clone, PartialEq)]
 struct Subject {
     new: Vec<Target>,

@@ -138,7 +138,7 @@ impl Publisher {
         }
     }
 
-    /// Takes all requests from the new generation at these targets, unless another one is in force by now.
+    /// Takes all requests from the new generation at these targets, unless another one is in force already.
     async fn roll_back(&mut self, new: Vec<Target>, why: String) {
         let current = self.snapshots.load();
         if current.plan.new != new || !current.plan.may_roll_back() {
@@ -307,7 +307,7 @@ impl Publisher {
         }
     }
 
-    /// The targets with host names, which may resolve differently by now.
+    /// The targets with host names, which may resolve differently now.
     #[must_use]
     pub fn names(&self) -> Vec<Target> {
         let current = self.snapshots.load();

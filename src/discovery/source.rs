@@ -47,7 +47,7 @@ pub trait Source: Send {
     fn follow(self: Box<Self>, context: Context) -> BoxFuture<'static, ()>;
 }
 
-/// What a source needs to follow its plans.
+/// The parameters that a source needs to follow its plans.
 pub struct Context {
     /// To the writer of snapshots.
     pub events: mpsc::Sender<SourceEvent>,

@@ -38,7 +38,7 @@ pub struct BodyReceiver {
 /// The sending end, held by the connection.
 pub struct BodySender(Arc<Mutex<Slot>>);
 
-/// What the receiver wants from the connection.
+/// The receiver's demand on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// Read more of the body.
@@ -58,7 +58,7 @@ fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
 }
 
 impl BodySender {
-    /// What the receiver wants. Pending while it has not taken the last chunk or does not wait for more.
+    /// The receiver's demand. Pending while it has not taken the last chunk or does not wait for more.
     pub fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut slot = lock(&self.0);
         if slot.abandoned {

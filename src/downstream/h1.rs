@@ -58,7 +58,7 @@ const READS_AT_ONCE: u32 = 8;
 /// The client went away.
 struct Gone;
 
-/// What is known of a request that is refused.
+/// The known parts of a rejected request.
 enum Refused<'a> {
     /// Its head could not be read.
     Unread,
@@ -72,7 +72,7 @@ enum Refused<'a> {
 enum Next {
     Another,
     Close,
-    /// Reset the connection, since nothing else tells the client that the response was cut.
+    /// Reset the connection: nothing else shows the client that the response was cut.
     Reset,
     Tunnel(Tunnel),
 }

@@ -56,7 +56,7 @@ impl fmt::Display for HeadError {
 impl std::error::Error for HeadError {}
 
 impl HeadError {
-    /// What is wrong, as the client and the log read it.
+    /// The problem, as text for the client and the log.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {

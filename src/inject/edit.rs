@@ -21,7 +21,7 @@ const MAX_WAS: usize = 64 * 1024;
 
 pub(super) struct Editor<'a> {
     tree: &'a Tree<'a>,
-    /// What the document must say in the end.
+    /// The values that the document must have in the end.
     wanted: Json,
     style: Style,
     cuts: Vec<Cut>,
@@ -48,7 +48,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// From now on, edits belong to the pods made by the object at `base`, and are written as what is at `list` is.
+    /// Starts editing the pod template of the object at `base`, in the style of the list at `list`.
     pub fn begin(&mut self, base: &[Step], list: &[Step]) -> Result<(), Refused> {
         self.base = base.len();
         self.record = Record::default();
@@ -73,12 +73,12 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
-    /// What was changed since [`Self::begin`].
+    /// The changes since [`Self::begin`].
     pub fn record(&mut self) -> &mut Record {
         &mut self.record
     }
 
-    /// Where clients connect, since [`Self::begin`].
+    /// The port that clients connect to, since [`Self::begin`].
     pub fn port(&self) -> u16 {
         self.record.port
     }
@@ -88,7 +88,7 @@ impl<'a> Editor<'a> {
         path::get(&self.wanted, path)
     }
 
-    /// All that the document says by now.
+    /// The whole document in its current state.
     pub fn wanted(&self) -> &Json {
         &self.wanted
     }
@@ -125,7 +125,7 @@ impl<'a> Editor<'a> {
         Refused::at(at.unwrap_or(0), format!("{shown} must be {what}"))
     }
 
-    /// Puts `value` in place of what stands at `path`, which ends with a key.
+    /// Replaces the value at `path`, whose last step is a key, with `value`.
     pub fn set(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
         let (parent, entry) = self.entry_at(path)?;
         let text = self.tree.text;

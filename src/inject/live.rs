@@ -8,7 +8,7 @@ use super::record::ANNOTATION;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What to tell of an object to which crossfade is added.
+/// Notes on a live object to which crossfade is added.
 pub(super) fn before_inject(object: &Json) -> Option<String> {
     (is_live(object) && last_applied(object).is_none()).then(|| {
         format!(
@@ -18,7 +18,7 @@ pub(super) fn before_inject(object: &Json) -> Option<String> {
     })
 }
 
-/// What to tell of an object from which crossfade is removed.
+/// Notes on a live object from which crossfade is removed.
 pub(super) fn before_uninject(object: &Json) -> Option<String> {
     let lists_it = last_applied(object).is_some_and(|applied| applied.contains(ANNOTATION));
     (is_live(object) && !lists_it).then(|| {

@@ -18,7 +18,7 @@ pub struct Options {
     /// Where the frontend listens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The argument, and the variable, by which it is told so.
+    /// The argument and the variable that set the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_arg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -48,7 +48,7 @@ pub(super) struct Injection<'i, 'a> {
 
 /// The ports of a pod, once crossfade stands before its frontend.
 struct Ports {
-    /// Where clients connect.
+    /// The port that clients connect to.
     port: u16,
     name: String,
     host_port: Option<HostPort>,
@@ -128,7 +128,7 @@ impl<'i> Injection<'i, '_> {
         }
     }
 
-    /// Has the frontend listen behind crossfade.
+    /// Moves the frontend to its new port, behind crossfade.
     fn relocate(&mut self, effective: &Effective, ports: &Ports) -> Result<(), Refused> {
         let container = &effective.container;
         let given = self.given();

@@ -21,7 +21,7 @@ use super::{
 pub(super) struct Run {
     document: usize,
     notes: Vec<Note>,
-    /// What was injected.
+    /// The result of an injection.
     pub injected: Vec<services::Injected>,
     /// How many already had a sidecar from elsewhere.
     pub present: usize,
@@ -144,7 +144,7 @@ impl Run {
             let refused = Refused::at(*at, format!("the key '{key}' is given twice"));
             return Err(self.refused(document, &tree, &workloads[0].name, refused));
         }
-        // What is there already is taken out first, and given back its options.
+        // An existing sidecar is removed first, and its options are reused.
         let mut earlier = Vec::new();
         let mut undo = Undo::new(&tree, &json);
         for workload in &workloads {

@@ -18,7 +18,7 @@ pub(super) enum Server {
     Other,
 }
 
-/// What tells a server.
+/// How a server is recognized.
 struct Marks {
     server: Server,
     /// In its command and arguments.
@@ -73,7 +73,7 @@ impl Server {
         if is_variable(container, "DYN_HTTP_PORT") {
             return Some(Self::Dynamo);
         }
-        // An image tells only what runs if the command does not.
+        // The image only decides if the command does not.
         let image = container["image"].as_str().unwrap_or_default();
         let name = image.rsplit('/').next().unwrap_or_default();
         let name = name.split([':', '@']).next().unwrap_or_default();

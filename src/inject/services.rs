@@ -18,7 +18,7 @@ pub(super) struct Injected {
     /// Whether the pod itself says that it gets the token of its account.
     is_mounted: Option<bool>,
     labels: Json,
-    /// Where clients connect, and the name of that port.
+    /// The port that clients connect to, and its name.
     port: u16,
     port_name: Option<String>,
     /// The other ports that have a name.
@@ -68,7 +68,7 @@ impl Injected {
     }
 }
 
-/// What to tell of each Service, with the line where it begins.
+/// Notes on each Service, with the line where it begins.
 pub(super) fn notes(services: &[(usize, Json)], injected: &[Injected]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (line, service) in services {
@@ -84,7 +84,7 @@ pub(super) fn notes(services: &[(usize, Json)], injected: &[Injected]) -> Vec<No
     notes
 }
 
-/// What to tell of each service account, with the line where it begins.
+/// Notes on each service account, with the line where it begins.
 pub(super) fn of_accounts(accounts: &[(usize, Json)], injected: &[Injected]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (line, account) in accounts {

@@ -6,17 +6,17 @@ use serde_json::{Value as Json, json};
 pub(super) const NAME: &str = "crossfade";
 /// How long it serves on after the pod has left the endpoints, in seconds.
 pub(super) const SETTLE: u64 = 10;
-/// What a pod needs beyond settling and draining, in seconds.
+/// The time that a pod needs beyond settling and draining, in seconds.
 const SPARE: u64 = 20;
 /// The default of `--drain`, in seconds.
 pub(super) const DRAIN: u64 = 870;
 
-/// What is special about one.
+/// The parts of a sidecar that vary.
 pub(super) struct Sidecar<'a> {
     pub image: &'a str,
     pub native: bool,
     pub deployment: &'a str,
-    /// Where clients connect, with its name and the port on the node, if it had one.
+    /// The port that clients connect to, with its name and its port on the node, if any.
     pub port: u16,
     pub port_name: &'a str,
     pub host_port: Option<&'a HostPort>,
@@ -110,7 +110,7 @@ pub(super) fn volume() -> Json {
     json!({"name": NAME, "emptyDir": {"sizeLimit": "16Mi"}})
 }
 
-/// What the frontend says instead of being ready itself: the pod can serve requests from either generation.
+/// The readiness probe, in place of the frontend's: the pod can serve requests from either generation.
 pub(super) fn readiness(admin: u16) -> Json {
     json!({"httpGet": {"path": "/readyz", "port": admin}, "periodSeconds": 2})
 }

@@ -38,7 +38,7 @@ pub(super) enum Value {
         flow: bool,
         entries: Vec<Entry>,
     },
-    /// What the anchor with this number stands for.
+    /// The value of the anchor with this number.
     Alias(usize),
 }
 
@@ -78,7 +78,7 @@ impl<'a> Tree<'a> {
         Ok(Some(Self { text, root, twice }))
     }
 
-    /// What it says, with every alias unfolded.
+    /// Its value, with every alias expanded.
     pub fn json(&self) -> Result<Json, Unreadable> {
         let mut anchors = HashMap::new();
         let mut left = MAX_VALUES;

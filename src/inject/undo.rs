@@ -116,7 +116,7 @@ impl<'a> Undo<'a> {
             && (0..members.len()).all(is_gone)
             && let Some((entry, _)) = self.entry(parent)?
         {
-            // It was there and empty, and somebody has written it anew since.
+            // It was present and empty, and has been rewritten since.
             let text = match &node.value {
                 Value::Map { .. } => " {}",
                 _ => " []",

@@ -33,7 +33,7 @@ pub(super) enum Maker {
     Operator { main_apart: bool },
 }
 
-/// What a document holds.
+/// The kinds of objects in a document.
 #[derive(Debug)]
 pub(super) enum Found {
     Workload(Box<Workload>),

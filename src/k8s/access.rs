@@ -1,4 +1,4 @@
-//! What the API server allows this process to read.
+//! Checks what the API server allows this process to read.
 
 use std::time::Duration;
 

@@ -50,7 +50,7 @@ impl Leading {
             .filter(|left| !left.is_zero())
     }
 
-    /// The identity of the lease's holder when it was last read. If that is another replica, it may be gone by now.
+    /// The identity of the lease's holder when it was last read. If that is another replica, it may no longer exist.
     #[must_use]
     pub fn holder(&self) -> Option<Arc<String>> {
         self.holder.load_full()

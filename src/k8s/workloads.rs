@@ -118,8 +118,8 @@ pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Co
     workload.count(cache, which)
 }
 
-/// Counts the workers of a deployment of which only the name is known: by the pod labels of the graph of this name if there is
-/// one, else by the Deployment.
+/// Counts the workers of a deployment by its name alone: by the pod labels of the graph of this name if there is one, otherwise
+/// by the Deployment.
 ///
 /// # Errors
 /// If an object that must be counted could not be listed.

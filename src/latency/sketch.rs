@@ -2,7 +2,7 @@
 
 use super::{BUCKETS, Scale};
 
-/// With fewer values a quantile means little; people see "not enough data" instead.
+/// With fewer values a quantile means little; users see "not enough data" instead.
 pub const ENOUGH: u64 = 50;
 
 /// Counts on the [`Scale`].

@@ -1,11 +1,11 @@
-//! What an edit changes, and whether the change needs a second generation.
+//! Determines what an edit changes, and whether the change needs a second generation.
 
 use serde_json::{Map, Value as Json};
 
 use super::parts::{Parts, Worker, cleaned, is_same};
 use crate::inject::shown;
 
-/// What an edit changes.
+/// The parts that an edit changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// Whether it changes what the workers are.
@@ -93,7 +93,7 @@ fn all(workers: &[Worker]) -> Vec<(&'static str, Json)> {
         .collect()
 }
 
-/// What the pods of an object are: without their labels, annotations and resources.
+/// The pod specs of an object, without labels, annotations and resources.
 fn essence(object: &Json) -> Json {
     plain(&object["spec"]["template"]["spec"])
 }

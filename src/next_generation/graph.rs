@@ -92,7 +92,7 @@ pub(super) fn generation(
     Ok(())
 }
 
-/// The Service that clients connect to: one of the owner's own, since the operator's leads to one graph for ever.
+/// The Service that clients connect to. It must be the user's own, because the operator's Service always routes to one graph.
 fn client_service(request: &Request<'_>, from: &Parts, source: &str) -> Result<String, String> {
     if let Some(wanted) = request.client_service {
         return Ok(wanted.to_owned());
@@ -157,7 +157,7 @@ fn move_namespace(component: &mut Json, names: &Names) -> Result<(), String> {
     Ok(())
 }
 
-/// What the account that the operator gives the new frontends must be allowed.
+/// The permissions that the service account of the new frontends, which the operator chooses, must have.
 fn account(target: &str, graph: &Json) -> Vec<Made> {
     let account = format!("{target}-k8s-service-discovery");
     let text = inject::rbac(Some(&account));

@@ -29,7 +29,7 @@ pub(super) fn selecting(object: &Json, services: &[Json]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Gives each label of `selecting` another value, and says of which generation and graph this is.
+/// Gives each label of `selecting` a new value, and adds the labels of the generation and the graph.
 pub(super) fn move_labels(
     labels: &mut Json,
     selecting: &BTreeSet<String>,

@@ -64,7 +64,7 @@ impl Names {
         stems.next().unwrap_or(name)
     }
 
-    /// The name that stands for `name` in the next generation.
+    /// The next generation's counterpart of `name`.
     pub fn next(&self, name: &str) -> String {
         let base = self.base(name);
         let most = MAX_NAME - self.hash.len() - 1;

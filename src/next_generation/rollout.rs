@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{Made, parts::is_same};
 use crate::inject::shown;
 
-/// What is said of workers without replicas.
+/// The note on workers without replicas.
 pub(super) const SCALED: &str = "Without replicas, so that applying this again keeps the sizes that the rollout sets: one worker starts at once.";
 
 /// Takes the replicas of workers out of a manifest. Who applies it would reset what the rollout sets, again and again.
@@ -38,7 +38,7 @@ pub(super) struct Frontends<'a> {
     pub port: u64,
 }
 
-/// What a rollout says.
+/// The fields of a rollout.
 pub(super) struct Rollout<'a> {
     pub name: String,
     pub namespace: Option<&'a str>,

@@ -28,7 +28,7 @@ pub(super) fn the_one(
     Ok(found.first().copied())
 }
 
-/// The Service that stands for `service` in the next generation. It is only reached from within the cluster.
+/// The next generation's counterpart of `service`. It is only reachable within the cluster.
 pub(super) fn next(
     service: &Json,
     selecting: &BTreeSet<String>,

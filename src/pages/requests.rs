@@ -15,7 +15,7 @@ use super::{Answer, Quota, QuotaGuard, Stall};
 /// Most shares in total and per peer. A request takes one.
 const MOST: usize = 512;
 const MOST_OF_ONE: usize = 64;
-/// What a request for a comparison takes: its answer is hundreds of times as large as others.
+/// The cost of a request for a comparison, whose response is hundreds of times as large as others.
 const OF_COMPARISON: usize = 16;
 const COMPARISON: &str = "/crossfade.v1.Proxy/Compare";
 /// Answers are handed on in pieces of at most this many bytes. The library takes one piece ahead of what the client has
@@ -71,7 +71,7 @@ impl QuotaGuard {
 /// A body in small pieces.
 struct Pieces {
     body: Body,
-    /// What is left of the last frame.
+    /// The rest of the last frame.
     rest: Bytes,
     stall: Option<Stall>,
     _shares: QuotaGuard,

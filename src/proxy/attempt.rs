@@ -84,8 +84,8 @@ pub trait Retry: Send {
     /// When the current attempt must have produced content.
     fn first_event_deadline(&self) -> Option<Instant>;
     fn snapshot(&self) -> &Snapshot;
-    /// Commits the exchange: there will be no further retry. Returns what is needed to continue the stream, if that is to be
-    /// kept and may be used. Otherwise the kept request body is released.
+    /// Commits the exchange: there will be no further retry. Returns what is needed to continue the stream, if the plan and the
+    /// memory budget permit it. Otherwise the kept request body is released.
     fn commit(self: Box<Self>, keep: bool) -> Option<Box<dyn Resume>>;
 }
 
@@ -319,7 +319,7 @@ impl<O: OldBackend> Attempts<O> {
         }
     }
 
-    /// Records why the current target failed, in words that are safe for both the client and the log.
+    /// Records why the current target failed, as text that is safe for both the client and the log.
     fn record_failure(&mut self, what: &str) {
         self.record_failure_as(what, what);
     }

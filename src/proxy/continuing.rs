@@ -29,7 +29,7 @@ use crate::upstream::{Endpoint, Head, UpstreamBody};
 
 /// The rest of a stream, from another server.
 pub struct Joined {
-    /// What has been read, from the event on with which the answer goes on.
+    /// The bytes that have been read, from the first event that continues the response.
     pub first: Bytes,
     pub body: UpstreamBody,
     pub endpoint: Arc<Endpoint>,
@@ -65,19 +65,18 @@ pub struct PreparedContinuation {
     body: RequestBody,
     _charge: Charge,
     resumption: Resumption,
-    /// What an endpoint must have proven, and of which model; `None` if it needs no proof.
+    /// The proof that an endpoint needs, and for which model; `None` if it needs none.
     proof: Option<(Probe, String)>,
     guard: (HeaderName, HeaderValue),
     candidates: Vec<Candidates>,
     cause: Cause,
 }
 
-/// What is kept of a request after its first content, independent of the type of the old backend.
+/// The kept parts of a request after its first content, independent of the type of the old backend.
 pub trait Resume: Send {
     /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which was continued `times` before.
     ///
-    /// # Errors
-    /// Why nobody is asked.
+    /// # Errors Why no server is asked.
     fn prepare(
         &self,
         api: Api,
@@ -102,8 +101,8 @@ pub trait Resume: Send {
     fn release(&self);
 }
 
-/// What is kept of a request, to ask another server for the rest of its stream. It keeps no snapshot: what is asked, and where,
-/// follows the plan in force at that time.
+/// The kept parts of a request, for asking another server for the rest of its stream. It keeps no snapshot: the plan in force at
+/// that time decides what is asked, and where.
 pub struct Source<O> {
     pub proxy: Proxy<O>,
     pub head: KeptHead,

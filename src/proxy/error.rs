@@ -23,7 +23,7 @@ pub enum Error {
     Loop,
     #[error("the request body could not be read")]
     RequestBody,
-    /// There is nobody to send the response to.
+    /// There is no client to send the response to.
     #[error("the client went away before the request body had arrived")]
     ClientGone,
     /// No target could serve the request. The client learns which generations failed and why, but not their addresses.

@@ -69,7 +69,7 @@ pub struct Exchange {
     first_failed: bool,
     /// The first attempt has failed, and whether that counts is not known before the second one is over.
     first_unproven: bool,
-    /// The second attempt is compared, and it is not known yet how it goes.
+    /// The second attempt is compared, and its result is not known yet.
     retry_open: bool,
     /// The server is past its warm-up, so its latencies are compared.
     pub is_warm: bool,

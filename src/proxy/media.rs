@@ -1,4 +1,4 @@
-//! What the head of a response says about its body.
+//! Reads from the head of a response how its body can be handled.
 
 use http::{HeaderMap, header};
 

@@ -16,7 +16,7 @@ use crate::telemetry::access;
 /// How an access line shows the method and the path of a request whose head could not be read.
 const UNKNOWN: &str = "-";
 
-/// What is known of a request that is rejected.
+/// The known parts of a rejected request.
 pub struct Rejected<'a> {
     pub client: Option<&'a Client>,
     /// Its method, target, and fields; `None` if its head could not be read.

@@ -97,7 +97,7 @@ pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
     } else {
         exchange.refused(error.status());
     }
-    // What a server did is counted already.
+    // The server's attempt is already counted.
     exchange.excuse();
     exchange.because(error.for_log());
     exchange.ended(End::Eof);

@@ -95,7 +95,7 @@ impl Stream {
         self.read == 0 && self.whole && !self.ended
     }
 
-    /// Stops keeping the body. What is already kept is released once it has been sent.
+    /// Stops keeping the body. The kept part is released once it has been sent.
     pub fn forget(&mut self) {
         self.whole = false;
         self.let_go_of_sent();

@@ -195,7 +195,7 @@ fn has_share(
     !seen.split.is_all_old() && (settings.paused || earned)
 }
 
-/// What new must serve: the stated models, or those that old serves or served.
+/// The models that new must serve: the stated ones, or those that old serves or served.
 fn wanted<'a>(
     settings: &'a UpdateSettings,
     memory: &'a Memory,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ratio, Sides};
 
-/// What a worker does.
+/// The role of a worker.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]

@@ -123,7 +123,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         Some(first) => (reason(first), listed(&context.assessment.gate.obstacles)),
     };
     let complete = match is_complete {
-        // Of an update whose frontends are gone nobody can say whether any still runs.
+        // If the frontends of an update are gone, it is unknown whether any of them still runs.
         true if context.memory.overdue => {
             "the time for streams on old is over, whether or not some still run there"
         }

@@ -20,7 +20,7 @@ const MAX_FLAPS: u32 = 16;
 /// Maximum number of rises that are tracked. Beyond that, a new rise replaces the latest one.
 const MAX_RISES: usize = 16;
 
-/// What a side is credited with.
+/// The credit of a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credit {

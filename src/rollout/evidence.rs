@@ -1,5 +1,5 @@
-//! Decides when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every item of their list was positively
-//! observed at this step. What is unknown counts as missing.
+//! Decides when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every item of their list was observed at this step.
+//! Unknown items count as missing.
 
 use super::{Phase, Sides, assessment::Assessment, proxies::ProxySummary};
 use crate::split::Weights;
@@ -9,7 +9,7 @@ use crate::split::Weights;
 pub enum Evidence {
     /// The controller had recent contact with the API server.
     CurrentView,
-    /// The controller sees what leads to old from other namespaces, or was told that nothing does.
+    /// The controller sees what routes to old from other namespaces, or its settings say that nothing does.
     SeesElsewhere,
     /// Nobody is deleting the update. Once it is gone, the proxies of old's frontends may send requests to old again.
     UpdateStays,

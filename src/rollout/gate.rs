@@ -63,14 +63,14 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What new must serve.
+/// The models that new must serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredModels<'a> {
     /// These models; if empty, at least one model.
     Models(&'a BTreeSet<String>),
-    /// What old serves, which is not known yet.
+    /// The models that old serves are not known yet.
     NotYet,
-    /// What old serves, which cannot be determined.
+    /// The models that old serves cannot be determined.
     Unknown,
 }
 
@@ -79,17 +79,17 @@ pub enum RequiredModels<'a> {
 pub struct GateInput<'a> {
     /// The side's frontends.
     pub frontends: &'a Frontends,
-    /// What they must serve.
+    /// The models that they must serve.
     pub wanted: RequiredModels<'a>,
     /// The side's capacity.
     pub capacity: &'a Capacity,
     /// Whether the side has a share of the requests.
     pub has_share: bool,
-    /// What the proxies observe of it.
+    /// The observations of the proxies.
     pub by_proxies: ByProxies,
 }
 
-/// What all proxies together observe of a side.
+/// The combined observations of all proxies of a side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByProxies {
     /// Whether no proxy answers. Then the controller itself may be cut off, and silence proves nothing.

@@ -104,20 +104,19 @@ impl UpdateSettings {
     }
 }
 
-/// What was observed at one moment. It must be *complete*: an observer that could not list something must not report it
-/// as empty.
+/// An observation at one moment. It must be *complete*: an observer that could not list a kind must not report it as empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// `metadata.generation` of the resource.
     pub resource_generation: u64,
-    /// Whether somebody is deleting the resource.
+    /// Whether the resource is being deleted.
     pub is_being_deleted: bool,
     /// The split in the resource.
     pub split: Weights,
     /// Whether the controller owns the fields of the split, as their last writer.
     pub split_is_ours: bool,
-    /// Whether the resource lacks a part of what [`Action::SetSplit`](super::Action::SetSplit) writes, although nobody has
-    /// set another split.
+    /// Whether the resource lacks a part of what [`Action::SetSplit`](super::Action::SetSplit) writes, although no user has set
+    /// another split.
     pub split_is_incomplete: bool,
     /// `spec.oldDraining` as observed.
     pub old_draining: bool,
@@ -190,7 +189,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Whether it does not tell what the frontend serves now.
+    /// Whether the answer does not show what the frontend serves now.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::NotYet | Self::Unasked(_))
@@ -241,7 +240,7 @@ pub struct Clients {
     pub reach_old: Option<bool>,
     /// What else routes to frontends of old, as text for users.
     pub other_ways: Option<Vec<String>>,
-    /// What leads to frontends of old around their proxies, in a person's words.
+    /// The objects that route to old's frontends around their proxies, as text for users.
     pub around_proxies: Option<Vec<String>>,
 }
 
@@ -263,7 +262,7 @@ pub enum Silence {
     NotYet,
     /// It does not answer.
     NoAnswer,
-    /// Its pod has no port of this name: it has no proxy, or none that can be queried. Clients reach it all the same.
+    /// Its pod has no port of this name: it has no proxy, or none that can be queried. Clients can still reach it.
     NoPort(String),
     /// It is not queried, because its namespace has more proxies than this number.
     TooMany(usize),

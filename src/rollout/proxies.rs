@@ -30,7 +30,7 @@ pub(super) struct ProxySummary {
     pub quiet_for: Option<Duration>,
     /// Streams on old that they are to move to new.
     pub moving: u64,
-    /// What they observe of new.
+    /// Their observations of new.
     pub see_new: ByProxies,
 }
 

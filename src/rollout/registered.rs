@@ -15,8 +15,8 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// What the frontends of a side have registered. A frontend that has just started registers workers one by one, so
-    /// the highest count is used. `None` if one of them does not report a count.
+    /// The workers that the frontends of a side have registered. A frontend that has just started registers workers one by one,
+    /// so the highest count is used. `None` if one of them does not report a count.
     pub(super) fn of(frontends: &Frontends) -> Self {
         let each = frontends.asked.iter();
         let heard = each.filter(|one| one.answer == Answer::Heard);

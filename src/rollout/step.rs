@@ -22,7 +22,7 @@ use crate::split::Weights;
 pub struct Decision {
     /// What to do, in this order. Empty if everything is already right.
     pub actions: Vec<Action>,
-    /// What the spec says after the actions.
+    /// The spec after the actions.
     pub desired: DesiredSplit,
     /// The memory for the next step. Write it after the actions, and only if those that are required were done.
     pub memory: Memory,
@@ -36,13 +36,13 @@ pub struct Decision {
     pub obstacles: Vec<Obstacle>,
     /// Open streams. `None` if a proxy does not answer.
     pub open_streams: Option<Sides<u64>>,
-    /// Streams on old that are to be moved to new, as far as proxies answer.
+    /// Streams on old that wait to be moved to new, according to the proxies that respond.
     pub moving_streams: u64,
     /// The verdict of the analysis in force, if new is analysed or has failed.
     pub analysis: Option<Analysis>,
     /// The step that limits the split, if any.
     pub step: Option<AtStep>,
-    /// What the update waits for.
+    /// The conditions that the update waits for.
     pub waiting_for: Vec<Wait>,
     /// The conditions of the status, without timestamps.
     pub conditions: Vec<Condition>,

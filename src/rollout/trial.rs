@@ -1,6 +1,6 @@
-//! The trial of new: what the analysis found, and how far the steps of the update have come.
+//! The trial of new: the result of the analysis, and the progress through the steps.
 //!
-//! A failure stays until a person asks for another try or the spec names another new. A step is passed once the split has been
+//! A failure stays until a user requests another try or the spec names another new. A step is passed once the split has been
 //! there for its hold and, with an analysis, after a pass that covers only the time at that step.
 
 use std::time::Duration;
@@ -88,7 +88,7 @@ pub struct AtStep {
     pub hold_until: Option<Timestamp>,
 }
 
-/// What is remembered of the trial of new.
+/// The remembered state of the trial of new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trial {
@@ -150,8 +150,8 @@ impl Failure {
 }
 
 impl Trial {
-    /// The trial at the start of a step: another one if new is another or a person wants another try, with no timestamp
-    /// later than `now`.
+    /// The trial at the start of a step. A different new, or a request to retry, starts another trial. No timestamp is later than
+    /// `now`.
     pub(super) fn opened(
         &self,
         settings: &UpdateSettings,

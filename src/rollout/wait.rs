@@ -11,7 +11,7 @@ use crate::split::{Generation, Weights};
 /// One thing that the update waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// What it waits for.
+    /// The condition that it waits for.
     pub what: WaitFor,
     /// Since when.
     pub since: Timestamp,
@@ -36,9 +36,9 @@ pub enum WaitFor {
     Resume,
     /// The user asks for another try of new, or names another.
     Retry,
-    /// The split has been at the step of so many percent for as long as it must.
+    /// The split has been at the step of this percentage for its whole hold.
     Hold(u8),
-    /// The analysis passes new at the step of so many percent.
+    /// New passes the analysis at the step of this percentage.
     Pass(u8),
 }
 
@@ -142,7 +142,7 @@ pub(super) fn all(
     waits
 }
 
-/// What has to come before the split goes past the step at which it is.
+/// The conditions for going past the current step.
 fn at_step(
     assessment: &Assessment,
     memory: &Memory,

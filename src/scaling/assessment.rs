@@ -12,7 +12,7 @@ pub(super) struct Assessment<'a> {
     pub settings: &'a RolloutSettings,
     pub seen: &'a RolloutObservation,
     pub sides: Sides<Units>,
-    /// The units that each side is to have in the end, or at the step at hand.
+    /// The desired units of each side, at the end or at the current step.
     pub targets: Sides<u32>,
     /// Whether the rollout is to go back to old.
     pub goes_back: bool,
@@ -25,7 +25,7 @@ pub(super) struct Assessment<'a> {
 pub(super) struct Units {
     /// Whole desired units.
     pub desired: u32,
-    /// Units of which a part is desired.
+    /// Units that are at least partly desired.
     pub begun: u32,
     /// Units that occupy capacity: desired, present or terminating.
     pub occupied: u32,
@@ -101,7 +101,7 @@ impl<'a> Assessment<'a> {
         is_bad || self.seen.sides.of(side).serves == Serves::No
     }
 
-    /// The capacity of `side` if only so many of its units stay: what is sure to remain ready.
+    /// The capacity of `side` if only this many of its units stay: those that certainly remain ready.
     pub fn capacity_after(&self, side: Generation, sizes: &Sizes) -> u32 {
         let roles = &self.seen.sides.of(side).roles;
         let kept = roles.iter().map(|(role, workers)| {
@@ -132,7 +132,7 @@ impl<'a> Assessment<'a> {
         ready.min(units.desired)
     }
 
-    /// Whether every proxy has applied the split in the resource. Without a proxy nobody confirms it.
+    /// Whether every proxy has applied the split in the resource. Without a proxy there is no confirmation.
     pub fn is_applied(&self) -> bool {
         let traffic = &self.seen.traffic;
         let applied = |proxy: &Option<Weights>| *proxy == Some(traffic.split);
@@ -175,7 +175,7 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
     }
 }
 
-/// How many units new is to have for now.
+/// The current target of new, in units.
 fn forward_target(
     settings: &RolloutSettings,
     seen: &RolloutObservation,
@@ -220,7 +220,7 @@ fn ready_after(workers: &Workers, size: u32) -> u32 {
     }
 }
 
-/// The GPUs that so many replicas of each role have.
+/// The GPUs of these numbers of replicas per role.
 pub(super) fn gpus(of: &std::collections::BTreeMap<Role, u32>, replicas: &Sizes) -> u64 {
     let each = replicas.iter().map(|(role, count)| {
         let gpus = of.get(role).copied().unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::split::{Generation, Weights};
 pub struct Decision {
     /// The next action, if any. Carry it out, observe, and decide again.
     pub action: Option<Action>,
-    /// What the next action waits for. May be empty beside an action.
+    /// The conditions that the next action waits for. May be empty if there is an action.
     pub waits: Vec<Wait>,
     /// Where the rollout is.
     pub progress: Progress,
@@ -26,7 +26,7 @@ pub struct Decision {
     pub desired: Sides<u32>,
     /// Ready units.
     pub ready: Sides<u32>,
-    /// The units that each side is to have in the end, or at the step at hand.
+    /// The desired units of each side, at the end or at the current step.
     pub targets: Sides<u32>,
     /// The GPUs in use, terminating pods included.
     pub gpus: u64,
@@ -226,7 +226,7 @@ fn grow(assessment: &Assessment) -> Result<Option<(Generation, Sizes)>, Vec<Wait
     }
 }
 
-/// The sides of which less is ready than asked for.
+/// The sides with fewer ready units than desired.
 fn unready(assessment: &Assessment) -> Vec<Wait> {
     let overdue = assessment.seen.unready_for >= assessment.settings.strategy.ready_timeout;
     let sides = Generation::ALL.into_iter();

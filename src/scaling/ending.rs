@@ -27,7 +27,7 @@ pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
     })
 }
 
-/// The next step of the end, once both sides have the sizes that they are to have.
+/// The next step of the end, once both sides have their target sizes.
 pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
     for side in Generation::ALL {
         let target = assessment
@@ -52,7 +52,7 @@ pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
     Some(hand_over(assessment))
 }
 
-/// New has all that it is to have for now.
+/// New has reached its current target.
 fn rest(assessment: &Assessment) -> (Option<Progress>, Next) {
     let units = assessment.settings.shape.units();
     let partition = assessment.settings.strategy.partition.min(units);

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::split::Generation;
 
-/// The sizes to which `side` can grow now, or what it waits for. `None` if it has all it is to have.
+/// The sizes to which `side` can grow now, or what it waits for. `None` if it has reached its target.
 pub(super) fn growth(assessment: &Assessment, side: Generation) -> Option<Result<Sizes, Wait>> {
     let own = assessment.units(side);
     let target = *assessment.targets.of(side);

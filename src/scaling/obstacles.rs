@@ -21,7 +21,7 @@ pub(super) fn missing(assessment: &Assessment) -> Vec<Wait> {
         .collect()
 }
 
-/// The sizes that somebody else has set since.
+/// The sizes that another client has set since.
 pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
     let mut waits = Vec::new();
     for side in Generation::ALL {
@@ -52,7 +52,7 @@ pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
     waits
 }
 
-/// A side of which the object of both makes no more workers, although it is to have more, or the object makes others.
+/// A side that needs more workers, but whose shared object no longer creates workers of its revision.
 pub(super) fn lost(assessment: &Assessment) -> Vec<Wait> {
     let sides = Generation::ALL.into_iter();
     let is_short =
@@ -71,7 +71,7 @@ pub(super) fn resized(assessment: &Assessment) -> Vec<Wait> {
     Vec::from_iter(is_resized.then_some(Wait::Resized { desired, full }))
 }
 
-/// What is asked for of both sides.
+/// The desired sizes of both sides.
 fn both(assessment: &Assessment) -> u32 {
     let sides = Generation::ALL.into_iter();
     let roles = sides.flat_map(|side| assessment.seen.sides.of(side).roles.values());

@@ -16,7 +16,7 @@ pub struct RolloutObservation {
     pub sides: Sides<Side>,
     /// The traffic.
     pub traffic: Traffic,
-    /// What the comparison of both sides says of new. Remembered by the caller once it is a failure.
+    /// The verdict on new. The caller remembers a failure.
     pub verdict: Verdict,
     /// Where the clients are sent.
     pub clients: Clients,
@@ -84,7 +84,7 @@ pub struct Workers {
     pub grace: Option<Duration>,
     /// Which replicas go first.
     pub removes: Removes,
-    /// Pods that are to be of the other side, but that their object does not replace by itself. Counted as terminating.
+    /// Pods that should belong to the other side, but that their object does not replace by itself. Counted as terminating.
     pub leaving: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ pub struct Traffic {
     pub p99: Option<Duration>,
 }
 
-/// What the comparison of both sides says of new.
+/// The verdict of the analysis on new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
     #[default]
@@ -144,7 +144,7 @@ pub struct Clients {
     pub selector_saved: bool,
     /// Whether clients come to the frontends of new directly, around the split. `None` if unknown.
     pub direct_to_new: Option<bool>,
-    /// What is missing before the last worker of old may go.
+    /// What is missing before the last worker of old may be removed.
     pub last_worker: LastWorker,
     /// Whether old may be deleted, with its frontends.
     pub safe_to_delete_old: bool,
@@ -152,7 +152,7 @@ pub struct Clients {
     pub retired: bool,
 }
 
-/// What is missing before the last worker of old may go.
+/// What is missing before the last worker of old may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastWorker {
     /// Nothing.

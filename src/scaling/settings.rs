@@ -6,7 +6,7 @@ use super::Shape;
 use crate::rollout::{Role, Sides};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a rollout is to do.
+/// The settings of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutSettings {
     /// The full sizes, as accepted when the rollout began.
@@ -19,7 +19,7 @@ pub struct RolloutSettings {
     pub strategy: Strategy,
     /// What its owner wants now.
     pub intent: Intent,
-    /// Whether another new generation is wanted by now. This one is then taken back first, so that there are never three.
+    /// Whether the spec already names another new generation. This one is then rolled back first, so that there are never three.
     pub superseded: bool,
     /// What happens once new has everything.
     pub handover: Handover,
@@ -114,16 +114,16 @@ pub struct Step {
     pub hold: Duration,
 }
 
-/// What is done with a new generation that fails its analysis.
+/// The reaction to a new generation that fails its analysis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Nothing moves until somebody decides.
+    /// Nothing moves until the owner decides.
     Hold,
     /// It is taken back.
     RollBack,
 }
 
-/// What the owner of a rollout wants.
+/// The intent of a rollout's owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Intent {
     /// Continue to the new generation according to the strategy.

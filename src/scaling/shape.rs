@@ -44,7 +44,7 @@ impl Shape {
         self.full.of(side)
     }
 
-    /// The sizes of the roles of `side` at so many units.
+    /// The sizes of the roles of `side` at this number of units.
     #[must_use]
     pub fn sizes(&self, side: Generation, units: u32) -> Sizes {
         let size = |full: u32| {

@@ -48,7 +48,7 @@ fn trim(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait
     }
 }
 
-/// Shrinks `side` towards so many units, as far as capacity admits.
+/// Shrinks `side` towards this number of units, as far as capacity permits.
 fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
     let own = assessment.units(side);
     let other = assessment.units(side.other()).usable;
@@ -100,8 +100,8 @@ fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
     Weights::new(old, new).ok()
 }
 
-/// The pods that are to leave `side` already by its size. They go as if the side shrank to that size now: an owner may have accepted
-/// a size that somebody else has set.
+/// The pods that leave `side` because of its size. They are removed as if the side shrank to that size now, because an owner may
+/// have accepted a size that another client set.
 fn leave(assessment: &Assessment, side: Generation) -> Option<Shrink> {
     let own = assessment.units(side);
     let mut roles = assessment.seen.sides.of(side).roles.values();
@@ -276,8 +276,8 @@ fn to_mark(pods: &[Pod], size: u32) -> Option<Vec<String>> {
     Some(first.map(|pod| pod.name.clone()).collect())
 }
 
-/// What the judgement of new still forbids. Once old's requests are moved away, only a failure does: nothing is compared any more
-/// when old gets none.
+/// What the analysis of new still prevents. Once old's requests have been moved away, only a failure counts, because nothing is
+/// compared while old gets none.
 pub(super) fn verdict_wait(assessment: &Assessment, is_lowered: bool) -> Option<Wait> {
     let settings = assessment.settings;
     if settings.strategy.analysis.is_none() || settings.intent == Intent::Promote {

@@ -1,4 +1,4 @@
-//! What a rollout waits for, in words for its owner.
+//! The conditions that a rollout waits for, as text for its owner.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::split::Generation;
 pub enum Wait {
     /// A role of the accepted shape is not there.
     RoleMissing(Generation, Role),
-    /// What was read may be older than what was written.
+    /// The observation may be older than the last write.
     NotCurrent,
     /// The status of a role is of an earlier size.
     Unobserved(Generation, Role),
@@ -58,9 +58,9 @@ pub enum Wait {
     Failed,
     /// The least time between two changes of size.
     Interval,
-    /// The rollout rests at a step of so many units.
+    /// The rollout holds at a step of this many units.
     Step(u32),
-    /// The proxies apply the split: so many of so many have.
+    /// The proxies must apply the split: `applied` of `all` have.
     Proxies { applied: usize, all: usize },
     /// Streams on a side end, until the rest of it can carry them. `None` if a proxy does not say how many there are.
     Streams {

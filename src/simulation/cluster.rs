@@ -29,7 +29,7 @@ pub(super) struct Counts {
     pub begun: u64,
     /// Continued by another worker when theirs ended.
     pub moved: u64,
-    /// Ended by themselves on a worker that was told to end, or on a generation that waited for that before it shrank.
+    /// Ended by themselves on a terminating worker, or on a generation that waited for them before it shrank.
     pub waited_for: u64,
     /// Cut when the grace period of their worker was over.
     pub cut: u64,

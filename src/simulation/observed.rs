@@ -1,4 +1,4 @@
-//! What the controller would read from the modelled cluster.
+//! The controller's observation of the modelled cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::scaling::{
 use crate::split::Generation;
 
 impl Cluster<'_> {
-    /// What is read now.
+    /// The current observation.
     pub fn read(&self) -> RolloutObservation {
         let all_new = self.split.is_all_new() && self.applied == self.split;
         let open = Sides {

@@ -32,7 +32,7 @@ pub(super) struct Pod {
     pub ready_at: u64,
     pub warm_at: u64,
     pub marked: bool,
-    /// When it was told to end, and when it is killed at the latest.
+    /// When its termination began, and when it is killed at the latest.
     pub ending: Option<Ending>,
     streams: BinaryHeap<Reverse<Stream>>,
 }
@@ -70,7 +70,7 @@ impl Pod {
         self.streams.push(Reverse(stream));
     }
 
-    /// The streams that have ended by now.
+    /// The streams that have ended.
     pub fn ended(&mut self, now: u64) -> Vec<Stream> {
         let mut ended = Vec::new();
         while let Some(Reverse(stream)) = self.streams.peek() {
@@ -82,7 +82,7 @@ impl Pod {
         ended
     }
 
-    /// At most so many of its streams, which it loses.
+    /// Removes at most this many of its streams.
     pub fn lose(&mut self, most: usize) -> Vec<Stream> {
         let mut streams = std::mem::take(&mut self.streams).into_vec();
         let lost = streams.split_off(streams.len().saturating_sub(most));

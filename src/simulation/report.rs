@@ -7,7 +7,7 @@ use crate::rollout::Sides;
 use crate::scaling::Progress;
 use crate::split::Weights;
 
-/// What a simulation found.
+/// The result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// What happened, in order.
@@ -41,7 +41,7 @@ pub struct Row {
     pub ready: Sides<u32>,
     pub split: Weights,
     pub gpus: u64,
-    /// What the next action waited for.
+    /// The conditions that the next action waited for.
     pub waits: Vec<Waited>,
 }
 
@@ -69,7 +69,7 @@ pub struct Totals {
     /// Until the end, or until nothing happened any more.
     pub time: Duration,
     pub gpu_hours: f64,
-    /// What old alone would have used in the same time.
+    /// The use of old alone over the same time.
     pub gpu_hours_of_old: f64,
     pub gpus_before: u64,
     pub gpus_peak: u64,

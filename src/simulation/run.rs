@@ -109,7 +109,7 @@ struct Run {
     patience: u64,
     gpus_peak: u64,
     rows: Vec<Row>,
-    /// What has been waited for since the last row.
+    /// The waits since the last row.
     waits: Vec<(Wait, Waited)>,
     samples: Vec<Sample>,
 }

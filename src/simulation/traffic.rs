@@ -7,7 +7,7 @@ use crate::rollout::Sides;
 use crate::split::{Generation, Weights};
 
 /// The most modelled requests in a second, and the most modelled streams that are open on average. With more, one modelled stream
-/// stands for several.
+/// represents several.
 const MOST: f64 = 100.0;
 const MOST_OPEN: f64 = 20_000.0;
 
@@ -16,7 +16,7 @@ pub(super) struct Arrivals {
     lengths: Lengths,
     /// Modelled requests in a second.
     rate: f64,
-    /// How many real requests each of them stands for.
+    /// The number of real requests that each of them represents.
     pub stands_for: u64,
     /// What of a request was left of the last second.
     rest: f64,

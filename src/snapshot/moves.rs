@@ -77,7 +77,7 @@ impl Moves {
         }
     }
 
-    /// How many streams are to be moved.
+    /// The number of streams to be moved.
     pub fn moving(&self) -> usize {
         match *self.order.load() {
             Some(_) => self.watching.load(Ordering::Relaxed),
@@ -90,7 +90,7 @@ impl Moves {
     }
 }
 
-/// What a stream is to do at the time that its watch gave.
+/// The action of a stream at the time that its watch returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveDecision {
     /// Move now.

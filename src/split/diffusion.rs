@@ -83,7 +83,7 @@ fn update<T>(integer: &AtomicI64, step: impl Fn(i64) -> (T, i64)) -> T {
     }
 }
 
-/// What a free request pays of a debt, and the remaining debt.
+/// The part of a debt that a free request pays, and the remaining debt.
 ///
 /// It pays at most the weight of the smaller side, so that no generation gets more than twice its
 /// weight of the free requests. Otherwise one client with a session could send all other clients to

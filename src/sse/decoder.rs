@@ -109,7 +109,7 @@ impl Decoder {
         self.quiet
     }
 
-    /// What it holds, in bytes.
+    /// The memory that it holds, in bytes.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.carry.capacity()

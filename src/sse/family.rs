@@ -42,12 +42,12 @@ trait Family {
     /// Does a complete stream end with an event that [`Family::tail`] recognises? If not, a stream that ends without one
     /// may still be complete.
     const HAS_TERMINAL_EVENT: bool = true;
-    /// Do later events repeat the ids and go on with the sequence numbers of earlier ones? Then a stream that another
-    /// target continues is rewritten.
+    /// Whether later events repeat the ids and continue the sequence numbers of earlier ones. If so, a stream that another target
+    /// continues is rewritten.
     const REPEATS_IDS: bool = false;
 
-    /// What the form of an event with data says: an error or the end. `None` if only a key `error` in its data can still
-    /// make it an error. Called for every event, so it must not parse what it can avoid.
+    /// Classifies an event with data by its form: an error or the end. `None` if only a key `error` in its data can still make it
+    /// an error. Called for every event, so it must not parse what it can avoid.
     fn tail(event: &Event<'_>) -> Option<Tail>;
 
     /// Is this error event also the end of the stream?
@@ -63,7 +63,7 @@ trait Family {
         report.usage
     }
 
-    /// What a preamble event opens. More than one thing only where a chunk has several choices.
+    /// The things that a preamble event opens. More than one thing only where a chunk has several choices.
     fn starts(event: &Event<'_>) -> Vec<Start>;
 
     /// The error event that ends a stream.
@@ -80,7 +80,7 @@ struct ErrorReport<'a> {
     message: &'a str,
     /// The `type` of the OpenAI forms.
     kind: &'a str,
-    /// The HTTP status that it stands for.
+    /// The HTTP status that it means.
     code: u16,
 }
 
@@ -165,7 +165,7 @@ impl Api {
     }
 }
 
-/// The event that ends a stream which broke. `kind` is the error's type, `code` the HTTP status that it stands for.
+/// The event that ends a stream which broke. `kind` is the error's type, `code` the HTTP status that it means.
 ///
 /// Beware: it must be written at a block boundary ([`Decoder::boundary`](super::Decoder::boundary)); after half an event,
 /// end that one with a blank line first.

@@ -1,4 +1,4 @@
-//! What an event means for the relay of its stream: nothing yet, content, an error, the end.
+//! The meaning of an event for the relay of its stream: nothing yet, content, an error, the end.
 //!
 //! Sources: the streaming references of OpenAI (Chat Completions, Completions, Responses) and Anthropic (Messages), and
 //! what NVIDIA Dynamo sends: errors as `data: {"error":{…}}`, in older versions as `event: error` with a comment.
@@ -6,7 +6,7 @@
 use super::reported_error::{error_code, has_error, may_have_error};
 use super::{Api, Event};
 
-/// What an event means before the first content.
+/// The meaning of an event before the first content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Keep-alives and annotations: no data, and no error.
@@ -15,13 +15,13 @@ pub enum Meaning {
     Preamble,
     /// Content, or anything unknown.
     Content,
-    /// The upstream reports a failure, with the HTTP status that it stands for, if known.
+    /// The upstream reports a failure, with the HTTP status that it means, if known.
     Error { code: Option<u16> },
     /// The stream is complete.
     Terminal,
 }
 
-/// What an event means after the first content, when only the end of the stream still matters.
+/// The meaning of an event after the first content, when only the end of the stream still matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// Neither an error nor the end.

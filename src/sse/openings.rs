@@ -43,7 +43,7 @@ struct Known {
     overflowed: bool,
     /// Of `sent`, what the current stream has not repeated yet.
     due: Vec<Start>,
-    /// The current stream continues one of which something was sent.
+    /// The current stream continues one that was partly sent.
     continues: bool,
     /// Ids in the current stream, each with the id by which the client knows the same thing.
     ids: Vec<(Box<str>, Box<str>)>,
@@ -96,7 +96,7 @@ impl Openings {
         }
     }
 
-    /// What it holds, in bytes.
+    /// The memory that it holds, in bytes.
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.as_ref().map_or(0, |known| known.held())

@@ -5,7 +5,7 @@ use super::reported_error::ERROR_KEY;
 use super::usage::USAGE_KEY;
 use super::{Api, Decoder, Event, Tail, Usage, usage};
 
-/// What the slice around an event may have in it.
+/// The possible contents of the slice around an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prescan {
     usage: bool,

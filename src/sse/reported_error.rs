@@ -1,4 +1,4 @@
-//! The errors that an upstream reports in an event, and the HTTP status that each stands for.
+//! The errors that an upstream reports in an event, and the HTTP status that each one means.
 
 use std::sync::LazyLock;
 
@@ -32,7 +32,7 @@ pub(super) fn has_error(data: &[u8]) -> bool {
     serde_json::from_slice::<Probe>(data).is_ok_and(|probe| probe.error.is_some())
 }
 
-/// The HTTP status that an error event stands for: that of `{"error":{…}}`, of `{"response":{"error":{…}}}`, or of the data itself
+/// The HTTP status that an error event means: that of `{"error":{…}}`, of `{"response":{"error":{…}}}`, or of the data itself
 /// (the `error` event of Responses).
 #[cold]
 pub(super) fn error_code(data: &[u8]) -> Option<u16> {
@@ -55,8 +55,8 @@ pub(super) fn error_code(data: &[u8]) -> Option<u16> {
     }
 }
 
-/// Responses and Messages use one type for a dead worker and for any other fault of the server. Dynamo's message tells
-/// them apart.
+/// Responses and Messages use one type for a dead worker and for any other fault of the server. Dynamo's message distinguishes
+/// them.
 fn is_unavailable(error: &Value) -> bool {
     let says = |text: &str| text.contains("temporarily unavailable");
     let numeric = error.get("code").is_some_and(Value::is_number);

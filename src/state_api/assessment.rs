@@ -10,7 +10,7 @@ use crate::latency::{ENOUGH, Sketch};
 /// Does anything need attention?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Everything that can be compared is as expected.
+    /// All comparable figures are as expected.
     Good,
     /// There is too little traffic to judge.
     NotEnoughData,
@@ -149,7 +149,7 @@ fn trouble(state: &v1::State) -> Option<String> {
         .map(|_| "The plan source cannot be reached; the last good plan stays in force.".to_owned())
 }
 
-/// What the verdict of an analysis says of new.
+/// Describes the verdict of an analysis on new.
 #[must_use]
 pub fn assess_analysis(verdict: &v1::Analysis) -> Assessment {
     let passes = verdict.verdict == Verdict::PASS;

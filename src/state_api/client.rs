@@ -121,8 +121,8 @@ impl Client {
         within(self.deadline, asking).await
     }
 
-    /// What both generations did per kind of request; `None` if the proxy is too old to know. With the counts of the last minutes
-    /// if `with_past`.
+    /// The counts of both generations per kind of request; `None` if the proxy is too old to report them. With the counts of the
+    /// last minutes if `with_past`.
     ///
     /// # Errors
     /// All but [`Error::Address`] and [`Error::TooManyWatches`].

@@ -131,7 +131,7 @@ impl From<&v1::Sample> for Side {
     fn from(sample: &v1::Sample) -> Self {
         let times =
             |times: &Option<v1::Latencies>| times.as_ref().map(Sketch::from).unwrap_or_default();
-        // What an older proxy tells instead. It may include requests that clients gave up.
+        // The value that an older proxy reports instead. It may include requests that clients abandoned.
         let without_failed = sample.ended.saturating_sub(sample.failed);
         let attempts = Attempts {
             started: sample.started,
@@ -154,7 +154,7 @@ impl From<&v1::Sample> for Side {
 }
 
 impl v1::Counts {
-    /// What a process had counted `age` ago.
+    /// The counts of a process, `age` ago.
     #[must_use]
     pub fn new(age: prost_types::Duration, counts: &Counts) -> Self {
         let strata = counts.0.iter();
@@ -231,7 +231,7 @@ impl v1::Comparison {
         })
     }
 
-    /// What was counted at several times, and how long ago that is, oldest first.
+    /// Counts at several times, with their ages, oldest first.
     #[must_use]
     pub fn past(&self) -> Vec<(Duration, Counts)> {
         let age = |counts: &v1::Counts| counts.age.map(duration).unwrap_or_default();

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::resource::status::AnalysisVerdict;
 use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, RETRIED_AT};
 
-/// What the user asks for.
+/// The requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Sends this percentage to new, and pauses, since the controller would change it.
@@ -162,7 +162,7 @@ pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
     patch
 }
 
-/// The annotation by which the controller knows that a person wants another try, if new has failed.
+/// The annotation that requests another try after new has failed.
 fn retry(update: &DynamoUpdateConfig, at: Timestamp) -> Option<Change> {
     let analysis = update.status.as_ref()?.analysis.as_ref()?;
     let annotations = update.metadata.annotations.as_ref();

@@ -172,7 +172,7 @@ impl Cluster {
         }
     }
 
-    /// What the proxies of an update say both generations did.
+    /// The counts of both generations that the proxies of an update report.
     ///
     /// # Errors
     /// When the pods cannot be listed.

@@ -20,7 +20,7 @@ pub(super) fn share(share: Option<f64>) -> String {
     }
 }
 
-/// A share for people: `70 %`, `33.3 %`.
+/// Formats a share: `70 %`, `33.3 %`.
 pub(super) fn percent(share: f64) -> String {
     let tenths = format!("{:.1}", share * 100.0);
     format!("{} %", tenths.strip_suffix(".0").unwrap_or(&tenths))

@@ -4,7 +4,7 @@ use kube::core::ObjectMeta;
 
 use crate::state_api::v1;
 
-/// What a proxy has applied, compared with the newest edit.
+/// How far a proxy lags behind the newest edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lag {
     /// The newest edit.

@@ -25,7 +25,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Where the figures of a report come from, for people.
+    /// The source of the figures of a report, for display.
     pub fn origin(&self) -> String {
         let asked = self.proxies.len();
         let answered = self.proxies.iter().filter(|asked| asked.state.is_ok());

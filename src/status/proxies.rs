@@ -100,7 +100,7 @@ impl ProxyConnection {
     }
 }
 
-/// `2 of 3 proxies`, for people.
+/// Formats a count of proxies: `2 of 3 proxies`.
 pub(super) fn counted(answered: usize, of: usize) -> String {
     match (answered, of) {
         (1, 1) => "1 proxy".to_owned(),

@@ -1,4 +1,4 @@
-//! The edits that a user makes to a rollout: each one writes what it is to do.
+//! The edits that a user makes to a rollout.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::resource::{DynamoRollout, Intent};
 /// The revision of the old generation, if the status does not say.
 const FIRST: i64 = 1;
 
-/// What the user asks for.
+/// The requested edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutVerb {
     /// Changes neither sizes nor split.

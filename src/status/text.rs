@@ -186,7 +186,7 @@ impl Page {
         }
     }
 
-    /// What the status claims about old, while the claim is valid.
+    /// The promise about old in the status, while it is valid.
     fn promises(
         &mut self,
         status: &DynamoUpdateConfigStatus,
@@ -351,7 +351,7 @@ impl Page {
         self.line("refused", &by_cause(&all.rejected_requests));
     }
 
-    /// Streams that go on from another server; nothing while no plan continues any and none was.
+    /// Streams that another server continued. Omitted if no plan enables continuation and no stream was continued.
     fn continuations(
         &mut self,
         all: &v1::Continuations,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::analysis::{self, Accumulator, Memory, Report, Row, Rules, Verdict};
 use crate::state_api::v1;
 
-/// What one proxy answered.
+/// The response of one proxy.
 #[derive(Clone, Debug)]
 pub struct Compared {
     /// Its pod or its address.
@@ -27,13 +27,13 @@ pub struct ComparisonRun {
     series: BTreeMap<String, u64>,
 }
 
-/// What came out, for people and scripts.
+/// The result, for display and for scripts.
 #[derive(Clone, Debug)]
 pub struct AnalysisReport {
     pub report: Report,
     /// Requests, or values of a latency, that each side must have.
     needed: u64,
-    /// Of the processes: how many were asked, and what is to be said of those that told nothing.
+    /// The number of queried processes, and a remark on those that reported nothing.
     asked: usize,
     silent: Vec<String>,
     /// Not all processes send requests to the same new generation.
@@ -44,8 +44,8 @@ pub struct AnalysisReport {
     failed: Option<String>,
 }
 
-/// The rules by which the plans of these proxies judge new: each once, the first one with the name of a proxy that has it. A proxy
-/// whose plan does not judge, or that is too old to tell, has the defaults.
+/// The margins in the plans of these proxies: each once, with the name of the first proxy that has it. A proxy without an
+/// analysis, or too old to report one, has the defaults.
 #[must_use]
 pub fn rules(answers: &[Compared]) -> Vec<(&str, Rules)> {
     let mut all: Vec<(&str, Rules)> = Vec::new();
@@ -121,7 +121,7 @@ impl ComparisonRun {
         });
         let targets = answers.iter().copied().filter_map(comparison);
         let targets = targets.map(|(_, reported)| BTreeSet::from_iter(&reported.new_targets));
-        // Older proxies do not tell.
+        // Older proxies do not report it.
         let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
         let mut reported = answers.iter().copied().filter_map(comparison);
         let rolled_back = reported.find(|(_, reported)| !reported.rolled_back.is_empty());
@@ -189,14 +189,14 @@ impl AnalysisReport {
         self
     }
 
-    /// Did any proxy tell something?
+    /// Whether any proxy reported counts.
     #[must_use]
     pub fn has_data(&self) -> bool {
         self.silent.len() < self.asked
     }
 
-    /// The name of the verdict. What a proxy that tells nothing has seen of new may be bad, so there is no pass without its answer.
-    /// Counts of different new generations are no evidence against either.
+    /// The name of the verdict. There is no pass without the report of every proxy, because a silent one may have seen failures
+    /// of new. Counts of different new generations are no evidence against either.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         match &self.report.verdict {
@@ -257,7 +257,7 @@ impl AnalysisReport {
         })
     }
 
-    /// The verdict and the figures, for people.
+    /// Renders the verdict and the figures.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}\n\n", self.verdict(), self.sentence());

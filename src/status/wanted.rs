@@ -8,7 +8,7 @@ use crate::resource::DynamoUpdateConfig;
 use crate::split::Weights;
 use crate::state_api::v1;
 
-/// The remark on an update whose split nobody has set.
+/// The remark on an update whose split has not been set.
 const UNDECIDED: &str =
     "the update gives no split, and no controller has set it yet: all requests go to old";
 

@@ -70,7 +70,7 @@ pub struct Line<'a> {
     pub request_id: &'a str,
     /// `None` if the request was rejected before it was assigned.
     pub assignment: Option<Assignment>,
-    /// The generation that answered; `None` if the proxy did, or nobody.
+    /// The generation that responded; `None` if the proxy did, or none.
     pub answered: Option<Generation>,
     pub method: &'a str,
     pub path: &'a str,

@@ -31,7 +31,7 @@ pub enum Error {
     Output(#[source] io::Error),
 }
 
-/// What is logged: a level, and levels for some targets, as in `info,crossfade::proxy=debug`.
+/// The log filter: a level, and levels for some targets, as in `info,crossfade::proxy=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level(String);
 

@@ -131,7 +131,7 @@ pub struct Metrics {
     /// Resolved at first use: most combinations never occur.
     resolved: [OnceLock<IntCounter>; COMBINATIONS],
     sides: [Side; 2],
-    /// What both generations are compared by.
+    /// The counts for comparing both generations.
     pub strata: Strata,
     pub sessions: Sessions,
     recovered: IntCounterVec,
@@ -267,7 +267,7 @@ impl Metrics {
             .inc();
     }
 
-    /// What a generation delivered in one exchange.
+    /// The output of a generation in one exchange.
     pub fn delivered(&self, generation: Generation, events: u64, bytes: u64, usage: Usage) {
         let side = self.side(generation);
         for (counter, by) in [

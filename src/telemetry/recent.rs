@@ -1,4 +1,4 @@
-//! What both generations did in the last minutes, as differences between totals.
+//! The counts of both generations in the last minutes, as differences between totals.
 //!
 //! It adds nothing to the request path. Each reader also advances the record; in a process with an admin port that happens
 //! every second.
@@ -15,7 +15,7 @@ pub const FIVE_MINUTES: Duration = Duration::from_secs(300);
 /// Step of the sliding windows: they cover up to this much more than their length.
 const STEP: Duration = Duration::from_secs(5);
 
-/// What one generation did since some time.
+/// The counts of one generation since some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Exchanges that ended, in the order of [`Outcome::ALL`](crate::sse::Outcome::ALL), by their first assignment.
@@ -52,7 +52,7 @@ impl Totals {
     }
 }
 
-/// What both generations did within a window.
+/// The counts of both generations within a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recent {
     /// The time that the window covers: less after a start, up to five seconds more otherwise.
@@ -91,7 +91,7 @@ impl Windows {
         }))
     }
 
-    /// What was done within the last `windows`. `counted` is the totals at `now`.
+    /// The counts within the last `windows`. `counted` is the totals at `now`.
     #[must_use]
     pub fn read<const N: usize>(
         &self,

@@ -1,10 +1,10 @@
 //! Counts of both generations per kind of request, for comparing them ([`analysis`](crate::analysis)).
 //!
-//! A record is created with the first request of its stratum. All records together take at most 1.3 MB, and what is remembered of
-//! earlier takes at most six times as much, if the latencies are spread over the whole scale.
+//! A record is created with the first request of its stratum. All records together take at most 1.3 MB, and the remembered counts
+//! at most six times as much, if the latencies are spread over the whole scale.
 //!
-//! What one new generation did says nothing about another one. So a series of counts begins with each change of the plan's new
-//! generation, and only the requests that begin in a series count in it.
+//! The counts of one new generation say nothing about another one, so a series of counts begins with each change of the plan's
+//! new generation, and only the requests that begin in a series count in it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,13 +161,13 @@ pub struct Strata {
     past: Mutex<Past>,
 }
 
-/// What is remembered. All counts are those since the process started.
+/// The remembered counts. All of them are since the start of the process.
 struct Past {
     /// When the series began.
     began: Instant,
     /// The counts then.
     before: Counts,
-    /// What was counted in the last minutes before.
+    /// The counts of the last minutes before that.
     earlier: Counts,
     /// The counts of the last minutes of the series, oldest first.
     minutes: VecDeque<(Instant, Counts)>,
@@ -222,7 +222,7 @@ impl Strata {
         *past = Past::begin(now, counts, earlier.unwrap_or_default());
     }
 
-    /// What old did in the last minutes before the current series, if that began within the last minute.
+    /// Old's counts in the last minutes before the current series, if that began within the last minute.
     #[must_use]
     pub fn earlier(&self, now: Instant) -> Counts {
         let past = self.past();
@@ -246,7 +246,7 @@ impl Strata {
         self.records[generation.index()][kind].get_or_init(Box::default)
     }
 
-    /// Everything that was counted since the process started.
+    /// All counts since the start of the process.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts(self.each(Record::side).collect())
@@ -258,7 +258,7 @@ impl Strata {
         Outcomes(self.each(Record::attempts).collect())
     }
 
-    /// What is `read` from both records of each stratum that has one.
+    /// Applies `read` to both records of each stratum that has one.
     fn each<T: Default>(&self, read: fn(&Record) -> T) -> impl Iterator<Item = (Stratum, [T; 2])> {
         let kinds = Api::ALL
             .into_iter()

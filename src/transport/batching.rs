@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 /// long, and they would hold many read buffers.
 const MANY: RangeInclusive<u32> = 8..=256;
 
-/// What was read in this turn and is to be written in it.
+/// The data that was read in this turn and will be written in it.
 #[derive(Clone, Copy)]
 struct Reads {
     heads: u32,
@@ -61,7 +61,7 @@ pub async fn before_head_write() {
 
 /// Ask once for each slice of a stream that was read. If it is to be deferred, which a large one never is, its task is polled
 /// again after the thread has polled its sockets, behind all tasks that are ready then, and calls [`slice_resumed`] when it
-/// goes on.
+/// continues.
 pub fn should_defer_slice(cx: &mut Context<'_>, large: bool) -> bool {
     let mut this = THIS_TURN.get();
     this.slices = this.slices.saturating_add(1);
@@ -77,14 +77,14 @@ pub fn should_defer_slice(cx: &mut Context<'_>, large: bool) -> bool {
 }
 
 /// The task is polled again after the thread has polled its sockets, behind all tasks that are ready then. Call it before
-/// returning `Pending` from something that could go on forever.
+/// returning `Pending` from work that could continue forever.
 pub fn wake_after_poll(cx: &mut Context<'_>) {
     // Polling it schedules the wake-up after the next poll of the sockets. That dropping it does not cancel the wake-up is
     // an implementation detail of tokio, not a guarantee.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
-/// A deferred slice goes on. The first one to do so updates the prediction: a thread that always finds something to do never
+/// A deferred slice continues. The first one to do so updates the prediction: a thread that always finds something to do never
 /// waits for sockets, so its turn does not end.
 pub fn slice_resumed() {
     let mut this = THIS_TURN.get();

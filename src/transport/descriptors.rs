@@ -37,7 +37,7 @@ impl Shares {
         below: u64::MAX,
     };
 
-    /// Shares out `limit` descriptors, of which the process has `held` for itself.
+    /// Divides `limit` descriptors, of which the process uses `held` itself.
     fn of(limit: u64, held: u64) -> Self {
         let reserve = (limit / RESERVED_PART).clamp(*RESERVED.start(), *RESERVED.end());
         let below = limit.saturating_sub(reserve);
@@ -77,7 +77,7 @@ pub fn share(one: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A connection to a model server found no descriptor: idle connections should give up theirs.
+/// A connection to a model server found no descriptor: idle connections should be closed.
 pub fn ran_out() {
     SHORTAGES.fetch_add(1, Ordering::Relaxed);
 }

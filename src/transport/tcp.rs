@@ -1,4 +1,4 @@
-//! What the kernel knows about a TCP connection, and how it closes it.
+//! Reads the kernel's state of a TCP connection, and controls how it is closed.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -76,7 +76,7 @@ pub fn delays_acknowledgements(socket: &TcpStream) -> io::Result<bool> {
     socket.quickack().map(|quick| !quick)
 }
 
-/// The same on systems that cannot tell. Callers then do without.
+/// The same on systems without this information. Callers then do without it.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::{Info, TcpStream, io};

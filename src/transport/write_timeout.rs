@@ -106,7 +106,7 @@ impl<T: OverTcp> WriteTimeout<T> {
             }
             Poll::Pending => {
                 ready!(self.poll_wait(cx));
-                // What the peer has not read is discarded.
+                // Data that the peer has not read is discarded.
                 tcp::reset_on_close(self.inner.socket(), true);
                 Poll::Ready(self.note(Err(io::ErrorKind::TimedOut.into())))
             }

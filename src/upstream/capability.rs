@@ -1,4 +1,4 @@
-//! What an endpoint has proven: for which models and APIs it can continue a text, and which models it lists.
+//! The capabilities that an endpoint has proven: for which models and APIs it can continue a text, and which models it lists.
 //!
 //! A proof of an endpoint says that it is worth asking for the rest of a stream. It is not enough for sending a continuation:
 //! another server may have taken the address since. For that, [`ProvenConnection`] is the proof.
@@ -100,7 +100,7 @@ fn pause(failures: u32) -> Duration {
 type Models = Arc<[Arc<str>]>;
 type ByModel = BTreeMap<Arc<str>, ProbeRecord<Capability>>;
 
-/// What an endpoint has proven.
+/// The proofs of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     chat: ArcSwap<ByModel>,
@@ -124,7 +124,7 @@ impl Endpoint {
         self.proofs.runs.load(Ordering::Relaxed)
     }
 
-    /// Whether it can continue a text of `model`, as far as it has proven that lately.
+    /// Whether it has recently proven that it can continue a text of `model`.
     #[must_use]
     pub fn capability(&self, probe: Probe, model: &str, now: Instant) -> Capability {
         let by_model = self.proofs.of(probe).load();
@@ -149,7 +149,7 @@ impl Endpoint {
             .collect()
     }
 
-    /// It refused a connection: whoever listens there next has proven nothing.
+    /// It refused a connection: the next server at this address has proven nothing.
     pub(in crate::upstream) fn went_away(&self) {
         self.proofs.runs.fetch_add(1, Ordering::Relaxed);
     }

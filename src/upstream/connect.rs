@@ -75,7 +75,7 @@ fn failure(address: SocketAddr, source: io::Error) -> Error {
 }
 
 /// A socket for a connection to `address`, with a descriptor that is not reserved. If none is free, idle connections of this
-/// thread give up theirs.
+/// thread are closed.
 fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
     loop {
         let socket = match address {

@@ -62,8 +62,8 @@ pub(super) async fn exchange(
             return Err((error, lease, body.unwrap_or(RequestBody::empty())));
         }
     };
-    // RFC 9110 §7.8, §15.2.2: a server must not switch protocols unasked, nor before the request is complete. What is left of
-    // the request would be read as the new protocol.
+    // RFC 9110 §7.8, §15.2.2: a server must not switch protocols unasked, nor before the request is complete. The rest of the
+    // request would be read as the new protocol.
     if head.status == StatusCode::SWITCHING_PROTOCOLS
         && !(outgoing.head.headers.contains_key(UPGRADE) && sender.is_done())
     {

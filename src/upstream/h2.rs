@@ -248,7 +248,7 @@ impl Drop for Task {
     }
 }
 
-/// What an exchange holds while its response arrives.
+/// The resources that an exchange holds while its response arrives.
 struct HeldUpload {
     _upload: Option<Task>,
     _stream: Stream,

@@ -71,7 +71,7 @@ pub enum QuickAck {
     Delayed,
     /// As `Delayed`, until a slice had to be acknowledged alone, which makes the kernel acknowledge at once again.
     Lapsed,
-    /// The server may have waited, or it is impossible to tell.
+    /// The server may have waited, or that is unknown.
     Never,
 }
 
@@ -114,7 +114,7 @@ impl QuickAck {
         }
     }
 
-    /// The stream ended by itself. If that was too early to tell, and nothing has been acknowledged since (so the server cannot
+    /// The stream ended by itself. If that was too early to know, and nothing has been acknowledged since (so the server cannot
     /// have waited for it), its trial does not count.
     pub fn ended(&mut self, socket: &impl Socket, trials: &Trials) {
         let (Self::Asked(before) | Self::Owed(before)) = *self else {

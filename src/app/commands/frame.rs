@@ -22,7 +22,7 @@ impl Frame {
         self.error = Some((at, why));
     }
 
-    /// Everything that fits into this many columns and rows, from the top: the head matters most.
+    /// Cuts the text to this many columns and rows. Keeps the top, which matters most.
     pub fn draw(&self, size: Option<(u16, u16)>) -> String {
         let error = self.error.as_ref().map(|(at, why)| {
             let below = match &self.report {

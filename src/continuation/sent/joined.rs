@@ -7,12 +7,12 @@ use crate::continuation::text::given;
 use crate::continuation::{Reason, choices, event, messages};
 use crate::sse::{Api, Usage};
 
-/// What an event at the beginning of another server's stream means.
+/// The role of an event at the beginning of another server's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// The client has it, or has no use for it. `token`: the model generated something for it.
     Skip { token: bool },
-    /// The answer goes on with it.
+    /// It continues the response.
     Begin,
     /// It does not continue the answer.
     Refuse(Reason),
@@ -28,7 +28,7 @@ pub struct Rewritten {
 }
 
 impl Sent {
-    /// What the data of an event at the beginning of another server's stream means, if that was asked `resumption`.
+    /// Classifies the data of an event at the beginning of another server's stream that was requested with `resumption`.
     #[must_use]
     pub fn opening(&self, resumption: Resumption, data: &[u8]) -> Opening {
         let Some(chunk) = event::read(self.api, data) else {
@@ -155,8 +155,8 @@ impl Sent {
         closed.map(messages::end_of_block)
     }
 
-    /// What is left of a quoted text without the white space that the client has; `None` if that is all of it. As the inside of
-    /// a JSON string.
+    /// The rest of a quoted text after the white space that the client already has, without the quotes; `None` if nothing is
+    /// left.
     fn without_repeats(&mut self, quoted: &[u8]) -> Option<Vec<u8>> {
         if self.repeats.is_empty() {
             return None;
@@ -167,7 +167,7 @@ impl Sent {
             .take_while(|(known, new)| known == new)
             .map(|(known, _)| known.len_utf8())
             .sum();
-        // It goes on with something else, or may repeat the rest with its next event.
+        // It continues with something else, or may repeat the rest in its next event.
         match same < text.len() {
             true => self.repeats = String::new(),
             false => drop(self.repeats.drain(..same)),

@@ -1,4 +1,4 @@
-//! The metrics of rollouts. Their labels are rollouts, of which there are few, and words from short lists.
+//! The metrics of rollouts. Their labels are the names of rollouts, of which there are few, and values from short lists.
 
 use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 

@@ -7,7 +7,7 @@ use crate::rollout::Registered;
 /// A single response may get lost: believe only this many failures in a row.
 const MISSED: u32 = 2;
 
-/// What is known about a frontend.
+/// The known state of a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Served {
     /// The models that it is proven to serve.

@@ -24,7 +24,7 @@ use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
 use crate::rollout::Clients;
 
-/// A Service for people, with its namespace if that is not `own`.
+/// The display name of a Service, with its namespace if that is not `own`.
 fn told((namespace, name): &ServiceName, own: &str) -> String {
     match namespace == own {
         true => format!("Service {name}"),
@@ -132,8 +132,7 @@ impl Observer {
         let ready = all.iter().filter(|pod| pod_is_ready(pod));
         let ready: BTreeSet<&String> = ready.filter_map(|pod| pod.metadata.name.as_ref()).collect();
         let is_ready = |pod: &String| new.get(pod) == Some(&true) && ready.contains(pod);
-        // A pod without the port that the Service names is reached on its other ports only, and on a port at which it does not
-        // listen by nobody.
+        // If a pod lacks the port that the Service names, only its other ports are reachable, and only if it listens on them.
         let needed = needed_ports(&object);
         let ports_of_new = self.ports_of_new(parsed)?;
         let leads_to_port = |endpoint: &Endpoint| {

@@ -8,7 +8,7 @@ use crate::controller::parsed::ParsedUpdate;
 use crate::controller::poller::Pace;
 use crate::rollout::ObservedProxy;
 
-/// What is known of one proxy.
+/// The known state of one proxy.
 #[derive(Clone, Debug)]
 pub(in crate::controller) struct ProxyComparison {
     /// Its pod.
@@ -21,7 +21,7 @@ pub(in crate::controller) enum Answer {
     Counts(Compared),
     /// It was asked just now.
     NotYet,
-    /// It tells nothing, or nothing of this update, and why.
+    /// It reports nothing, or nothing about this update, and why.
     Silent(String),
 }
 

@@ -1,4 +1,4 @@
-//! What was proven of each update, and the lists that a proof needs beside the watches. Contains no policy.
+//! Keeps the proof for each update, and requests the lists that a proof needs besides the watches. Contains no policy.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, PoisonError};

@@ -1,5 +1,4 @@
-//! Where each update sends requests. Remembered for as long as the update stays as it is, because every update is looked at for
-//! every other one.
+//! The targets of each update. Cached until the update changes, because the check of each update reads all others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +21,7 @@ pub(super) struct Lead {
     pub target_deployment: Option<String>,
 }
 
-/// What is remembered of an update: its `resourceVersion`, and where it leads.
+/// The cached state of an update: its `resourceVersion` and its targets.
 type Known = (Option<String>, Arc<Lead>);
 
 /// Where the updates send requests, by `metadata.uid` and by whether they may name targets anywhere.

@@ -18,7 +18,7 @@ pub(super) enum Reference {
     NodePort(u16),
 }
 
-/// What a host name that is used in the namespace `own` may refer to.
+/// The objects that a host name, used in the namespace `own`, may refer to.
 pub(super) fn of_host(host: &str, own: &str, domain: &str) -> Vec<Reference> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let address = address_of_host(&host, domain).or_else(|| host.parse().ok());
@@ -52,8 +52,8 @@ impl Followers {
         self.0.get(reference).map_or(&[], Vec::as_slice)
     }
 
-    /// Everything that leads to one of `begin`, directly or through others. `reached_by` gives the references by which a
-    /// Service is reached.
+    /// Everything that routes to one of `begin`, directly or through others. `reached_by` returns the references that reach a
+    /// Service.
     pub fn follow(
         &self,
         begin: Vec<Reference>,

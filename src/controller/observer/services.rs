@@ -17,16 +17,16 @@ use super::slices::{
 use super::ways::{OldPods, ServiceName, belongs_to, selects_any};
 use crate::k8s::Object;
 
-/// Whose old generation it is.
+/// The update whose old generation is meant.
 pub(super) struct OldPlace<'a> {
     pub namespace: &'a str,
     /// `spec.sourceDeployment`
     pub source: &'a str,
-    /// Is there a graph of this name, whose operator makes Services for it?
+    /// Whether there is a graph of this name, for which the operator creates Services.
     pub is_graph: bool,
     /// The domain of the cluster.
     pub domain: &'a str,
-    /// What its frontends' own port, behind that of their proxies, is named.
+    /// The name of the frontends' own port, behind that of their proxies.
     pub frontend_port: &'a str,
 }
 
@@ -139,7 +139,7 @@ impl ServicesToOld {
                 continue;
             }
             let name = service_of(slice, SERVICE);
-            // A port without a number stands for all of them.
+            // A port without a number means all of them.
             let mut ports = ports(slice);
             if ports.any(|port| port.is_none_or(|port| own_ports.contains(&port))) {
                 self.around_proxies.extend(name.clone());

@@ -1,4 +1,5 @@
-//! What an EndpointSlice leads to, whatever wrote it: read from JSON, so that a slice with one wrong field is not overlooked.
+//! Determines what an EndpointSlice routes to, no matter what wrote it. Reads JSON, so that a slice with one wrong field is not
+//! overlooked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -65,7 +65,7 @@ impl Observer {
         let key = parsed::key(update);
         let uid = update.metadata.uid.as_ref();
         let is_followed = uid.is_some_and(|uid| others.follow.contains(uid));
-        // Without frontends, and if no proxy says that it follows the update, nobody sends anything.
+        // Without frontends, and if no proxy reports that it follows the update, no requests are sent.
         let is_elsewhere = key.namespace != parsed.key.namespace;
         let mut is_used = |source: Option<&str>| {
             let pods = self.frontend_pods(&key, source.unwrap_or_default());
@@ -89,7 +89,7 @@ impl Observer {
         };
         if !lead.is_usable {
             if is_elsewhere {
-                // Otherwise anybody could keep all others from their promises.
+                // Otherwise anyone could keep the flags of all other updates false.
                 return Some(leads_to_old()? && is_used(source)?);
             }
             // The last plan that could be used stays in force, whatever it was.

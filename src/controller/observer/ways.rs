@@ -177,8 +177,8 @@ pub(super) fn is_owned_by_exactly(object: &DynamicObject, source: &str) -> bool 
     owners.any(|owner| owner.name == source)
 }
 
-/// Whether the operator created this object for the deployment `source` and will delete it with that. A label or a name alone
-/// does not tell: a user may have copied it.
+/// Whether the operator created this object for the deployment `source` and will delete it with that. A label or a name alone is
+/// no proof: a user may have copied it.
 pub(super) fn belongs_to(object: &DynamicObject, name: &str, source: &str, is_graph: bool) -> bool {
     let of_graph = labels(object).and_then(|labels| labels.get(GRAPH));
     let is_frontends = name.strip_prefix(source) == Some("-frontend");

@@ -85,7 +85,7 @@ impl Rollouts {
                     _ => Step::Nothing,
                 }
             }
-            // First the status says that old may go. A controller that starts anew while objects are deleted goes on.
+            // The status first records that old may be deleted, so that a controller that restarts meanwhile continues.
             Action::Retire(_) if !has_handed_over(subject.before) => Step::Nothing,
             Action::Retire(retire) => Step::Retire {
                 retire,

@@ -11,8 +11,8 @@ use crate::rollout::{Role, Sides};
 use crate::scaling::Pod;
 use crate::split::Generation;
 
-/// The pods among which those with the fewest requests are to go first, for each role where each ready pod tells its requests.
-/// Unless pods are to be chosen now, there are none, and no worker is polled.
+/// The pods of each role whose ready pods all report their requests; those with the fewest requests are removed first. Empty, and
+/// no worker is polled, unless pods must be chosen now.
 ///
 /// # Errors
 /// When pods are not listed.

@@ -1,4 +1,4 @@
-//! What is to be done for one rollout, and its result. Contains no policy.
+//! The work for one rollout, and its result. Contains no policy.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub(super) enum Step {
     Forget(Object),
 }
 
-/// What is to be done for one rollout.
+/// The work for one rollout.
 pub(super) struct Work {
     pub key: Key,
     rollout: Object,
@@ -213,7 +213,7 @@ impl Work {
                 for pod in pods {
                     match writer.mark(&pod, &self.manager).await {
                         Ok(written) => done.written.push(written),
-                        // Which pods go is a preference: the rollout goes on without.
+                        // Which pods are removed is only a preference: the rollout continues without it.
                         Err(apply::Error::Refused(error)) => {
                             tracing::warn!(
                                 rollout = %self.key,

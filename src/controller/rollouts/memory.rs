@@ -52,7 +52,7 @@ pub(super) fn advance(
     (memory, seen)
 }
 
-/// The generation of which a size was about to become 0.
+/// The generation with a size that was about to become 0.
 pub(super) fn emptying(before: &DynamoRolloutStatus) -> Option<&str> {
     before.memory.as_ref()?.emptying.as_deref()
 }
@@ -77,7 +77,7 @@ fn sizes_are(before: &DynamoRolloutStatus, sides: &Sides<Side>) -> bool {
         })
 }
 
-/// A split as the status tells it.
+/// A split in the form of the status.
 pub(super) fn split(weights: Weights) -> crate::resource::status::SplitStatus {
     crate::resource::status::SplitStatus {
         percent: weights.rounded_percent(),

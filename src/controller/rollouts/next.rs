@@ -8,7 +8,7 @@ use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase,
 };
 
-/// What a rollout does next.
+/// The next step of a rollout.
 #[derive(Debug)]
 pub(super) enum Next<'a> {
     /// Goes on with what was accepted.
@@ -21,7 +21,7 @@ pub(super) enum Next<'a> {
     NoRevision(i64),
 }
 
-/// What a rollout with this status and spec does next.
+/// The next step of a rollout with this status and spec.
 pub(super) fn next<'a>(
     before: &'a DynamoRolloutStatus,
     spec: &DynamoRolloutSpec,

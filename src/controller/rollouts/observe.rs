@@ -33,7 +33,7 @@ use crate::split::{Generation, Weights};
 /// How long a worker must have been ready before requests move towards it.
 const WARM: Duration = Duration::from_secs(5);
 
-/// What is observed of a rollout.
+/// The observed state of a rollout.
 pub(super) struct Observed {
     pub seen: RolloutObservation,
     pub objects: Sides<Objects>,
@@ -270,8 +270,8 @@ fn ready(pods: &[Object]) -> u32 {
     pods.iter().filter(|pod| pod_is_ready(pod)).count() as u32
 }
 
-/// Whether new serves, by what the controller of updates has seen. It tells apart what is known not to serve and what has not
-/// been asked yet.
+/// Whether new serves, as observed by the controller of updates. Distinguishes frontends that do not serve from those that have
+/// not been queried yet.
 fn new_serves(status: &DynamoUpdateConfigStatus) -> Serves {
     let mut conditions = status.conditions.iter();
     let found = conditions.find(|known| known.type_ == condition::NEW_FRONTEND_READY);

@@ -1,4 +1,4 @@
-//! What the quotas of a namespace leave to a rollout.
+//! The capacity that the quotas of a namespace leave to a rollout.
 
 use kube::api::ApiResource;
 use serde_json::Value as Json;

@@ -22,7 +22,7 @@ const MAX_NAME: usize = 253;
 /// The longest text for the workers of a revision.
 const MAX_WORKERS: usize = 1024;
 
-/// What is kept of a generation.
+/// The data of a kept generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Kept {
@@ -30,7 +30,7 @@ pub(super) struct Kept {
     /// The Service and port of its frontends, if a rollout went to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// What the clients' Service selects to reach its frontends.
+    /// The selector with which the clients' Service reaches its frontends.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub client_selector: BTreeMap<String, String>,
     /// Whether its workers were in one object with those of another generation, which cannot be scaled apart any more.
@@ -188,7 +188,7 @@ pub(super) fn service(generation: &AcceptedSide, revisions: &[Revision]) -> Opti
     })
 }
 
-/// The revisions as the status lists them. `exists` tells whether the objects of a generation do.
+/// The revisions as the status lists them. `exists` returns whether the objects of a generation exist.
 pub(super) fn status_entries(
     accepted: &AcceptedStatus,
     revisions: &[Revision],

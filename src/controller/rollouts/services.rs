@@ -46,7 +46,7 @@ pub(super) fn selectors(
     })
 }
 
-/// What a Service selects.
+/// The selector of a Service.
 pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
     labels_at(service, "/spec/selector")
 }

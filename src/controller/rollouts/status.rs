@@ -16,7 +16,7 @@ use crate::split::Generation;
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
-/// What a status is built from.
+/// The input for a status.
 pub(super) struct StatusInput<'a> {
     pub before: &'a DynamoRolloutStatus,
     pub accepted: &'a AcceptedStatus,

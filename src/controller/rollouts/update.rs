@@ -67,7 +67,7 @@ fn workers(side: &AcceptedSide, in_place: bool) -> Json {
         .collect();
     match (&side.graph, side.roles.values().next()) {
         (Some(graph), _) => json!({"kind": "Pod", "name": graph, "replicas": replicas}),
-        // What the status of some kinds counts are whole groups.
+        // The status of some kinds counts whole groups.
         (None, Some(role)) if role.kind == "ModelServing" => {
             json!({"kind": role.kind, "name": role.name})
         }
@@ -83,7 +83,7 @@ fn workers(side: &AcceptedSide, in_place: bool) -> Json {
     }
 }
 
-/// The annotations of the update: a person's request for another try of a new generation that has failed.
+/// The annotations of the update: a user's request to try a failed new generation again.
 pub(super) fn annotations(rollout: &DynamicObject) -> Json {
     let annotations = rollout.metadata.annotations.as_ref();
     match annotations.and_then(|annotations| annotations.get(RETRIED_AT)) {
@@ -92,13 +92,13 @@ pub(super) fn annotations(rollout: &DynamicObject) -> Json {
     }
 }
 
-/// When a person has asked for another try of new, if that is a time.
+/// When a user requested another try of new, if the annotation is a time.
 pub(super) fn retried_at(rollout: &DynamicObject) -> Option<Timestamp> {
     let annotations = rollout.metadata.annotations.as_ref()?;
     annotations.get(RETRIED_AT)?.parse().ok()
 }
 
-/// Whether the update is as it should be: has everything that is in `wanted`, whatever else it has.
+/// Whether the update has everything in `wanted`; it may have more.
 pub(super) fn is_as(update: &DynamicObject, wanted: &Json, annotations: &Json) -> bool {
     let own = update.metadata.annotations.as_ref();
     let own = own.and_then(|own| own.get(RETRIED_AT)).map(String::as_str);

@@ -24,7 +24,7 @@ use crate::resource::{API_VERSION, DynamoRollout, DynamoUpdateConfig, KIND, ROLL
 use crate::rollout::Role;
 use crate::scaling::Sizes;
 
-/// What was written: the object that a watch must show before the next decision.
+/// A written object, which a watch must show before the next decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub kind: String,
@@ -104,7 +104,7 @@ impl Writer {
         Ok(shown(&kind, &written))
     }
 
-    /// Writes the sizes that differ, one role after another. What was written is in `done`, also when an error ends it.
+    /// Writes the sizes that differ, one role after another. Adds the written objects to `done`, even if an error ends it.
     ///
     /// # Errors
     /// Why not all was written.
@@ -162,7 +162,7 @@ impl Writer {
         let name = metadata.name.as_deref().unwrap_or_default();
         let api = self.0.api(namespace, &services())?;
         let mut wanted = json!(selector);
-        // A merge patch takes away what is null.
+        // A merge patch removes fields that are null.
         let known = service.data["spec"]["selector"].as_object();
         for name in known.into_iter().flat_map(|known| known.keys()) {
             if !selector.contains_key(name) {

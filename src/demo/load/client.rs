@@ -45,7 +45,7 @@ impl Ending {
     ];
 }
 
-/// What a client observed of one exchange.
+/// A client's observations of one exchange.
 #[derive(Clone, Debug)]
 pub(in crate::demo) struct Report {
     /// How it ended.

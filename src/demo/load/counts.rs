@@ -1,4 +1,4 @@
-//! What all clients observed: counts and times. Pure.
+//! The observations of all clients: counts and times. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

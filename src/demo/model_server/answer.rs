@@ -39,7 +39,7 @@ pub(super) struct Answer {
     begun: Option<String>,
 }
 
-/// Whether the last message of a chat is to be continued.
+/// Whether the server must continue the last message of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastMessage {
     /// It is a message like the others.

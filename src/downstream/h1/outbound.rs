@@ -264,7 +264,7 @@ impl Outbound {
         });
     }
 
-    /// Writes a batch. What the socket does not take stays pending.
+    /// Writes a batch. Bytes that the socket does not take stay pending.
     fn write(
         &mut self,
         cx: &mut Context<'_>,

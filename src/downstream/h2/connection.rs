@@ -123,7 +123,7 @@ struct Connection<'a, S> {
     snapshots: &'a SnapshotStore,
     /// When the connection began.
     since: Instant,
-    /// When the client was told to go away.
+    /// When GOAWAY was sent.
     leaving_since: Option<Instant>,
     /// When the connection was shut down; only the last frame is left.
     over_since: Option<Instant>,

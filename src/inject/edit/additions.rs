@@ -29,7 +29,7 @@ impl Editor<'_> {
         match self.entry(path)?.map(|(_, entry)| entry) {
             // Its key is there, with nothing behind it.
             Some(entry) if was.is_some() => {
-                // What others add to it since is told from this by its members.
+                // Later additions by others are recognized by the members that this does not list.
                 let members = value.as_object().into_iter().flatten();
                 let members =
                     members.map(|(key, _)| self.words(&path::below(path, [key.as_str()])));

@@ -132,7 +132,7 @@ fn list(root: &Json, path: &[Step]) -> Vec<Json> {
 }
 
 fn set_variables(container: &mut Json, variables: Vec<Json>) {
-    // What is no list there is refused where it is edited.
+    // A value that is not a list is rejected where it is edited.
     let is_list = container["env"].is_null() || container["env"].is_array();
     if container.is_object() && is_list && !variables.is_empty() {
         container["env"] = variables.into();

@@ -111,7 +111,7 @@ impl Injection<'_, '_> {
         Ok(())
     }
 
-    /// Does the frontend listen on IPv6? One that listens elsewhere than crossfade asks is told of.
+    /// Whether the frontend listens on IPv6. If it does not listen where crossfade connects, a note says so.
     pub(super) fn is_on_ipv6(&mut self, container: &Json) -> bool {
         let Some(host) = host(self.frontend.server, container) else {
             return false;

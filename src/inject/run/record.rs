@@ -11,7 +11,7 @@ use crate::inject::undo::{self, Undo};
 use crate::inject::workload::Workload;
 use crate::inject::{Note, Options, Refused, sidecar};
 
-/// Taking it out again gives back every byte, or it is not put in.
+/// Verifies that removal restores the text byte for byte; otherwise nothing is injected.
 pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<(), Refused> {
     let odd = || {
         Refused::at(

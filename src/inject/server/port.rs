@@ -21,7 +21,7 @@ pub(in crate::inject) enum Move {
     Arguments { list: &'static str, flag: String },
 }
 
-/// How to tell a server its port, if it is not known.
+/// How to set a server's port if it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::inject) struct PortOptions<'a> {
     pub port: Option<u16>,
@@ -134,7 +134,7 @@ fn moved(text: &str, to: u16) -> Option<(u16, String)> {
     Some((port, format!("{}{to}", &text[..at])))
 }
 
-/// The address on which a server is told to listen, if it is.
+/// The address that a server is configured to listen on, if any.
 pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String> {
     let flags = ["--host", "--http-host"].into_iter();
     let given = flags.filter_map(|flag| in_arguments(server, container, flag, None)?.ok());
@@ -279,7 +279,7 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
                 return None;
             };
             let end = command.words.last()?.end;
-            // What is written more than once cannot be exchanged.
+            // A value that occurs more than once cannot be replaced.
             let place = [mark.clone(), mark.start..end]
                 .into_iter()
                 .find(|place| text.matches(&text[place.clone()]).count() == 1)?;

@@ -28,7 +28,7 @@ impl Undo<'_> {
             ));
             return Ok(());
         };
-        // What was nothing before may have been filled by others since.
+        // A value that was absent before may have been set by others since.
         let was_nothing = read(replaced).is_some_and(|json| json.is_null());
         let others = match path::get(self.root, &path) {
             Some(Json::Object(map)) => map
@@ -91,7 +91,7 @@ impl Undo<'_> {
     }
 }
 
-/// What a replaced value said.
+/// The original of a replaced value.
 fn read(replaced: &Replaced) -> Option<Json> {
     let indent = " ".repeat(replaced.column.unwrap_or(0));
     let text = format!("{indent}k:{}\n", replaced.was);

@@ -26,7 +26,7 @@ const PAGE: u32 = 500;
 /// Lists at once, of all namespaces.
 pub const AT_ONCE: usize = 4;
 
-/// A part of a kind that is to be listed.
+/// A part of a kind that must be listed.
 struct ListToConfirm {
     store: Arc<Store>,
     kind: ApiResource,
@@ -41,8 +41,8 @@ impl Cache {
         self.unconfirmed(namespaces, CONFIRMED).is_empty()
     }
 
-    /// Lists what was not confirmed lately of these namespaces, and takes over what the lists say. Ends at once if nothing is to
-    /// be done. A list that fails confirms nothing.
+    /// Lists the kinds of these namespaces that were not confirmed recently, and applies the results. Returns at once if there
+    /// are none. A list that fails confirms nothing.
     pub async fn confirm(&self, namespaces: &BTreeSet<String>) {
         let wanted = self.unconfirmed(namespaces, REPEATED);
         let lists = wanted.into_iter().map(|wanted| async move {

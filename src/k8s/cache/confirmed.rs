@@ -29,7 +29,7 @@ struct List {
 #[derive(Default)]
 pub struct Confirmed {
     lists: BTreeMap<Part, List>,
-    /// What the watch has reported as deleted while a list was under way, with the version of the deletion.
+    /// The objects that the watch reported as deleted while a list was under way, with the version of the deletion.
     deleted: BTreeMap<(String, String), u64>,
     under_way: usize,
 }
@@ -46,7 +46,7 @@ impl Confirmed {
         self.lists.clear();
     }
 
-    /// Whether a list has already told what this event of a watch reports.
+    /// Whether a list has already reported the change in this watch event.
     pub fn covers(&self, object: &DynamicObject) -> bool {
         let version = version(object);
         let namespace = object.metadata.namespace.clone();
@@ -108,7 +108,7 @@ impl Confirmed {
             }
             is_listed.insert(place, ());
         }
-        // What is younger than the list cannot be in it.
+        // Objects that are newer than the list cannot be in it.
         let is_gone = |object: &Object| {
             version(object) <= version_of_list && !is_listed.contains_key(&place(object))
         };

@@ -66,7 +66,7 @@ pub enum NotSynced {
 pub struct Store {
     plural: String,
     state: Mutex<State>,
-    /// Whether somebody reads the objects of all namespaces, so that those of one are not enough to confirm.
+    /// Whether objects of all namespaces are read, so that confirming one namespace is not enough.
     is_wide: AtomicBool,
 }
 
@@ -136,12 +136,12 @@ impl Store {
         &self.plural
     }
 
-    /// Records that somebody reads the objects of all namespaces.
+    /// Records that objects of all namespaces are read.
     pub fn widen(&self) {
         self.is_wide.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody reads the objects of all namespaces.
+    /// Whether objects of all namespaces are read.
     pub fn is_wide(&self) -> bool {
         self.is_wide.load(Ordering::Relaxed)
     }
@@ -235,7 +235,7 @@ impl Store {
                 state.confirmed.clear();
                 return differing(&before, &state.objects);
             }
-            // A watch that is behind reports what a later list has already told.
+            // A watch that lags reports changes that a later list has already contained.
             Event::Apply(object) | Event::Delete(object) if state.confirmed.covers(&object) => {}
             Event::Apply(object) => {
                 let object = self.trimmed(object);

@@ -1,6 +1,6 @@
 //! The workers of both generations in one object: the replicas below its `partition` are of the old revision, the others of the new.
 //!
-//! Each kind says in its own file where its partition is, and how its pods tell their revision. Contains no rollout policy.
+//! Each kind defines in its own file where its partition is, and how the revision of a pod is found. Contains no rollout policy.
 
 use std::collections::BTreeMap;
 
@@ -61,8 +61,8 @@ pub struct Half {
     partition: &'static [&'static str],
     /// Its revision.
     pub revision: String,
-    /// The pods that are to be of the other generation, but that the object does not replace by itself: it has made them before
-    /// the partition was raised.
+    /// The pods that should belong to the other generation, but that the object does not replace by itself, because it created
+    /// them before the partition was raised.
     pub leaving: Vec<Object>,
     /// Why it gets no more workers, as text for users.
     pub lost: Option<String>,
@@ -152,7 +152,7 @@ impl<'a> Whole<'a> {
         })
     }
 
-    /// The revision that the replica of this index is to have.
+    /// The wanted revision of the replica with this index.
     fn wants(&self, index: u32) -> Option<&str> {
         let made = self.made.as_ref()?;
         Some(match index < self.partition {

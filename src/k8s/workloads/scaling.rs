@@ -1,4 +1,4 @@
-//! Scales the workers of one object. Each kind says in its own file where its sizes are and how they are written.
+//! Scales the workers of one object. Each kind defines in its own file where its sizes are and how they are written.
 //!
 //! Contains no rollout policy.
 
@@ -58,7 +58,7 @@ pub trait Scaling: Sync {
         None
     }
 
-    /// The name of the scaling adapter that sets the size of `part` in the place of its owner, if there is to be one.
+    /// The name of the scaling adapter that sets the size of `part` in place of its owner, if there should be one.
     fn adapter(&self, _object: &DynamicObject, _part: &Part) -> Option<String> {
         None
     }
@@ -104,7 +104,7 @@ pub struct PodsOf {
 pub enum RemovesFirst {
     /// Those that are not ready.
     Unready,
-    /// Those with the highest ordinals, or nobody knows.
+    /// Those with the highest ordinals, or unknown ones.
     Last,
 }
 

@@ -37,7 +37,7 @@ enum State {
     Ended,
 }
 
-/// What a server did that passed the gap timeout.
+/// The error of a server that exceeded the gap timeout.
 const SILENT: &str = "sent nothing for too long";
 
 /// A response body that is being relayed.
@@ -295,7 +295,7 @@ impl Relay {
         out
     }
 
-    /// The body ended, as far as its framing can tell. Returns what is still to be forwarded.
+    /// The body ended, according to its framing. Returns the data that must still be forwarded.
     fn eof(&mut self) -> Bytes {
         let doubtful = self.source.ends_with_connection();
         let done = {

@@ -38,11 +38,11 @@ pub struct SseRelay {
     hold: HoldPolicy,
     /// The events without content that were forwarded, in case another target continues the stream.
     openings: Openings,
-    /// What the client has, if another server may continue the stream, or has continued it.
+    /// The part that the client has received, if another server may continue the stream or has continued it.
     pub sent: Option<Box<Sent>>,
     /// No other server will continue the stream.
     is_final: bool,
-    /// Charge for everything held here, except what is in `sent`.
+    /// The charge for all memory held here, except `sent`.
     charge: Charge,
     sent_charge: Charge,
 }
@@ -64,7 +64,7 @@ pub struct Taken {
 
 /// An error event that is held back.
 pub struct HeldBack {
-    /// The status that it stands for.
+    /// The status that it means.
     pub code: Option<u16>,
     /// The event and what came after it.
     pub bytes: Bytes,

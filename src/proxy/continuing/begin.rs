@@ -19,11 +19,11 @@ use crate::upstream::UpstreamBody;
 /// Longest opening that is read before the first content, in bytes of an incomplete event.
 const MAX_EVENT: usize = 256 * 1024;
 
-/// Most of an answer that is read and left out before its first content, in bytes, without the model's reasoning: comments
-/// and events without content. A server that sends them for ever does not go on.
+/// Maximum length of the skipped part of a response before its first content, in bytes, without the model's reasoning: comments
+/// and events without content. A server that sends more does not continue the stream.
 const MAX_SKIPPED: usize = 1024 * 1024;
 
-/// Why a server does not go on.
+/// Why a server does not continue the stream.
 pub enum Refused {
     /// Another one may.
     This,
@@ -33,7 +33,7 @@ pub enum Refused {
     All(Reason),
 }
 
-/// A response that goes on with the stream.
+/// A response that continues the stream.
 pub struct Begun {
     pub first: Bytes,
     pub body: UpstreamBody,
@@ -41,8 +41,8 @@ pub struct Begun {
     pub skipped: u64,
 }
 
-/// Reads a response up to the event with which the answer goes on. `silence` is when a token must have come, and how long the
-/// next one may take.
+/// Reads a response up to the event that continues the stream. `silence` is the deadline of the next token, and how long each
+/// further one may take.
 pub async fn begin(
     api: Api,
     response: Response<UpstreamBody>,

@@ -14,7 +14,7 @@ pub struct KeptHead {
 }
 
 impl KeptHead {
-    /// Keeps `head`, whose body is here already: nobody waits for `100 Continue` any more.
+    /// Keeps `head`, whose body has already been received, so the client no longer waits for `100 Continue`.
     pub fn of(head: &Head) -> Self {
         let mut text = Vec::new();
         push(&mut text, head.uri.to_string().as_bytes());

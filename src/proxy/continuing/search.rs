@@ -58,13 +58,13 @@ impl<O: OldBackend> Source<O> {
                     let connection = match self.prove(prepared, pool, target, &endpoint).await {
                         Ok(connection) => connection,
                         Err(answer) => {
-                            // It failed, and may be gone. One of which nothing was known has not been tried.
+                            // It failed, and may be gone. An endpoint without any proof does not count as tried.
                             *attempts += u32::from(is_proven && answer == Capability::Unknown);
                             continue;
                         }
                     };
                     // The first attempt of a generation takes the place of the one that broke: when a server with hundreds of
-                    // streams dies, all of them are to go on, also if the rest of its generation dies with it.
+                    // streams dies, all of them should continue, even if the rest of its generation dies with it.
                     if *attempts > 0 && !self.proxy.context.may_retry(&prepared.snapshot) {
                         is_denied = true;
                         *left = 0;

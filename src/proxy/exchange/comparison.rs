@@ -1,4 +1,4 @@
-//! What an exchange adds to the comparison of both generations.
+//! Counts an exchange for the comparison of both generations.
 
 use std::time::Instant;
 
@@ -41,8 +41,7 @@ impl Exchange {
         }
     }
 
-    /// Where the exchange is counted for the comparison, as something that `generation` does: nowhere once another new generation is
-    /// compared.
+    /// The counters of `generation` for this exchange: nowhere once another new generation is compared.
     fn stratum(&self, generation: Generation) -> Option<&Record> {
         let strata = &self.context.metrics.strata;
         let compared = self.compared?;
@@ -148,7 +147,7 @@ impl Exchange {
         self.first_over(Ended::Abandoned);
     }
 
-    /// Are the latencies of this stream compared? A later attempt is not: what comes to it depends on what the first one did.
+    /// Are the latencies of this stream compared? A later attempt is not, because it depends on the result of the first one.
     fn compares_latencies(&self) -> bool {
         self.attempts == 1 && self.is_warm
     }

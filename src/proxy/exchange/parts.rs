@@ -71,7 +71,7 @@ impl Parts {
     }
 }
 
-/// The failure of an attempt that a break stands for. A planned move is none.
+/// The cause of failure that a break means. A planned move is none.
 const fn failure(cause: Cause) -> Option<failover::Cause> {
     match cause {
         Cause::Connection | Cause::Truncated => Some(failover::Cause::Broken),

@@ -1,4 +1,4 @@
-//! What an event without content opens: which block, item or choice, of what kind, under which id.
+//! The block, item or choice that an event without content opens, with its kind and id.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ const MAX_TEXT: usize = 512;
 /// One thing that an event opens for the client.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// What it is, in its family.
+    /// Its kind, in its family.
     kind: &'static str,
     /// The choice, the block, or the item and its part.
     index: [u32; 2],
@@ -20,7 +20,7 @@ pub struct Start {
     pub(super) id: Option<Box<str>>,
     pub(super) call_id: Option<Box<str>>,
     pub(super) number: Option<u64>,
-    /// What the ids belong to, if later events repeat them. Several events may show ids of the same thing.
+    /// The owner of the ids, if later events repeat them. Several events may show ids of the same thing.
     owner: Option<&'static str>,
 }
 

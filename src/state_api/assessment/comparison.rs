@@ -1,4 +1,4 @@
-//! Compares both generations by what they did in the last minutes, for plans without an analysis. Pure.
+//! Compares both generations by their counts of the last minutes, for plans without an analysis. Pure.
 //!
 //! The page looks every second, at few requests after a start. So what it says of new has to be certain: of all requests that
 //! failed (or were slow), too many must have been new's. If both sides were equal, each of them would be new's with a probability
@@ -120,7 +120,7 @@ fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<([f64
     is_worse.then(|| ([before, now], are_too_many_of_new(slow, independent)))
 }
 
-/// Whether so many of the cases (failures, slow requests) of both sides cannot be new's by chance.
+/// Whether new's share of the cases (failures, slow requests) of both sides is too large to be chance.
 fn are_too_many_of_new(cases: [f64; 2], of: [f64; 2]) -> bool {
     let all = cases[0] + cases[1];
     let (share, expected) = (cases[1] / all, of[1] / (of[0] + of[1]));

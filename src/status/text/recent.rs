@@ -1,4 +1,4 @@
-//! What both generations did in the last minutes.
+//! The figures of both generations in the last minutes.
 
 use super::{Page, SMALL_BAR};
 use crate::state_api::v1;

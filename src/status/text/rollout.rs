@@ -1,4 +1,4 @@
-//! A rollout for people: where it stands, what it waits for, and both generations.
+//! Renders a rollout: its progress, what it waits for, and both generations.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -132,7 +132,7 @@ pub fn rollout_history(rollout: &DynamoRollout, now: Timestamp) -> String {
     page.0
 }
 
-/// How long ago, for people.
+/// Formats an age.
 fn since(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     match seconds {
@@ -256,7 +256,7 @@ impl Page {
     }
 }
 
-/// What was accepted of a generation, as a spec names it.
+/// The accepted objects of a generation, as a spec names them.
 fn side(accepted: &AcceptedSide) -> SideSpec {
     let roles = accepted.roles.iter().map(|(role, accepted)| {
         let workload = WorkloadSpec {

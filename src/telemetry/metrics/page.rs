@@ -28,9 +28,9 @@ pub struct Observed {
     pub verdict: Option<&'static str>,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
-    /// What the endpoints have proven about continuations, per generation.
+    /// The proofs of the endpoints about continuations, per generation.
     pub proofs: [Proofs; 2],
-    /// Streams that are to be moved off old.
+    /// Streams that wait to be moved off old.
     pub moving: usize,
 }
 

@@ -138,7 +138,7 @@ impl Metrics {
         exposed(&self.side(generation).gap, &GAP_BOUNDS)
     }
 
-    /// What both generations did in the last minute and in the last five.
+    /// The counts of both generations in the last minute and in the last five.
     #[must_use]
     pub fn recent(&self, now: Instant) -> [Recent; 2] {
         let counted = Generation::ALL.map(|generation| Totals {

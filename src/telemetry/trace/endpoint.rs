@@ -23,8 +23,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The URL that spans are sent to. Over HTTP, an address without a path stands for the collector, one with a path for the
-    /// URL itself.
+    /// The URL that spans are sent to. Over HTTP, an address without a path means the collector, one with a path the URL itself.
     pub(super) fn url(&self, protocol: Protocol) -> Result<String, BadEndpoint> {
         match (protocol, &self.path) {
             (Protocol::Grpc, None) => Ok(self.root.clone()),

@@ -263,7 +263,7 @@ fn name(line: &Line<'_>) -> Cow<'static, str> {
     }
 }
 
-/// Stands for an unknown method, of which clients may invent any number.
+/// Replaces an unknown method, because clients may invent any number of them.
 const OTHER_METHOD: &str = "_OTHER";
 
 fn method(method: &str) -> &'static str {

@@ -29,7 +29,7 @@ impl Traffic {
     }
 }
 
-/// How much is read before the readers of streams get their turn, in bytes. What they have not taken yet waits in frames.
+/// How much is read before the readers of streams get their turn, in bytes. Data that they have not taken yet waits in frames.
 const AT_ONCE: usize = 64 * 1024;
 /// The unread DATA frames of a connection may be this many bytes short of 256 each, in total, before the connection is
 /// closed. One turn of single-byte frames is a fifth of it.

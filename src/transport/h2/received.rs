@@ -25,7 +25,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// The body of a message with these fields. What is held of it is charged to `memory`.
+    /// The body of a message with these fields. Its buffered part is charged to `memory`.
     #[must_use]
     pub fn new(
         stream: RecvStream,

@@ -27,7 +27,7 @@ pub struct Spooled {
 
 /// The unread part of a body.
 struct Inbox {
-    /// `None` once it has ended or nobody reads it.
+    /// `None` once it has ended or has no reader.
     frames: Option<Frames>,
     /// Handed directly to a waiting reader, and not fetched yet.
     handed: Option<Bytes>,
@@ -38,7 +38,7 @@ struct Inbox {
 }
 
 impl Spooled {
-    /// The body of a message with these fields. What is held of it is charged to `memory`.
+    /// The body of a message with these fields. Its buffered part is charged to `memory`.
     #[must_use]
     pub fn new(
         stream: RecvStream,
@@ -128,7 +128,7 @@ impl Inbox {
         }
     }
 
-    /// What has arrived, and as much more window.
+    /// The data that has arrived, and as much additional window.
     fn take(&mut self) -> Option<Bytes> {
         let data = match self.handed.take() {
             Some(data) => data,

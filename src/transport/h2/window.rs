@@ -5,7 +5,7 @@ use crate::memory::Budget;
 /// Unread bytes that a stream may hold while memory is tight. It can still carry as much per round trip.
 const NARROW: u32 = 8 * 1024;
 
-/// The stream window that the peer has been told (RFC 9113 §6.9.2).
+/// The stream window announced to the peer (RFC 9113 §6.9.2).
 #[derive(Debug)]
 pub struct Window {
     usual: u32,

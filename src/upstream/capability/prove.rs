@@ -24,7 +24,7 @@ pub type GuardField = (HeaderName, HeaderValue);
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same while a stream waits, for an endpoint of which nothing is known: it may be one that never answers.
+/// The same while a stream waits, for an endpoint without any proof, which may never respond.
 const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest list of models that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
@@ -73,11 +73,10 @@ impl Pool {
         learn(endpoint, (probe, model), answer, plan, run);
     }
 
-    /// Asks a server at `endpoint` whether it can continue a text of `model`, and returns the connection over which it proved
-    /// it. It is asked as the client whose stream is to be continued, with that client's credentials.
+    /// Asks a server at `endpoint` whether it can continue a text of `model`, and returns the connection over which it proved it.
+    /// The request carries the credentials of the client whose stream is continued.
     ///
-    /// # Errors
-    /// What is known instead. [`Capability::Unknown`] also if the server proved it but closed the connection.
+    /// # Errors The known capability instead. [`Capability::Unknown`] also if the server proved it but closed the connection.
     pub async fn prove_connection(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -173,7 +172,7 @@ impl Pool {
 /// The status and the body of a response.
 type Answer = (StatusCode, Bytes);
 
-/// What an answer means, `None` if there was none in time.
+/// Interprets a response; `None` if there was none in time.
 fn classify(probe: Probe, answer: Option<Result<Answer, Option<Error>>>) -> Capability {
     match answer {
         Some(Ok((status, body))) => probe.classify(status.as_u16(), &body),

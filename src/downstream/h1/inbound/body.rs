@@ -25,7 +25,7 @@ const READ_WHOLE: usize = 64 * 1024;
 
 /// The first part of a body.
 enum First {
-    /// Everything that was read, in its own buffer.
+    /// All bytes that were read, in their own buffer.
     Gathered(Bytes),
     /// A slice of the read buffer.
     Part(BytesMut),

@@ -18,7 +18,7 @@ use crate::snapshot::{MoveDecision, MoveWatch};
 use crate::split::Generation;
 use crate::upstream::{Endpoint, Failure, UpstreamBody};
 
-/// What is kept of a stream, so that another server can continue it.
+/// The state of a stream that another server needs to continue it.
 pub struct Kept {
     /// `None` while other servers are asked.
     source: Option<Box<dyn Resume>>,
@@ -38,7 +38,7 @@ struct Broke {
     at: Instant,
     /// The generation that it came from.
     from: Generation,
-    /// What happens if nobody goes on.
+    /// What happens if no server continues the stream.
     otherwise: Otherwise,
 }
 
@@ -50,7 +50,7 @@ pub enum Otherwise {
     End,
     /// It ends because nothing came for too long.
     Silence,
-    /// The error event is forwarded, and the stream goes on.
+    /// The error event is forwarded, and the stream continues.
     Forward(Bytes),
     /// It stays where it is.
     Stay,
@@ -108,8 +108,8 @@ impl Relay {
         }
     }
 
-    /// Asks other servers for the rest of the stream, if they may be asked. If none goes on, `otherwise` happens. Returns false
-    /// if nobody is asked; then the caller does what `otherwise` says.
+    /// Asks other servers for the rest of the stream, if that is allowed. If none continues it, `otherwise` happens. Returns
+    /// false if no server is asked; then the caller carries out `otherwise`.
     pub(super) fn take_over(&mut self, cause: Cause, otherwise: Otherwise) -> bool {
         let (Some(kept), Some(sse)) = (&mut self.kept, &mut self.sse) else {
             return false;
@@ -160,7 +160,7 @@ impl Relay {
         }
     }
 
-    /// Moves the stream to new if it is its turn. If no server there goes on, it stays, and is not moved again.
+    /// Moves the stream to new if it is its turn. If no server there continues it, it stays, and is not moved again.
     pub(super) fn turn_to_move(&mut self) {
         let Some(watch) = self.kept.as_mut().and_then(|kept| kept.moves.as_mut()) else {
             return;
@@ -191,7 +191,7 @@ impl Relay {
         }
     }
 
-    /// An error event came after the first content. Returns what is to be forwarded.
+    /// Handles an error event after the first content. Returns the data to forward.
     pub(super) fn error_event(&mut self, held: HeldBack) -> Bytes {
         let HeldBack { code, bytes } = held;
         let says_gone = self.kept.is_some()
@@ -232,7 +232,7 @@ impl Relay {
         self.take_again(bytes)
     }
 
-    /// Goes on with the server that was found, or without one. Returns what is to be forwarded.
+    /// Continues with the server that was found, or without one. Returns the data to forward.
     pub(super) fn go_on(&mut self, continued: Continued) -> Bytes {
         let Continued {
             source,
