@@ -3,11 +3,15 @@
 //!
 //! The escapes are those of JSON (`\n`, `\u009b`), so they are also valid in a JSON string.
 
+mod thousands;
+
 use std::fmt::{self, Display, Write};
 use std::io;
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
+
+pub use self::thousands::thousands;
 
 /// Is it a character that a terminal or a log reader acts on, or that is invisible?
 ///

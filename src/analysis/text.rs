@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use super::{Metric, Report, Row, Verdict, Why};
+use crate::printable::thousands;
 
 impl Metric {
     /// Its name, for display.
@@ -84,16 +85,16 @@ impl Report {
             }
             Verdict::Inconclusive(Why::TooFew(side, has, needed)) => format!(
                 "Not enough data: {side} began {} requests in {}; {} are needed.",
-                number(*has),
+                thousands(*has),
                 length(self.covers),
-                number(*needed)
+                thousands(*needed)
             ),
             Verdict::Inconclusive(Why::InFlight(hung)) => format!(
                 "{} of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's.",
-                number(*hung)
+                thousands(*hung)
             ),
             Verdict::Inconclusive(Why::TooFewValues(metric, side, has, needed)) => {
-                let has = number(*has);
+                let has = thousands(*has);
                 let values = match metric {
                     Metric::Failures => format!("{has} requests of {side} were answered or failed"),
                     metric => format!("{side} has {has} values of '{}'", metric.title()),
@@ -102,14 +103,14 @@ impl Report {
                     (Metric::Failures, _) | (_, "old") => "",
                     _ => ", without those of its warm-up",
                 };
-                let (covers, needed) = (length(self.covers), number(*needed));
+                let (covers, needed) = (length(self.covers), thousands(*needed));
                 format!("Not enough data: {values} in {covers}{warmup}; {needed} are needed.")
             }
             Verdict::Inconclusive(Why::FewCompleted(completed, needed)) => format!(
                 "Not enough data: new completed {} requests in {}; {} are needed.",
-                number(*completed),
+                thousands(*completed),
                 length(self.covers),
-                number(*needed)
+                thousands(*needed)
             ),
             Verdict::Inconclusive(Why::MostFail(class, row)) => {
                 format!(
@@ -133,7 +134,7 @@ impl Display for Comparison<'_> {
         let [old, new] = row.figures.map(|figure| {
             figure.map_or_else(|| "unknown".to_owned(), |value| row.metric.figure(value))
         });
-        let [of_old, of_new] = row.samples.map(number);
+        let [of_old, of_new] = row.samples.map(thousands);
         match row.metric {
             Metric::Failures => write!(f, "New fails {new} of requests, old {old}")?,
             metric => write!(f, "New's {} is {new}, old's {old}", metric.title())?,
@@ -170,17 +171,4 @@ fn length(length: Duration) -> String {
         return format!("{seconds} s");
     }
     format!("{} min", (seconds + 30) / 60)
-}
-
-/// With separators of thousands.
-fn number(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

@@ -25,7 +25,7 @@ const BURST: Duration = Duration::from_secs(1);
 const TARGETS: usize = 1024;
 /// Proxies that are followed: in total and for the updates of one namespace. Each costs a connection and a report a second.
 const PROXIES: (usize, usize) = (16_384, 4_096);
-/// Model ids kept of all frontends: in total and per namespace. An id has at most [`super::models::MAX_ID`] bytes.
+/// Model ids kept of all frontends: in total and per namespace. An id has at most 512 bytes.
 const MODELS: (usize, usize) = (131_072, 16_384);
 
 /// The limits of the process, divided among namespaces.

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-pub(super) use self::pages::MAX_ID;
 use self::pages::{Page, ids, in_all, in_path};
 use self::probes::Trials;
 use self::reading::Reading;
-pub(super) use self::reading::{Lack, Missing, Served};
+pub use self::reading::{Lack, Missing, Served};
 use super::http::{Answer, FrontendAddress, FrontendClient, FrontendQuery, MAX_LIST};
 use super::limits::{Kept, Share};
 use super::poller::PollSink;

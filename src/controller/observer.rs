@@ -9,16 +9,17 @@ mod confirm;
 mod frontends;
 mod kinds;
 mod leads;
+mod old_pods;
 mod other_proxies;
 mod pools;
+mod proxies;
 mod references;
 mod services;
 mod slices;
 mod updates;
 mod ways;
 mod worker_loads;
-
-pub(super) use self::comparisons::{Answer, ProxyComparison};
+mod workers;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,21 +27,21 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+pub(super) use self::comparisons::{Answer, ProxyComparison};
+use self::proxies::ProxyReports;
 use super::comparisons::Compared;
 use super::limits::Limits;
 use super::models::Served;
 use super::parsed::{self, ParsedUpdate};
-use super::poller::{Pace, Pollers};
+use super::poller::Pollers;
 use super::proof::Proof;
-use super::proxies::{self, Heard, Report};
+use super::proxies::Heard;
 use super::spec_fields::SpecFields;
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
-use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Cache, NotSynced, Object, Scope};
-use crate::resource::WorkerSourceSpec;
 use crate::resource::precedence::{self, Standing};
-use crate::rollout::{Experience, Lengths, Observation, ObservedProxy, ProxyState, Sides, Silence};
+use crate::rollout::{Observation, Sides};
 
 /// How long a proxy or frontend may take for its first report before it counts as silent.
 const UNHEARD: Duration = Duration::from_secs(2);
@@ -84,13 +85,6 @@ impl Observed {
         }
         is_over
     }
-}
-
-/// The reports of all proxies together.
-struct ProxyReports {
-    proxies: Vec<ObservedProxy>,
-    assigned: Sides<u64>,
-    lengths: Lengths,
 }
 
 /// A proxy of an update.
@@ -198,44 +192,6 @@ impl Observer {
         old_frontends::frontends(&self.cache, &key.namespace, source, &self.settings.proxies)
     }
 
-    /// The last report of the proxy at `place`, which `pollers` follow from now on. `None` if that would be one too many.
-    fn hear(
-        &self,
-        pollers: &Pollers<Heard>,
-        key: &Key,
-        place: &str,
-    ) -> Option<Result<Heard, Instant>> {
-        let address = place.to_owned();
-        let permit = || self.limits.proxy(&key.namespace);
-        let follow = |sink, share| proxies::follow(address, sink, share);
-        pollers.hear(key, place, Pace::Usual, permit, follow)
-    }
-
-    /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a
-    /// pod without the port, or one that is one too many.
-    fn follow_pods(
-        &self,
-        key: &Key,
-        pods: &[Object],
-    ) -> Vec<(ProxyPod, Option<Result<Heard, Instant>>)> {
-        let follow = |pod: &Object| {
-            let proxy_pod = ProxyPod {
-                pod: pod.metadata.name.clone().unwrap_or_default(),
-                ready: pod_is_ready(pod),
-                place: old_frontends::address_of(pod, &self.settings.proxies.port),
-            };
-            let place = proxy_pod.place.as_ref();
-            let heard = place.and_then(|place| self.hear(&self.proxies, key, place));
-            (proxy_pod, heard)
-        };
-        let heard: Vec<_> = pods.iter().map(follow).collect();
-        let proxy_pods: Arc<[ProxyPod]> = heard.iter().map(|(one, _)| one.clone()).collect();
-        let places = proxy_pods.iter().filter_map(|one| one.place.clone());
-        self.proxies.keep(key, &places.collect());
-        self.known().insert(key.clone(), proxy_pods);
-        heard
-    }
-
     /// Stops polling frontends for their models and proxies of new, because this replica does not lead.
     pub fn rest(&self) {
         self.models.rest();
@@ -300,96 +256,6 @@ impl Observer {
             assigned,
             early_until,
         })
-    }
-
-    fn count(
-        &self,
-        parsed: &ParsedUpdate,
-        name: &str,
-        stated: Option<WorkerSourceSpec>,
-        dynamo_namespace: Option<&str>,
-    ) -> Result<Counts, NotSynced> {
-        let stated = stated.unwrap_or_default();
-        let which = Which {
-            namespace: parsed.key.namespace.clone(),
-            name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
-            is_explicit: stated.kind.is_some(),
-            revision: stated.revision,
-            selector: stated.selector,
-            dynamo_namespace: dynamo_namespace.map(str::to_owned),
-        };
-        let Some(kind) = stated
-            .kind
-            .or_else(|| (!which.selector.is_empty()).then(|| "Pod".to_owned()))
-        else {
-            if which.name.is_empty() {
-                // Count workers only by the metadata that frontends use.
-                let name = dynamo_namespace.unwrap_or_default().to_owned();
-                return self.counted("DynamoWorkerMetadata", Which { name, ..which });
-            }
-            return workloads::by_name(&self.cache, &which);
-        };
-        let by_namespace = kind == "DynamoWorkerMetadata" && stated.name.is_none();
-        let name = dynamo_namespace.filter(|_| by_namespace);
-        let name = name.map_or_else(|| which.name.clone(), str::to_owned);
-        self.counted(&kind, Which { name, ..which })
-    }
-
-    fn counted(&self, kind: &str, which: Which) -> Result<Counts, NotSynced> {
-        let workload = workloads::by_kind(kind).expect("the schema names the kinds that are known");
-        workloads::count(workload, &self.cache, &which)
-    }
-
-    fn reports(
-        &self,
-        parsed: &ParsedUpdate,
-        pods: &[Object],
-        early_until: &mut Option<Instant>,
-    ) -> ProxyReports {
-        let mut assigned = Sides::default();
-        let mut lengths = Lengths::default();
-        let followed = self.follow_pods(&parsed.key, pods);
-        let proxies = followed.into_iter().map(|(proxy_pod, heard)| {
-            let state = match heard {
-                None if proxy_pod.place.is_some() => Err(Silence::TooMany(Limits::MOST_PROXIES)),
-                None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
-                Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
-                Some(Err(_)) => Err(Silence::NoAnswer),
-                Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
-                    assigned.old += report.assigned.old;
-                    assigned.new += report.assigned.new;
-                    lengths.add(&report.lengths);
-                    state(parsed, &report, heard.new_serves)
-                }),
-            };
-            ObservedProxy {
-                name: proxy_pod.pod,
-                ready: proxy_pod.ready,
-                state,
-            }
-        });
-        let proxies = proxies.collect();
-        ProxyReports {
-            proxies,
-            assigned,
-            lengths,
-        }
-    }
-}
-
-/// A proxy's report as it concerns this update: what it says about another update is no information about this one.
-fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> ProxyState {
-    let is_own = report.uid.is_some() && report.uid == parsed.identity.uid;
-    ProxyState {
-        applied: if is_own { report.generation } else { 0 },
-        leaves_old: report.leaves_old,
-        old_drains: report.old_drains,
-        may_reach_old: report.may_reach_old,
-        open_streams: report.open,
-        quiet_for: report.quiet_for,
-        moving: report.moving,
-        new_serves: if is_own { new_serves } else { Experience::None },
-        new_is_impaired: is_own && report.new_is_impaired,
     }
 }
 

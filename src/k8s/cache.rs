@@ -5,6 +5,7 @@ mod confirm;
 mod confirmed;
 mod objects;
 mod store;
+mod trim;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,8 @@ use store::{Store, noting};
 
 pub use clocks::BothClocks;
 pub use objects::Object;
-pub use store::{Changed, NotSynced, ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
+pub use store::{Changed, NotSynced};
+pub use trim::{ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
 
 /// The namespaces to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,28 +40,12 @@ pub(super) fn duration(seconds: Option<f64>) -> String {
     }
 }
 
-/// With commas between thousands.
-pub(super) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_separated_and_bars_fill_to_their_share() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
-        assert_eq!(count(1_234_567), "1,234,567");
+    fn bars_fill_to_their_share() {
         assert_eq!(bar(0.5, 4), "██░░");
         assert_eq!(bar(7.0, 2), "██");
         assert_eq!(percent(0.7), "70 %");

@@ -9,8 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 
 pub use self::rollout::{rollout, rollout_history, rollouts};
 use super::Report;
-use super::format::{count, percent, printable, share};
+use super::format::{percent, printable, share};
 use super::wanted::wanted;
+use crate::printable::thousands;
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{assess, assess_analysis, total, v1};
@@ -235,8 +236,8 @@ impl Page {
             (Some(last), _) => format!(
                 "{}   {} of {} requests in 60 s",
                 share(last.share_of_new()),
-                count(last.new),
-                count(last.old + last.new)
+                thousands(last.new),
+                thousands(last.old + last.new)
             ),
             (None, Some(reported)) => share(Some(f64::from(reported.percent) / 100.0)),
             (None, None) => share(None),
@@ -248,8 +249,8 @@ impl Page {
             && (by - assigned).abs() > MOVED
         {
             let shown = all;
-            let all = count(answered.new + answered.old);
-            let (by, new) = (share(Some(by)), count(answered.new));
+            let all = thousands(answered.new + answered.old);
+            let (by, new) = (share(Some(by)), thousands(answered.new));
             // The shares also differ while many requests wait for their first response.
             let failed_over = shown.is_some_and(|all| all.saves.values().any(|count| *count > 0));
             let remark = if failed_over { ", after failover" } else { "" };
@@ -283,7 +284,7 @@ impl Page {
         let sides = [all.old.clone(), all.new.clone()].map(Option::unwrap_or_default);
         self.row(
             "open streams",
-            sides.each_ref().map(|side| count(side.open_streams)),
+            sides.each_ref().map(|side| thousands(side.open_streams)),
         );
         self.row(
             "addresses",
@@ -295,10 +296,10 @@ impl Page {
         let ends = sides
             .each_ref()
             .map(|side| side.outcomes.unwrap_or_default());
-        self.row("completed", ends.map(|ends| count(ends.completed)));
-        self.row("truncated", ends.map(|ends| count(ends.truncated)));
-        self.row("failed", ends.map(|ends| count(ends.failed)));
-        self.row("cancelled", ends.map(|ends| count(ends.cancelled)));
+        self.row("completed", ends.map(|ends| thousands(ends.completed)));
+        self.row("truncated", ends.map(|ends| thousands(ends.truncated)));
+        self.row("failed", ends.map(|ends| thousands(ends.failed)));
+        self.row("cancelled", ends.map(|ends| thousands(ends.cancelled)));
         self.recent(sides.each_ref());
     }
 
@@ -331,9 +332,9 @@ impl Page {
         let by_cause = |counts: &std::collections::BTreeMap<String, u64>| {
             let causes: Vec<String> = counts
                 .iter()
-                .map(|(cause, n)| format!("{} {}", count(*n), cause.replace('_', " ")))
+                .map(|(cause, n)| format!("{} {}", thousands(*n), cause.replace('_', " ")))
                 .collect();
-            let sum = count(counts.values().sum());
+            let sum = thousands(counts.values().sum());
             match causes.is_empty() {
                 true => sum,
                 false => format!("{sum} ({})", causes.join(", ")),
@@ -341,7 +342,7 @@ impl Page {
         };
         let mut recovered = by_cause(&all.saves);
         if all.retries_refused > 0 {
-            let refused = count(all.retries_refused);
+            let refused = thousands(all.retries_refused);
             recovered += &format!("; the retry budget denied {refused} more");
         }
         self.line("recovered", &recovered);
@@ -367,7 +368,7 @@ impl Page {
         }
         self.line("continued", &continued);
         if all.moving > 0 {
-            let moving = count(all.moving);
+            let moving = thousands(all.moving);
             self.line(
                 "moving",
                 &format!("{moving} streams on old are waiting to move to new"),

@@ -1,11 +1,12 @@
 //! Compares both generations by the counts of proxies.
 
+mod report;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use crate::analysis::{self, Accumulator, Memory, Report, Row, Rules, Verdict};
+pub use self::report::{AnalysisReport, no_report};
+use crate::analysis::{self, Accumulator, Memory, Report, Rules};
 use crate::state_api::v1;
 
 /// The response of one proxy.
@@ -25,23 +26,6 @@ pub struct ComparisonRun {
     accumulator: Accumulator,
     /// The last series of each proxy: one for each new generation.
     series: BTreeMap<String, u64>,
-}
-
-/// The result, for display and for scripts.
-#[derive(Clone, Debug)]
-pub struct AnalysisReport {
-    pub report: Report,
-    /// Requests, or values of a latency, that each side must have.
-    needed: u64,
-    /// The number of queried processes, and a remark on those that reported nothing.
-    asked: usize,
-    silent: Vec<String>,
-    /// Not all processes send requests to the same new generation.
-    differ: bool,
-    /// Why new has failed, if all requests go to old because of that: little is seen of new then.
-    rolled_back: Option<String>,
-    /// Why new has failed by the analysis of a proxy or a controller, which has seen more than this judge.
-    failed: Option<String>,
 }
 
 /// The margins in the plans of these proxies: each once, with the name of the first proxy that has it. A proxy without an
@@ -162,168 +146,10 @@ fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
     Some((&asked.name, reported))
 }
 
-/// For scripts: no proxy could be asked, and why.
-#[must_use]
-pub fn no_report(why: &str) -> Value {
-    json!({
-        "verdict": Verdict::INCONCLUSIVE,
-        "text": why,
-        "coversSeconds": 0.0,
-        "metrics": [],
-        "proxies": {"asked": 0, "silent": []},
-    })
-}
-
-impl AnalysisReport {
-    /// The same, if the controller of an update has failed new for this reason and sends all requests to old.
-    #[must_use]
-    pub fn or_rolled_back(mut self, why: Option<&str>) -> Self {
-        self.rolled_back = self.rolled_back.or_else(|| why.map(str::to_owned));
-        self
-    }
-
-    /// The same, if the controller of an update has failed new for this reason.
-    #[must_use]
-    pub fn or_failed(mut self, why: Option<&str>) -> Self {
-        self.failed = self.failed.or_else(|| why.map(str::to_owned));
-        self
-    }
-
-    /// Whether any proxy reported counts.
-    #[must_use]
-    pub fn has_data(&self) -> bool {
-        self.silent.len() < self.asked
-    }
-
-    /// The name of the verdict. There is no pass without the report of every proxy, because a silent one may have seen failures
-    /// of new. Counts of different new generations are no evidence against either.
-    #[must_use]
-    pub fn verdict(&self) -> &'static str {
-        match &self.report.verdict {
-            _ if self.rolled_back.is_some() => Verdict::FAIL,
-            _ if self.differ => Verdict::INCONCLUSIVE,
-            _ if self.failed.is_some() => Verdict::FAIL,
-            Verdict::Pass if !self.silent.is_empty() => Verdict::INCONCLUSIVE,
-            verdict => verdict.as_str(),
-        }
-    }
-
-    /// Has new failed by what this judge has seen?
-    fn has_failed(&self) -> bool {
-        matches!(self.report.verdict, Verdict::Fail(_))
-    }
-
-    fn sentence(&self) -> String {
-        if !self.has_data() {
-            return "No proxy could be queried.".to_owned();
-        }
-        if let Some(why) = &self.rolled_back {
-            return format!("New has failed and was rolled back: {why}");
-        }
-        if self.differ {
-            return "The proxies do not have the same new generation.".to_owned();
-        }
-        if let (Some(why), false) = (&self.failed, self.has_failed()) {
-            return format!("New has failed: {why}");
-        }
-        if self.verdict() != self.report.verdict.as_str() {
-            let (silent, asked) = (self.silent.len(), self.asked);
-            return format!("{silent} of {asked} proxies cannot be compared.");
-        }
-        self.report.sentence()
-    }
-
-    fn row_verdict(&self, row: &Row) -> &'static str {
-        match &self.report.verdict {
-            Verdict::Fail(failed) if failed.metric == row.metric => "fail",
-            _ if row.figures.contains(&None) => "no data",
-            _ if row.is_worse() => "worse",
-            _ if row.samples.iter().any(|count| *count < self.needed) => "few data",
-            _ => "ok",
-        }
-    }
-
-    /// The rows to show: of the failed metric, those by which it failed.
-    fn rows(&self) -> impl Iterator<Item = &Row> {
-        let failed = match &self.report.verdict {
-            Verdict::Fail(failed) => Some(failed),
-            _ => None,
-        };
-        let rows = self.report.rows.iter();
-        rows.map(move |row| {
-            failed
-                .filter(|failed| failed.metric == row.metric)
-                .unwrap_or(row)
-        })
-    }
-
-    /// Renders the verdict and the figures.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = format!("{}: {}\n\n", self.verdict(), self.sentence());
-        text += &line(["", "old", "new", "difference", "confidence", "verdict"]);
-        for row in self.rows() {
-            let [old, new] = row.figures;
-            let figure = |figure: Option<f64>| {
-                figure.map_or_else(|| "-".to_owned(), |value| row.metric.figure(value))
-            };
-            let difference = row.difference().unwrap_or_else(|| "-".to_owned());
-            text += &line([
-                row.metric.title(),
-                &figure(old),
-                &figure(new),
-                &difference,
-                &format!("{:.1} %", floor(row.confidence)),
-                self.row_verdict(row),
-            ]);
-        }
-        let reported = self.asked - self.silent.len();
-        text += &format!("\n{}\n", super::proxies::counted(reported, self.asked));
-        for silent in &self.silent {
-            text += &format!("  {}\n", super::printable(silent));
-        }
-        text
-    }
-
-    /// The same for scripts.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let rows = self.rows().map(|row| {
-            let [old, new] = row.figures;
-            let [of_old, of_new] = row.samples;
-            json!({
-                "metric": row.metric.as_str(),
-                "old": old,
-                "new": new,
-                "limit": row.limit,
-                "confidence": row.confidence,
-                "samples": {"old": of_old, "new": of_new},
-                "verdict": self.row_verdict(row),
-            })
-        });
-        json!({
-            "verdict": self.verdict(),
-            "text": self.sentence(),
-            "coversSeconds": self.report.covers.as_secs_f64(),
-            "metrics": rows.collect::<Vec<_>>(),
-            "proxies": {"asked": self.asked, "silent": self.silent},
-        })
-    }
-}
-
-/// In percent, so that less than certainty is never shown as certainty.
-fn floor(confidence: f64) -> f64 {
-    (confidence * 1000.0).floor() / 10.0
-}
-
-fn line([metric, old, new, difference, confidence, verdict]: [&str; 6]) -> String {
-    format!("{metric:<23} {old:>9} {new:>9} {difference:>12} {confidence:>11}  {verdict}\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Attempts, Counts, Side, Stratum};
+    use crate::analysis::{Attempts, Counts, Side, Stratum, Verdict};
 
     fn reported(
         started: [u64; 2],

@@ -84,6 +84,7 @@ fn of_controller(update: &DynamoUpdateConfig) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::DynamoUpdateConfigSpec;
     use crate::resource::status::{DynamoUpdateConfigStatus, SplitStatus};
     use crate::status::ProxyAnswer;
 

@@ -370,6 +370,7 @@ mod tests {
             let counted = (new.completed, new.failed, new.unanswered);
             assert_eq!(counted, (completed, failed, unanswered), "{how:?}");
         }
+        let [_, new] = strata.counts().total();
         assert_eq!(new.first_event.count(), 1);
         assert_eq!(of("other", 0)[0].attempts.started, 1);
         assert_eq!(counts.len(), 2);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::rollout::Registered;
 
 /// Maximum length of the name of a model or of a Dynamo namespace, in bytes. Longer ones are ignored.
-pub(in crate::controller) const MAX_ID: usize = 512;
+const MAX_ID: usize = 512;
 
 /// The page of a model.
 #[derive(Default, Deserialize)]

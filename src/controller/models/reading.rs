@@ -9,7 +9,7 @@ const MISSED: u32 = 2;
 
 /// The known state of a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Served {
+pub struct Served {
     /// The models that it is proven to serve.
     pub models: BTreeSet<String>,
     /// Whether a model is being probed for the first time.
@@ -28,14 +28,14 @@ pub(super) struct Served {
 
 /// A missing response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
+pub struct Missing {
     pub why: String,
     pub how: Lack,
 }
 
 /// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub enum Lack {
     /// No request reached the frontend, so the failure says nothing about it: what was known before still holds.
     Unasked,
     /// There was no response.

@@ -8,16 +8,18 @@ use std::net::IpAddr;
 use serde_json::Value as Json;
 
 use super::super::endpoints::{Endpoint, all_endpoints};
+use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
 use super::kinds::{
     GATEWAY, ROUTES, exports, graphs, ingresses, pods, services, slices, versions, virtual_services,
 };
+use super::old_pods::{OldPods, addresses, may_listen};
 use super::pools::{self, PoolsToOld};
 use super::services::{OldPlace, ServicesToOld};
 use super::ways::{
-    OldPods, ServiceName, addresses, backends, is_owned_by, is_owned_by_exactly, is_pool_of_route,
-    is_service_of_ingress, is_service_of_route, may_listen,
+    ServiceName, backends, is_owned_by, is_owned_by_exactly, is_pool_of_route,
+    is_service_of_ingress, is_service_of_route,
 };
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
@@ -253,7 +255,7 @@ impl Observer {
         }
         for target in &parsed.plan.new {
             let Some((name, _)) =
-                { target.service(&self.settings.domain) }.filter(|(_, place)| place == namespace)
+                { target.service(&self.settings.domain) }.filter(|(_, place)| *place == namespace)
             else {
                 continue;
             };

@@ -11,8 +11,8 @@ use super::super::parsed::ParsedUpdate;
 use super::super::proxies::Report;
 use super::Observer;
 use super::kinds::pods;
+use super::old_pods::{OldPods, addresses};
 use super::services::ServicesToOld;
-use super::ways::{OldPods, addresses};
 use crate::k8s::{NotSynced, Object};
 use crate::resource::{Host, Target};
 

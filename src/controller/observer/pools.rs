@@ -8,8 +8,9 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::kinds::versions;
+use super::old_pods::OldPods;
 use super::services::OldPlace;
-use super::ways::{OldPods, ServiceName, belongs_to, is_selected_by};
+use super::ways::{ServiceName, belongs_to, is_selected_by};
 use crate::k8s::Object;
 
 /// The kind, in both groups that it has had.

@@ -9,12 +9,13 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::ports as ports_named;
+use super::old_pods::OldPods;
 use super::references::{self, Follower, Followers, Reference};
 use super::slices::{
     IMPORT, SERVICE, addresses, hosts_of_slice, is_by_hand, leads_from_elsewhere, leads_to,
     leads_to_host_port, ports, service_of,
 };
-use super::ways::{OldPods, ServiceName, belongs_to, selects_any};
+use super::ways::{ServiceName, belongs_to, selects_any};
 use crate::k8s::Object;
 
 /// The update whose old generation is meant.
@@ -289,6 +290,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::slices::{BY_SELECTOR, WRITER};
     use super::*;
 
     fn object(object: Json) -> Object {

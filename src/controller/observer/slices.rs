@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
-use super::ways::{OldPods, ServiceName};
+use super::old_pods::OldPods;
+use super::ways::ServiceName;
 use crate::k8s::Object;
 use crate::k8s::workloads::labels;
 

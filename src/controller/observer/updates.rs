@@ -9,9 +9,10 @@ use kube::CustomResourceExt;
 use super::super::parsed::{self, ParsedUpdate};
 use super::Observer;
 use super::kinds::services;
+use super::old_pods::OldPods;
 use super::other_proxies::OtherProxies;
 use super::services::ServicesToOld;
-use super::ways::{OldPods, service_of_host};
+use super::ways::service_of_host;
 use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::clocks::BothClocks;
 use super::confirmed::{Part, number};
 use super::store::Store;
+use super::trim::trimmed;
 use super::{Cache, Changed, Object, Scope};
 
 /// How old the list may be that something rests on.
@@ -138,7 +139,11 @@ async fn list(api: &Api<DynamicObject>, store: &Store) -> Result<(Vec<Object>, u
     loop {
         let page = api.list(&params).await?;
         version = version.or(page.metadata.resource_version);
-        objects.extend(page.items.into_iter().map(|object| store.trimmed(object)));
+        objects.extend(
+            page.items
+                .into_iter()
+                .map(|object| trimmed(store.plural(), object)),
+        );
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok((objects, number(version.as_deref()))),

@@ -1,6 +1,7 @@
 //! What each kind says of its workers, and how their size is written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
