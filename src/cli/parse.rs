@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_header_is_one_that_nobody_else_reads() {
+    fn an_override_header_is_one_that_no_one_else_reads() {
         for good in ["x-generation", "X-My-Side"] {
             assert!(override_header(good).is_ok(), "{good}");
         }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_of_a_percent_is_told_as_weights() {
+    fn a_fraction_of_a_percent_is_reported_as_weights() {
         assert_eq!(
             (percent("0"), percent("12"), percent("100%")),
             (Ok(0), Ok(12), Ok(100))
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admin_port_is_told_by_host_and_port_or_by_the_address_of_its_page() {
+    fn an_admin_port_is_given_by_host_and_port_or_by_the_address_of_its_page() {
         for (given, meant) in [
             ("127.0.0.1:9464", "127.0.0.1:9464"),
             ("http://127.0.0.1:9464/", "127.0.0.1:9464"),

@@ -29,7 +29,7 @@ fn passed(sent: &mut Sent, data: &str) -> String {
 }
 
 #[test]
-fn what_was_sent_tells_what_to_ask() {
+fn the_sent_part_decides_what_to_request() {
     let role = delta("a", r#"{"role":"assistant","content":""}"#);
     let think = delta("a", r#"{"reasoning_content":"hm"}"#);
     let text = delta("a", r#"{"content":"x"}"#);
@@ -62,7 +62,7 @@ fn an_event_without_text_is_no_token() {
 }
 
 #[test]
-fn only_the_first_event_of_a_second_answer_goes_on_without_its_reasoning() {
+fn only_the_first_event_of_a_second_answer_continues_without_its_reasoning() {
     let both = r#"{"reasoning_content":"hm","role":"assistant","content":"x","reasoning":"hm"}"#;
     let mut first = sent(&[&delta("a", r#"{"reasoning":"hm"}"#)]);
     first.join(Resumption::Resend, 1);

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_counts_as_written_until_a_person_writes() {
+    fn a_decision_counts_as_written_until_a_user_writes() {
         let dry = DryRun {
             memory: Memory::default(),
             said: String::new(),

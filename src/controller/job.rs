@@ -136,7 +136,7 @@ mod tests {
     use crate::resource::status::FrontendsStatus;
 
     #[test]
-    fn nobody_has_applied_what_was_just_written() {
+    fn no_proxy_has_applied_an_edit_that_was_just_written() {
         let mut status = DynamoUpdateConfigStatus {
             observed_generation: Some(3),
             frontends: Some(FrontendsStatus {

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_that_is_one_too_many_is_not_polled_and_those_that_are_go_on() {
+    async fn a_place_that_is_one_too_many_is_not_polled_and_those_that_are_continue() {
         let (wake, _woken) = mpsc::unbounded_channel();
         let pollers = Pollers::<u32>::new(wake);
         let mut left = 1;

@@ -290,7 +290,7 @@ mod tests {
     use crate::state_api::v1::{Endpoints, Requests};
 
     #[test]
-    fn who_does_not_tell_of_both_generations_or_told_long_ago_has_told_nothing() {
+    fn proxies_without_recent_counts_of_both_generations_count_as_silent() {
         let heard_at = |state: State, at: Instant| Heard {
             state: Ok(Arc::new(state)),
             at: Some(at),

@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_promise_is_renewed_when_its_time_comes_and_when_somebody_has_changed_it() {
+    fn a_promise_is_renewed_when_its_time_comes_and_when_someone_has_changed_it() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let said = |at: &str, until: &str| DynamoUpdateConfigStatus {
             safe_to_delete_old: Some(true),

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_starts_anew_finds_what_the_proxies_remember_of_this_trial_and_no_more() {
+    fn one_that_starts_again_finds_what_the_proxies_remember_of_this_trial_and_no_more() {
         let now = Instant::now();
         let past = comparison(&[(120, [0, 0], 0), (60, [900, 100], 50), (0, [1800, 200], 50)]);
         let proxies = [reported([1800, 200], 50, Some((now, past)))];
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_while_a_proxy_tells_nothing_and_a_failure_needs_no_answer_of_all() {
+    fn nothing_passes_while_a_proxy_reports_nothing_and_a_failure_needs_no_answer_of_all() {
         let now = Instant::now();
         let mut trial = trial(0);
         let begun = |proxies: &[ProxyComparison]| {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_server_tells_its_requests_in_its_own_way() {
+    fn each_server_reports_its_requests_in_its_own_way() {
         let dynamo = r#"# HELP dynamo_component_inflight_requests Requests
 dynamo_component_inflight_requests{dynamo_component="backend",dynamo_endpoint="generate"} 15
 dynamo_component_inflight_requests{dynamo_endpoint="a } 7"} 2

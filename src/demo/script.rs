@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_split_only_rises_from_nothing_to_all_and_time_only_goes_on() {
+    fn the_split_only_rises_from_nothing_to_all_and_time_only_continues() {
         for seconds in [0, 5, 7, 20, 60, 3600] {
             let script = Script::new(seconds);
             assert!(

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fade_is_cleared_only_of_losses_that_were_told_while_an_upstream_was_dead() {
+    fn the_fade_is_cleared_only_of_losses_that_were_reported_while_an_upstream_was_dead() {
         let cut = |ending, outage| {
             summary(&[
                 (Ending::Completed, OLD, 50, false),

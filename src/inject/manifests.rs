@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_line() {
+    fn unreadable_manifests_are_reported_with_their_line() {
         let error = manifests("a: 1\n---\nb: [\n").unwrap_err().to_string();
         assert!(error.starts_with("document 2, line "), "{error}");
     }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_quiet_kind_whose_watch_goes_on_after_an_error_is_no_longer_stale() {
+    async fn a_quiet_kind_whose_watch_continues_after_an_error_is_no_longer_stale() {
         let watches = Arc::new(AtomicUsize::new(0));
         let (changed, _changes) = mpsc::unbounded_channel();
         let cache = Cache {

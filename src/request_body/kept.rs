@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_behind_what_was_read_of_it() {
+    fn it_continues_behind_what_was_read_of_it() {
         let budget = Budget::new(usize::MAX);
         let mut kept = Kept::default();
         assert!(kept.push(b"abc", None, &budget));

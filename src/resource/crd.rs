@@ -84,7 +84,7 @@ mod tests {
     use crate::resource::schema::tests::each_schema;
 
     #[test]
-    fn every_field_has_a_description_that_is_for_people() {
+    fn every_field_has_a_description_that_is_for_users() {
         let mut count = 0;
         for (crd, part) in [
             (crd(), "spec"),

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn more_rises_than_are_told_apart_only_take_longer() {
+    fn more_rises_than_are_distinguished_only_take_longer() {
         let mut credit = Credit::of(Ratio::ZERO);
         for second in 0..40 {
             credit.see(quarters(second + 1), at(second));

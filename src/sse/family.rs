@@ -208,7 +208,7 @@ mod tests {
     use crate::sse::{Decoder, is_terminal, tail_meaning};
 
     #[test]
-    fn the_end_of_a_path_tells_the_family() {
+    fn the_end_of_a_path_determines_the_family() {
         for (path, api) in [
             ("/v1/chat/completions", Api::Chat),
             ("/team-a/v1/chat/completions", Api::Chat),

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_plans_of_the_same_weights_only_what_is_the_same_is_told() {
+    fn of_plans_of_the_same_weights_only_what_is_the_same_is_reported() {
         let mut states = [state(1, 0, &[]), state(1, 0, &[])];
         for (epoch, state) in (3..).zip(&mut states) {
             let plan = state.plan.as_mut().unwrap();

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_in_colour_has_the_same_words() {
+    fn colours_do_not_change_the_text() {
         let text = "update      x in namespace y, edit 1 of it\nphase       Degraded, by the rule r\n            why\nold         can be deleted\n\
                     ! 12:00:00Z  cannot list\n  below\nNAME   PHASE\nä           b\nshort\n\n";
         let shown = coloured(text);

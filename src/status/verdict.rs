@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn each_set_of_margins_is_told_once() {
+    fn each_set_of_margins_is_reported_once() {
         let strict = Rules {
             ttft_ratio: 1.1,
             ..Rules::default()

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn without_proxies_the_controller_and_then_the_edit_tell_what_is_wanted() {
+    fn without_proxies_the_controller_and_then_the_edit_report_what_is_wanted() {
         assert_eq!(wanted(&asks(70), None), is(0.7, None));
         let mut report = asks(70);
         let update = report.update.as_mut().unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_that_is_left_to_the_controller_is_told_until_it_is_set() {
+    fn a_split_that_is_left_to_the_controller_is_reported_until_it_is_set() {
         let mut report = asks(0);
         let update = report.update.as_mut().unwrap();
         update.spec.traffic_split_percent = None;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_that_differ_are_told_so() {
+    fn differences_between_proxies_are_reported() {
         let all = v1::State::default();
         let remark = wanted(&asks(70), Some(&all)).remark;
         assert_eq!(remark.as_deref(), Some("the proxies have different plans"));

@@ -197,7 +197,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_first_slice_that_goes_on_tells_how_many_to_expect() {
+    fn the_first_resumed_slice_predicts_how_many_to_expect() {
         let mut cx = Context::from_waker(Waker::noop());
         let mut waits = |slices| {
             (0..slices)
@@ -228,7 +228,7 @@ pub mod tests {
     }
 
     #[tokio::test]
-    async fn heads_are_counted_past_slices_that_go_on() {
+    async fn heads_are_counted_past_slices_that_continue() {
         let mut cx = Context::from_waker(Waker::noop());
         waiting(9);
         before_head_write().await;
@@ -261,7 +261,7 @@ pub mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_does_not_tell_of_its_turns_waits_for_nothing() {
+    async fn a_runtime_that_does_not_report_its_turns_waits_for_nothing() {
         for _ in 0..9 {
             before_head_write().await;
         }

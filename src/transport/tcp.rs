@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_runtime_was_not_told_of_yet_is_seen() {
+    async fn data_that_the_runtime_does_not_know_of_yet_is_seen() {
         let (near, mut far) = pair().await;
         assert!(is_quiet(&near));
         far.write_all(b"x").expect("written");

@@ -70,7 +70,7 @@ fn admits(policy: &Value, own: &str, peer: &Peer<'_>, protocol: &str, port: i64)
 }
 
 #[test]
-fn the_network_policy_opens_the_admin_port_to_the_controller_and_prometheus_and_to_nobody_else() {
+fn the_network_policy_opens_the_admin_port_to_the_controller_and_prometheus_and_to_no_one_else() {
     let cluster = Cluster::api_server();
     let policy = fs::read_to_string(deploy().join("network-policy/admin.yaml")).unwrap();
     let policy = judged(&cluster, &policy).remove(0);

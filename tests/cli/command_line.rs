@@ -564,7 +564,7 @@ async fn nothing_that_strangers_say_steers_a_terminal_or_forges_a_line_of_the_lo
 }
 
 #[test]
-fn version_tells_which_program_it_is() {
+fn version_reports_which_program_it_is() {
     let (status, stdout, _) = texts(&run(&["version"]));
     assert_eq!(status, Some(0));
     assert!(

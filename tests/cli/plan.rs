@@ -294,7 +294,7 @@ fn the_same_edit_gives_the_same_text_and_a_sidecar_of_today_changes_nothing() {
 }
 
 #[test]
-fn a_rolling_update_that_does_is_told_and_nothing_is_printed() {
+fn a_rolling_update_that_does_is_reported_and_nothing_is_printed() {
     let files = Files::with(
         DEPLOYMENTS,
         &DEPLOYMENTS.replace("replicas: 4", "replicas: 8"),
@@ -311,7 +311,7 @@ fn a_rolling_update_that_does_is_told_and_nothing_is_printed() {
 }
 
 #[test]
-fn other_objects_are_taken_along_or_told() {
+fn other_objects_are_taken_along_or_reported() {
     let to = edited(DEPLOYMENTS).replace("{router: kv}", "{router: random}")
         + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: inference}\ndata: {a: b}\n";
     let from = format!(

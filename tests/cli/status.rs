@@ -123,7 +123,7 @@ fn what_is_typed_beats_what_the_environment_says() {
 }
 
 #[tokio::test]
-async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_tells_what_went_wrong() {
+async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_reports_what_went_wrong() {
     let server = ApiServer::start().await;
     server.apply(
         "my-update",
@@ -215,7 +215,7 @@ async fn several_updates_are_listed_in_every_form_and_watched() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_changes_until_nobody_reads() {
+async fn a_watch_reports_what_changes_until_no_one_reads() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let admin = proxy.admin.to_string();
@@ -254,7 +254,7 @@ async fn a_watch_tells_what_changes_until_nobody_reads() {
 }
 
 #[test]
-fn it_tells_of_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
+fn it_describes_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let completions = said(&run(&["completions", shell]));
         assert!(
@@ -304,7 +304,7 @@ fn it_tells_of_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
 }
 
 #[test]
-fn kubectl_is_told_how_to_complete_its_plugin() {
+fn kubectl_learns_how_to_complete_its_plugin() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("kubectl_complete-crossfade");
     std::fs::write(&program, run(&["completions", "kubectl"]).stdout).unwrap();

@@ -13,7 +13,7 @@ const STREAMS: usize = 100;
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn when_the_leading_controller_is_killed_another_goes_on_where_it_was() {
+async fn when_the_leading_controller_is_killed_another_continues_where_it_was() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
     let fixture = &rollout.fixture;
     if !fixture.cluster.is_own() {
@@ -57,7 +57,7 @@ async fn when_the_leading_controller_is_killed_another_goes_on_where_it_was() {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn a_sidecar_that_does_not_answer_is_named_and_waited_for_no_longer_than_told() {
+async fn a_sidecar_that_does_not_answer_is_named_and_waited_for_no_longer_than_configured() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let more = json!({"ackTimeoutSeconds": PATIENCE.as_secs(), "maxTrafficSplitPercent": 10});
     let rollout = Rollout::begun([2, 2], more).await;

@@ -11,7 +11,7 @@ const NEXT: &str = "my-next-update";
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn an_update_that_supersedes_another_goes_on_from_where_that_was() {
+async fn an_update_that_supersedes_another_continues_from_where_that_was() {
     let rollout = Rollout::begun([2, 2], json!({})).await;
     let fixture = &rollout.fixture;
     rollout.splits(1, 1).await;

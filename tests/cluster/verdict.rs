@@ -148,7 +148,8 @@ async fn another_leads(rollout: &Rollout) {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn new_that_fails_at_its_second_step_is_rolled_back_whatever_becomes_of_the_controller() {
+async fn new_that_fails_at_its_second_step_is_rolled_back_no_matter_what_happens_to_the_controller()
+{
     // What latencies the machine has, nobody knows.
     let analysis = json!({
         "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",

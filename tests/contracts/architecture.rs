@@ -293,7 +293,7 @@ fn the_architecture_page_shows_the_levels_that_are_checked() {
 }
 
 #[test]
-fn every_file_says_first_what_it_answers_for_and_none_is_called_mod_rs() {
+fn every_file_starts_with_a_module_comment_and_none_is_called_mod_rs() {
     let folders = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
     let mut wrong = Vec::new();
     for path in folders.into_iter().flat_map(rust_files) {

@@ -298,7 +298,7 @@ fn every_link_of_the_documents_leads_somewhere() {
 }
 
 #[test]
-fn what_the_controller_tells_as_a_reason_is_explained() {
+fn what_the_controller_reports_as_a_reason_is_explained() {
     // Every word in CamelCase that the sources give a condition or an Event, but for what tells that all is well.
     let sources = [
         include_str!("../../src/rollout/conditions.rs"),

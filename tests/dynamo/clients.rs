@@ -160,7 +160,8 @@ fn cuts(opening: &str) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn the_official_clients_read_a_stream_that_goes_on_elsewhere_after_any_part_of_its_opening() {
+async fn the_official_clients_read_a_stream_that_continues_elsewhere_after_any_part_of_its_opening()
+{
     for family in [Family::Messages, Family::Responses] {
         for (kind, protocol) in [
             (Kind::Text, "http1"),
@@ -232,7 +233,7 @@ async fn the_official_clients_read_a_stream_that_goes_on_elsewhere_after_any_par
 }
 
 #[tokio::test]
-async fn the_official_client_of_messages_reads_a_message_that_breaks_and_goes_on_elsewhere() {
+async fn the_official_client_of_messages_reads_a_message_that_breaks_and_continues_elsewhere() {
     type How = fn(Script) -> Script;
     const STREAMS: usize = 3;
     let gone: How = |script| {

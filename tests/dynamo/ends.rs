@@ -70,7 +70,7 @@ async fn dynamos_own_error_after_the_death_of_a_worker_is_passed_on_untouched() 
 }
 
 #[tokio::test]
-async fn the_death_of_a_frontend_mid_stream_is_told_by_an_error_event_and_an_unclean_end() {
+async fn the_death_of_a_frontend_mid_stream_is_reported_by_an_error_event_and_an_unclean_end() {
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let mut streams = Vec::new();

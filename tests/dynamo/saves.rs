@@ -208,7 +208,7 @@ async fn a_silent_worker_costs_no_more_than_the_deadline_for_the_first_event() {
 }
 
 #[tokio::test]
-async fn an_engine_that_fails_on_new_is_saved_on_old_but_not_the_other_way_round() {
+async fn an_engine_that_fails_on_new_is_recovered_on_old_but_not_the_other_way_round() {
     let pair = Pair::start().await;
     let proxy = pair.proxy(50, &[]).await;
     let prompt = "<<words=5>> <<for=new http_error=500>>";

@@ -768,7 +768,7 @@ async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
 }
 
 #[tokio::test]
-async fn bodies_over_http2_that_nobody_reads_share_the_budget() {
+async fn bodies_over_http2_that_no_one_reads_share_the_budget() {
     let _machine = crate::shared().await;
     let body = |stream| {
         let piece = frame(DATA, 0, stream, &[b'x'; 16_000]);

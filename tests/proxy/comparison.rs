@@ -120,7 +120,7 @@ async fn each_failed_attempt_counts_once_whatever_failed_and_whoever_hears_of_it
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_accepts_counts_against_its_generation() {
+async fn a_connection_that_no_one_accepts_counts_against_its_generation() {
     let old = Upstream::start(healthy("old")).await;
     let nobody = Upstream::nobody().to_string();
     let args = ["--old", &old.url(), "--new", &nobody, "--split", "50"];
@@ -222,7 +222,7 @@ async fn latencies_of_a_server_of_new_that_was_added_just_now_do_not_count() {
 }
 
 #[tokio::test]
-async fn the_past_is_told_if_asked_for() {
+async fn the_past_is_reported_if_asked_for() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 50).await;

@@ -184,7 +184,7 @@ fn breaks() -> Vec<(&'static str, How)> {
 }
 
 #[tokio::test]
-async fn whatever_breaks_a_stream_another_server_goes_on_and_its_client_sees_one() {
+async fn whatever_breaks_a_stream_another_server_continues_and_its_client_sees_one() {
     for protocol in PROTOCOLS {
         for (index, (cause, how)) in breaks().into_iter().enumerate() {
             let old = Upstream::start(Counting::new("old", 20).breaking(5, how).handler()).await;
@@ -362,7 +362,7 @@ async fn a_stream_is_continued_as_often_as_the_plan_allows() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_prove_that_it_goes_on_is_never_asked_to() {
+async fn a_server_that_does_not_prove_that_it_continues_is_never_asked_to() {
     for flags in [Flags::Ignored, Flags::Refused] {
         let mut second = Counting::new("new", 20);
         second.flags = flags;
@@ -447,7 +447,7 @@ async fn assert_error_is_forwarded(proxy: &Proxy, reason: &str) {
 }
 
 #[tokio::test]
-async fn an_error_event_that_nobody_can_make_up_for_is_forwarded_with_what_follows() {
+async fn an_error_event_that_no_one_can_make_up_for_is_forwarded_with_what_follows() {
     let how = |script: Script| script.chunk(error_event(503)).pause(50).chunk(DONE);
     let mut old = Counting::new("old", 20).breaking(5, how);
     old.breaks_again = Some((
@@ -461,7 +461,7 @@ async fn an_error_event_that_nobody_can_make_up_for_is_forwarded_with_what_follo
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_continued_ends_as_before_and_the_reason_is_told() {
+async fn a_request_that_cannot_be_continued_ends_as_before_and_the_reason_is_reported() {
     for (more, reason) in [
         (json!({"n": 2}), "choices"),
         (json!({"logprobs": true}), "logprobs"),
@@ -491,7 +491,7 @@ async fn a_request_that_cannot_be_continued_ends_as_before_and_the_reason_is_tol
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_ends_as_before_and_the_reason_is_told() {
+async fn a_stream_that_cannot_be_continued_ends_as_before_and_the_reason_is_reported() {
     let finish = r#"data: {"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
     let tool = r#"data: {"id":"a","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}"#;
     let logprobs =
@@ -559,7 +559,7 @@ async fn while_a_model_only_thinks_its_request_is_asked_again_and_the_second_tho
 }
 
 #[tokio::test]
-async fn an_answer_goes_on_by_its_content_and_not_if_the_second_model_thinks_again() {
+async fn an_answer_continues_by_its_content_and_not_if_the_second_model_thinks_again() {
     for (thinks, goes_on) in [(0, true), (2, false)] {
         let mut first = Counting::new("old", 20).breaking(5, Script::reset);
         first.thinks = [3, thinks];
@@ -586,7 +586,7 @@ async fn an_answer_goes_on_by_its_content_and_not_if_the_second_model_thinks_aga
 }
 
 #[tokio::test]
-async fn a_server_that_fails_before_it_goes_on_is_followed_by_another() {
+async fn a_server_that_fails_before_it_continues_is_followed_by_another() {
     let role =
         r#"data: {"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#;
     let early: Vec<How> = vec![

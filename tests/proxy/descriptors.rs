@@ -57,7 +57,7 @@ async fn assert_lives(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn whatever_clients_take_the_admin_port_answers_and_streams_go_on() {
+async fn whatever_clients_take_the_admin_port_answers_and_streams_continue() {
     let gate = Gate::closed();
     let old = server(&gate).await;
     let mut proxy = Proxy::before(&old, &[]).await;

@@ -179,7 +179,7 @@ async fn a_session_stays_on_its_generation() {
 }
 
 #[tokio::test]
-async fn new_saves_what_the_service_in_this_process_fails() {
+async fn new_recovers_what_the_service_in_this_process_fails() {
     let new = Upstream::start(healthy("new")).await;
     for (old, head) in [(Old::Refuses, "new"), (Old::FailsLate, "old")] {
         let plan = mostly_old(&new, "");
@@ -194,7 +194,7 @@ async fn new_saves_what_the_service_in_this_process_fails() {
 }
 
 #[tokio::test]
-async fn the_service_in_this_process_saves_what_new_fails() {
+async fn the_service_in_this_process_recovers_what_new_fails() {
     let new = Upstream::always(error_first(502)).await;
     let plan = mostly_new(&new, "");
     let frontend = Frontend::start(&plan, Old::Answers).await;

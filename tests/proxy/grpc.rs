@@ -265,7 +265,7 @@ async fn its_figures_are_those_of_the_metrics() {
 }
 
 #[tokio::test]
-async fn a_refused_plan_is_told_until_a_good_one_comes() {
+async fn a_refused_plan_is_reported_until_a_good_one_comes() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let file = PlanFile::new(&manifest(&new.url(), 3, 1, ""));
@@ -296,7 +296,7 @@ async fn a_refused_plan_is_told_until_a_good_one_comes() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_at_once_then_of_each_plan_and_at_each_interval() {
+async fn a_watch_reports_at_once_then_of_each_plan_and_at_each_interval() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let file = PlanFile::new(&manifest(&new.url(), 3, 1, ""));
@@ -333,7 +333,7 @@ async fn a_watch_tells_at_once_then_of_each_plan_and_at_each_interval() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_through_the_drain_and_ends_with_the_process() {
+async fn a_watch_continues_through_the_drain_and_ends_with_the_process() {
     let gate = Gate::closed();
     let old = Upstream::start(serving(waiting("old", &gate))).await;
     let mut proxy = Proxy::before(&old, &[]).await;
@@ -434,7 +434,7 @@ async fn health(channel: &Channel, service: &str) -> Result<ServingStatus, Statu
 }
 
 #[tokio::test]
-async fn health_is_what_readyz_says() {
+async fn health_follows_readyz() {
     let gate = Gate::closed();
     let old = Upstream::start(serving(waiting("old", &gate))).await;
     let mut proxy = Proxy::before(&old, &[]).await;

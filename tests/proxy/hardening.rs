@@ -95,7 +95,7 @@ async fn an_error_says_which_side_failed_and_why_but_not_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_plan_that_is_kept_goes_into_no_file_of_somebody_else() {
+async fn a_plan_is_never_stored_in_a_file_of_another_user() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let directory = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ async fn an_answer_that_ends_with_trailers_is_completed() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_with_trailers_before_any_content_is_saved() {
+async fn a_stream_that_ends_with_trailers_before_any_content_is_recovered() {
     for protocol in ["http1", "http2"] {
         let new = Upstream::always(stream_of(&role("new")).step(trailers())).await;
         let old = Upstream::start(healthy("old")).await;
@@ -320,7 +320,7 @@ async fn the_list_of_models_comes_while_one_side_hangs() {
 }
 
 #[tokio::test]
-async fn only_what_was_saved_counts_as_saved() {
+async fn only_what_was_recovered_counts_as_recovered() {
     for body in [STREAMING, UNARY] {
         let old = Upstream::always(status(503)).await;
         let new = Upstream::always(status(503)).await;
@@ -335,7 +335,7 @@ async fn only_what_was_saved_counts_as_saved() {
 }
 
 #[tokio::test]
-async fn a_404_that_breaks_off_is_saved_or_a_bad_gateway() {
+async fn a_404_that_breaks_off_is_recovered_or_a_bad_gateway() {
     let headers = [
         ("content-type", "application/json"),
         ("content-length", "100"),
@@ -401,7 +401,7 @@ async fn a_half_written_plan_is_not_taken_because_its_neighbour_is_closed() {
 }
 
 #[tokio::test]
-async fn a_switch_of_protocols_that_nobody_asked_for_is_a_bad_gateway() {
+async fn a_switch_of_protocols_that_no_one_asked_for_is_a_bad_gateway() {
     let head =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let old = Upstream::always(Script::new().raw(head).step(Step::Echo)).await;
@@ -479,7 +479,7 @@ async fn it_is_ready_only_once_a_model_server_listens() {
     assert_eq!(proxy.chat().await.status, 200);
 }
 #[tokio::test]
-async fn at_the_drain_limit_a_stream_that_is_being_saved_ends_with_an_error_event() {
+async fn at_the_drain_limit_a_stream_that_is_being_recovered_ends_with_an_error_event() {
     let gate = Gate::closed();
     let new = Upstream::always(stream_of(&role("new")).wait(&gate).reset()).await;
     let old = Upstream::always(Script::new().hang()).await;

@@ -214,7 +214,7 @@ async fn silence_beyond_the_gap_limit_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_within_the_gap_limit_goes_on_for_ever() {
+async fn a_stream_within_the_gap_limit_continues_forever() {
     let mut script = Script::new().sse();
     let mut text = String::new();
     for index in 0..8 {

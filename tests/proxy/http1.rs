@@ -1026,7 +1026,7 @@ async fn an_answer_s_head_is_bounded_in_however_many_pieces_it_comes() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_spoils_only_its_connection() {
+async fn an_answer_that_no_one_asked_for_spoils_only_its_connection() {
     // A server that sends a second answer behind the first must not have it taken for that of the next request.
     let extra = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
     let script = Script::new().json(200, "{}").raw(extra);

@@ -482,7 +482,7 @@ async fn a_server_s_limit_of_streams_is_a_reason_for_another_connection() {
 }
 
 #[tokio::test]
-async fn streams_that_nobody_reads_do_not_stop_another_one_of_the_same_upstream_connection() {
+async fn streams_that_no_one_reads_do_not_stop_another_one_of_the_same_upstream_connection() {
     let (old, sent) = flooding().await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
     let mut unread = Vec::new();
@@ -804,7 +804,7 @@ enum Stray {
 }
 
 #[tokio::test]
-async fn what_an_http2_server_sends_beyond_an_answer_is_nobody_s_answer() {
+async fn what_an_http2_server_sends_beyond_an_answer_is_no_one_s_answer() {
     for stray in [
         Stray::DataBehindTheEnd,
         Stray::HeadBehindTheEnd,
@@ -1235,8 +1235,7 @@ async fn uploads_that_come_in_pieces_arrive_through_small_windows_also_when_they
 }
 
 #[tokio::test]
-async fn while_old_drains_clients_are_told_to_connect_anew_once_their_connection_is_ten_seconds_old()
- {
+async fn while_old_drains_connections_older_than_ten_seconds_are_closed() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));

@@ -156,7 +156,7 @@ async fn contact_is_found_again_though_nothing_has_changed() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_is_resumed_and_one_that_is_too_old_begins_anew() {
+async fn a_watch_that_ends_is_resumed_and_one_that_is_too_old_starts_again() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 0));
     let proxy = follow(&api, &old, &[]).await;
@@ -269,7 +269,7 @@ async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_knows_keeps_no_edit_waiting() {
+async fn a_name_that_no_one_knows_keeps_no_edit_waiting() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 0));
     let proxy = follow(&api, &old, &["--old-peers", "http://nobody.invalid:1"]).await;
@@ -351,7 +351,7 @@ async fn who_follows_nothing_says_whom_it_seeks() {
 }
 
 #[tokio::test]
-async fn a_bad_update_changes_nothing_and_is_told_in_log_metric_page_and_one_event() {
+async fn a_bad_update_changes_nothing_and_is_reported_in_log_metric_page_and_one_event() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -439,7 +439,7 @@ async fn a_certificate_file_without_an_end_is_a_bad_update() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_missing_are_told_once_and_taken_when_they_come() {
+async fn certificates_that_are_missing_are_reported_once_and_taken_when_they_come() {
     let (api, old) = (
         ApiServer::start().await,
         Upstream::start(healthy("old")).await,
@@ -477,7 +477,7 @@ async fn certificates_that_are_missing_are_told_once_and_taken_when_they_come() 
 }
 
 #[tokio::test]
-async fn what_only_a_proxy_can_judge_is_told_by_an_event() {
+async fn what_only_a_proxy_can_judge_is_reported_by_an_event() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -534,7 +534,7 @@ async fn before_the_definition_is_there_it_serves_old_and_then_follows() {
 }
 
 #[tokio::test]
-async fn when_the_right_to_read_is_taken_the_update_that_rules_goes_on() {
+async fn when_the_right_to_read_is_taken_the_update_that_rules_continues() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -553,7 +553,7 @@ async fn when_the_right_to_read_is_taken_the_update_that_rules_goes_on() {
 }
 
 #[tokio::test]
-async fn one_edit_that_loses_twice_is_told_of_both() {
+async fn an_edit_with_two_losses_is_reported_for_both() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("a", spec(&new, 0));
     let proxy = follow(&api, &old, &[]).await;
@@ -726,7 +726,7 @@ async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
 }
 
 #[tokio::test]
-async fn an_update_that_is_edited_away_is_told_as_far_as_it_is_known() {
+async fn an_update_that_is_edited_away_is_reported_as_far_as_it_is_known() {
     // Who hears of its own updates alone cannot tell it from one that was deleted.
     for (selects, told) in [
         (

@@ -93,7 +93,7 @@ async fn assert_counted(proxy: &Proxy, assigned: &str, answered: &str, cause: &s
 }
 
 #[tokio::test]
-async fn old_saves_what_new_fails_by_any_cause() {
+async fn old_recovers_what_new_fails_by_any_cause() {
     for protocol in PROTOCOLS {
         for (index, (cause, lines, script)) in failures().into_iter().enumerate() {
             let what = format!("{protocol} {index}: {cause}");
@@ -111,7 +111,7 @@ async fn old_saves_what_new_fails_by_any_cause() {
 }
 
 #[tokio::test]
-async fn new_saves_what_old_fails_by_any_cause() {
+async fn new_recovers_what_old_fails_by_any_cause() {
     for protocol in PROTOCOLS {
         for (index, (cause, lines, script)) in failures().into_iter().enumerate() {
             let what = format!("{protocol} {index}: {cause}");
@@ -128,7 +128,7 @@ async fn new_saves_what_old_fails_by_any_cause() {
 }
 
 #[tokio::test]
-async fn a_generation_that_nobody_listens_for_is_saved_by_the_other() {
+async fn a_generation_that_no_one_listens_for_is_recovered_by_the_other() {
     for protocol in PROTOCOLS {
         let nobody = Upstream::nobody().to_string();
         let up = Upstream::start(healthy("up")).await;
@@ -182,7 +182,7 @@ async fn an_endpoint_that_takes_no_connection_in_time_is_given_up() {
 }
 
 #[tokio::test]
-async fn each_family_is_saved_after_all_of_its_preamble() {
+async fn each_family_is_recovered_after_all_of_its_preamble() {
     for family in Family::ALL {
         let failed = stream_of(&family.preamble("failed")).reset();
         let new = Upstream::always(failed).await;
@@ -197,7 +197,7 @@ async fn each_family_is_saved_after_all_of_its_preamble() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_saved_as_well() {
+async fn an_answer_that_is_no_stream_is_recovered_as_well() {
     for script in [
         status(503),
         Script::new().reset(),
@@ -415,7 +415,7 @@ async fn old_is_a_failover_target_at_100_percent_until_the_plan_says_that_it_dra
 }
 
 #[tokio::test]
-async fn a_request_of_an_earlier_plan_is_told_of_for_as_long_as_it_may_still_go_to_old() {
+async fn a_request_of_an_earlier_plan_is_mentioned_for_as_long_as_it_may_still_go_to_old() {
     let new = Upstream::always(Script::new().pause(4000).json(503, "{}")).await;
     let old = Upstream::start(healthy("old")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
@@ -741,7 +741,7 @@ async fn events_without_content_are_held_no_longer_than_allowed() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_preamble_is_out_is_saved_without_a_second_one_or_ends_honestly() {
+async fn a_stream_whose_preamble_is_out_is_recovered_without_a_second_one_or_ends_honestly() {
     let gate = Gate::closed();
     let new = Upstream::always(stream_of(&role("new")).wait(&gate).reset()).await;
     let old = Upstream::start(healthy("old")).await;
@@ -765,7 +765,7 @@ fn events(stream: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_elsewhere_after_any_part_of_its_opening_went_out() {
+async fn a_stream_continues_elsewhere_after_any_part_of_its_opening_went_out() {
     for family in Family::ALL {
         let (opening, whole) = (family.preamble("new"), family.stream("old", 3));
         let opening = events(&opening);
@@ -890,7 +890,7 @@ fn family_stream(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_http2_client_is_saved_as_well() {
+async fn an_http2_client_is_recovered_as_well() {
     for (cause, _, script) in failures()
         .into_iter()
         .filter(|(_, lines, _)| lines.is_empty())

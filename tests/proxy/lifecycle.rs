@@ -29,7 +29,7 @@ async fn open(proxy: &Proxy) -> (Client, String) {
 }
 
 #[tokio::test]
-async fn it_is_ready_once_it_says_so() {
+async fn a_server_is_ready_once_it_reports_it() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     eventually("ready", async || proxy.admin("/readyz").await.status == 200).await;
@@ -338,7 +338,7 @@ async fn an_interrupt_is_as_good_as_a_termination() {
 }
 
 #[tokio::test]
-async fn an_http2_connection_is_told_to_go_away_and_its_streams_run_on() {
+async fn an_http2_connection_gets_goaway_and_its_streams_run_on() {
     let gate = Gate::closed();
     let (script, text) = waiting(&gate);
     let old = Upstream::always(script).await;
@@ -381,7 +381,7 @@ fn tell_to_drain(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn told_to_drain_it_says_when_its_last_stream_has_ended_and_stays_until_the_signal() {
+async fn a_requested_drain_reports_when_its_last_stream_has_ended_and_stays_until_the_signal() {
     let gate = Gate::closed();
     let (script, text) = waiting(&gate);
     let old = Upstream::always(script).await;
@@ -409,7 +409,7 @@ async fn told_to_drain_it_says_when_its_last_stream_has_ended_and_stays_until_th
 }
 
 #[tokio::test]
-async fn a_signal_while_it_drains_as_told_changes_nothing_and_a_second_one_ends_it() {
+async fn a_signal_while_it_drains_on_request_changes_nothing_and_a_second_one_ends_it() {
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;
     let mut proxy = Proxy::before(&old, &[]).await;
@@ -423,7 +423,7 @@ async fn a_signal_while_it_drains_as_told_changes_nothing_and_a_second_one_ends_
 }
 
 #[tokio::test]
-async fn who_waits_for_a_drain_that_does_not_begin_is_told_so() {
+async fn waiting_for_a_drain_that_does_not_begin_ends_with_an_error() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let asked = Instant::now();
@@ -441,7 +441,7 @@ async fn who_waits_for_a_drain_that_does_not_begin_is_told_so() {
 }
 
 #[test]
-fn a_drain_of_nobody_is_an_error() {
+fn a_drain_without_a_process_is_an_error() {
     let output = crate::rig::proxy::run(&["drain", "--admin", "127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
@@ -543,7 +543,7 @@ async fn another_user_of_the_same_machine_gets_nothing_from_the_local_socket() {
 }
 
 #[tokio::test]
-async fn nobody_drains_a_proxy_over_tcp_be_it_from_this_machine() {
+async fn a_proxy_cannot_be_drained_over_tcp_even_from_this_machine() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for more in [
@@ -704,7 +704,7 @@ async fn chats(proxy: &Proxy, count: usize) {
 }
 
 #[tokio::test]
-async fn an_output_that_nobody_reads_holds_no_request_and_no_end() {
+async fn an_output_that_no_one_reads_holds_no_request_and_no_end() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     proxy.read(Reading::Stopped);

@@ -696,7 +696,7 @@ async fn a_client_is_not_charged_for_a_model_server_that_does_not_read() {
 }
 
 #[tokio::test]
-async fn an_answer_that_has_begun_goes_on_though_the_rest_of_its_request_does_not_come() {
+async fn an_answer_that_has_begun_continues_though_the_rest_of_its_request_does_not_come() {
     let gate = Gate::closed();
     let script = Script::new().sse().events(&content("old", 0)).wait(&gate);
     let script = script.events(&content("old", 1)).events(DONE);

@@ -241,7 +241,7 @@ async fn tokens_of_a_whole_answer_count() {
 }
 
 #[tokio::test]
-async fn a_saved_stream_is_counted_for_the_side_that_answered() {
+async fn a_recovered_stream_is_counted_for_the_side_that_answered() {
     let new = Upstream::always(stream_of(&role("new")).reset()).await;
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -348,7 +348,7 @@ async fn measured_gaps(proxy: &Proxy) -> Vec<f64> {
 }
 
 #[tokio::test]
-async fn what_is_told_of_the_last_minutes_is_what_clients_measured() {
+async fn the_figures_of_the_last_minutes_are_those_that_clients_measured() {
     let paced = |millis: u64| {
         move |_: &Received| {
             let script = Script::new().sse().events(&role("old"));

@@ -110,7 +110,7 @@ async fn both_sides_failing_is_an_error_that_names_them() {
 }
 
 #[tokio::test]
-async fn a_model_is_told_of_by_the_side_that_has_it() {
+async fn a_model_is_mentioned_by_the_side_that_has_it() {
     let old = knowing(&["both", "only-old"], "old").await;
     let new = knowing(&["both", "only-new"], "new").await;
     let proxy = Proxy::split(&old, &new, 50).await;

@@ -281,7 +281,7 @@ async fn a_stream_that_cannot_be_moved_stays_and_ends_where_it_is() {
 }
 
 #[tokio::test]
-async fn an_order_to_move_is_told_in_advance_and_can_be_withdrawn() {
+async fn an_order_to_move_is_reported_in_advance_and_can_be_withdrawn() {
     let counting = Counting::new("old").pausing_after(4);
     let old = counting.start().await;
     let new = Counting::new("new").start().await;
@@ -305,7 +305,7 @@ async fn an_order_to_move_is_told_in_advance_and_can_be_withdrawn() {
 }
 
 #[tokio::test]
-async fn a_stream_that_new_does_not_go_on_with_in_time_stays_and_goes_on() {
+async fn a_stream_that_new_does_not_continue_with_in_time_stays_and_continues() {
     let old = Counting::new("old").pausing_after(4);
     let server = old.start().await;
     let hesitating = Counting {

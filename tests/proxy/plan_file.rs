@@ -252,7 +252,7 @@ async fn without_a_good_plan_of_any_kind_it_does_not_start_and_says_why() {
 }
 
 #[tokio::test]
-async fn the_plan_page_tells_what_is_in_force_since_when_and_from_where() {
+async fn the_plan_page_reports_what_is_in_force_since_when_and_from_where() {
     let (old, new) = pair().await;
     let more = "sourceDeployment: dgd-old\naffinity: {headers: [x-mine]}";
     let file = PlanFile::new(&manifest(&new.url(), 3, 1, more));

@@ -292,7 +292,7 @@ async fn plan_page(proxy: &Proxy) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_client_that_makes_old_answer_with_errors_moves_nobody_else() {
+async fn a_client_that_makes_old_answer_with_errors_moves_no_one_else() {
     for attempts in [3, 30, 80] {
         let old = Upstream::start(on_demand("old")).await;
         let new = Upstream::start(healthy("new")).await;
@@ -333,7 +333,7 @@ async fn a_client_that_makes_one_of_two_servers_fail_takes_away_no_more_than_one
 }
 
 #[tokio::test]
-async fn who_answered_is_told_beside_who_was_assigned() {
+async fn who_answered_is_reported_beside_who_was_assigned() {
     let old = Upstream::always(status(503)).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 5).await;

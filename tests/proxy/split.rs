@@ -293,7 +293,7 @@ async fn what_is_not_split_goes_to_new_once_old_drains_and_what_is_about_the_fro
 }
 
 #[tokio::test]
-async fn how_long_no_client_came_is_told_and_health_checks_do_not_count() {
+async fn how_long_no_client_came_is_reported_and_health_checks_do_not_count() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 50).await;
     let quiet = || {
@@ -429,7 +429,7 @@ async fn other_prefixes_replace_the_default_ones() {
 }
 
 #[tokio::test]
-async fn the_observed_share_is_told_and_absent_without_traffic() {
+async fn the_observed_share_is_reported_and_absent_without_traffic() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 25).await;
     let kind = |metrics: &proxy::Metrics, kind: &str| {

@@ -241,7 +241,7 @@ async fn an_upstream_may_ask_for_the_proxy_s_certificate() {
 }
 
 #[tokio::test]
-async fn a_stream_over_tls_is_saved_and_cancelled_as_any_other() {
+async fn a_stream_over_tls_is_recovered_and_cancelled_as_any_other() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let ca = authority.file();

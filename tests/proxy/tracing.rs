@@ -73,7 +73,7 @@ async fn off_by_default_trace_headers_pass_as_they_are_and_none_is_made() {
 }
 
 #[tokio::test]
-async fn an_exchange_joins_its_callers_trace_and_tells_what_was_decided() {
+async fn an_exchange_joins_its_callers_trace_and_reports_what_was_decided() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -214,7 +214,7 @@ async fn without_a_caller_or_with_a_malformed_one_a_trace_begins_here() {
 }
 
 #[tokio::test]
-async fn each_attempt_of_a_saved_stream_is_a_span_of_its_own() {
+async fn each_attempt_of_a_recovered_stream_is_a_span_of_its_own() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -310,7 +310,7 @@ async fn what_ends_badly_is_an_error_in_a_few_words_and_a_client_that_leaves_is_
 }
 
 #[tokio::test]
-async fn what_is_not_sampled_is_told_so_and_not_sent() {
+async fn unsampled_requests_are_marked_and_not_sent() {
     let Some(collector) = Collector::start().await else {
         return;
     };

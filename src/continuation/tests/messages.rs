@@ -50,7 +50,7 @@ fn the_text_becomes_the_assistants_message_without_white_space_at_its_end() {
 }
 
 #[test]
-fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_told() {
+fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
     for (field, reason) in [
         (
             r#""thinking":{"type":"enabled","budget_tokens":1024}"#,
@@ -91,7 +91,7 @@ fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_told() {
 }
 
 #[test]
-fn what_was_sent_tells_what_to_ask() {
+fn the_sent_part_decides_what_to_request() {
     let (text, blank) = (delta(0, "x"), delta(0, " \n"));
     let think = r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#;
     let tool =
@@ -152,7 +152,7 @@ fn a_second_server_begins_where_the_first_broke_off() {
 }
 
 #[test]
-fn blocks_and_counts_go_on_and_repeated_white_space_is_dropped() {
+fn blocks_and_counts_continue_and_repeated_white_space_is_dropped() {
     let mut first = sent(&[START, OPEN, &delta(0, "x"), &delta(0, " \n")]);
     first.join(Resumption::Continue, 0);
     assert_eq!(passed(&mut first, &delta(0, " ")), delta(0, ""));

@@ -71,7 +71,7 @@ fn a_prompt_grows_by_the_text() {
 }
 
 #[test]
-fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_told() {
+fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
     for (field, reason) in [
         (r#""n":2"#, Reason::Choices),
         (r#""best_of":3"#, Reason::Choices),

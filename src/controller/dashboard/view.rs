@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_tells_what_is_known_of_it() {
+    fn a_rollout_reports_what_is_known_of_it() {
         let mut reported = (*object(json!({"intent": "Run", "undoTo": 0}))).clone();
         let row = rollout(&Arc::new(reported.clone()));
         assert_eq!((&row["phase"], &row["undoTo"]), (&Json::Null, &Json::Null));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_of_another_update_is_told_apart_by_its_uid_or_failing_that_by_name() {
+    fn a_proxy_of_another_update_is_distinguished_by_its_uid_or_failing_that_by_name() {
         let follows = |name: &str, uid: Option<&str>| {
             let resource = Resource {
                 name: Some(name.to_owned()),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_somebody_has_edited_is_not_as_it_should_be() {
+    fn an_update_that_someone_has_edited_is_not_as_it_should_be() {
         let wanted = spec(&rollout(), &accepted(), Weights::ALL_OLD);
         let object = |spec: Json| -> DynamicObject {
             serde_json::from_value(json!({"metadata": {"name": "chat"}, "spec": spec})).unwrap()

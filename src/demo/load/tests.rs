@@ -16,7 +16,7 @@ async fn until(load: &Load, wanted: impl Fn(&Counts) -> bool) {
 }
 
 #[tokio::test]
-async fn clients_count_what_came_back_and_stop_when_told() {
+async fn clients_count_what_came_back_and_stop_on_request() {
     let server = ModelServer::start(Generation::New).unwrap();
     let load = Load::start(server.address(), 8, 4).unwrap();
     load.set_percent(100);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_exchanged_where_it_is_one_and_told_of_elsewhere() {
+    fn a_port_is_exchanged_where_it_is_one_and_mentioned_elsewhere() {
         for (before, word, said, is_doubtful) in [
             ("", "curl localhost:80/x", Some((":80", ":8080")), false),
             ("", "curl http://a:8000/metrics", None, false),

@@ -280,7 +280,7 @@ fn histories(seeds: std::ops::Range<u64>) -> std::collections::BTreeMap<String, 
 }
 
 #[test]
-fn ten_thousand_looks_at_an_adverse_cluster_break_no_law() {
+fn ten_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
     let counts = histories(0..25);
     // Everything must have happened.
     for name in [
@@ -309,6 +309,6 @@ fn ten_thousand_looks_at_an_adverse_cluster_break_no_law() {
 
 #[test]
 #[ignore = "takes a minute in a release build: make scaling-laws"]
-fn a_million_looks_at_an_adverse_cluster_break_no_law() {
+fn a_million_looks_at_an_adverse_cluster_break_no_invariant() {
     histories(1000..3500);
 }

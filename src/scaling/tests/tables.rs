@@ -138,7 +138,7 @@ fn a_budget_slows_a_rollout_down_to_what_it_has() {
 }
 
 #[test]
-fn a_controller_that_starts_anew_completes_half_written_sizes() {
+fn a_controller_that_starts_again_completes_half_written_sizes() {
     let mut cluster = Cluster::of(settings(&PD));
     let read = cluster.versions();
     let grow = Action::Grow {

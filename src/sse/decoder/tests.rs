@@ -143,7 +143,7 @@ fn the_lf_of_a_split_crlf_belongs_to_the_block_that_ended() {
 }
 
 #[test]
-fn events_that_nobody_asks_for_are_consumed() {
+fn events_that_no_one_asks_for_are_consumed() {
     let mut decoder = Decoder::new(100);
     drop(decoder.feed(b"data: 1\n\ndata: 2\n\nda"));
     assert_eq!(decoder.boundary(), 18);

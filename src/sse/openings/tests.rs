@@ -199,7 +199,7 @@ fn after(api: Api, first: &Value, second: &Value) -> Opening {
 }
 
 #[test]
-fn equals_are_left_out_what_is_new_goes_on_and_what_differs_in_kind_is_a_conflict() {
+fn equals_are_left_out_what_is_new_continues_and_what_differs_in_kind_is_a_conflict() {
     let block = |index: u32, kind: &str, name: Option<&str>| json!({"type": "content_block_start", "index": index, "content_block": {"type": kind, "name": name}});
     let item = |index: u32, kind: &str, name: Option<&str>| json!({"type": "response.output_item.added", "output_index": index, "item": {"type": kind, "name": name}});
     let part = |item: u32, kind: &str| json!({"type": "response.content_part.added", "output_index": item, "content_index": 0, "part": {"type": kind}});

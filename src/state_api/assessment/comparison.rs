@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn new_is_slower_only_if_people_could_notice_it_and_it_is_not_chance() {
+    fn new_is_slower_only_if_users_could_notice_it_and_it_is_not_chance() {
         let few = [(3, 76), (4, 4)];
         for (old, new, is_worse) in [
             (vec![(300, 500)], vec![(400, 500)], true),

@@ -92,7 +92,7 @@ fn failover_is_named_only_where_there_was_one() {
 }
 
 #[test]
-fn continued_and_moving_streams_are_told_where_a_plan_continues_any() {
+fn continued_and_moving_streams_are_reported_where_a_plan_continues_any() {
     let said = |continuations: Option<v1::Continuations>| {
         let state = v1::State {
             continuations,
@@ -215,7 +215,7 @@ fn a_cap_that_is_lifted_is_said_to_be_lifted() {
 }
 
 #[test]
-fn what_holds_an_update_is_told() {
+fn what_holds_an_update_is_reported() {
     let object = serde_json::json!({
         "metadata": {"name": "u", "namespace": "n", "generation": 5},
         "spec": {"newFrontendService": "new:8000", "weights": {"old": 3, "new": 1}, "paused": true,

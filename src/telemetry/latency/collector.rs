@@ -109,8 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn prometheus_estimates_a_latency_within_15_percent_and_tells_two_apart_that_differ_by_as_much()
-    {
+    fn prometheus_estimates_a_latency_within_15_percent_and_distinguishes_two_that_differ_by_as_much()
+     {
         for (bounds, from, to) in [(GAP_BOUNDS, 0.005, 0.2), (FIRST_EVENT_BOUNDS, 0.05, 5.0)] {
             for middle in range(from / 0.95 * 1.001, to / 1.05) {
                 for (q, real) in [(0.5, middle), (0.9, middle * 1.04), (0.95, middle * 1.045)] {

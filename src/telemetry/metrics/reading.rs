@@ -195,7 +195,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn exchanges_are_told_by_outcome_and_by_reason_of_each_generation() {
+    fn exchanges_are_reported_by_outcome_and_by_reason_of_each_generation() {
         let metrics = Metrics::default();
         for (count, (generation, reason, class, outcome)) in [
             (
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_were_continued_and_those_that_were_not_are_told_apart() {
+    fn streams_that_were_continued_and_those_that_were_not_are_distinguished() {
         use continuation::{Cause, Outcome, Reason};
         let metrics = Metrics::default();
         let gap = Duration::from_millis(3);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_may_say_more() {
+    fn a_later_version_may_add_fields() {
         for text in [
             format!("01-{TRACE}-{SPAN}-01"),
             format!("cc-{TRACE}-{SPAN}-01-what-the-future-will-be-like"),

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_programs_are_told_does_not_matter_while_traces_are_off() {
+    fn settings_of_other_programs_do_not_matter_while_traces_are_off() {
         let variables = [
             (PROTOCOL[1], "http/json"),
             (COMPRESSION[1], "zstd"),

@@ -88,7 +88,7 @@ fn two_slices_after_asking_prove_a_server_that_does_not_wait() {
 }
 
 #[test]
-fn a_short_stream_never_asks() {
+fn a_short_stream_never_requests_acks() {
     let (socket, trials) = (Scripted::new(), Trials::default());
     let mut acks = QuickAck::default();
     for _ in 0..SETTLED {
@@ -110,7 +110,7 @@ fn slow_and_crowded_streams_are_left_alone() {
 }
 
 #[test]
-fn after_a_pause_that_was_too_long_it_is_proven_anew() {
+fn after_a_pause_that_was_too_long_it_is_proven_again() {
     let (socket, trials) = (Scripted::new(), Trials::default());
     let mut acks = socket.after(&[TOKEN; 3], &trials);
     socket.comes(&mut acks, PAUSE, &trials);
@@ -200,7 +200,7 @@ fn an_endpoint_is_tried_a_few_times_without_success_and_no_more() {
 }
 
 #[test]
-fn a_stream_that_ends_before_it_could_tell_costs_no_trial() {
+fn a_stream_that_ends_before_it_could_report_costs_no_trial() {
     let trials = Trials::default();
     for slices in [1, 2].repeat(usize::from(TRIALS)) {
         let socket = Scripted::new();

@@ -94,7 +94,7 @@ async fn leads_with_the_verdict(fixture: &Fixture, controller: &Controller) {
 }
 
 #[tokio::test]
-async fn a_new_generation_that_fails_gets_nothing_until_a_person_tries_it_again() {
+async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() {
     let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
     fixture.splits("up", 1, 1).await;
     let (code, told) = retry(&fixture);
@@ -171,7 +171,7 @@ async fn with_hold_new_keeps_what_it_has_and_losses_are_followed() {
 }
 
 #[tokio::test]
-async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_tell_nothing() {
+async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_report_nothing() {
     let steps = json!([{"percent": 10, "holdSeconds": 3}, {"percent": 100}]);
     // Latencies of scripted servers say nothing.
     let analysis = json!({
@@ -228,7 +228,7 @@ async fn steps_without_an_analysis_are_passed_by_their_holds() {
 }
 
 #[tokio::test]
-async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_followed_by_one_that_goes_on()
+async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_followed_by_one_that_continues()
  {
     let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
     fixture.splits("up", 1, 1).await;

@@ -176,7 +176,7 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_somebody_deletes_the_update() {
+async fn old_is_not_safe_to_delete_while_someone_deletes_the_update() {
     let (fixture, _controller) = safe().await;
     let finalizers = async |all: Value| {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": all}}));
@@ -284,7 +284,7 @@ async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_somebody_goes_back_and_may_go_after_the_second_end() {
+async fn old_is_not_safe_to_delete_while_someone_goes_back_and_may_go_after_the_second_end() {
     let (fixture, _controller) = safe().await;
     for round in ["first", "second"] {
         fixture.worker("old", 0, "worker").await;
@@ -434,7 +434,7 @@ async fn stays_unsafe(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_labels_somebody_edited()
+async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_labels_someone_edited()
  {
     let (mut fixture, _controller) = safe().await;
     let apps = |kind, plural| resource("apps", "v1", kind, plural);

@@ -35,7 +35,7 @@ async fn promises_nothing(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn old_may_not_go_after_an_edit_until_it_is_proven_anew() {
+async fn old_may_not_go_after_an_edit_until_it_is_proven_again() {
     let (fixture, _controller) = safe().await;
     let before = fixture.get("up").await["spec"].clone();
     let nobody = format!("http://{}", Upstream::nobody());

@@ -132,7 +132,7 @@ async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
 }
 
 #[tokio::test]
-async fn nobody_found_is_no_end_and_is_told() {
+async fn an_update_without_proxies_does_not_end_and_says_so() {
     let mut fixture = Fixture::set().await;
     for i in 0..4 {
         fixture.worker("old", i, "worker").await;
@@ -197,7 +197,7 @@ async fn nobody_found_is_no_end_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_person_empties_old_while_it_has_workers_and_then_its_last_worker_may_go() {
+async fn a_user_empties_old_while_it_has_workers_and_then_its_last_worker_may_go() {
     let fixture = Fixture::begun(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
@@ -224,7 +224,7 @@ async fn a_person_empties_old_while_it_has_workers_and_then_its_last_worker_may_
 }
 
 #[tokio::test]
-async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
+async fn a_drain_reports_how_long_it_takes_by_how_long_streams_lasted() {
     let fixture = Fixture::begun(json!({})).await;
     let proxy = &fixture.proxies[0];
     let begin = async |millis: &str| {
@@ -372,7 +372,7 @@ async fn an_update_that_is_edited_to_another_source_wakes_the_one_that_rules_the
 }
 
 #[tokio::test]
-async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
+async fn an_update_that_cannot_be_used_is_reported_and_stops_no_other() {
     let fixture = Fixture::begun(json!({})).await;
     fixture.create(&updates(), "bad", json!({"spec": {
         "newFrontendService": "new:8000", "trafficSplitPercent": 0, "sourceDeployment": "elsewhere",

@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::rig::*;
 
 #[tokio::test]
-async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
+async fn one_of_two_replicas_leads_and_the_other_continues_where_it_died() {
     let fixture = Fixture::begun(json!({})).await;
     let mut first = fixture.controller(&[]).await;
     leads(&first).await;
@@ -98,7 +98,7 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_told() {
+async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_configured() {
     let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 2})).await;
     let nobody = Upstream::nobody();
     let labels = json!({
@@ -185,7 +185,7 @@ async fn told(server: &Arc<Cluster>, what: &'static str) {
 const SPLIT: &str = "crossfade_controller_split_ratio";
 
 #[tokio::test]
-async fn after_the_api_server_was_away_the_controller_goes_on() {
+async fn after_the_api_server_was_away_the_controller_continues() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
     let mut fixture = Fixture::on(&server).await;

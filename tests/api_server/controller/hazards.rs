@@ -92,7 +92,7 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
 }
 
 #[tokio::test]
-async fn no_port_of_that_name_at_all_is_not_nobody() {
+async fn a_missing_port_is_not_a_missing_client() {
     let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 1})).await;
     let _controller = fixture.controller(&["--proxy-port", "another"]).await;
     fixture.worker("new", 0, "worker").await;
@@ -109,7 +109,7 @@ async fn no_port_of_that_name_at_all_is_not_nobody() {
 }
 
 #[tokio::test]
-async fn nobody_has_applied_what_was_just_written() {
+async fn no_proxy_has_applied_an_edit_that_was_just_written() {
     let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 3600})).await;
     let _controller = fixture.controller(&[]).await;
     fixture
@@ -143,7 +143,7 @@ async fn nobody_has_applied_what_was_just_written() {
 }
 
 #[tokio::test]
-async fn what_nobody_says_old_serves_opens_no_gate() {
+async fn what_no_one_says_old_serves_opens_no_gate() {
     let fixture = Fixture::set().await;
     for i in 0..4 {
         fixture.worker("old", i, "worker").await;
@@ -336,7 +336,7 @@ async fn an_old_name_that_matches_nothing_is_reported_and_old_stays_a_failover_t
 }
 
 #[tokio::test]
-async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
+async fn whoever_cannot_ask_new_reports_why_and_still_follows_a_loss() {
     let fixture = Fixture::begun(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for i in 0..2 {
@@ -364,7 +364,7 @@ async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
 }
 
 #[tokio::test]
-async fn a_wait_goes_on_after_a_restart() {
+async fn a_wait_continues_after_a_restart() {
     let fixture = Fixture::begun(json!({"stableSeconds": 3600})).await;
     let mut first = fixture.controller(&[]).await;
     fixture

@@ -108,7 +108,7 @@ async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_be
 }
 
 #[tokio::test]
-async fn where_no_valid_spec_was_ever_seen_it_is_told_that_losses_are_not_followed() {
+async fn where_no_valid_spec_was_ever_seen_it_is_reported_that_losses_are_not_followed() {
     let fixture = Fixture::set().await;
     fixture.worker("old", 0, "worker").await;
     fixture.update("up", bad()).await;

@@ -408,7 +408,7 @@ async fn a_generation_that_is_not_there_yet_or_any_more_has_nothing_of_the_other
 }
 
 #[tokio::test]
-async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the_end() {
+async fn a_graph_that_is_both_source_and_target_is_distinguished_by_revision_to_the_end() {
     let fixture = Fixture::set().await;
     let kind = resource(
         "nvidia.com",
@@ -458,7 +458,7 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
 }
 
 #[tokio::test]
-async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
+async fn what_a_kind_cannot_distinguish_is_refused_and_never_passed_over() {
     let (fixture, controller) =
         counting(json!({"kind": "ModelServing", "name": "new", "revision": "abc"})).await;
     let kind = resource(

@@ -117,7 +117,7 @@ async fn shows(browser: &mut Browser, wanted: &Figures) {
 }
 
 #[tokio::test]
-async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew() {
+async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -273,7 +273,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
 }
 
 #[tokio::test]
-async fn who_asks_for_what_is_not_there_is_told_so() {
+async fn a_request_for_something_missing_says_so() {
     let fixture = Fixture::begun(json!({})).await;
     let controller = fixture.controller(&[]).await;
     eventually("it has seen the updates", async || {
@@ -337,7 +337,7 @@ async fn who_asks_for_what_is_not_there_is_told_so() {
 
 /// A replica that stands by has nothing to do with proxies, but for somebody who looks.
 #[tokio::test]
-async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
+async fn a_replica_that_is_standby_asks_the_proxies_only_while_someone_looks() {
     let fixture = Fixture::set().await;
     let leases = resource("coordination.k8s.io", "v1", "Lease", "leases");
     let spec = json!({

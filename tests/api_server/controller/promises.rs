@@ -24,7 +24,7 @@ async fn left(fixture: &Fixture) {
 const NO_CLIENT: &str = "the pods of old's frontends have received requests recently";
 
 #[tokio::test]
-async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_nothing_else_leads_there()
+async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_configured_that_nothing_else_leads_there()
  {
     let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     // With the rights that `deploy/` gives, which are not enough to read everything everywhere.
@@ -70,7 +70,7 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_no
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_by_a_way_that_nobody_sees() {
+async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_by_a_way_that_no_one_sees() {
     let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "8"];
     let _controller = fixture.wary_controller(&isolated).await;
@@ -267,7 +267,7 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
 }
 
 #[tokio::test]
-async fn a_promise_that_somebody_else_wrote_into_the_status_is_taken_back() {
+async fn a_promise_that_another_client_wrote_into_the_status_is_taken_back() {
     let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
@@ -299,7 +299,7 @@ async fn a_promise_that_somebody_else_wrote_into_the_status_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_memory_that_cannot_be_read_is_told_by_an_event_and_begun_anew() {
+async fn a_memory_that_cannot_be_read_is_reported_by_an_event_and_started_again() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
     let mut fixture = Fixture::on(&server).await;

@@ -827,7 +827,7 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
 
 /// The API server does not tell who has set a size to 0.
 #[tokio::test]
-async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_on() {
+async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_continues() {
     let mut managed = Managed::begun(json!({})).await;
     let controller = managed.controller().await;
     managed.waits_for("clients to be routed").await;
@@ -844,7 +844,7 @@ async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_
 }
 
 #[tokio::test]
-async fn a_controller_that_was_killed_before_it_recorded_a_size_goes_on() {
+async fn a_controller_that_was_killed_before_it_recorded_a_size_continues() {
     let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
     let controller = managed.controller().await;
     managed.phase("Partition").await;

@@ -63,7 +63,7 @@ async fn the_scarcer_of_prefill_and_decode_counts() {
 }
 
 #[tokio::test]
-async fn a_pause_holds_an_edit_of_a_person_and_a_cap_holds_the_split() {
+async fn a_pause_holds_an_edit_of_a_user_and_a_cap_holds_the_split() {
     let fixture = Fixture::begun(json!({"paused": true})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
@@ -93,7 +93,7 @@ async fn a_pause_holds_an_edit_of_a_person_and_a_cap_holds_the_split() {
 }
 
 #[tokio::test]
-async fn an_edit_of_a_person_who_did_not_pause_is_taken_back_and_told_once() {
+async fn an_edit_of_a_user_who_did_not_pause_is_taken_back_and_reported_once() {
     let fixture = Fixture::begun(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;

@@ -131,7 +131,7 @@ fn names_that_cannot_be_labels_and_images_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_service_account_that_keeps_its_token_and_words_for_truth_are_told_of() {
+fn a_service_account_that_keeps_its_token_and_words_for_truth_are_mentioned() {
     let account = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: own}\nautomountServiceAccountToken: no\n";
     let own = "      serviceAccountName: own\n";
     for (pod, warned) in [

@@ -284,7 +284,7 @@ fn a_port_that_nothing_says_must_be_declared_or_given() {
 }
 
 #[test]
-fn a_service_is_told_where_the_name_of_a_port_leads() {
+fn a_service_is_shown_where_the_name_of_a_port_leads() {
     let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  selector: {app: a}\n  ports: [{port: 80, targetPort: http}]\n";
     let http = "        ports: [{name: http, containerPort: 9000}]\n";
     for (container, port, said) in [

@@ -10,7 +10,7 @@ fn new_lines(before: &str, after: &str) -> String {
 }
 
 #[test]
-fn each_server_is_told_its_new_port_in_its_own_way() {
+fn each_server_gets_its_new_port_in_its_own_way() {
     for (container, said) in [
         (
             "        image: vllm/vllm-openai:v0.11.0\n",
@@ -70,7 +70,7 @@ fn each_server_is_told_its_new_port_in_its_own_way() {
 }
 
 #[test]
-fn any_other_server_is_injected_where_its_port_and_how_it_is_told_are_given() {
+fn any_other_server_is_injected_if_its_port_and_the_option_for_it_are_given() {
     let text = deployment(
         "        image: tgi\n        args: [--listen, \"3000\"]\n        ports: [{containerPort: 3000}]\n",
     );
@@ -126,7 +126,7 @@ fn any_other_server_is_injected_where_its_port_and_how_it_is_told_are_given() {
 }
 
 #[test]
-fn workers_and_unknown_kinds_are_left_alone_and_told_of() {
+fn workers_and_unknown_kinds_are_left_alone_and_mentioned() {
     let frontend = deployment("        image: vllm/vllm-openai\n");
     for (other, said) in [
         (deployment("        image: x\n        command: [python3, -m, dynamo.vllm]\n").replace("name: server}", "name: worker}"), "Deployment/worker"),
@@ -256,7 +256,7 @@ fn a_sidecar_that_was_added_by_hand_is_left_alone() {
 }
 
 #[test]
-fn a_host_port_goes_to_crossfade_and_doubts_are_told() {
+fn a_host_port_goes_to_crossfade_and_doubts_are_reported() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, hostPort: 80}]\n      hostNetwork: true\n      automountServiceAccountToken: false\n      terminationGracePeriodSeconds: 3600\n",
     );
@@ -401,7 +401,7 @@ fn a_port_that_comes_with_an_address_or_as_a_default_moves_as_well() {
 }
 
 #[test]
-fn an_annotation_by_which_prometheus_asks_the_frontend_is_told_of() {
+fn an_annotation_by_which_prometheus_asks_the_frontend_is_mentioned() {
     let server = deployment("        image: vllm/vllm-openai\n");
     for (port, warned) in [("8000", true), ("9400", false)] {
         let labels = format!(
@@ -417,7 +417,7 @@ fn an_annotation_by_which_prometheus_asks_the_frontend_is_told_of() {
 }
 
 #[test]
-fn services_are_told_of_and_never_changed() {
+fn services_are_mentioned_and_never_changed() {
     let service = |target: &str| {
         format!(
             "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec:\n  selector: {{app: a}}\n  ports: [{{port: 80, targetPort: {target}}}]\n"
@@ -444,7 +444,7 @@ fn services_are_told_of_and_never_changed() {
 }
 
 #[test]
-fn what_changed_since_is_kept_and_told_of() {
+fn what_changed_since_is_kept_and_mentioned() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n        readinessProbe: {httpGet: {path: /health, port: 8000}}\n",
     );

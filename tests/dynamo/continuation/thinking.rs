@@ -51,7 +51,7 @@ async fn a_model_that_has_only_thought_is_asked_again_and_thinks_once() {
 }
 
 #[tokio::test]
-async fn a_model_that_has_thought_and_begun_to_answer_goes_on_with_its_answer() {
+async fn a_model_that_has_thought_and_begun_to_answer_continues_with_its_answer() {
     let mut pair = pair("basic").await;
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";
@@ -67,7 +67,7 @@ async fn a_model_that_has_thought_and_begun_to_answer_goes_on_with_its_answer() 
 
 /// This parser takes everything for a thought until the thoughts are said to end, so a continued answer looks like one.
 #[tokio::test]
-async fn an_answer_that_would_go_on_with_thoughts_ends_honestly() {
+async fn an_answer_that_would_continue_with_thoughts_ends_honestly() {
     let mut pair = pair("deepseek_r1").await;
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";

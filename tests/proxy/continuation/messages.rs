@@ -61,7 +61,7 @@ fn error(message: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_message_goes_on_in_the_block_that_its_client_has_open() {
+async fn a_message_continues_in_the_block_that_its_client_has_open() {
     let gone: How = |script| script.chunk(error("Service temporarily unavailable"));
     for protocol in PROTOCOLS {
         for (cause, how) in [

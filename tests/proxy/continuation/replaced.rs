@@ -156,7 +156,7 @@ async fn a_server_that_closes_the_connection_after_its_proof_gets_no_continuatio
 }
 
 #[tokio::test]
-async fn nobody_is_asked_what_it_can_do_while_another_one_has_proven_it() {
+async fn no_endpoint_is_probed_while_another_one_has_proven_it() {
     let server = || {
         let mut server = Counting::new("old", 20).breaking(5, Script::reset);
         server.flags = Flags::Hangs;

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_younger_one_is_told_that_it_does_nothing() {
+    fn the_younger_one_reports_that_it_does_nothing() {
         let mut view = View::default();
         view.set(update("b", 1, "mine", 10));
         view.set(update("a", 2, "mine", 20));

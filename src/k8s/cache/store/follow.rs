@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_between_begins_the_wait_anew() {
+    fn an_answer_in_between_begins_the_wait_again() {
         let (now, store) = (Instant::now(), listed());
         store.fails(&refusal(404), true, now);
         store.is_heard();

@@ -31,7 +31,7 @@ fn a_minimal_rollout_has_the_defaults_of_the_strategy() {
 }
 
 #[test]
-fn every_problem_is_told_with_its_line() {
+fn every_problem_is_reported_with_its_line() {
     let text = [
         HEAD,
         "  source: {kind: Deployment}\n",
@@ -133,7 +133,7 @@ fn one_object_can_have_both_generations_if_its_kind_and_the_limits_allow_it() {
 }
 
 #[test]
-fn what_is_missing_or_of_another_kind_is_told() {
+fn what_is_missing_or_of_another_kind_is_reported() {
     let reported = problems_of(&[HEAD, SIDES, CLIENTS].concat());
     assert!(
         reported.contains("spec.frontends: is required"),

@@ -107,7 +107,7 @@ fn a_stated_size_goes_before_the_accepted_one_and_old_speaks_for_new() {
 }
 
 #[test]
-fn roles_that_the_source_does_not_have_count_once_a_person_says_how_many_make_it_whole() {
+fn roles_that_the_source_does_not_have_count_once_a_user_says_how_many_make_it_whole() {
     let mut fixture = Fixture::of_four();
     let pair =
         |ready| [Role::Prefill, Role::Decode].map(|role| (role, Workers { ready, desired: 2 }));

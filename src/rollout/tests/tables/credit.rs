@@ -37,7 +37,7 @@ fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
 }
 
 #[test]
-fn two_sides_that_return_together_under_a_strict_cap_of_nothing_are_told_of_once() {
+fn two_sides_that_return_together_under_a_strict_cap_of_nothing_are_reported_once() {
     let mut fixture = Fixture::settled(4, 4);
     fixture.settings.strict = true;
     fixture.settings.cap_percent = Some(0);
@@ -128,7 +128,7 @@ fn what_returns_from_an_outage_gets_nothing_before_it_has_lasted() {
 }
 
 #[test]
-fn an_update_that_is_taken_over_half_way_goes_on_from_there() {
+fn an_update_that_is_taken_over_half_way_continues_from_there() {
     for (before, new, at_once, later) in [
         (percent(25), 4, percent(25), percent(50)),
         (percent(25), 1, ratio(4, 1), ratio(4, 1)),

@@ -144,7 +144,7 @@ fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
 }
 
 #[test]
-fn a_person_can_end_an_update_by_a_pause_at_everything_to_new() {
+fn a_user_can_end_an_update_by_a_pause_at_everything_to_new() {
     let mut fixture = Fixture::settled(4, 4);
     fixture.settings.paused = true;
     fixture.open(0, 1, 0).edit(Weights::ALL_NEW);
@@ -218,7 +218,7 @@ fn nothing_moves_while_neither_can_serve_not_even_at_the_end() {
 }
 
 #[test]
-fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left() {
+fn streams_that_move_off_old_are_reported_and_nothing_is_safe_before_they_have_left() {
     let mut fixture = Fixture::settled(1, 4);
     fixture.open(0, 2, 5).scale_old(0).step();
     fixture.applied().step();

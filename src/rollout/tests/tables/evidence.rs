@@ -250,7 +250,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
 }
 
 #[test]
-fn nobody_found_is_nobody_who_agrees() {
+fn without_proxies_there_is_no_confirmation() {
     for memory_of_an_end in [false, true] {
         let mut fixture = Fixture::settled(4, 4);
         fixture.clients_left().settings.paused = true;
@@ -358,7 +358,7 @@ fn a_cap_below_everything_keeps_an_update_from_its_end() {
 }
 
 #[test]
-fn what_is_missing_is_said_in_words() {
+fn what_is_missing_has_a_text() {
     let said: std::collections::BTreeSet<_> = Evidence::all().map(Evidence::missing).collect();
     assert_eq!(
         said.len(),

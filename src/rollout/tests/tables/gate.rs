@@ -90,7 +90,7 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
 }
 
 #[test]
-fn new_gets_nothing_while_nobody_can_say_what_old_serves() {
+fn new_gets_nothing_while_no_one_can_say_what_old_serves() {
     let mut fixture = Fixture::of_four();
     fixture.seen.frontends.old = Frontends {
         endpoints: 2,

@@ -49,7 +49,7 @@ fn what_a_pause_holds_returns_after_an_emergency() {
 }
 
 #[test]
-fn an_edit_without_a_pause_is_taken_back_and_told_once() {
+fn an_edit_without_a_pause_is_taken_back_and_reported_once() {
     let mut fixture = Fixture::settled(4, 2);
     for reported in [true, false] {
         let decision = fixture.edit(percent(90)).step();

@@ -50,7 +50,7 @@ fn only_workers_that_a_frontend_knows_of_count() {
 }
 
 #[test]
-fn what_is_not_told_or_told_otherwise_limits_nothing() {
+fn missing_or_malformed_values_limit_nothing() {
     // One frontend of new does not report a count.
     let mut fixture = known();
     fixture.seen.frontends.new.asked = vec![knows(0), frontend(Answer::Heard)];

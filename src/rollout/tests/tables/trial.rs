@@ -23,7 +23,7 @@ fn analysed(on_failure: OnFailure) -> Fixture {
 }
 
 #[test]
-fn a_failure_sends_all_to_old_at_once_and_is_told_with_its_figures() {
+fn a_failure_sends_all_to_old_at_once_and_is_reported_with_its_figures() {
     let mut fixture = analysed(OnFailure::RollBack);
     // Proxies that lag do not hold it up.
     fixture.seen.resource_generation += 1;
@@ -107,7 +107,7 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
 }
 
 #[test]
-fn a_controller_that_dies_between_the_verdict_and_the_split_goes_on_from_the_verdict() {
+fn a_controller_that_dies_between_the_verdict_and_the_split_continues_from_the_verdict() {
     let mut fixture = analysed(OnFailure::RollBack);
     let decision = with_verdict(&mut fixture, Verdict::Fail).peek();
     let [Action::Latch(memory), Action::SetSplit(_)] = &decision.actions[..] else {
@@ -190,7 +190,7 @@ fn a_step_is_passed_by_its_hold_and_a_pass_of_its_own_time() {
 }
 
 #[test]
-fn steps_without_an_analysis_are_passed_by_their_holds_and_begin_anew_after_a_loss() {
+fn steps_without_an_analysis_are_passed_by_their_holds_and_begin_again_after_a_loss() {
     let mut fixture = Fixture::of_four();
     fixture.settings.steps = vec![Step {
         percent: 10,

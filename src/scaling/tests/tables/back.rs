@@ -79,7 +79,7 @@ fn clients_come_back_only_to_proxies_that_have_applied_the_split() {
 }
 
 #[test]
-fn new_is_not_taken_back_while_a_person_sends_clients_to_it() {
+fn new_is_not_taken_back_while_a_user_sends_clients_to_it() {
     let mut cluster = Cluster::of(settings(&FOUR));
     cluster.run(500);
     cluster.service = Generation::New;

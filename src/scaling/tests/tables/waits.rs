@@ -113,7 +113,7 @@ fn what_forbids_a_rollout_is_said_before_the_first_write() {
 }
 
 #[test]
-fn sizes_that_somebody_else_sets_hold_the_rollout_until_they_are_accepted() {
+fn sizes_that_another_client_sets_hold_the_rollout_until_they_are_accepted() {
     let mut cluster = Cluster::of(settings(&FOUR));
     cluster.settings.strategy.partition = 2;
     cluster.run(500);
@@ -158,7 +158,7 @@ fn the_last_worker_of_old_stays_while_it_is_needed() {
 }
 
 #[test]
-fn no_proxy_is_nobody_who_confirms_the_split() {
+fn without_a_proxy_the_split_is_not_confirmed() {
     let mut cluster = Cluster::of(settings(&FOUR));
     cluster.applied.clear();
     let (decision, way) = cluster.run(500);
@@ -209,7 +209,7 @@ fn what_may_be_the_last_capacity_stays() {
 }
 
 #[test]
-fn every_wait_is_said_in_words() {
+fn every_wait_has_a_text() {
     assert_eq!(
         Wait::Budget {
             used: 32,

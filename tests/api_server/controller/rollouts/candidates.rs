@@ -74,7 +74,7 @@ async fn the_worker_with_the_fewest_requests_is_marked_before_old_shrinks() {
 
 /// Whoever does not grant the right to mark pods gets the rollout all the same.
 #[tokio::test]
-async fn without_the_right_to_mark_pods_a_rollout_goes_on() {
+async fn without_the_right_to_mark_pods_a_rollout_continues() {
     let fixture = Fixture::set().await;
     let mut workers = Vec::new();
     for index in 0..4 {

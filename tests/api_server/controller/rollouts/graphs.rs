@@ -155,7 +155,7 @@ async fn graphs_are_scaled_by_their_adapters() {
 }
 
 #[tokio::test]
-async fn a_size_that_a_person_gives_an_adapter_is_not_overwritten() {
+async fn a_size_that_a_user_gives_an_adapter_is_not_overwritten() {
     let mut managed = Managed::set(0).await;
     let operator = managed.begin_graphs().await;
     operator.makes_ready.store(false, Ordering::Relaxed);
