@@ -43,6 +43,7 @@
 //! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
 //! | 0 | [`backoff`] | the delays between attempts at something that fails |
 //! | 0 | [`duration`] | durations as users write them: `5s`, `1m30s`, or plain seconds |
+//! | 0 | [`dynamo_graph`] | the components of a `DynamoGraphDeployment`, in both versions of its API |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
 //! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
@@ -123,6 +124,7 @@ pub mod discovery;
 pub mod downstream;
 #[cfg(feature = "demo")]
 pub mod duration;
+pub mod dynamo_graph;
 pub mod error_chain;
 pub mod failover;
 pub mod files;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::parts::{Parts, Worker, cleaned, is_same};
+use crate::dynamo_graph;
 use crate::inject::shown;
 
 /// The parts that an edit changes.
@@ -101,26 +102,16 @@ fn essence(object: &Json) -> Json {
 /// The components of a graph whose type is wanted, each as what its pods are.
 fn components(graph: &Json, is_wanted: impl Fn(&str) -> bool) -> Vec<Json> {
     let spec = &graph["spec"];
-    let kind = |component: &Json, name: &str| {
-        let kind = component[name].as_str();
-        is_wanted(kind.unwrap_or_default())
-    };
-    let list = spec["components"].as_array().into_iter().flatten();
-    let list = list.filter(|component| kind(component, "type")).map(plain);
-    let services = spec["services"].as_object().into_iter().flatten();
-    let services = services
-        .filter(|(_, component)| kind(component, "componentType"))
-        .map(|(_, component)| plain(component));
+    let wanted = dynamo_graph::components(spec)
+        .filter(|component| is_wanted(component.kind.unwrap_or_default()))
+        .map(|component| plain(component.spec));
     // What holds for all components.
     let mut rest = spec.clone();
     if let Some(rest) = rest.as_object_mut() {
         rest.shift_remove("components");
         rest.shift_remove("services");
     }
-    std::iter::once(plain(&rest))
-        .chain(list)
-        .chain(services)
-        .collect()
+    std::iter::once(plain(&rest)).chain(wanted).collect()
 }
 
 /// What does not change what a server does.

@@ -38,6 +38,7 @@ const LEVELS: &[(u8, &str)] = &[
     (1, "transport"),
     (0, "backoff"),
     (0, "duration"),
+    (0, "dynamo_graph"),
     (0, "error_chain"),
     (0, "files"),
     (0, "http1"),

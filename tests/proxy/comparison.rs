@@ -252,11 +252,11 @@ async fn another_new_generation_starts_without_a_record() {
     let proxy = Proxy::planned(&old, &plan, &[]).await;
     let mut client = client::open_chat(proxy.address).await;
     let head = client.head().await;
-    assert_eq!(counts(&proxy).await.total()[1].started, 1);
+    assert_eq!(counts(&proxy).await.total()[1].attempts.started, 1);
     // Another weight is no other generation.
     plan.write(&manifest(&bad.url(), 1, 1, NO_FAILOVER));
     proxy.counts("crossfade_plan_epoch", &[], 2.0).await;
-    assert_eq!(counts(&proxy).await.total()[1].started, 1);
+    assert_eq!(counts(&proxy).await.total()[1].attempts.started, 1);
 
     plan.write(&manifest(&good.url(), 0, 1, NO_FAILOVER));
     proxy.counts("crossfade_plan_epoch", &[], 3.0).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::sizes::PerRole;
+use crate::dynamo_graph;
 use crate::managed_update::{Accepted, SizeError, full_sizes, role};
 use crate::resource::{DynamoRolloutSpec, SideSpec};
 use crate::rollout::{Role, Sides};
@@ -222,27 +223,29 @@ fn plain(object: &Json) -> Found {
 /// The worker components of a `DynamoGraphDeployment`, in both versions.
 fn components(graph: &Json) -> BTreeMap<Role, Found> {
     let mut found = BTreeMap::new();
-    let list = graph["spec"]["components"].as_array().into_iter().flatten();
-    for component in list {
-        let pod = &component["podTemplate"]["spec"];
-        let nodes = &component["multinode"]["nodeCount"];
-        let gpus = times(gpus_of(pod), nodes);
-        note(&mut found, &component["type"], component, pod, gpus);
-    }
-    for (_, service) in graph["spec"]["services"].as_object().into_iter().flatten() {
-        let kind = match &service["subComponentType"] {
-            Json::Null => &service["componentType"],
-            kind => kind,
+    for component in dynamo_graph::components(&graph["spec"]) {
+        let Some(kind) = component.sub_kind.or(component.kind) else {
+            continue;
         };
-        let gpus = number(&service["resources"]["limits"]["gpu"]).unwrap_or_default();
-        let gpus = times(gpus, &service["multinode"]["nodeCount"]);
-        note(&mut found, kind, service, &service["extraPodSpec"], gpus);
+        let spec = component.spec;
+        let (pod, gpus) = match component.is_service {
+            true => (
+                &spec["extraPodSpec"],
+                number(&spec["resources"]["limits"]["gpu"]).unwrap_or_default(),
+            ),
+            false => {
+                let pod = &spec["podTemplate"]["spec"];
+                (pod, gpus_of(pod))
+            }
+        };
+        let gpus = times(gpus, &spec["multinode"]["nodeCount"]);
+        note(&mut found, kind, spec, pod, gpus);
     }
     found
 }
 
-fn note(found: &mut BTreeMap<Role, Found>, kind: &Json, component: &Json, pod: &Json, gpus: u32) {
-    if let Some(role) = kind.as_str().and_then(role) {
+fn note(found: &mut BTreeMap<Role, Found>, kind: &str, component: &Json, pod: &Json, gpus: u32) {
+    if let Some(role) = role(kind) {
         let grace = pod["terminationGracePeriodSeconds"].as_u64();
         let own = Found {
             replicas: Some(number(&component["replicas"]).unwrap_or(1)),

@@ -12,6 +12,7 @@ use super::{
     COMPONENT_NAME, Cache, Counts, GRAPH, NotSynced, Part, PodsOf, RemovesFirst, Resize, Scaling,
     ScalingError, Which, Workload, object, pods,
 };
+use crate::dynamo_graph;
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Graphs;
@@ -181,15 +182,9 @@ pub fn frontends_stay(graph: &DynamicObject) -> Option<String> {
 
 /// The components of frontends, with their names.
 fn frontends(graph: &DynamicObject) -> impl Iterator<Item = (&str, &Json)> {
-    let spec = &graph.data["spec"];
-    let services = spec["services"].as_object().into_iter().flatten();
-    let services = services.map(|(name, service)| (&**name, &service["componentType"], service));
-    let components = spec["components"].as_array().into_iter().flatten();
-    let components = components
-        .filter_map(|component| Some((component["name"].as_str()?, &component["type"], component)));
-    let all = services.chain(components);
-    all.filter(|(_, kind, _)| **kind == FRONTEND)
-        .map(|(name, _, component)| (name, component))
+    let components = dynamo_graph::components(&graph.data["spec"]);
+    let frontends = components.filter(|one| one.kind == Some(FRONTEND) && !one.name.is_empty());
+    frontends.map(|component| (component.name, component.spec))
 }
 
 /// Whether a scaling adapter sets the replicas of a component: by its presence (v1beta1), or by `enabled` (v1alpha1).
@@ -203,10 +198,9 @@ fn has_adapter(component: &Json) -> bool {
 
 /// The component of this name.
 fn component<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a Json> {
-    let spec = &object.data["spec"];
-    let mut components = spec["components"].as_array().into_iter().flatten();
-    let component = components.find(|component| component["name"] == name);
-    spec["services"].get(name).or(component)
+    let mut components = dynamo_graph::components(&object.data["spec"]);
+    let found = components.find(|component| component.name == name);
+    found.map(|component| component.spec)
 }
 
 /// The resource of graphs.
@@ -226,31 +220,18 @@ pub(super) fn wanted(graph: &DynamicObject) -> BTreeMap<Role, u32> {
     wanted
 }
 
-/// Name, role and desired replicas of each worker component, from `services` (v1alpha1) or `components` (v1beta1).
+/// Name, role and desired replicas of each worker component.
 fn components(graph: &DynamicObject) -> Vec<(String, Role, u32)> {
     let is_going = graph.metadata.deletion_timestamp.is_some();
-    let spec = &graph.data["spec"];
-    let services = spec["services"].as_object().into_iter().flatten();
-    let services = services.map(|(name, service)| {
-        let sub = service["subComponentType"].as_str();
-        (
-            name.clone(),
-            service["componentType"].as_str(),
-            sub,
-            service,
-        )
-    });
-    let components = spec["components"].as_array().into_iter().flatten();
-    let components = components.filter_map(|component| {
-        let name = component["name"].as_str()?.to_owned();
-        Some((name, component["type"].as_str(), None, component))
-    });
-    let of = |(name, kind, sub, component): (String, Option<&str>, Option<&str>, &Json)| {
+    let components = dynamo_graph::components(&graph.data["spec"]);
+    let named = components.filter(|component| !component.name.is_empty());
+    let workers = named.filter_map(|component| {
         // A component without a type is not known to be a worker.
-        let role = object::role_of(Some(kind?), sub)?;
-        let replicas = component["replicas"].as_u64().unwrap_or(1);
+        let role = object::role_of(Some(component.kind?), component.sub_kind)?;
+        let replicas = component.spec["replicas"].as_u64().unwrap_or(1);
         let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
-        Some((name, role, if is_going { 0 } else { replicas }))
-    };
-    services.chain(components).filter_map(of).collect()
+        let desired = if is_going { 0 } else { replicas };
+        Some((component.name.to_owned(), role, desired))
+    });
+    workers.collect()
 }

@@ -1,0 +1,69 @@
+//! The components of a `DynamoGraphDeployment`, in both versions of its API: `services` (v1alpha1) and `components` (v1beta1).
+
+use serde_json::Value as Json;
+
+/// A component of a graph.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Component<'a> {
+    /// Empty if it has none, which is invalid.
+    pub name: &'a str,
+    /// Its type, such as `worker` or `frontend`.
+    pub kind: Option<&'a str>,
+    /// Its subtype, such as `prefill`. Only `v1alpha1` has one.
+    pub sub_kind: Option<&'a str>,
+    /// Whether it is an entry of `services`, whose fields differ.
+    pub is_service: bool,
+    pub spec: &'a Json,
+}
+
+/// The components in the `spec` of a graph.
+pub fn components(spec: &Json) -> impl Iterator<Item = Component<'_>> {
+    let services = spec["services"].as_object().into_iter().flatten();
+    let services = services.map(|(name, spec)| Component {
+        name,
+        kind: spec["componentType"].as_str(),
+        sub_kind: spec["subComponentType"].as_str(),
+        is_service: true,
+        spec,
+    });
+    let components = spec["components"].as_array().into_iter().flatten();
+    services.chain(components.map(|spec| Component {
+        name: spec["name"].as_str().unwrap_or_default(),
+        kind: spec["type"].as_str(),
+        sub_kind: None,
+        is_service: false,
+        spec,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_versions_have_names_and_types() {
+        let alpha = json!({"services": {
+            "Frontend": {"componentType": "frontend"},
+            "Prefill": {"componentType": "worker", "subComponentType": "prefill"},
+        }});
+        let beta = json!({"components": [{"name": "decode", "type": "decode"}]});
+        let read = |spec: &Json| -> Vec<(String, Option<String>, Option<String>)> {
+            let owned = |text: Option<&str>| text.map(str::to_owned);
+            { components(spec) }
+                .map(|one| (one.name.to_owned(), owned(one.kind), owned(one.sub_kind)))
+                .collect()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            read(&alpha),
+            [
+                ("Frontend".to_owned(), some("frontend"), None),
+                ("Prefill".to_owned(), some("worker"), some("prefill")),
+            ]
+        );
+        assert_eq!(read(&beta), [("decode".to_owned(), some("decode"), None)]);
+        assert_eq!(read(&Json::Null), []);
+    }
+}
