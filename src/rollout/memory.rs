@@ -20,10 +20,10 @@ const MAX_MODELS: usize = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// Identifies the update, from what to what. The memory of a different update is discarded.
+    /// What is updated to what. The memory of a different update is discarded.
     pub subject: String,
-    /// The size of each role of the source when the update was accepted: the largest size that was seen before new first got a
-    /// share, because a user who applies everything at once creates the update before the last worker.
+    /// The size of each role of the source when the update was accepted: the greatest that was seen before new first got a
+    /// share, as whoever creates it all at once creates the update before the last worker.
     #[schemars(with = "BTreeMap<String, u32>")]
     pub full_sizes: BTreeMap<Role, u32>,
     /// Whether the frontends of old have reported as many workers as are ready. If so, the number that they report counts.
@@ -42,8 +42,8 @@ pub struct Memory {
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub held: Option<Weights>,
-    /// Whether a user chose the split that is held. Otherwise, it is the split at which the pause began, even if an outage had
-    /// caused it.
+    /// Whether a person chose the split that is held. Otherwise, it is the split at which the pause began, even if an outage
+    /// had caused it.
     pub held_by_person: bool,
     /// Whether new has ever had a share.
     pub new_had_share: bool,
