@@ -111,7 +111,7 @@ async fn a_stateful_set_whose_pods_are_labelled_as_frontends_where_the_update_na
         if let Some(revision) = revision {
             workers["revision"] = revision.into();
         }
-        let (stage, _controller) = counting(workers).await;
+        let (fixture, _controller) = counting(workers).await;
         let kind = resource("apps", "v1", "StatefulSet", "statefulsets");
         let mut metadata = labels("frontend");
         metadata["labels"]["app"] = "servers".into();
@@ -121,15 +121,17 @@ async fn a_stateful_set_whose_pods_are_labelled_as_frontends_where_the_update_na
         let spec = json!({
             "replicas": 1, "serviceName": "servers", "selector": {"matchLabels": {"app": "servers"}}, "template": template,
         });
-        stage.create(&kind, "servers", json!({"spec": spec})).await;
+        fixture
+            .create(&kind, "servers", json!({"spec": spec}))
+            .await;
         let status = json!({"replicas": 1, "readyReplicas": 1});
-        stage.status(&kind, "servers", status).await;
+        fixture.status(&kind, "servers", status).await;
         let mut labels = metadata["labels"].clone();
         labels["controller-revision-hash"] = "servers-1".into();
-        stage.pod("servers-0", labels, json!([])).await;
-        stage.pod_ready("servers-0", true).await;
-        counts(&stage, "1/1").await;
-        stage.splits("up", 4, 1).await;
+        fixture.pod("servers-0", labels, json!([])).await;
+        fixture.pod_ready("servers-0", true).await;
+        counts(&fixture, "1/1").await;
+        fixture.splits("up", 4, 1).await;
     }
 }
 

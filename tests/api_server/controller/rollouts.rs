@@ -479,7 +479,7 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
     managed.is_deleted("v1").await;
     managed.is_deleted("chat-frontend").await;
     managed.phase("Complete").await;
-    assert!(managed.stage.api(&deployments()).get("old").await.is_ok());
+    assert!(managed.fixture.api(&deployments()).get("old").await.is_ok());
     // The pods of old's frontends go, and with them the proxies. A controller that starts anew has only what is left.
     managed.fixture.proxies.clear();
     managed

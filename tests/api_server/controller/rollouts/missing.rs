@@ -4,7 +4,7 @@
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-use super::super::stage::{pods, resource, updates};
+use super::super::fixture::{pods, resource, updates};
 use super::operator::deployments;
 use super::{Managed, frontends, rollouts, services};
 use crate::rig::eventually;
@@ -14,15 +14,15 @@ impl Managed {
     async fn half_way(&self) {
         self.phase("Partition").await;
         self.rests_at(2, 2).await;
-        self.stage.splits("chat", 1, 1).await;
+        self.fixture.splits("chat", 1, 1).await;
     }
 
     /// Deletes a Deployment with its pods.
     async fn lose(&self, name: &str) {
-        self.stage.delete(&deployments(), name).await;
+        self.fixture.delete(&deployments(), name).await;
         let made = ListParams::default().labels(&format!("made-by={name}"));
         let now = DeleteParams::default().grace_period(0);
-        let pods = self.stage.api(&pods());
+        let pods = self.fixture.api(&pods());
         pods.delete_collection(&now, &made).await.unwrap();
     }
 
@@ -65,7 +65,7 @@ async fn after_a_way_back_the_new_generation_may_be_deleted_and_another_one_is_r
                 && status["accepted"]["target"]["roles"]["worker"]["name"] == "v3"
         })
         .await;
-    managed.stage.splits("chat", 1, 1).await;
+    managed.fixture.splits("chat", 1, 1).await;
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn requests_leave_a_new_generation_that_is_deleted_and_the_rollout_can_go_
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.lose("v2").await;
-    managed.stage.splits("chat", 1, 0).await;
+    managed.fixture.splits("chat", 1, 0).await;
     managed.says("Stalled", "there is no Deployment v2").await;
     assert_eq!(managed.sizes().await, (2, 0, 2));
     // A new object of that name is not what was accepted.
@@ -91,7 +91,7 @@ async fn requests_leave_an_old_generation_that_is_deleted_and_new_grows_without_
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.lose("v1").await;
-    managed.stage.splits("chat", 0, 1).await;
+    managed.fixture.splits("chat", 0, 1).await;
     let intents = [
         // Half of it would have to stay.
         json!({"revisionHistoryLimit": 9}),
@@ -122,8 +122,8 @@ async fn an_update_that_somebody_deletes_is_made_again_with_the_same_split() {
     let mut managed = Managed::begun(half()).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
-    managed.stage.delete(&updates(), "chat").await;
-    let api = managed.stage.api(&updates());
+    managed.fixture.delete(&updates(), "chat").await;
+    let api = managed.fixture.api(&updates());
     eventually("it is made again", async || {
         let update = api.get_opt("chat").await.unwrap();
         let Some(update) = update else { return false };
@@ -139,14 +139,14 @@ async fn a_rollout_that_is_deleted_and_made_again_goes_on_from_the_sizes_at_hand
     let mut managed = Managed::begun(half()).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
-    managed.stage.delete(&rollouts(), "chat").await;
-    managed.stage.delete(&updates(), "chat").await;
+    managed.fixture.delete(&rollouts(), "chat").await;
+    managed.fixture.delete(&updates(), "chat").await;
     let source = json!({"kind": "Deployment", "name": "v1", "replicas": 4});
     let again = json!({"source": source, "strategy": {"partition": 1}});
     managed.begin(again).await;
     managed.phase("Partition").await;
     managed.rests_at(1, 3).await;
-    managed.stage.splits("chat", 1, 3).await;
+    managed.fixture.splits("chat", 1, 3).await;
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn what_the_api_server_refuses_to_write_is_told() {
         "ValidatingAdmissionPolicy",
         "validatingadmissionpolicies",
     );
-    let namespace = managed.stage.namespace.clone();
+    let namespace = managed.fixture.namespace.clone();
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": namespace},
@@ -189,7 +189,7 @@ async fn what_the_api_server_refuses_to_write_is_told() {
             }},
         },
     });
-    let server = super::super::stage::server();
+    let server = super::super::fixture::server();
     for object in [policy, binding] {
         let output = server.try_kubectl(&["apply", "-f", "-"], &object.to_string());
         assert!(output.status.success(), "{output:?}");
@@ -211,7 +211,7 @@ async fn what_the_api_server_refuses_to_write_is_told() {
     );
     managed.happens("Stalled", "nobody scales today").await;
     let bindings = kube::Api::<kube::api::DynamicObject>::all_with(
-        managed.stage.client.clone(),
+        managed.fixture.client.clone(),
         &resource(
             "admissionregistration.k8s.io",
             "v1",
@@ -223,7 +223,7 @@ async fn what_the_api_server_refuses_to_write_is_told() {
     bindings.delete(&namespace, &params).await.unwrap();
     managed.half_way().await;
     let all =
-        kube::Api::<kube::api::DynamicObject>::all_with(managed.stage.client.clone(), &policies);
+        kube::Api::<kube::api::DynamicObject>::all_with(managed.fixture.client.clone(), &policies);
     all.delete(&namespace, &params).await.unwrap();
 }
 
@@ -231,15 +231,18 @@ async fn what_the_api_server_refuses_to_write_is_told() {
 async fn a_service_of_the_clients_that_is_made_late_is_handed_over() {
     let automatic = json!({"handover": {"clients": "Automatic"}});
     let mut managed = Managed::begun(automatic).await;
-    managed.stage.delete(&services(), "clients").await;
+    managed.fixture.delete(&services(), "clients").await;
     let _controller = managed.controller().await;
     managed
         .says("Stalled", "there is no Service clients with a selector")
         .await;
     let spec = json!({"selector": frontends("old"), "ports": [{"port": 8000}]});
     let service = json!({"spec": spec});
-    managed.stage.create(&services(), "clients", service).await;
-    let clients = managed.stage.api(&services());
+    managed
+        .fixture
+        .create(&services(), "clients", service)
+        .await;
+    let clients = managed.fixture.api(&services());
     eventually("it leads to new", async || {
         let service = clients.get("clients").await.unwrap();
         service.data["spec"]["selector"] == frontends("new")
