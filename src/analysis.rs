@@ -8,7 +8,7 @@
 //!   the verdict.
 //! - Failures: new fails if its rate exceeds old's by more than `max_failure_rate_increase`. [`Memory::interim_look`] checks only
 //!   failures, so that a crash is detected within seconds. New's first requests are also compared with what old did before; see
-//!   [`crash`].
+//!   [`crash`]. A crash at any later time has a test of its own, too; see [`late_crash`].
 //! - Latencies: a request of old counts as slow if it takes longer than a threshold near old's quantile; a request of new counts
 //!   as slow if it takes longer than `ratio` times that threshold. New fails if it has the larger share of slow requests. The
 //!   threshold is chosen before the look that uses it, and old is compared with it as well, so an error in the threshold affects
@@ -27,6 +27,7 @@ mod crash;
 mod evidence;
 mod failures;
 mod figures;
+mod late_crash;
 mod outcomes;
 mod replay;
 mod rules;
@@ -42,6 +43,7 @@ use self::crash::Crash;
 use self::evidence::{Block, Evidence, Law};
 use self::failures::Failures;
 pub use self::figures::Row;
+use self::late_crash::LateCrash;
 pub use self::outcomes::Outcomes;
 pub use self::replay::replay;
 pub use self::rules::{Metric, Rules};
@@ -97,6 +99,7 @@ pub struct Memory {
     evidence: [Evidence; Metric::ALL.len()],
     failures: Failures,
     crash: Crash,
+    late_crash: LateCrash,
     /// Old's counts from before the first look.
     earlier: Counts,
     /// What interim looks since the last look have taken in.
@@ -177,7 +180,10 @@ impl Memory {
     fn confidence(&self, metric: Metric) -> f64 {
         let p = self.evidence[metric as usize].p_value() / metric.budget();
         let crash = match metric {
-            Metric::Failures => self.crash.p_value() / Metric::BUDGET_OF_CRASH,
+            Metric::Failures => {
+                let first = self.crash.p_value() / Metric::BUDGET_OF_CRASH;
+                first.min(self.late_crash.p_value() / Metric::BUDGET_OF_LATE_CRASH)
+            }
             _ => 1.0,
         };
         1.0 - p.min(crash).min(1.0)
@@ -209,6 +215,7 @@ impl Memory {
         }
         let margin = rules.max_failure_rate_increase;
         evidence.multiply(Law::Failed { margin }, &blocks, f64::INFINITY);
+        self.late_crash.add(&blocks, margin, now);
     }
 
     fn weigh(&mut self, rules: &Rules, counts: &Counts, now: Duration, seconds: f64) {

@@ -84,7 +84,7 @@ impl Law {
     }
 
     /// The logarithm of the e-variable of a block; 0 for an alternative in which new is not worse.
-    fn log_e(self, block: &Block, b: f64) -> f64 {
+    pub(super) fn log_e(self, block: &Block, b: f64) -> f64 {
         let Block { n, a, .. } = *block;
         let margin = match self {
             Self::Failed { margin } => margin,

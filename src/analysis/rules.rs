@@ -90,14 +90,15 @@ impl Metric {
         }
     }
 
-    /// The share of the error budget for a crash from the first request on.
+    /// The shares of the error budget for a crash within the first requests, and for a later one.
     pub(super) const BUDGET_OF_CRASH: f64 = 0.4;
+    pub(super) const BUDGET_OF_LATE_CRASH: f64 = 0.3;
 
     /// Its share of the error budget. All shares add up to 1.
     pub(super) const fn budget(self) -> f64 {
         match self {
-            Self::Failures => 0.2,
-            _ => 0.1,
+            Self::Failures => 0.1,
+            _ => 0.05,
         }
     }
 
@@ -126,5 +127,17 @@ impl Metric {
             Self::GapP99 => Some(&side.gap),
             Self::TimePerToken => Some(&side.per_token),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_budget_is_spent_once() {
+        let metrics: f64 = Metric::ALL.into_iter().map(Metric::budget).sum();
+        let all = metrics + Metric::BUDGET_OF_CRASH + Metric::BUDGET_OF_LATE_CRASH;
+        assert!((all - 1.0).abs() < 1e-12, "{all}");
     }
 }

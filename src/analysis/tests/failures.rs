@@ -81,6 +81,29 @@ fn a_late_crash_is_found_as_soon() {
     );
 }
 
+/// At a share of 10 % of 50 requests a second, new's next ten requests come within two seconds.
+#[test]
+fn a_late_crash_takes_seven_failures_at_most_whatever_the_time() {
+    let rules = Rules::default();
+    for good in [0, 720, 7200] {
+        let mut memory = Memory::default();
+        memory.look(&rules, Counts::default(), Duration::ZERO);
+        for look in 1..=good {
+            memory.look(&rules, requests(225, 25, 0), Duration::from_secs(5 * look));
+        }
+        let began = Duration::from_secs(5 * good);
+        let failures = (1..).find(|number| {
+            let now = began + Duration::from_millis(200) * *number;
+            let report = memory.look(&rules, requests(9, 1, 1), now);
+            matches!(report.verdict, Verdict::Fail(_))
+        });
+        assert!(
+            failures.is_some_and(|failures| failures <= 7),
+            "{good} {failures:?}"
+        );
+    }
+}
+
 /// Streams that began while new had half of the requests fail after it has nearly none.
 #[test]
 fn failures_of_earlier_requests_do_not_count_against_the_few_that_begin_now() {

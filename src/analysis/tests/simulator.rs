@@ -43,7 +43,7 @@ pub struct Traffic {
     pub new: Behaviour,
     /// What old does before new gets requests.
     pub earlier: Behaviour,
-    /// For so many seconds new does the same.
+    /// For so many seconds both do the same.
     pub good_for: f64,
     /// The time between two looks, in seconds.
     pub look: f64,
@@ -127,8 +127,9 @@ fn side(
         return Default::default();
     }
     let mut sides: [Side; STRATA] = Default::default();
-    let mut times: [[Values; 3]; STRATA] =
-        std::array::from_fn(|_| std::array::from_fn(|_| Values::new()));
+    // Most of a step's work, so only where it is needed.
+    let mut times: Option<[[Values; 3]; STRATA]> =
+        (!only_outcomes).then(|| std::array::from_fn(|_| std::array::from_fn(|_| Values::new())));
     for _ in 0..requests {
         let stratum = draw.stratum(&behaviour.mix);
         let side = &mut sides[stratum];
@@ -147,16 +148,16 @@ fn side(
             continue;
         }
         side.attempts.completed += 1;
-        if only_outcomes {
+        let Some(times) = &mut times else {
             continue;
-        }
+        };
         let [first_event, gap, per_token] = &mut times[stratum];
         let first = FIRST_EVENT[stratum] * behaviour.first_event;
         first_event.add(first * (0.4 * draw.normal()).exp());
         gap.add(0.03 * behaviour.gap * (0.5 * draw.normal()).exp());
         per_token.add(0.03 * behaviour.gap * (0.15 * draw.normal()).exp());
     }
-    for (side, [first_event, gap, per_token]) in sides.iter_mut().zip(&times) {
+    for (side, [first_event, gap, per_token]) in sides.iter_mut().zip(times.iter().flatten()) {
         side.first_event = first_event.sketch();
         side.gap = gap.sketch();
         side.per_token = per_token.sketch();
@@ -219,6 +220,7 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
         ..*traffic
     };
     let good = Traffic {
+        old: traffic.earlier,
         new: traffic.earlier,
         ..*traffic
     };

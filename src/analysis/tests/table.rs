@@ -134,6 +134,18 @@ pub fn cases() -> Vec<Case> {
             ..case
         }
     };
+    let both_turn_late = |what, failures| {
+        let case = both_turn(what, failures);
+        let traffic = Traffic {
+            good_for: 600.0,
+            ..case.traffic
+        };
+        Case {
+            traffic,
+            rollouts: ROLLOUTS,
+            ..case
+        }
+    };
     let half = Traffic {
         percent: 50,
         ..traffic(USUAL)
@@ -183,9 +195,14 @@ pub fn cases() -> Vec<Case> {
             "equal, both begin to fail 50 % with new's first request; a proxy judges by itself",
             0.5,
         ),
+        both_turn_late(
+            "equal, both begin to fail 50 % after ten good minutes; a proxy judges by itself",
+            0.5,
+        ),
         crash("new fails 60 %", 0.6, 10),
         crash("new fails 90 %", 0.9, 10),
         crash("new fails 100 %", 1.0, 10),
+        late("new fails 60 % after ten good minutes", 0.6),
         late("new fails 90 % after ten good minutes", 0.9),
         late("new fails 100 % after ten good minutes", 1.0),
         crash("new fails 90 %; share of new 100 %", 0.9, 100),

@@ -1,0 +1,165 @@
+//! Does new begin to fail most requests, at any time? A test of its own, since every second of a crash costs the most requests.
+//!
+//! [`super::evidence`] mixes products that begin at every look. After an hour, each of them has so small a weight that a crash takes
+//! ten failures. Here, a product begins only where failures cluster. There are few of those, so each has a large weight: an
+//! e-detector (Shin, Ramdas, Rinaldo, *E-detectors: a nonparametric framework for sequential change detection*, NEJSDS 2024) whose
+//! e-processes begin at stopping times.
+//!
+//! - A crash is *suspected* when a cumulative sum of new's failures reaches [`SUSPECTED`] (Page, *Continuous inspection schemes*,
+//!   Biometrika 41, 1954): with the second of two failures, if at most one request in between did not fail. What raised the
+//!   suspicion is no evidence.
+//! - The `t`-th suspicion begins a product of the e-variables of the looks that follow, with the weight `1 / (t (t + 1))`. The product
+//!   is given up once it has fallen below [`GIVEN_UP`].
+//!
+//! Whether a product begins or is given up depends only on earlier looks, and all weights add up to 1. Therefore, the sum of the
+//! weighted products is an e-process: if new is not worse, it ever reaches `1 / α` with a probability of at most `α`, by Ville's
+//! inequality. Only requests of the same time are compared: if both sides fail, products begin and are given up, whatever the rates
+//! are.
+
+use std::time::Duration;
+
+use super::evidence::{Block, Law};
+
+/// New's failure rate in the alternative: between those of a partial and of a full crash.
+const RATE: f64 = 0.75;
+/// By how much each request of new lowers the sum. A failure raises it by 1.
+const ALLOWED: f64 = 0.3;
+/// The sum from which on a crash is suspected.
+const SUSPECTED: f64 = 1.0;
+/// The logarithm of the product at which it is given up.
+const GIVEN_UP: f64 = -3.5;
+/// The logarithm of the largest factor of a look, and what each second of it adds: requests that fail at one moment often have one
+/// cause, such as the end of a single pod.
+const MOST: f64 = 4.0;
+const MOST_PER_SECOND: f64 = 8.0;
+
+/// The evidence that new crashes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LateCrash {
+    /// When blocks were last taken in.
+    until: Duration,
+    sum: f64,
+    suspicions: u32,
+    /// The logarithm of the product that began last.
+    product: Option<f64>,
+    /// The logarithm of the highest value of the weighted products.
+    highest: f64,
+}
+
+impl LateCrash {
+    /// Takes in the blocks that a look has closed.
+    pub(super) fn add(&mut self, blocks: &[Block], margin: f64, now: Duration) {
+        let seconds = now.saturating_sub(self.until).as_secs_f64();
+        self.until = now;
+        let Some(product) = &mut self.product else {
+            self.suspect(blocks);
+            return;
+        };
+        let law = Law::Failed { margin };
+        let log_e: f64 = blocks.iter().map(|block| law.log_e(block, RATE)).sum();
+        *product += log_e.min(MOST + MOST_PER_SECOND * seconds);
+        let t = f64::from(self.suspicions);
+        self.highest = self.highest.max(*product - (t * (t + 1.0)).ln());
+        if *product < GIVEN_UP {
+            self.product = None;
+            self.sum = 0.0;
+        }
+    }
+
+    fn suspect(&mut self, blocks: &[Block]) {
+        for Block { n, k, .. } in blocks {
+            self.sum = (self.sum + k[1] - ALLOWED * n[1]).max(0.0);
+        }
+        if self.sum >= SUSPECTED {
+            self.suspicions = self.suspicions.saturating_add(1);
+            self.product = Some(0.0);
+        }
+    }
+
+    /// The probability with which evidence this strong ever comes up though new is not worse, at most: an always-valid p-value.
+    pub(super) fn p_value(&self) -> f64 {
+        (-self.highest).exp().min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Failures of each side among nine requests of old and one of new.
+    fn block([old, new]: [u64; 2]) -> Block {
+        Block {
+            n: [9.0, 1.0],
+            k: [old as f64, new as f64],
+            a: 0.005,
+        }
+    }
+
+    /// The p-value after each look, 50 ms apart.
+    fn p_values(failures: &[[u64; 2]]) -> Vec<f64> {
+        let mut crash = LateCrash::default();
+        let looks = (1..).zip(failures);
+        let p_values = looks.map(|(number, failures)| {
+            let now = Duration::from_millis(50) * number;
+            crash.add(&[block(*failures)], 0.005, now);
+            crash.p_value()
+        });
+        p_values.collect()
+    }
+
+    #[test]
+    fn five_failures_in_a_row_are_a_crash_however_long_new_was_good() {
+        let mut failures = vec![[0, 0]; 10_000];
+        failures.extend([[0, 1]; 5]);
+        let p_values = p_values(&failures);
+        assert!(p_values[10_001] >= 1.0, "the second only raises suspicion");
+        assert!(p_values[10_003] > 0.003, "{}", p_values[10_003]);
+        assert!(p_values[10_004] < 0.003, "{}", p_values[10_004]);
+    }
+
+    #[test]
+    fn failures_far_apart_are_no_crash() {
+        let failures: Vec<_> = (0..10_000).map(|n| [0, u64::from(n % 5 == 0)]).collect();
+        assert!(p_values(&failures).iter().all(|p| *p >= 1.0));
+    }
+
+    #[test]
+    fn what_both_sides_fail_is_no_crash() {
+        for failures in [[9, 1], [5, 1]] {
+            assert!(p_values(&[failures; 50])[49] > 0.1, "{failures:?}");
+        }
+    }
+
+    /// A pod that ends cuts its streams, whatever their number.
+    #[test]
+    fn one_look_decides_nothing() {
+        let all = Block {
+            n: [90.0, 90.0],
+            k: [0.0, 90.0],
+            a: 0.005,
+        };
+        let mut crash = LateCrash::default();
+        for number in 1..=2 {
+            crash.add(&[all], 0.005, Duration::from_millis(50) * number);
+        }
+        assert!(crash.p_value() > 0.01, "{}", crash.p_value());
+    }
+
+    /// A suspicion that proves wrong leaves less for the next ones.
+    #[test]
+    fn each_suspicion_has_less_weight_than_the_one_before() {
+        let after = |suspicions: usize| {
+            let mut failures = Vec::new();
+            for _ in 0..suspicions {
+                failures.extend([[0, 1], [0, 1]]);
+                failures.extend([[0, 0]; 20]);
+            }
+            failures.extend([[0, 1]; 5]);
+            let p_values = p_values(&failures);
+            p_values[p_values.len() - 1]
+        };
+        let ratios = [after(1) / after(0), after(2) / after(0)];
+        assert!((ratios[0] - 3.0).abs() < 1e-9, "{ratios:?}");
+        assert!((ratios[1] - 6.0).abs() < 1e-9, "{ratios:?}");
+    }
+}
