@@ -208,6 +208,6 @@ fn a_sentence_names_the_figures_of_both_sides() {
     let report = looks(&Rules::default(), (0..40).map(|_| counts()));
     assert_eq!(
         report.sentence(),
-        "New's first token, p50 is 840 ms, old's 356 ms (600 and 6,000 in 30 s)."
+        "New's first token, p50 is 840 ms, old's 356 ms (700 and 7,000 in 35 s)."
     );
 }
