@@ -159,7 +159,9 @@ impl<'a> Request<'a> {
         let guided = |object: &Object<'_>| {
             object.members.iter().any(|member| {
                 let named = member.key.starts_with("guided_") || GUIDED.contains(&&*member.key);
-                named && !json::is_blank(&object.text[member.value.clone()])
+                let value = &object.text[member.value.clone()];
+                // An empty schema demands JSON of any kind.
+                named && (value.starts_with(b"{") || !json::is_blank(value))
             })
         };
         let bound = self.object.given("response_format").is_some_and(|_| {

@@ -19,8 +19,9 @@ const DONE: &[u8] = b"[DONE]";
 /// Fields of a chunk that identify a stream.
 const IDENTITY: [&str; 4] = ["id", "created", "model", "system_fingerprint"];
 
-/// Where the model is among them.
+/// Where the model and the fingerprint are among them.
 const MODEL: usize = 2;
+const FINGERPRINT: usize = 3;
 
 /// Most bytes kept of these fields.
 const MAX_IDENTITY: usize = 512;

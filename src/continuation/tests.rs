@@ -112,6 +112,9 @@ fn a_continued_event_has_the_ids_of_the_first_part_and_no_second_role() {
     let event = r#"{"id":"b", "created" : 2,"x":"y","choices":[{"index":0,"delta":{"role":"assistant","content":"\"id\":"}}]}"#;
     let expected = r#"{"id":"a", "created" : 1,"x":"y","choices":[{"index":0,"delta":{"content":"\"id\":"}}]}"#;
     assert_eq!(passed(&mut first, event), expected);
+    let event = r#"{"system_fingerprint":"f","id":"b","choices":[]}"#;
+    let expected = r#"{"system_fingerprint":null,"id":"a","choices":[]}"#;
+    assert_eq!(passed(&mut first, event), expected);
     assert_eq!(first.pass(b"[DONE]"), None);
 }
 

@@ -1,6 +1,6 @@
 //! Joins the stream of another server to the part that the client has.
 
-use super::{IDENTITY, Resumption, Sent};
+use super::{FINGERPRINT, IDENTITY, Resumption, Sent};
 use crate::continuation::chunk::{Chunk, Step};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
@@ -106,9 +106,15 @@ impl Sent {
         if self.earlier > 0 {
             self.repeated += u64::from(rest.as_ref().is_some_and(Vec::is_empty));
         }
-        for (key, known) in IDENTITY.iter().zip(&self.identity) {
-            if let (Some(known), Some(member)) = (known, chunk.object.get(key)) {
-                edits.push(Edit::new(member.value.clone(), &known[..]));
+        for (at, (key, known)) in IDENTITY.iter().zip(&self.identity).enumerate() {
+            let Some(member) = chunk.object.get(key) else {
+                continue;
+            };
+            match known {
+                Some(known) => edits.push(Edit::new(member.value.clone(), &known[..])),
+                // Clients take it for that of the whole, and the first server sent none.
+                None if at == FINGERPRINT => edits.push(Edit::new(member.value.clone(), "null")),
+                None => {}
             }
         }
         if let Some(usage) = chunk.usage {

@@ -96,6 +96,8 @@ fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
             Reason::GuidedOutput,
         ),
         (r#""nvext":{"guided_regex":"a"}"#, Reason::GuidedOutput),
+        (r#""guided_json":{}"#, Reason::GuidedOutput),
+        (r#""nvext":{"guided_json":{ }}"#, Reason::GuidedOutput),
         (r#""tool_choice":"required""#, Reason::ToolChoice),
         (r#""tool_choice":{"type":"function"}"#, Reason::ToolChoice),
         (r#""function_call":{"name":"f"}"#, Reason::ToolChoice),
