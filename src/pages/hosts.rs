@@ -53,6 +53,11 @@ impl Hosts {
             return false;
         };
         let host = authority.host();
+        // An address in brackets may be followed by anything, and a name may follow a user.
+        let rest = authority.as_str().strip_prefix(host);
+        if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':')) {
+            return false;
+        }
         if host.starts_with('[') || host.parse::<IpAddr>().is_ok() {
             return true;
         }
@@ -94,6 +99,7 @@ mod tests {
             "evil.example",
             "evil.example:9464",
             "10.0.0.1.evil.example",
+            "[::1].evil.example",
             "localhost.evil.example",
             "svc.evil.example",
             "evil-k8s.example",
