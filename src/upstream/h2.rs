@@ -114,9 +114,12 @@ impl From<Failed> for Error {
 }
 
 /// Did the server say that it has not begun to process the request? It does so with a GOAWAY that does not include the stream
-/// (h2 lets included streams continue) or with REFUSED_STREAM (RFC 9113 §8.7), but not with errors that h2 detected itself.
-fn is_unprocessed(error: &::h2::Error) -> bool {
-    error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
+/// (h2 lets included streams continue) or with REFUSED_STREAM (RFC 9113 §8.7), but not with errors that h2 detected itself. A
+/// server that has sent an interim response contradicts itself if it says so.
+fn is_unprocessed(error: &::h2::Error, interim: u32) -> bool {
+    interim == 0
+        && error.is_remote()
+        && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
 }
 
 async fn over(
@@ -142,7 +145,8 @@ async fn over(
         link: link.clone(),
         blocked: false,
     });
-    let (head, received) = match head(response, &mut upload).await {
+    let mut interim = 0;
+    let (head, received) = match head(response, &mut upload, &mut interim).await {
         Ok(response) => response.into_parts(),
         Err(error) => {
             // Nothing was written since the request was queued, so whatever ended the connection, the server has not seen the
@@ -150,7 +154,7 @@ async fn over(
             let unsent = link.sent() == sent_before;
             return Err(match view.fault() {
                 Some(fault) => Failed::Client(fault),
-                None if unsent || is_unprocessed(&error) => Failed::Unread {
+                None if unsent || is_unprocessed(&error, interim) => Failed::Unread {
                     error,
                     lease,
                     body: original,
@@ -175,12 +179,12 @@ async fn over(
     Ok(Response::from_parts(head, UpstreamBody::Http2(incoming)))
 }
 
-/// Sends the body until the response head arrives.
+/// Sends the body until the response head arrives. Counts the interim responses before it.
 async fn head(
     mut response: ResponseFuture,
     upload: &mut Option<Upload>,
+    interim: &mut u32,
 ) -> Result<Response<::h2::RecvStream>, ::h2::Error> {
-    let mut interim = 0;
     std::future::poll_fn(|cx| {
         if let Some(sending) = upload
             && let Poll::Ready(sent) = sending.poll(cx)
@@ -191,8 +195,8 @@ async fn head(
             }
         }
         while let Poll::Ready(Some(Ok(_))) = response.poll_informational(cx) {
-            interim += 1;
-            if interim > MAX_INTERIM {
+            *interim += 1;
+            if *interim > MAX_INTERIM {
                 return Poll::Ready(Err(Reason::ENHANCE_YOUR_CALM.into()));
             }
         }

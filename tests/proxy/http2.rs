@@ -389,6 +389,8 @@ enum Refusal {
     GoAway,
     /// REFUSED_STREAM (RFC 9113 §8.7).
     Refused,
+    /// One of the two above, after an interim response.
+    AfterInterim { goes_away: bool },
     /// A reset that does not say that nothing was done.
     Reset(u32),
     /// A frame that is an error of the connection, which the proxy itself finds.
@@ -409,6 +411,13 @@ async fn refused(how: Refusal) -> (usize, u16) {
             match (number, how) {
                 (2, Refusal::GoAway) => drop(frames.go_away(stream - 2, NO_ERROR).await),
                 (2, Refusal::Refused) => drop(frames.reset(stream, REFUSED_STREAM).await),
+                (2, Refusal::AfterInterim { goes_away }) => {
+                    frames.headers(stream, 0, &[(":status", "103")]).await;
+                    match goes_away {
+                        true => frames.go_away(stream - 2, NO_ERROR).await,
+                        false => frames.reset(stream, REFUSED_STREAM).await,
+                    };
+                }
                 (2, Refusal::Reset(code)) => drop(frames.reset(stream, code).await),
                 (2, Refusal::Malformed) => drop(frames.send(DATA, 0, 0, b"x").await),
                 (2, Refusal::LateGoAway) => {
@@ -439,6 +448,8 @@ async fn a_request_is_sent_again_only_where_the_server_says_that_it_has_not_begu
         assert_eq!(refused(how).await, (3, 200), "{how:?}");
     }
     for how in [
+        Refusal::AfterInterim { goes_away: true },
+        Refusal::AfterInterim { goes_away: false },
         Refusal::Reset(NO_ERROR),
         Refusal::Reset(CANCEL),
         Refusal::Reset(INTERNAL_ERROR),
