@@ -1,7 +1,7 @@
 //! What lists have confirmed beside a watch, and how their objects are merged with those that the watch has reported. Pure, apart
 //! from the clocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ impl Confirmed {
         (begun, version_of_list): (BothClocks, u64),
     ) -> Vec<Object> {
         let mut changed = Vec::new();
-        let mut is_listed = BTreeMap::new();
+        let mut places = BTreeSet::new();
         for object in listed {
             let place = place(&object);
             let known = objects.get(&place.0).and_then(|all| all.get(&place.1));
@@ -106,11 +106,11 @@ impl Confirmed {
                 put(objects, Arc::clone(&object));
                 changed.push(object);
             }
-            is_listed.insert(place, ());
+            places.insert(place);
         }
         // Objects that are newer than the list cannot be in it.
         let is_gone = |object: &Object| {
-            version(object) <= version_of_list && !is_listed.contains_key(&place(object))
+            version(object) <= version_of_list && !places.contains(&place(object))
         };
         let of_part = |namespace: &str| part.as_deref().is_none_or(|part| part == namespace);
         for (namespace, of_namespace) in objects.iter_mut() {
