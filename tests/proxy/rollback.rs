@@ -1,5 +1,8 @@
 //! A proxy that has its plan from a file judges new by itself, and takes its requests away if it fails.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::rig::*;
 use serde_json::Value;
 
@@ -274,6 +277,64 @@ async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothin
     })
     .await;
     assert_eq!(bad.count(), 2);
+}
+
+/// Long after its first requests, for which there is a test of its own.
+#[tokio::test]
+async fn new_that_crashes_after_it_was_good_is_rolled_back_and_clients_notice_nothing() {
+    let old = Upstream::start(healthy("old")).await;
+    let crashed = Arc::new(AtomicBool::new(false));
+    let crashes = Arc::clone(&crashed);
+    let new = Upstream::start(move |request| {
+        if crashes.load(Ordering::Relaxed) {
+            status(500)
+        } else {
+            healthy("new")(request)
+        }
+    })
+    .await;
+    let file = PlanFile::new(&plan(&new, (9, 1), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    while new.count() < 60 {
+        proxy.chat().await;
+    }
+    let page = page(&proxy).await;
+    assert_eq!(page["analysis"]["verdict"], "inconclusive", "{page}");
+    crashed.store(true, Ordering::Relaxed);
+    let rolled = until("it rolls back", async || {
+        assert_eq!(proxy.chat().await.status, 200);
+        let page = self::page(&proxy).await;
+        (page["analysis"]["rolledBack"] == true).then_some(page)
+    })
+    .await;
+    assert_eq!(rolled["trafficSplitPercent"], 0, "{rolled}");
+}
+
+/// A person who wants new back says so by another new or another process, not by the margins.
+#[tokio::test]
+async fn a_roll_back_stays_if_the_plan_only_holds_or_has_no_analysis_any_more() {
+    let old = Upstream::start(healthy("old")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&bad, (1, 1), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    judged(&proxy, "it rolls back", |analysis| {
+        analysis["rolledBack"] == true
+    })
+    .await;
+    let asked = bad.count();
+    for (weight, analysis) in [(2, "analysis: {onFailure: Hold}"), (3, "")] {
+        file.write(&plan(&bad, (1, weight), analysis));
+        let edited = until("the edit is in force", async || {
+            let page = page(&proxy).await;
+            (page["spec"]["weights"]["new"] == weight).then_some(page)
+        })
+        .await;
+        assert_eq!(edited["trafficSplitPercent"], 0, "{edited}");
+        for _ in 0..20 {
+            assert_eq!(proxy.chat().await.generation(), "old");
+        }
+        assert_eq!(bad.count(), asked);
+    }
 }
 
 /// What both fail is not new's fault.
