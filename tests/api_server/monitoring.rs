@@ -1,6 +1,7 @@
 //! What `deploy/monitoring` asks of the metrics, asked: the alerts by promtool's unit tests, and every panel of the dashboard of a
 //! real Prometheus that scrapes the real proxy during the demo.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -186,6 +187,62 @@ fn queries(value: &Value, found: &mut Vec<String>) {
         }
         Value::Array(items) => items.iter().for_each(|item| queries(item, found)),
         _ => {}
+    }
+}
+
+/// What Grafana's schema of a dashboard requires of panels, beyond being JSON. Grafana itself ignores what it does not know.
+#[test]
+fn the_dashboard_begins_with_the_verdict_and_is_as_grafana_expects() {
+    const PANEL: [&str; 9] = [
+        "id",
+        "type",
+        "title",
+        "description",
+        "datasource",
+        "gridPos",
+        "fieldConfig",
+        "options",
+        "targets",
+    ];
+    let dashboard = fs::read_to_string(file("dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut ids = BTreeSet::new();
+    let mut cells = BTreeMap::new();
+    for panel in panels {
+        let title = panel["title"].as_str().unwrap();
+        let fields: Vec<_> = panel.as_object().unwrap().keys().collect();
+        assert!(
+            fields.iter().all(|field| PANEL.contains(&field.as_str())),
+            "{title}: {fields:?}"
+        );
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}");
+        let [x, y, width, height] =
+            ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(width > 0 && height > 0 && x + width <= 24, "{title}");
+        for row in y..y + height {
+            for column in x..x + width {
+                let other = cells.insert((row, column), title);
+                assert_eq!(other, None, "{title} lies on it");
+            }
+        }
+        let mut names = BTreeSet::new();
+        for target in panel["targets"].as_array().unwrap() {
+            assert!(names.insert(target["refId"].as_str().unwrap()), "{title}");
+        }
+    }
+    assert_eq!(cells[&(0, 0)], "Is new good enough?");
+    let first = panels
+        .iter()
+        .find(|panel| panel["gridPos"]["y"] == 0)
+        .unwrap();
+    let texts = &first["fieldConfig"]["defaults"]["mappings"][0]["options"];
+    for (value, text) in [
+        ("0", "good enough"),
+        ("1", "not known yet"),
+        ("2", "failed"),
+    ] {
+        assert_eq!(texts[value]["text"], text, "{first:#}");
     }
 }
 
