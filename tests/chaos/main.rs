@@ -29,13 +29,14 @@ use draw::Draw;
 use round::Report;
 
 /// Seeds of rounds that once failed.
-const REGRESSIONS: [u64; 6] = [
+const REGRESSIONS: [u64; 7] = [
     0x1,
     0x3,
     0x3c01_5a54_b0e2_879c,
     0x90ce_e6aa_d24b_3a2f,
     0x9084_4e63_2dc6_cd4f,
     0x7bcc_8844_2648_f4c0,
+    0x179d_b94e_f151_6263,
 ];
 
 /// The seed that `make test` starts with.
