@@ -38,6 +38,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use self::accumulate::{Accumulator, Reading};
+#[cfg(test)]
+pub use self::counts::requests;
 pub use self::counts::{Attempts, Counts, MAX_STRATA, Side, Stratum};
 use self::crash::Crash;
 use self::evidence::{Block, Evidence, Law};

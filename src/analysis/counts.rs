@@ -182,3 +182,27 @@ impl Counts {
         total
     }
 }
+
+/// For tests: requests of both sides, and how many of new's failed.
+#[cfg(test)]
+#[must_use]
+pub fn requests(old: u64, new: u64, failed: u64) -> Counts {
+    let side = |started, failed| {
+        Side::from(Attempts {
+            started,
+            ended: started,
+            completed: started - failed,
+            decided: started,
+            failed,
+            ..Attempts::default()
+        })
+    };
+    let class = "chat".into();
+    Counts(
+        [(
+            Stratum { class, size: 1 },
+            [side(old, 0), side(new, failed)],
+        )]
+        .into(),
+    )
+}

@@ -163,7 +163,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::analysis::{Attempts, Side, Stratum};
+    use crate::analysis::requests;
     use crate::controller::comparisons::Compared;
     use crate::state_api::v1;
 
@@ -175,24 +175,9 @@ mod tests {
 
     /// What a proxy had counted: seconds ago, requests of both sides, and those that new failed.
     fn comparison(counts: &[(i64, [u64; 2], u64)]) -> Arc<v1::Comparison> {
-        let side = |started, failed| {
-            Side::from(Attempts {
-                started,
-                ended: started,
-                completed: started - failed,
-                decided: started,
-                failed,
-                ..Attempts::default()
-            })
-        };
         let duration = |seconds| prost_types::Duration { seconds, nanos: 0 };
         let counts = counts.iter().map(|(age, [old, new], failed)| {
-            let stratum = Stratum {
-                class: "chat".into(),
-                size: 1,
-            };
-            let sides = [side(*old, 0), side(*new, *failed)];
-            v1::Counts::new(duration(*age), &Counts([(stratum, sides)].into()))
+            v1::Counts::new(duration(*age), &requests(*old, *new, *failed))
         });
         Arc::new(v1::Comparison {
             series: 1,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::requests;
+use crate::analysis::requests;
 use crate::analysis::{Attempts, Counts, Memory, Outcomes, Rules, Side, Stratum, Verdict};
 
 #[test]

@@ -32,15 +32,8 @@ fn equal_sides_are_not_failed_and_worse_ones_are_found() {
 #[test]
 fn the_metric_that_is_worse_is_named() {
     let traffic = |new| Traffic {
-        rate: 50.0,
         percent: 20,
-        old: USUAL,
-        new,
-        earlier: USUAL,
-        good_for: 0.0,
-        look: 5.0,
-        interim_looks: 1,
-        only_outcomes: false,
+        ..table::traffic(new)
     };
     for (new, metrics) in [
         (
@@ -77,16 +70,10 @@ fn a_mix_that_differs_does_not_show_in_the_figures() {
     let traffic = Traffic {
         rate: 500.0,
         percent: 50,
-        old: USUAL,
-        new: Behaviour {
+        ..table::traffic(Behaviour {
             mix: LARGE,
             ..USUAL
-        },
-        earlier: USUAL,
-        good_for: 0.0,
-        look: 5.0,
-        interim_looks: 1,
-        only_outcomes: false,
+        })
     };
     let mut arrivals = Arrivals::new(5);
     let report = looks(&Rules::default(), (0..20).map(|_| arrivals.look(&traffic)));

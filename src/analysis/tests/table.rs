@@ -26,7 +26,7 @@ pub struct Case {
 const HOUR: f64 = 3600.0;
 
 /// 10 % of 50 requests a second, looked at every five seconds.
-fn traffic(new: Behaviour) -> Traffic {
+pub(super) fn traffic(new: Behaviour) -> Traffic {
     Traffic {
         rate: 50.0,
         percent: 10,
@@ -122,29 +122,13 @@ pub fn cases() -> Vec<Case> {
             },
         )
     };
-    let late = |what, failures| {
-        let case = crash(what, failures, 10);
-        let traffic = Traffic {
+    let late = |case: Case| Case {
+        traffic: Traffic {
             good_for: 600.0,
             ..case.traffic
-        };
-        Case {
-            traffic,
-            rollouts: ROLLOUTS,
-            ..case
-        }
-    };
-    let both_turn_late = |what, failures| {
-        let case = both_turn(what, failures);
-        let traffic = Traffic {
-            good_for: 600.0,
-            ..case.traffic
-        };
-        Case {
-            traffic,
-            rollouts: ROLLOUTS,
-            ..case
-        }
+        },
+        rollouts: ROLLOUTS,
+        ..case
     };
     let half = Traffic {
         percent: 50,
@@ -195,16 +179,16 @@ pub fn cases() -> Vec<Case> {
             "equal, both begin to fail 50 % with new's first request; a proxy judges by itself",
             0.5,
         ),
-        both_turn_late(
+        late(both_turn(
             "equal, both begin to fail 50 % after ten good minutes; a proxy judges by itself",
             0.5,
-        ),
+        )),
         crash("new fails 60 %", 0.6, 10),
         crash("new fails 90 %", 0.9, 10),
         crash("new fails 100 %", 1.0, 10),
-        late("new fails 60 % after ten good minutes", 0.6),
-        late("new fails 90 % after ten good minutes", 0.9),
-        late("new fails 100 % after ten good minutes", 1.0),
+        late(crash("new fails 60 % after ten good minutes", 0.6, 10)),
+        late(crash("new fails 90 % after ten good minutes", 0.9, 10)),
+        late(crash("new fails 100 % after ten good minutes", 1.0, 10)),
         crash("new fails 90 %; share of new 100 %", 0.9, 100),
         equal(
             "equal, both fail 5 %; share of new 100 %, a proxy judges by itself, without any margin",

@@ -1,6 +1,7 @@
 //! What a single look passes, and how its result is described.
 
-use super::fixture::{changed, looks, requests};
+use super::fixture::{changed, looks};
+use crate::analysis::requests;
 use crate::analysis::{Attempts, Counts, Metric, Rules, Side, Stratum, Verdict, Why};
 use crate::latency::Sketch;
 
