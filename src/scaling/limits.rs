@@ -77,9 +77,8 @@ fn admits(assessment: &Assessment, side: Generation, sizes: &Sizes) -> Result<()
     }
     // A replica has at least one pod.
     let pods: u64 = own.values().map(|size| u64::from(*size)).sum();
-    let now: u64 = { roles.values() }
-        .map(|workers| u64::from(workers.occupied()))
-        .sum();
+    let occupied = roles.values().map(|workers| workers.occupied());
+    let now: u64 = occupied.map(u64::from).sum();
     let more = pods.saturating_sub(now);
     match assessment.seen.pods_left {
         Some(left) if more > u64::from(left) => Err(Wait::PodQuota { more, left }),

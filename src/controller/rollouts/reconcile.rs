@@ -306,10 +306,10 @@ impl Rollouts {
         let mut decision = scaling::decide(&settings, &seen);
         let mut obstacle = plan.obstacle.clone();
         if let Some(why) = needs_lost(&decision, &observed.lost) {
-            let lost = [&observed.lost.old, &observed.lost.new]
+            let mut lost = [&observed.lost.old, &observed.lost.new]
                 .into_iter()
                 .flatten();
-            if !{ lost }.all(|lost| lost.is_missing) {
+            if lost.any(|lost| !lost.is_missing) {
                 return Ok(refused(subject, why.0, why.1));
             }
             // Whatever cannot serve loses its requests all the same.
