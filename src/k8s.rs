@@ -14,6 +14,8 @@ mod watch;
 pub mod workloads;
 
 pub use access::may_read_all_namespaces;
+#[cfg(test)]
+pub use cache::object;
 pub use cache::{
     BothClocks, Cache, Changed, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER, Scope,
     trimmed_update,

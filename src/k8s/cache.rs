@@ -19,6 +19,8 @@ use store::{Store, noting};
 
 pub use clocks::BothClocks;
 pub use objects::Object;
+#[cfg(test)]
+pub use objects::object;
 pub use store::{Changed, NotSynced};
 pub use trim::{ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
 

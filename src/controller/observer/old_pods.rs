@@ -145,17 +145,12 @@ fn host_port(pod: &DynamicObject, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value as Json, json};
 
     use super::*;
     use crate::controller::observer::slices::leads_to;
     use crate::controller::observer::ways::selects_any;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
+    use crate::k8s::object;
 
     #[test]
     fn a_pod_of_old_is_known_by_name_and_by_an_address_that_is_not_shared() {

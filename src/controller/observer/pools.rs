@@ -79,15 +79,10 @@ fn ports(pool: &DynamicObject) -> BTreeSet<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
+    use crate::k8s::object;
 
     #[test]
     fn a_pool_leads_to_old_in_either_form_of_its_selector() {

@@ -292,10 +292,7 @@ mod tests {
 
     use super::super::slices::{BY_SELECTOR, WRITER};
     use super::*;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
+    use crate::k8s::object;
 
     fn slice(namespace: &str, service: &str, writer: &str, address: &str, port: u16) -> Object {
         object(json!({

@@ -138,15 +138,10 @@ pub(super) fn is_pool_of_route(backend: &Json, own: &str) -> Option<ServiceName>
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
+    use crate::k8s::object;
 
     fn in_namespace(found: BTreeSet<ServiceName>, namespace: &str) -> Vec<String> {
         let found = found.into_iter().filter(|(own, _)| own == namespace);

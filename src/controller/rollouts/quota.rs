@@ -47,15 +47,10 @@ pub(super) fn quotas() -> ApiResource {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
+    use crate::k8s::object;
 
     #[test]
     fn the_tightest_quota_counts() {

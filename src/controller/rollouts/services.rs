@@ -67,15 +67,10 @@ pub(super) fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value as Json, json};
 
     use super::*;
-
-    fn object(object: Json) -> Object {
-        Arc::new(serde_json::from_value(object).unwrap())
-    }
+    use crate::k8s::object;
 
     #[test]
     fn a_service_leads_to_the_side_whose_frontends_alone_it_selects() {

@@ -11,6 +11,13 @@ pub type Object = Arc<DynamicObject>;
 /// The objects of one kind, by namespace and name.
 pub type Objects = BTreeMap<String, BTreeMap<String, Object>>;
 
+/// An object of a test.
+#[cfg(test)]
+#[must_use]
+pub fn object(object: serde_json::Value) -> Object {
+    Arc::new(serde_json::from_value(object).expect("an object"))
+}
+
 pub fn place(object: &DynamicObject) -> (String, String) {
     let metadata = &object.metadata;
     (

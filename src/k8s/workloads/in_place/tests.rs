@@ -1,13 +1,8 @@
 //! Which pods of an object count for which generation.
 
-use std::sync::Arc;
-
 use super::*;
+use crate::k8s::object;
 use crate::k8s::workloads::of_kind;
-
-fn object(object: Json) -> Object {
-    Arc::new(serde_json::from_value(object).unwrap())
-}
 
 fn set(partition: u32, revisions: [&str; 2]) -> Json {
     json!({

@@ -1,15 +1,11 @@
 //! What each kind says of its workers, and how their size is written.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::*;
-
-fn object(object: Json) -> Object {
-    Arc::new(serde_json::from_value(object).unwrap())
-}
+use crate::k8s::object;
 
 fn pod(name: &str, labels: Json, ready: bool, ends: bool) -> Object {
     let status = if ready { "True" } else { "False" };
