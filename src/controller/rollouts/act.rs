@@ -2,7 +2,7 @@
 
 use super::job::{Step, Work};
 use super::observe::Observed;
-use super::{Rollouts, Subject, accept, memory, services, status, update, write};
+use super::{Rollouts, Subject, memory, objects, services, status, update, write};
 use crate::k8s::{Object, workloads};
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
@@ -40,7 +40,7 @@ impl Rollouts {
                 let workers = observed.objects.of(side).get(&role);
                 let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
                 let mut leaving = half.map(|half| half.leaving.clone()).unwrap_or_default();
-                leaving.retain(|pod| pods.iter().any(|name| name == accept::name_of(pod)));
+                leaving.retain(|pod| pods.iter().any(|name| name == objects::name_of(pod)));
                 Step::Replace { pods: leaving }
             }
             Action::Split(split) => {
@@ -90,9 +90,9 @@ impl Rollouts {
             Action::Retire(retire) => Step::Retire {
                 retire,
                 frontends: observed.frontends,
-                workers: match accept::is_in_place(accepted) {
+                workers: match objects::is_in_place(accepted) {
                     // They are those of new.
-                    true => accept::Objects::new(),
+                    true => objects::Objects::new(),
                     false => observed.objects.old,
                 },
             },
@@ -130,7 +130,7 @@ fn unroutable(
 }
 
 /// Whether a size becomes 0.
-fn empties(objects: &accept::Objects, sizes: &Sizes) -> bool {
+fn empties(objects: &objects::Objects, sizes: &Sizes) -> bool {
     let mut emptied = sizes.iter().filter(|(_, size)| **size == 0);
     emptied.any(|(role, _)| {
         objects

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::Key;
 use super::super::observer::Observer;
-use super::accept;
+use super::objects;
 use crate::k8s::workloads::{self, RemovesFirst, pod_is_ready};
 use crate::k8s::{NotSynced, Object};
 use crate::rollout::{Role, Sides};
@@ -20,7 +20,7 @@ pub(super) fn candidates(
     observer: &Observer,
     rollout: &Key,
     chooses: bool,
-    objects: &Sides<accept::Objects>,
+    objects: &Sides<objects::Objects>,
 ) -> Result<HashMap<(Generation, Role), Vec<Pod>>, NotSynced> {
     let pods = workloads::pods_resource();
     let all = observer.cache.of(&pods, &rollout.namespace)?;
@@ -36,7 +36,7 @@ pub(super) fn candidates(
     let polled: Vec<Object> = roles.values().flatten().cloned().collect();
     let loads = observer.worker_loads(rollout, &polled);
     let candidate = |pod: &Object| {
-        let name = accept::name_of(pod).to_owned();
+        let name = objects::name_of(pod).to_owned();
         Pod {
             ready: pod_is_ready(pod),
             open_streams: loads.get(&name).copied(),

@@ -8,7 +8,7 @@
 use kube::api::{ApiResource, DynamicObject};
 
 use super::super::old_frontends::{deployments, kind};
-use super::accept;
+use super::objects;
 use crate::k8s::workloads::{self, COMPONENT, GRAPH, controller, is_selected, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::RetireSpec;
@@ -106,8 +106,8 @@ pub(super) fn owners(
             found.refuse(format!(
                 "the {} {} also has the frontend pod {} of the new generation",
                 resource.kind,
-                accept::name_of(&object),
-                accept::name_of(pod)
+                objects::name_of(&object),
+                objects::name_of(pod)
             ));
         }
     }
@@ -159,7 +159,7 @@ impl Found {
             self.refuse(format!(
                 "the {} {} of the frontends belongs to the {kind} {name}",
                 resource.kind,
-                accept::name_of(&object)
+                objects::name_of(&object)
             ));
         }
         self.owners.push(Owner::Workload { resource, object });
@@ -172,7 +172,7 @@ fn owner(
     namespace: &str,
     pod: &Object,
 ) -> Result<Result<(ApiResource, Object), String>, NotSynced> {
-    let pod_name = accept::name_of(pod);
+    let pod_name = objects::name_of(pod);
     let Some((kind, name)) = controller(pod) else {
         let why = format!("the frontend pod {pod_name} belongs to no Deployment");
         return Ok(Err(why));

@@ -6,9 +6,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
 use super::super::{Key, apply};
-use super::accept::Objects;
 use super::events::{self, About};
 use super::frontends::Owner;
+use super::objects::Objects;
 use super::write::{Writer, Written};
 use super::{Subject, revisions, status};
 use crate::k8s::workloads::of_kind;

@@ -7,18 +7,19 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
-use super::super::old_frontends::{frontends_by_name, kind};
+use super::super::old_frontends::frontends_by_name;
 use super::super::spec_fields::SpecFields;
 use super::super::{Key, observer::Observer, proof::Proof, proxies::Report};
-use super::accept::{self, Objects};
+use super::autoscalers::{scaler, scalers};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
+use super::objects::{self, Objects};
 use super::quota::{gpus_left, pods_left, quotas};
 use super::services::{leads_to, service_name, services};
 use super::{memory, update};
 use crate::error_chain::error_chain;
+use crate::k8s::Object;
 use crate::k8s::workloads::{RemovesFirst, Scaled, pod_is_ready};
-use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, SideStatus,
 };
@@ -78,25 +79,25 @@ pub(super) struct ObserveInput<'a> {
 pub(super) fn observe(
     observer: &Observer,
     input: &ObserveInput,
-) -> Result<Observed, accept::Error> {
+) -> Result<Observed, objects::Error> {
     let (cache, namespace) = (&observer.cache, &*input.key.namespace);
     let accepted = input.accepted;
     let memory = input.before.memory.as_ref();
     // Once new has everything, old is deleted: by this rollout, or by its owner.
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
-    let old = || match accept::without_lost(cache, namespace, &accepted.source, handed_over)? {
+    let old = || match objects::without_lost(cache, namespace, &accepted.source, handed_over)? {
         // Another object of that name, or another component, may have workers that serve, but they are not counted.
         (_, Some(error)) if !handed_over && !error.is_missing() => Err(error),
         found => Ok(found),
     };
-    let (objects, gone) = match accept::accepted_in_place(cache, namespace, accepted)? {
+    let (objects, gone) = match objects::accepted_in_place(cache, namespace, accepted)? {
         Some(objects) => (objects, Sides::default()),
         None => {
             let (old, new) = (
                 old()?,
-                accept::without_lost(cache, namespace, &accepted.target, false)?,
+                objects::without_lost(cache, namespace, &accepted.target, false)?,
             );
-            let why = |error: Option<accept::Error>| {
+            let why = |error: Option<objects::Error>| {
                 error.map(|error| Lost {
                     is_missing: error.is_missing(),
                     why: error_chain(&error),
@@ -143,7 +144,7 @@ pub(super) fn observe(
     let chooses = input.may_mark && !input.before.phase.is_some_and(RolloutPhase::is_over);
     let candidates = candidates(observer, input.key, chooses, &objects)?;
     let side = |side: Generation, before: &Option<SideStatus>| Side {
-        roles: accept::accepted_roles(accepted_side(accepted, side))
+        roles: objects::accepted_roles(accepted_side(accepted, side))
             .map(|(role, _)| match objects.of(side).get(&role) {
                 Some((_, scaled)) => {
                     let removes = match (scaled.removes, candidates.get(&(side, role))) {
@@ -237,7 +238,7 @@ fn workers(
         removes: Removes::default(),
         leaving: { scaled.half.iter() }
             .flat_map(|half| &half.leaving)
-            .map(|pod| accept::name_of(pod).to_owned())
+            .map(|pod| objects::name_of(pod).to_owned())
             .collect(),
     }
 }
@@ -369,40 +370,10 @@ fn is_retired(input: &ObserveInput, old: &Objects, frontends: Option<&[Owner]>) 
     let frontends_left = frontends.is_none_or(|owners| owners.iter().any(is_left));
     let workers_left = input.retire == RetireSpec::Delete
         && !old.is_empty()
-        && !accept::is_in_place(input.accepted);
+        && !objects::is_in_place(input.accepted);
     let retires = input.retire != RetireSpec::Keep;
     memory.is_some_and(|memory| memory.retired)
         || handed_over && retires && !frontends_left && !workers_left
-}
-
-/// The objects that an autoscaler scales: kind and name, with the name of the autoscaler.
-fn scalers(cache: &Cache, namespace: &str) -> Result<Vec<(String, String, String)>, NotSynced> {
-    let autoscalers = kind(
-        "autoscaling",
-        "v2",
-        "HorizontalPodAutoscaler",
-        "horizontalpodautoscalers",
-    );
-    let found = cache.of(&autoscalers, namespace)?;
-    let of = |autoscaler: &Object| {
-        let target = &autoscaler.data["spec"]["scaleTargetRef"];
-        let text = |field: &str| target[field].as_str().map(str::to_owned);
-        let name = autoscaler.metadata.name.clone().unwrap_or_default();
-        Some((text("kind")?, text("name")?, name))
-    };
-    Ok(found.iter().filter_map(of).collect())
-}
-
-fn scaler(objects: &Objects, scalers: &[(String, String, String)]) -> Option<String> {
-    let is_of = |(kind, name, _): &&(String, String, String)| {
-        let mut objects = objects.values();
-        objects.any(|(of, scaled)| {
-            let is_owner = of == kind && accept::name(scaled) == name;
-            is_owner || scaled.sized_kind(of) == kind && accept::name_of(scaled.sized()) == name
-        })
-    };
-    let (.., autoscaler) = scalers.iter().find(is_of)?;
-    Some(format!("HorizontalPodAutoscaler {autoscaler}"))
 }
 
 #[cfg(test)]

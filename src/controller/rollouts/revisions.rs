@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::old_frontends::kind;
-use super::accept;
+use super::objects;
 use crate::k8s::{Object, ROLLOUT_LABEL};
 use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus, RevisionStatus};
 use crate::resource::{API_VERSION, ROLLOUT_KIND};
@@ -98,14 +98,14 @@ pub(super) fn missing(accepted: &AcceptedStatus, revisions: &[Revision]) -> Opti
     if !is_kept(&accepted.source, None) {
         return Some(Kept {
             generation: accepted.source.clone(),
-            in_place: accept::is_in_place(accepted),
+            in_place: objects::is_in_place(accepted),
             ..Kept::default()
         });
     }
     (!is_kept(&accepted.target, Some(&accepted.service))).then(|| Kept {
         generation: accepted.target.clone(),
         service: Some(accepted.service.clone()),
-        in_place: accept::is_in_place(accepted),
+        in_place: objects::is_in_place(accepted),
         ..Kept::default()
     })
 }

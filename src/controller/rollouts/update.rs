@@ -5,7 +5,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
 use super::super::spec_fields::SpecFields;
-use super::accept;
+use super::objects;
 use crate::k8s::Object;
 use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus};
 use crate::resource::{DynamoRolloutSpec, RETRIED_AT};
@@ -14,7 +14,7 @@ use crate::split::Weights;
 /// The spec of the update. The controller of updates neither moves nor overrides its split: the rollout leads.
 pub(super) fn spec(spec: &DynamoRolloutSpec, accepted: &AcceptedStatus, split: Weights) -> Json {
     let traffic = &spec.traffic;
-    let in_place = accept::is_in_place(accepted);
+    let in_place = objects::is_in_place(accepted);
     let mut update = json!({
         "newFrontendService": accepted.service,
         "sourceDeployment": accepted.source.frontends,
@@ -125,7 +125,7 @@ pub(super) fn is_owned(update: &Object, rollout: &Object) -> bool {
 
 /// Whether the split of this update is one of the same two generations.
 pub(super) fn is_of(update: &DynamicObject, accepted: &AcceptedStatus) -> bool {
-    let in_place = accept::is_in_place(accepted);
+    let in_place = objects::is_in_place(accepted);
     let spec = SpecFields::of(update);
     spec.source() == Some(&*accepted.source.frontends)
         && spec.target() == Some(&*accepted.target.frontends)

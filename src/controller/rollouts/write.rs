@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::Key;
 use super::super::leader_client::{Error, LeaderClient, status_code};
-use super::accept::{self, Objects};
+use super::objects::{self, Objects};
 use super::revisions;
 use super::services::services;
 use crate::k8s::Object;
@@ -120,7 +120,7 @@ impl Writer {
                 continue;
             };
             let (resource, resize) = scaled.resize(kind, *size)?;
-            let name = accept::name_of(scaled.sized());
+            let name = objects::name_of(scaled.sized());
             let version = scaled.version();
             let params = managed_by(manager);
             let api = self.0.api(&key.namespace, &resource)?;
@@ -232,7 +232,7 @@ impl Writer {
             "metadata": {"uid": metadata.uid, "annotations": workloads::mark()},
         });
         let patch = Patch::Merge(&patch);
-        let written = api.patch(accept::name_of(pod), &params, &patch);
+        let written = api.patch(objects::name_of(pod), &params, &patch);
         let written = self.0.write(written).await?;
         Ok(shown(&kind, &written))
     }
