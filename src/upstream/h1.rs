@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HOST, UPGRADE};
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 
 use super::endpoint::Lease;
@@ -62,15 +62,24 @@ pub(super) async fn exchange(
             return Err((error, lease, body.unwrap_or(RequestBody::empty())));
         }
     };
-    // RFC 9110 §7.8, §15.2.2: a server must not switch protocols unasked, nor before the request is complete. The rest of the
-    // request would be read as the new protocol.
+    // RFC 9110 §7.8, §15.2.2: a server must not switch to a protocol that was not asked for, nor before the request is complete.
+    // The rest of the request would be read as the new protocol.
     if head.status == StatusCode::SWITCHING_PROTOCOLS
-        && !(outgoing.head.headers.contains_key(UPGRADE) && sender.is_done())
+        && !(switches_as_asked(&outgoing.head.headers, &head.headers) && sender.is_done())
     {
         let error = Error::Head(http1::ResponseError::Malformed);
         return Err((error, lease, RequestBody::empty()));
     }
     Ok(respond(lease, transport, sender, head, rest))
+}
+
+/// Whether a `101` names the new protocol, or several on top of each other, and the request asked for each of them.
+fn switches_as_asked(request: &HeaderMap, response: &HeaderMap) -> bool {
+    let is_asked = |protocol: &str| {
+        http1::list_members(request, &UPGRADE).any(|asked| asked.eq_ignore_ascii_case(protocol))
+    };
+    let mut protocols = http1::list_members(response, &UPGRADE).peekable();
+    protocols.peek().is_some() && protocols.all(is_asked)
 }
 
 /// Composes the head, plus the body if it is small, and writes what the socket accepts. If the client waits for `100 Continue`,

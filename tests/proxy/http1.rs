@@ -1237,3 +1237,42 @@ async fn a_connection_does_not_switch_protocols_before_the_request_has_ended() {
     client.send("begun!").await;
     assert_eq!(client.response().await.status, 502);
 }
+
+#[tokio::test]
+async fn a_server_only_switches_to_a_protocol_that_the_client_asked_for() {
+    for (asked, answered, status) in [
+        ("websocket", "upgrade: WebSocket\r\n", 101),
+        ("websocket, irc/6.9", "upgrade: irc/6.9\r\n", 101),
+        ("websocket", "upgrade: irc\r\n", 502),
+        ("websocket", "upgrade: websocket, irc\r\n", 502),
+        ("websocket", "upgrade: websocket\r\nupgrade: irc\r\n", 502),
+        ("irc/6.9", "upgrade: irc/7\r\n", 502),
+        ("websocket", "upgrade: \r\n", 502),
+        ("websocket", "", 502),
+    ] {
+        let switch =
+            format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n{answered}\r\n");
+        let old = Upstream::always(Script::new().raw(&switch).step(Step::Echo)).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        let upgrade = [("connection", "upgrade"), ("upgrade", asked)];
+        client.get("/v1/realtime", &upgrade).await;
+        assert_eq!(client.head().await.status, status, "{asked}: {answered}");
+    }
+}
+
+#[tokio::test]
+async fn a_switch_to_another_protocol_is_a_failed_attempt() {
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: irc\r\n\r\n";
+    let new = Upstream::always(Script::new().raw(switch).step(Step::Echo)).await;
+    let old = Upstream::always(status(426)).await;
+    let proxy = Proxy::split(&old, &new, 100).await;
+    let mut client = Client::connect(proxy.address).await;
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    client.get("/v1/realtime", &upgrade).await;
+    assert_eq!(client.response().await.status, 426);
+    let failed = [("generation", "new"), ("cause", "broken")];
+    proxy
+        .counts("crossfade_failed_attempts_total", &failed, 1.0)
+        .await;
+}
