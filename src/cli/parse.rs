@@ -64,6 +64,14 @@ pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     }
 }
 
+/// A secret. One without any text is no secret, and usually comes from a variable that was never filled in.
+pub(super) fn secret(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("must not be empty".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 /// A header that only carries the generation. A header that HTTP, gateways or this proxy use would be forged or lost.
 pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text
@@ -297,6 +305,14 @@ mod tests {
         }
         for wrong in ["", "v1/", "/v1?x", "/v1#x", "/a b", "/a\tb"] {
             assert!(path_prefix(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_empty() {
+        assert_eq!(secret(" a ").as_deref(), Ok(" a "));
+        for wrong in ["", " ", "\n"] {
+            assert!(secret(wrong).is_err(), "{wrong:?}");
         }
     }
 

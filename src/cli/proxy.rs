@@ -13,7 +13,9 @@ pub use self::sections::LogFormat;
 use self::sections::{
     ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, TraceArgs, UpstreamArgs,
 };
-use super::parse::{address, host_name, override_header, path_prefix, proxy_percent, repeated};
+use super::parse::{
+    address, host_name, override_header, path_prefix, proxy_percent, repeated, secret,
+};
 use crate::config::{Config, PlanSource};
 use crate::downstream::Limits;
 use crate::pages::Hosts;
@@ -96,9 +98,9 @@ pub struct ProxyArgs {
         env = "CROSSFADE_GUARD_KEY",
         value_name = "TEXT",
         hide_env_values = true,
-        default_value = ""
+        value_parser = secret
     )]
-    guard_key: String,
+    guard_key: Option<String>,
 
     #[command(flatten)]
     kube: ClusterArgs,
@@ -238,7 +240,7 @@ impl ProxyArgs {
                 }),
             probe_interval,
             traces,
-            guard_key: self.guard_key.into_bytes(),
+            guard_key: self.guard_key.unwrap_or_default().into_bytes(),
             settle: self.life.settle,
             drain: self.life.drain,
             signals: true,

@@ -297,6 +297,20 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--guard-key",
+                "",
+            ],
+            "'--guard-key <TEXT>': must not be empty",
+        ),
+        (
+            &[
                 "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--hold", "-1",
             ],
             "-1",
@@ -451,6 +465,18 @@ fn help_explains_every_flag_with_its_variable() {
     assert_eq!(
         (status, version.trim()),
         (Some(0), concat!("crossfade ", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn an_empty_guard_key_in_the_environment_is_refused() {
+    let args = ["proxy", "--old", "127.0.0.1:1", "--listen", "127.0.0.1:0"];
+    let output = run_with_env(&args, &[("CROSSFADE_GUARD_KEY", "")]);
+    let (status, _, stderr) = texts(&output);
+    assert_eq!(status, Some(2), "{stderr}");
+    assert!(
+        stderr.contains("--guard-key <TEXT>': must not be empty"),
+        "{stderr}"
     );
 }
 
