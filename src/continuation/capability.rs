@@ -107,20 +107,18 @@ impl Probe {
         body.to_string().into_bytes()
     }
 
-    /// Interprets the response to [`Probe::body`].
+    /// Interprets the response to [`Probe::body`] of this `model`.
     ///
     /// Only a 400 that gives the expected reason proves that the server continues messages. One that gives another, and any
     /// success, prove that it does not. Errors that mean unavailable or busy prove nothing.
     #[must_use]
-    pub fn classify(self, status: u16, body: &[u8]) -> Capability {
+    pub fn classify(self, model: &str, status: u16, body: &[u8]) -> Capability {
         match status {
             401 | 403 => return Capability::Unauthorized,
             404 | 408 | 429 | 500.. => return Capability::Unknown,
             400 => {}
             _ => return Capability::Unsupported,
         }
-        let text = String::from_utf8_lossy(body).to_ascii_lowercase();
-        let says = |word: &str| text.contains(word);
         let unknown = [
             "unsupported",
             "not supported",
@@ -132,24 +130,46 @@ impl Probe {
             "extra_forbidden",
             "extra inputs",
         ];
-        let is_proof = match self {
-            Self::Chat => {
-                says("continue_final_message")
-                    && says("add_generation_prompt")
-                    && says("cannot set both")
-            }
-            Self::Messages => says("final assistant content cannot end with trailing whitespace"),
-        };
-        if is_proof && !unknown.into_iter().any(says) {
+        let (text, name) = (plain(&String::from_utf8_lossy(body)), plain(model));
+        let says = |words: &&str| text.contains(words);
+        // Errors quote what they refuse. Of the request, only the name of the model, which clients choose, can contain a reason.
+        let is_quoted = |words: &&str| name.contains(words);
+        let is_proof = self
+            .reasons()
+            .iter()
+            .any(|reason| says(reason) && !is_quoted(reason));
+        if is_proof && !unknown.iter().any(says) {
             Capability::Supported
         } else {
             Capability::Unsupported
         }
     }
+
+    /// What a server that would continue a message gives as the reason for its refusal, in [`plain`] words.
+    const fn reasons(self) -> &'static [&'static str] {
+        match self {
+            Self::Chat => &[
+                "cannot set both continue_final_message and add_generation_prompt",
+                "cannot set both add_generation_prompt and continue_final_message",
+            ],
+            Self::Messages => &["final assistant content cannot end with trailing whitespace"],
+        }
+    }
+}
+
+/// The words of a text in lower case, one space between them, without quotes around them.
+///
+/// A backslash is only removed before a quote. Otherwise the `\t` of a quoted tab would become a letter.
+fn plain(text: &str) -> String {
+    let unescaped = text.replace("\\\"", "\"").to_ascii_lowercase();
+    let words = unescaped.replace(['`', '\'', '"'], "");
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -159,11 +179,18 @@ mod tests {
         let vllm = r#"{"error":{"message":"1 validation error: Value error, Cannot set both `continue_final_message` and `add_generation_prompt` to True.","type":"BadRequestError","code":400}}"#;
         let unsupported = r#"{"message":"Validation: Unsupported parameter(s): `continue_final_message`, `add_generation_prompt`","code":400}"#;
         let forbidden = r#"{"detail":[{"type":"extra_forbidden","loc":["body","continue_final_message"]},{"type":"extra_forbidden","loc":["body","add_generation_prompt"]}]}"#;
+        // As text of Python, with the request.
+        let python = r#"{"message":"[{'type': 'value_error', 'msg': 'Value error, Cannot set both `continue_final_message` and `add_generation_prompt` to True.', 'input': {'model': 'tiny', 'messages': [{'role': 'user', 'content': 'a'}]}}]","code":400}"#;
+        let swapped = r#"{"error":"cannot set both \"add_generation_prompt\" and \"continue_final_message\""}"#;
+        let apart = r#"{"message":"Cannot set both `n` and `stream`.","input":{"continue_final_message":true,"add_generation_prompt":true}}"#;
         for (status, body, expected) in [
             (400, both, Supported),
             (400, vllm, Supported),
             (400, unsupported, Unsupported),
             (400, forbidden, Unsupported),
+            (400, python, Supported),
+            (400, swapped, Supported),
+            (400, apart, Unsupported),
             (400, r#"{"message":"bad"}"#, Unsupported),
             (400, "", Unsupported),
             (422, forbidden, Unsupported),
@@ -176,7 +203,7 @@ mod tests {
             (503, both, Unknown),
             (529, "", Unknown),
         ] {
-            let classified = Probe::Chat.classify(status, body.as_bytes());
+            let classified = Probe::Chat.classify("tiny", status, body.as_bytes());
             assert_eq!(classified, expected, "{status} {body}");
         }
     }
@@ -203,8 +230,47 @@ mod tests {
             (404, "", Unknown),
             (529, proof, Unknown),
         ] {
-            let classified = Probe::Messages.classify(status, body.as_bytes());
+            let classified = Probe::Messages.classify("tiny", status, body.as_bytes());
             assert_eq!(classified, expected, "{status} {body}");
+        }
+    }
+
+    /// A name of a model, which clients choose, out of parts of the proofs.
+    fn name() -> impl Strategy<Value = String> {
+        const PARTS: &[&str] = &[
+            "cannot set both",
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+            "cannot\nset both",
+            "canno\t set both continue_final_message and add_generation_prompt",
+            "continue_final_message",
+            " and ",
+            "add_generation_prompt",
+            "Final assistant content cannot end with trailing whitespace",
+            "final\tassistant content",
+            "cannot end with \"trailing\" whitespace",
+            "\\",
+            "'",
+            "tiny",
+        ];
+        proptest::collection::vec(proptest::sample::select(PARTS), 0..5)
+            .prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn a_server_that_quotes_the_question_proves_nothing(
+            model in name(), probe in proptest::sample::select(&Probe::ALL[..]), how in 0..5,
+        ) {
+            let body = String::from_utf8(probe.body(&model)).unwrap();
+            let quoted = match how {
+                0 => json!({"message": format!("no model {model}")}).to_string(),
+                1 => format!("no model {model}"),
+                2 => format!("cannot read {body}"),
+                3 => json!({"message": format!("cannot read {body}")}).to_string(),
+                _ => json!({"detail": [{"msg": "no", "input": model}]}).to_string().to_uppercase(),
+            };
+            let classified = probe.classify(&model, 400, quoted.as_bytes());
+            prop_assert_eq!(classified, Capability::Unsupported, "{}", quoted);
         }
     }
 

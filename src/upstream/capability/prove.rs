@@ -69,7 +69,7 @@ impl Pool {
             MAX_ANSWER,
         );
         let answer = deadline::timeout(PATIENCE, asking).await;
-        let answer = classify(probe, answer);
+        let answer = classify((probe, model), answer);
         learn(endpoint, (probe, model), answer, plan, run);
     }
 
@@ -104,7 +104,7 @@ impl Pool {
         {
             endpoint.failed(failure, Instant::now(), &error_chain(error));
         }
-        let answer = classify(probe, answer);
+        let answer = classify((probe, model), answer);
         match (known, answer) {
             // Which of the servers at this address is right is not known here, and no client is to decide it for all others.
             (Capability::Supported, Capability::Unsupported) => {
@@ -173,9 +173,12 @@ impl Pool {
 type Answer = (StatusCode, Bytes);
 
 /// Interprets a response; `None` if there was none in time.
-fn classify(probe: Probe, answer: Option<Result<Answer, Option<Error>>>) -> Capability {
+fn classify(
+    (probe, model): (Probe, &str),
+    answer: Option<Result<Answer, Option<Error>>>,
+) -> Capability {
     match answer {
-        Some(Ok((status, body))) => probe.classify(status.as_u16(), &body),
+        Some(Ok((status, body))) => probe.classify(model, status.as_u16(), &body),
         Some(Err(_)) | None => Capability::Unknown,
     }
 }
