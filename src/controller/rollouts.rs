@@ -167,7 +167,8 @@ impl Rollouts {
         let namespace = due.key.namespace.clone();
         self.look_at(due);
         let now = Instant::now();
-        self.queue.used(&namespace, now - begun, now);
+        self.queue
+            .used(&namespace, now.saturating_duration_since(begun), now);
     }
 
     fn look_at(&mut self, due: Due) {

@@ -304,7 +304,8 @@ impl Controller {
             let namespace = due.key.namespace.clone();
             self.reconcile(due);
             let now = Instant::now();
-            self.queue.used(&namespace, now - begun, now);
+            self.queue
+                .used(&namespace, now.saturating_duration_since(begun), now);
         }
     }
 }

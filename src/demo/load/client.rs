@@ -214,8 +214,8 @@ impl Hearing {
     fn token(&mut self, token: &str, now: Instant) {
         self.transcript.push(token);
         match self.last_token.replace(now) {
-            None => self.first_token = Some(now - self.asked),
-            Some(before) => self.gaps.push(now - before),
+            None => self.first_token = Some(now.saturating_duration_since(self.asked)),
+            Some(before) => self.gaps.push(now.saturating_duration_since(before)),
         }
     }
 
