@@ -9,6 +9,7 @@ mod openings;
 mod precommit;
 mod prescan;
 mod reported_error;
+mod sequence;
 mod timeline;
 mod usage;
 
@@ -23,5 +24,6 @@ pub use meaning::{Meaning, Tail, is_terminal, meaning, tail_meaning};
 pub use openings::Openings;
 pub use precommit::{HoldPolicy, Step};
 pub use prescan::{Prescan, Prescans};
+pub use sequence::last_number;
 pub use timeline::{End, Outcome, Timeline};
 pub use usage::{Usage, model, usage, usage_of_json_body};

@@ -42,9 +42,13 @@ trait Family {
     /// Does a complete stream end with an event that [`Family::tail`] recognises? If not, a stream that ends without one
     /// may still be complete.
     const HAS_TERMINAL_EVENT: bool = true;
-    /// Whether later events repeat the ids and continue the sequence numbers of earlier ones. If so, a stream that another target
-    /// continues is rewritten.
+    /// Whether later events repeat the ids of earlier ones. If so, a stream that another target continues is rewritten.
     const REPEATS_IDS: bool = false;
+    /// Do clients fail on an id that changes? If so, a stream that another target continues, and whose ids cannot be rewritten,
+    /// ends with an error.
+    const CHECKS_IDS: bool = false;
+    /// Do events have sequence numbers?
+    const IS_NUMBERED: bool = false;
 
     /// Classifies an event with data by its form: an error or the end. `None` if only a key `error` in its data can still make it
     /// an error. Called for every event, so it must not parse what it can avoid.
@@ -63,7 +67,8 @@ trait Family {
         report.usage
     }
 
-    /// The things that a preamble event opens. More than one thing only where a chunk has several choices.
+    /// The things that a preamble event opens. More than one thing only where a chunk has several choices. If an event with content
+    /// may be the first one with an id of the stream, also what has that id.
     fn starts(event: &Event<'_>) -> Vec<Start>;
 
     /// The error event that ends a stream.
@@ -82,6 +87,8 @@ struct ErrorReport<'a> {
     kind: &'a str,
     /// The HTTP status that it means.
     code: u16,
+    /// The sequence number of the event, where events have one.
+    number: u64,
 }
 
 /// Evaluates an expression with `$family` as the type that implements [`Family`] for an [`Api`].
@@ -143,6 +150,14 @@ impl Api {
         by_family!(self, F => F::REPEATS_IDS)
     }
 
+    pub(super) const fn checks_ids(self) -> bool {
+        by_family!(self, F => F::CHECKS_IDS)
+    }
+
+    pub(super) const fn is_numbered(self) -> bool {
+        by_family!(self, F => F::IS_NUMBERED)
+    }
+
     #[inline]
     pub(super) fn tail(self, event: &Event<'_>) -> Option<Tail> {
         by_family!(self, F => F::tail(event))
@@ -165,16 +180,18 @@ impl Api {
     }
 }
 
-/// The event that ends a stream which broke. `kind` is the error's type, `code` the HTTP status that it means.
+/// The event that ends a stream which broke. `kind` is the error's type, `code` the HTTP status that it means, `last` the sequence
+/// number of the event before it, if known.
 ///
 /// Beware: it must be written at a block boundary ([`Decoder::boundary`](super::Decoder::boundary)); after half an event,
 /// end that one with a blank line first.
 #[must_use]
-pub fn error_event(api: Api, message: &str, kind: &str, code: u16) -> Vec<u8> {
+pub fn error_event(api: Api, message: &str, kind: &str, code: u16, last: Option<u64>) -> Vec<u8> {
     let error = ErrorReport {
         message,
         kind,
         code,
+        number: last.map_or(0, |last| last.saturating_add(1)),
     };
     by_family!(api, F => F::error_event(&error))
 }
@@ -186,6 +203,7 @@ pub fn error_body(api: Api, message: &str, kind: &str, code: u16) -> Vec<u8> {
         message,
         kind,
         code,
+        number: 0,
     };
     by_family!(api, F => F::error_body(&error))
 }
@@ -246,6 +264,7 @@ mod tests {
                 "upstream \"went\"\naway",
                 "upstream_error",
                 502,
+                Some(41),
             ))
             .unwrap()
         };
@@ -255,7 +274,7 @@ mod tests {
         assert_eq!(text(Api::Other), open_ai);
         assert_eq!(
             text(Api::Responses),
-            "event: error\ndata: {\"type\":\"error\",\"code\":\"502\",\"message\":\"upstream \\\"went\\\"\\naway\",\"param\":null,\"sequence_number\":0}\n\n"
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"502\",\"message\":\"upstream \\\"went\\\"\\naway\",\"param\":null,\"sequence_number\":42}\n\n"
         );
         assert_eq!(
             text(Api::Messages),
@@ -266,7 +285,7 @@ mod tests {
     #[test]
     fn our_own_error_event_reads_as_an_error() {
         for api in Api::ALL {
-            let bytes = error_event(api, "gone", "upstream_error", 502);
+            let bytes = error_event(api, "gone", "upstream_error", 502, None);
             let mut decoder = Decoder::new(4096);
             let mut events = decoder.feed(&bytes);
             let event = events.next().unwrap();

@@ -4,7 +4,7 @@
 //! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a block
 //! or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id changes. So
 //! an event is dropped only if the client has an equal one, and a family whose later events repeat ids keeps the ids of the first
-//! target.
+//! target. No library fails on a chunk of a chat with another id, but the API promises that all chunks of a chat have the same one.
 
 mod rewrite;
 mod start;
@@ -117,10 +117,20 @@ impl Openings {
         }
     }
 
-    /// Are ids or numbers of the current stream rewritten?
+    /// Learns the id of the current stream from its first event with content, if that is its first event.
+    pub fn learn(&mut self, api: Api, event: &Event<'_>) {
+        if let Some(known) = self.0.as_mut().filter(|known| known.continues) {
+            for start in api.starts(event) {
+                known.learn_ids(&start);
+            }
+        }
+    }
+
+    /// Are ids or numbers of the current stream rewritten, and would its client fail without that?
     #[must_use]
-    pub fn rewrites(&self, api: Api) -> bool {
-        self.0.as_ref().is_some_and(|known| known.rewrites(api))
+    pub fn must_rewrite(&self, api: Api) -> bool {
+        let known = self.0.as_ref();
+        api.checks_ids() && known.is_some_and(|known| known.rewrites(api))
     }
 
     /// The same events with the ids and numbers that the client knows. `bytes` are complete events of the current stream.
@@ -217,9 +227,8 @@ impl Known {
     }
 
     fn rewrites(&self, api: Api) -> bool {
-        self.continues
-            && api.repeats_ids()
-            && !(self.ids.is_empty() && self.numbers.offset == Some(0))
+        let renumbers = api.is_numbered() && self.numbers.offset != Some(0);
+        self.continues && api.repeats_ids() && (renumbers || !self.ids.is_empty())
     }
 
     fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {

@@ -46,7 +46,11 @@ impl HoldPolicy {
     ) -> Step {
         match meaning(api, event) {
             Meaning::Comment => return Step::Forward,
-            Meaning::Content | Meaning::Terminal => return Step::Commit,
+            Meaning::Content => {
+                openings.learn(api, event);
+                return Step::Commit;
+            }
+            Meaning::Terminal => return Step::Commit,
             Meaning::Error { code } => return Step::Fail { code },
             Meaning::Preamble => {}
         }

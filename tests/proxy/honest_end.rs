@@ -84,6 +84,67 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event_and_an_unclean_close_
     }
 }
 
+/// The events of a stream of Responses, with these sequence numbers.
+fn numbered(numbers: std::ops::Range<u64>) -> String {
+    let event = |number| {
+        let kind = match number {
+            0 => "response.created",
+            1 => "response.in_progress",
+            _ => "response.output_text.delta",
+        };
+        let text = r#""delta":"\"sequence_number\":99""#;
+        format!(
+            "event: {kind}\ndata: {{\"type\":\"{kind}\",\"response\":{{\"id\":\"r\"}},{text},\"sequence_number\":{number}}}\n\n"
+        )
+    };
+    numbers.map(event).collect()
+}
+
+/// The official clients order the events by their numbers.
+#[tokio::test]
+async fn the_error_event_of_responses_has_the_number_after_the_last_one() {
+    for (hold, events, last) in [
+        ("10", vec![numbered(0..1)], 0),
+        ("0", vec![numbered(0..2)], 1),
+        ("10", vec![numbered(0..3)], 2),
+        (
+            "10",
+            vec![numbered(0..3), ": \n\n".to_owned() + &numbered(3..7)],
+            6,
+        ),
+        // Half an event more, which the client does not get.
+        ("10", vec![numbered(0..3) + &numbered(3..4)[..150]], 2),
+        (
+            "10",
+            vec![
+                numbered(0..3) + &numbered(3..4)[..100],
+                numbered(3..4)[100..].to_owned() + &numbered(4..5)[..60],
+            ],
+            3,
+        ),
+    ] {
+        let gate = Gate::closed();
+        let mut script = Script::new().sse();
+        for slice in &events {
+            script = script.chunk(slice).pause(30);
+        }
+        let old = Upstream::always(script.wait(&gate).eof()).await;
+        let proxy = Proxy::before(&old, &["--hold", hold]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(RESPONSES, &[], STREAMING).await;
+        client.head().await;
+        if last > 1 {
+            client
+                .until(&format!("\"sequence_number\":{last}}}\n\n"))
+                .await;
+        }
+        gate.open();
+        let rest = String::from_utf8(client.body().await).unwrap();
+        let error = rest.rsplit_once("event: error\n").expect(&rest).1;
+        assert_eq!(data(error)["sequence_number"], last + 1, "{events:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_http2_client_gets_the_error_event_and_a_reset() {
     let old = Upstream::always(stream_of(&content("old", 0)).reset()).await;

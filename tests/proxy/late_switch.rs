@@ -753,7 +753,8 @@ async fn a_stream_whose_preamble_is_out_is_recovered_without_a_second_one_or_end
     gate.open();
     let rest = String::from_utf8(client.body().await).unwrap();
     if client.end == Some(End::Clean) {
-        assert_eq!(rest, chat_text("old").replace(&role("old"), ""));
+        let rest_of_old = chat_text("old").replace(&role("old"), "");
+        assert_eq!(rest, rest_of_old.replace("chatcmpl-old", "chatcmpl-new"));
     } else {
         assert!(rest.starts_with("data: {\"error\":"), "{rest}");
     }
@@ -787,10 +788,11 @@ async fn a_stream_continues_elsewhere_after_any_part_of_its_opening_went_out() {
                 gate.open();
                 let rest = String::from_utf8(client.body().await).unwrap();
                 let mut expected = events(&whole)[sent..].concat();
-                if family == Family::Responses && sent > 0 {
+                if sent > 0 {
                     // The client knows this answer by the id of the first stream.
-                    for key in ["id", "item_id"] {
-                        let [own, known] = ["old", "new"].map(|id| format!("\"{key}\":\"{id}\""));
+                    for (key, prefix) in [("id", ""), ("item_id", ""), ("id", "chatcmpl-")] {
+                        let [own, known] =
+                            ["old", "new"].map(|id| format!("\"{key}\":\"{prefix}{id}\""));
                         expected = expected.replace(&own, &known);
                     }
                 }
@@ -824,6 +826,36 @@ async fn a_stream_that_cannot_be_continued_elsewhere_ends_with_an_error() {
     assert!(rest.starts_with("event: error\n"), "{rest}");
     assert!(client.end.unwrap().is_unclean());
     proxy.outcomes("failed", 1).await;
+}
+
+/// A server may begin with content: then its first chunk with content is the first one that shows its id.
+#[tokio::test]
+async fn a_chat_that_is_recovered_after_its_role_keeps_one_id() {
+    let late = [
+        role("old") + &content("old", 0),
+        content("old", 0),
+        content("old", 0).replace(r#""content""#, r#""role":"assistant","content""#),
+    ];
+    for began in late {
+        for continuation in ["Off", "AnyGeneration"] {
+            let gate = Gate::closed();
+            let new = Upstream::always(stream_of(&role("new")).wait(&gate).reset()).await;
+            let rest = content("old", 1) + &Family::Chat.terminal("old");
+            let old = Upstream::always(stream_of(&(began.clone() + &rest))).await;
+            let lines =
+                format!("failover: {{holdSeconds: 0, continuation: {{mode: {continuation}}}}}");
+            let proxy = Proxy::planned(&old, &mostly_new(&new, &lines), &[]).await;
+            let mut client = client::open_chat(proxy.address).await;
+            client.head().await;
+            client.until(&role("new")).await;
+            gate.open();
+            let text = String::from_utf8(client.body().await).unwrap();
+            let expected =
+                (began.replace(&role("old"), "") + &rest).replace("chatcmpl-old", "chatcmpl-new");
+            assert_eq!(text, expected, "{continuation}");
+            assert_eq!(client.end, Some(End::Clean));
+        }
+    }
 }
 
 /// The events of a numbered stream of Responses, whose text is `delta`.
@@ -880,6 +912,7 @@ async fn a_continued_stream_with_an_event_that_cannot_be_held_ends_with_an_error
         let expected = numbered("new", "")[2..4].concat();
         assert_eq!(whole.trim_end(), expected.trim_end());
         assert!(error.ends_with("\n\n"), "{error}");
+        assert!(error.contains("\"sequence_number\":4}"), "{error}");
         assert!(client.end.unwrap().is_unclean());
         proxy.outcomes("failed", 1).await;
     }

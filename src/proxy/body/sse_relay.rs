@@ -42,6 +42,8 @@ pub struct SseRelay {
     pub sent: Option<Box<Sent>>,
     /// No other server will continue the stream.
     is_final: bool,
+    /// The sequence number of the last event that was forwarded, in families that have such numbers.
+    last_number: Option<u64>,
     /// The charge for all memory held here, except `sent`.
     charge: Charge,
     sent_charge: Charge,
@@ -106,6 +108,7 @@ impl SseRelay {
             openings: Openings::default(),
             sent: None,
             is_final: false,
+            last_number: None,
             charge: Charge::default(),
             sent_charge: Charge::default(),
         }
@@ -153,11 +156,13 @@ impl SseRelay {
     /// The error event that ends the stream, after the held events. An incomplete event is dropped, or terminated if
     /// part of it was already sent.
     pub fn error(&mut self, message: &str, status: StatusCode) -> Bytes {
-        let event = sse::error_event(self.api, message, kind(status), status.as_u16());
         let mut bytes = std::mem::take(&mut self.held);
         if self.quiet() {
             bytes.extend_from_slice(b"\n\n");
         }
+        self.note_number(&bytes);
+        let code = status.as_u16();
+        let event = sse::error_event(self.api, message, kind(status), code, self.last_number);
         self.partial = Vec::new();
         self.charge.shrink(0);
         bytes.extend_from_slice(&event);
@@ -175,6 +180,7 @@ impl SseRelay {
     ) -> Taken {
         if self.quiet() {
             timers.last_data = Some(now);
+            self.last_number = None;
             return Taken {
                 forward: data,
                 ..Taken::default()
@@ -250,7 +256,7 @@ impl SseRelay {
             }
             timers.last_data = Some(now);
         } else if taken.retry.is_none() && taken.stop.is_none() {
-            let rewrites = self.is_joined() || self.openings.rewrites(self.api);
+            let rewrites = self.is_joined() || self.openings.must_rewrite(self.api);
             let mut boundary = self.decoder.boundary();
             if rewrites && self.quiet() {
                 taken.stop = Some(Stop::TooLong);
@@ -285,7 +291,18 @@ impl SseRelay {
             taken.forward = out.into();
         }
         taken.forward = self.openings.rewritten(self.api, taken.forward);
+        if self.quiet() && taken.stop.is_none() {
+            // The rest passes without being read.
+            self.last_number = None;
+        } else {
+            self.note_number(&taken.forward);
+        }
         taken
+    }
+
+    /// Keeps the sequence number of the last event of `forwarded`, whose events are complete.
+    fn note_number(&mut self, forwarded: &[u8]) {
+        self.last_number = sse::last_number(self.api, forwarded).or(self.last_number);
     }
 
     /// Processes an event before the first content. `bytes` is the part of it in this slice.

@@ -16,6 +16,7 @@ static DELTA: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::ne
 impl Family for Chat {
     const NAME: &'static str = "chat";
     const ROUTE: Option<&'static str> = Some("/v1/chat/completions");
+    const REPEATS_IDS: bool = true;
 
     #[inline]
     fn tail(event: &Event<'_>) -> Option<Tail> {

@@ -4,10 +4,11 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 use crate::sse::Event;
 use crate::sse::meaning::Tail;
-use crate::sse::openings::{MAX_EVENTS, Start};
+use crate::sse::openings::{MAX_EVENTS, Part, Start};
 
 /// The last event of a stream.
 pub(super) const DONE: &[u8] = b"[DONE]";
@@ -61,6 +62,7 @@ pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Opened {
+    id: Value,
     choices: Vec<OpenedChoice>,
 }
 
@@ -77,11 +79,20 @@ struct OpenedDelta {
     role: Option<IgnoredAny>,
 }
 
-/// The choices that a chunk without content opens.
+/// The choices that a chunk without content opens, with the id that all chunks of a completion have.
 pub(super) fn starts(data: &[u8]) -> Vec<Start> {
     let opened: Opened = serde_json::from_slice(data).unwrap_or_default();
+    let start = |kind, index| {
+        let completion = Part {
+            id: opened.id.as_str().map(Box::from),
+            ..Part::default()
+        };
+        Start::new(kind, [index, 0])
+            .with(completion)
+            .repeated("completion", 0)
+    };
     if opened.choices.is_empty() {
-        return vec![Start::new("chunk without choices", [0, 0])];
+        return vec![start("chunk without choices", 0)];
     }
     // No more than it takes to find that there are too many.
     let choices = opened.choices.into_iter().take(MAX_EVENTS + 1);
@@ -89,7 +100,7 @@ pub(super) fn starts(data: &[u8]) -> Vec<Start> {
         .map(|choice| {
             let has_role = choice.delta.is_some_and(|delta| delta.role.is_some());
             let kind = if has_role { "role" } else { "choice" };
-            Start::new(kind, [choice.index, 0])
+            start(kind, choice.index)
         })
         .collect()
 }

@@ -16,6 +16,7 @@ static TEXT: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new
 impl Family for Completions {
     const NAME: &'static str = "completions";
     const ROUTE: Option<&'static str> = Some("/v1/completions");
+    const REPEATS_IDS: bool = true;
 
     #[inline]
     fn tail(event: &Event<'_>) -> Option<Tail> {

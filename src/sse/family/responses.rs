@@ -22,7 +22,7 @@ struct ErrorForm<'a> {
     code: String,
     message: &'a str,
     param: Option<&'a str>,
-    sequence_number: u32,
+    sequence_number: u64,
 }
 
 /// The fields of an event that say what it opens.
@@ -41,6 +41,8 @@ impl Family for Responses {
     const NAME: &'static str = "responses";
     const ROUTE: Option<&'static str> = Some("/v1/responses");
     const REPEATS_IDS: bool = true;
+    const CHECKS_IDS: bool = true;
+    const IS_NUMBERED: bool = true;
 
     #[inline]
     fn tail(event: &Event<'_>) -> Option<Tail> {
@@ -81,11 +83,13 @@ impl Family for Responses {
                     name: None,
                     ..opened.response
                 };
-                Start::new(kind, [0, 0]).with(response).repeated("response")
+                Start::new(kind, [0, 0])
+                    .with(response)
+                    .repeated("response", 0)
             }
             "response.output_item.added" => Start::new(kind, [item, 0])
                 .with(opened.item)
-                .repeated("item"),
+                .repeated("item", item),
             _ => Start::new(kind, [item, part]).with(opened.part),
         };
         vec![start.numbered(opened.sequence_number)]
@@ -97,8 +101,7 @@ impl Family for Responses {
             code: error.code.to_string(),
             message: error.message,
             param: None,
-            // The form requires one, but crossfade does not count the upstream's events.
-            sequence_number: 0,
+            sequence_number: error.number,
         };
         json_event("event: error\ndata: ", &form)
     }

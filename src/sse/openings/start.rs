@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Longest id or name that is kept, in bytes. A longer one is treated as absent.
+/// Longest id or name that is kept, in bytes. A longer one is treated as absent, as is an id that JSON escapes.
 const MAX_NAME: usize = 256;
 
 /// Most bytes of text that are kept of one event.
@@ -20,8 +20,8 @@ pub struct Start {
     pub(super) id: Option<Box<str>>,
     pub(super) call_id: Option<Box<str>>,
     pub(super) number: Option<u64>,
-    /// The owner of the ids, if later events repeat them. Several events may show ids of the same thing.
-    owner: Option<&'static str>,
+    /// The owner of the ids, and its index, if later events repeat them. Several events may show ids of the same thing.
+    owner: Option<(&'static str, u32)>,
 }
 
 /// The object in an event that describes what it opens.
@@ -53,14 +53,19 @@ impl Start {
         let short = |text: Option<Box<str>>| text.filter(|text| text.len() <= MAX_NAME);
         let shape = [part.kind, part.name].map(|text| short(text).unwrap_or_default());
         self.shape = shape.join(" ").into();
-        self.id = short(part.id);
-        self.call_id = short(part.call_id);
+        // Ids are compared with JSON, and written into it, without being unescaped or escaped.
+        let plain = |id: Option<Box<str>>| {
+            let is_escaped = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
+            short(id).filter(|id| !id.bytes().any(is_escaped))
+        };
+        self.id = plain(part.id);
+        self.call_id = plain(part.call_id);
         self
     }
 
-    /// With ids that belong to `owner` and that later events repeat.
-    pub fn repeated(mut self, owner: &'static str) -> Self {
-        self.owner = Some(owner);
+    /// With ids that belong to the `owner` of this index and that later events repeat.
+    pub fn repeated(mut self, owner: &'static str, index: u32) -> Self {
+        self.owner = Some((owner, index));
         self
     }
 
@@ -88,6 +93,6 @@ impl Start {
 
     /// Do its ids belong to the same thing as those of `other`?
     pub(super) fn shares_ids(&self, other: &Self) -> bool {
-        self.owner.is_some() && (self.owner, self.index) == (other.owner, other.index)
+        self.owner.is_some() && self.owner == other.owner
     }
 }

@@ -15,7 +15,9 @@ impl SseRelay {
     pub fn release(&mut self) -> Bytes {
         self.hold.released = true;
         self.openings.sent_all(self.api, &self.held);
-        std::mem::take(&mut self.held).into()
+        let held = std::mem::take(&mut self.held);
+        self.note_number(&held);
+        held.into()
     }
 
     /// Returns what is still held when the stream ends by itself.
