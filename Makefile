@@ -70,14 +70,9 @@ macos: ## check that the program compiles for macOS, where people run status and
 	CC_x86_64_apple_darwin="$(CURDIR)/tests/no-compiler.sh" AR_x86_64_apple_darwin="$(CURDIR)/tests/no-compiler.sh" \
 	  cargo check --locked --bins --target x86_64-apple-darwin
 
-# Both builds at once: the optimizer works for minutes on one core.
 .PHONY: unit
-unit: ## run the tests of every tier, including real Dynamo, the openai client, and a real cluster
-	$(MAKE) --no-print-directory build &
-	trap 'kill $$! 2>/dev/null || true' EXIT
-	cargo test --locked --no-run
-	wait $$!
-	CROSSFADE_BIN="$(TARGET)/release/crossfade" tests/all.sh
+unit: ## run the tests of every tier, including real Dynamo, the openai client, and a real cluster; CROSSFADE_BIN selects a release build
+	tests/all.sh
 
 .PHONY: rollouts
 rollouts: build ## every form of a managed update on a real cluster, beneath a load; half an hour

@@ -8,10 +8,10 @@ readonly most=4
 readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
 output=$(mktemp) && trap 'rm -f "$output"' EXIT
 
-# The tests of the API server mostly wait for it, so one more of them runs at once than there are cores.
+# The tests of the API server wait half of the time, so twice as many of them run at once as there are cores.
 every_test() {
   local status=0
-  RUST_TEST_THREADS=$(($(nproc) + 1)) cargo test --locked --no-fail-fast --test api_server || status=1
+  RUST_TEST_THREADS=$((2 * $(nproc))) cargo test --locked --no-fail-fast --test api_server || status=1
   cargo test --locked --no-fail-fast --lib --bins --examples --test '[!a]*' || status=1
   cargo test --locked --doc || status=1
   return $status

@@ -71,7 +71,7 @@ const VLLM: [(&str, &str); 2] = [
     ("new", "vllm/vllm-openai:v0.12.0"),
 ];
 
-/// The program under test: `make test` names the release build.
+/// The program under test: a release build, if one is given.
 fn program() -> PathBuf {
     let named = std::env::var_os("CROSSFADE_BIN").map(PathBuf::from);
     named.unwrap_or_else(|| env!("CARGO_BIN_EXE_crossfade").into())

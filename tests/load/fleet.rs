@@ -48,7 +48,7 @@ fn quantile(buckets: &BTreeMap<String, f64>, share: f64) -> f64 {
     f64::INFINITY
 }
 
-/// The program to run: `make test` names the release build.
+/// The program to run: a release build, if one is given.
 fn program() -> PathBuf {
     std::env::var_os("CROSSFADE_BIN").map_or_else(
         || PathBuf::from(env!("CARGO_BIN_EXE_crossfade")),

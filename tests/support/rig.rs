@@ -30,4 +30,4 @@ pub use port::Port;
 pub use proxy::Proxy;
 pub use scripts::*;
 pub use upstream::{Gate, Received, Script, Upstream};
-pub use wait::{eventually, stands_still, stands_still_by, until, within};
+pub use wait::{POLL, eventually, stands_still, stands_still_by, until, within};

@@ -6,9 +6,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a condition may take to become true on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-const POLL: Duration = Duration::from_millis(3);
+/// The longest interval between two polls. Polling faster takes the processor away from the component that is waited for.
+pub const POLL: Duration = Duration::from_millis(100);
+const FIRST_POLL: Duration = Duration::from_millis(3);
 /// The interval between polls of a value that must stay the same for nine polls.
 const STILL: Duration = Duration::from_millis(20);
 
@@ -17,13 +19,14 @@ const STILL: Duration = Duration::from_millis(20);
 /// # Panics
 /// If it does not in time.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let start = Instant::now();
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "never: {what}");
-        sleep(POLL).await;
+        let passed = start.elapsed();
+        assert!(passed < PATIENCE, "never: {what}");
+        sleep((passed / 4).clamp(FIRST_POLL, POLL)).await;
     }
 }
 

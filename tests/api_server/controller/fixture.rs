@@ -23,7 +23,7 @@ use crate::rig::proxy::{Metrics, program};
 use crate::rig::*;
 
 /// How long anything may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One API server for all tests of this binary; it ends with the process.
 pub fn server() -> &'static Cluster {
@@ -514,7 +514,7 @@ impl Fixture {
                 object["spec"],
                 object["status"]
             );
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -546,7 +546,7 @@ impl Fixture {
             let params = PatchParams::default();
             let api = self.api(&updates());
             api.patch(name, &params, &Patch::Merge(note)).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -569,7 +569,7 @@ impl Fixture {
                 return notes[0].clone();
             }
             assert!(Instant::now() < deadline, "never {reason}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 }

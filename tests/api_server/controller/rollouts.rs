@@ -11,7 +11,7 @@ mod revisions;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::rig::until;
+use crate::rig::{POLL, until};
 use kube::api::{ApiResource, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -232,7 +232,7 @@ impl Managed {
                 object["status"],
                 update.unwrap().map(|update| update.data)
             );
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -266,7 +266,7 @@ impl Managed {
                 return;
             }
             assert!(Instant::now() < deadline, "{sizes:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 }
@@ -427,7 +427,7 @@ impl Managed {
                 Instant::now() < deadline,
                 "{name} is never deleted: {status:#} {update:#}"
             );
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -436,7 +436,7 @@ impl Managed {
         let deadline = Instant::now() + PATIENCE;
         while self.sizes().await.2 < 4 {
             assert!(Instant::now() < deadline, "old is never whole");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams};
@@ -12,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::super::fixture::{Fixture, pods, resource};
 use super::Managed;
 use super::operator::make_pods;
+use crate::rig::POLL;
 
 fn graphs() -> ApiResource {
     let plural = "dynamographdeployments";
@@ -52,7 +52,7 @@ impl GraphOperator {
                     flags.1.load(Ordering::Relaxed),
                 );
                 let _ = reconcile(&client, &namespace, flags).await;
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(POLL).await;
             }
         });
         Self {

@@ -1,7 +1,6 @@
 //! Workers of both generations in one StatefulSet or LeaderWorkerSet, with a stand-in for what makes their pods.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -11,6 +10,7 @@ use tokio::time::Instant;
 use super::super::fixture::{Controller, Fixture, PATIENCE, pods, resource};
 use super::Managed;
 use super::operator::make;
+use crate::rig::POLL;
 
 const SET: &str = "workers";
 const SIZE: u64 = 4;
@@ -47,7 +47,7 @@ impl SetOperator {
                 // Whatever is refused is tried again.
                 let _ = follow_groups(&of(groups()), &of(sets())).await;
                 let _ = reconcile(&of(sets()), &of(pods())).await;
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(POLL).await;
             }
         }))
     }
@@ -293,7 +293,7 @@ impl InPlace {
         while self.pods().await != wanted {
             let pods = self.pods().await;
             assert!(Instant::now() < deadline, "{pods:?}, and never {wanted:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -313,7 +313,7 @@ impl InPlace {
                 Instant::now() < deadline,
                 "never {what}: {pods:?}; {status:#}"
             );
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
