@@ -159,21 +159,25 @@ fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool 
     false
 }
 
-/// The response of a visit as it continues that of the `first` one: in the Responses API the ids of the first one are kept.
+/// The response of a visit as it continues that of the `first` one: with the ids of the first one, where its API has one id for a
+/// whole stream.
 fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8]> {
     let visit = &exchange.visits[number];
-    let responses = matches!(
-        visit.behavior.answer,
-        Answer::Events {
-            family: Family::Responses,
-            ..
-        }
-    );
-    if number == first || !responses {
+    let prefix = match visit.behavior.answer {
+        Answer::Events { family, .. } => match family {
+            Family::Chat => "chatcmpl-",
+            Family::Completions => "cmpl-",
+            Family::Responses => "",
+            Family::Messages => return Cow::Borrowed(&visit.answer),
+        },
+        Answer::Whole { .. } => return Cow::Borrowed(&visit.answer),
+    };
+    if number == first {
         return Cow::Borrowed(&visit.answer);
     }
     let id = exchange.planned.id;
-    let [shown, own] = [first, number].map(|visit| format!("\"id\":\"{}\"", Tag { id, visit }));
+    let [shown, own] =
+        [first, number].map(|visit| format!("\"id\":\"{prefix}{}\"", Tag { id, visit }));
     let text = String::from_utf8_lossy(&visit.answer);
     Cow::Owned(text.replace(&own, &shown).into_bytes())
 }
