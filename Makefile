@@ -34,7 +34,7 @@ demo: ## move live traffic from an old to a new generation, all on this machine;
 	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test
-test: prepare fmt workflows clippy features unit deny unused ## install the test dependencies and run every test
+test: prepare fmt workflows unit deny unused ## install the test dependencies and run every test
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make rollouts, make differential, make audit, make macos, make image"
 
@@ -71,8 +71,9 @@ macos: ## check that the program compiles for macOS, where people run status and
 	  cargo check --locked --bins --target x86_64-apple-darwin
 
 .PHONY: unit
-unit: ## run the tests of every tier, including real Dynamo, the openai client, and a real cluster; CROSSFADE_BIN selects a release build
-	tests/all.sh
+unit: ## run the tests of every tier, including real Dynamo and a real cluster, and lint meanwhile; CROSSFADE_BIN selects a release build
+	cargo test --locked --no-run
+	tests/all.sh $(MAKE) --no-print-directory clippy features
 
 .PHONY: rollouts
 rollouts: build ## every form of a managed update on a real cluster, beneath a load; half an hour
