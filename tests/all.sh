@@ -14,10 +14,13 @@ output=$(mktemp) meanwhile=$(mktemp) && trap 'rm -f "$output" "$meanwhile"' EXIT
 
 # Returns 1 if a test fails, and 2 if the command fails.
 every_test() {
-  local status=0 beside
+  local status=0 beside main tiers=()
+  for main in tests/*/main.rs; do
+    [[ $main == */@(api_server|cluster)/* ]] || tiers+=(--test "$(basename "${main%/main.rs}")")
+  done
   # The tests of the API server wait half of the time, so twice as many of them run at once as there are cores.
   RUST_TEST_THREADS=$((2 * $(nproc))) cargo test --locked --no-fail-fast --test api_server || status=1
-  cargo test --locked --no-fail-fast --lib --bins --examples --test chaos --test cli --test contracts --test '[!ac]*' || status=1
+  cargo test --locked --no-fail-fast --lib --bins --examples "${tiers[@]}" || status=1
   cargo test --locked --doc || status=1
   # Cargo locks the build directory until the test runs, so the command starts later.
   (sleep 10 && "${command[@]}") >"$meanwhile" 2>&1 &
