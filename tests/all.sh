@@ -6,28 +6,37 @@
 #
 # usage: all.sh [COMMAND...]
 #
-# Runs COMMAND during the scenarios in a cluster, which leave almost half of the processor time unused, and fails if it fails.
+# The scenarios in a cluster leave almost half of the processor time unused, and most tiers more than half: COMMAND and these
+# tiers run during the scenarios. If COMMAND fails, the run fails.
 set -uo pipefail
 readonly most=4
 readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
-output=$(mktemp) meanwhile=$(mktemp) && trap 'rm -f "$output" "$meanwhile"' EXIT
+output=$(mktemp) beside=$(mktemp) && trap 'rm -f "$output" "$beside"' EXIT
 
 # Returns 1 if a test fails, and 2 if the command fails.
 every_test() {
-  local status=0 beside main tiers=()
-  for main in tests/*/main.rs; do
-    [[ $main == */@(api_server|cluster)/* ]] || tiers+=(--test "$(basename "${main%/main.rs}")")
-  done
+  local status=0
   # The tests of the API server wait half of the time, so twice as many of them run at once as there are cores.
   RUST_TEST_THREADS=$((2 * $(nproc))) cargo test --locked --no-fail-fast --test api_server || status=1
+  # Cargo locks the build directory until the scenarios run, so the rest starts later.
+  (sleep 10 && meanwhile) >"$beside" 2>&1 &
+  cargo test --locked --no-fail-fast --test cluster || status=1
+  wait $! || status=$(($? > status ? $? : status))
+  cat "$beside"
+  # These measure memory, or count what must happen within a time.
+  cargo test --locked --no-fail-fast --test load --test chaos || status=1
+  return $status
+}
+
+meanwhile() {
+  local status=0 main tier tiers=()
+  for main in tests/*/main.rs; do
+    tier=$(basename "${main%/main.rs}")
+    [[ $tier == @(api_server|cluster|load|chaos) ]] || tiers+=(--test "$tier")
+  done
   cargo test --locked --no-fail-fast --lib --bins --examples "${tiers[@]}" || status=1
   cargo test --locked --doc || status=1
-  # Cargo locks the build directory until the test runs, so the command starts later.
-  (sleep 10 && "${command[@]}") >"$meanwhile" 2>&1 &
-  beside=$!
-  cargo test --locked --no-fail-fast --test cluster || status=1
-  wait "$beside" && return $status
-  cat "$meanwhile"
+  "${command[@]}" && return $status
   echo "error: failed: ${command[*]}"
   return 2
 }
