@@ -3,7 +3,7 @@
 //!
 //! The escapes are those of JSON (`\n`, `\u009b`), so they are also valid in a JSON string.
 
-mod thousands;
+mod numbers;
 
 use std::fmt::{self, Display, Write};
 use std::io;
@@ -11,7 +11,7 @@ use std::io;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-pub use self::thousands::thousands;
+pub use self::numbers::thousands;
 
 /// Is it a character that a terminal or a log reader acts on, or that is invisible?
 ///
