@@ -1,6 +1,6 @@
 //! Replaces ids and sequence numbers in the JSON of events without parsing the rest.
 
-use memchr::{memchr, memchr3};
+use memchr::memchr;
 
 /// The same bytes with every id for which `known` returns another one, and every sequence number, replaced; `None` if nothing
 /// changes.
@@ -62,7 +62,9 @@ fn next_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let mut start = at + memchr(b'"', &bytes[at..])? + 1;
     let mut end = start;
     loop {
-        end += memchr3(b'"', b'\\', b'\n', bytes.get(end..)?)?;
+        let rest = bytes.get(end..)?;
+        let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r');
+        end += rest.iter().position(is_special)?;
         match bytes[end] {
             b'"' => return Some((&bytes[start..end], end + 1)),
             b'\\' => end += 2,
@@ -120,6 +122,10 @@ mod tests {
             (
                 ": it\"s\ndata: {\"id\":\"second\"}\n\n",
                 ": it\"s\ndata: {\"id\":\"first\"}\n\n",
+            ),
+            (
+                ": it\"s\r\rdata: {\"id\":\"second\"}\r\r",
+                ": it\"s\r\rdata: {\"id\":\"first\"}\r\r",
             ),
             (
                 r#"{"sequence_number":9,"x":1}"#,
