@@ -44,6 +44,8 @@ trait Family {
     const HAS_TERMINAL_EVENT: bool = true;
     /// Whether later events repeat the ids of earlier ones. If so, a stream that another target continues is rewritten.
     const REPEATS_IDS: bool = false;
+    /// Do all events share the members `created`, `model`, and `system_fingerprint`?
+    const SHARES_MEMBERS: bool = false;
     /// Do clients fail on an id that changes? If so, a stream that another target continues, and whose ids cannot be rewritten,
     /// ends with an error.
     const CHECKS_IDS: bool = false;
@@ -148,6 +150,10 @@ impl Api {
 
     pub(super) const fn repeats_ids(self) -> bool {
         by_family!(self, F => F::REPEATS_IDS)
+    }
+
+    pub(super) const fn shares_members(self) -> bool {
+        by_family!(self, F => F::SHARES_MEMBERS)
     }
 
     pub(super) const fn checks_ids(self) -> bool {

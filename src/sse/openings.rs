@@ -4,15 +4,18 @@
 //! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a block
 //! or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id changes. So
 //! an event is dropped only if the client has an equal one, and a family whose later events repeat ids keeps the ids of the first
-//! target. No library fails on a chunk of a chat with another id, but the API promises that all chunks of a chat have the same one.
+//! target. No library fails on a chunk of a chat with another id, but the API promises that all chunks of a chat have the same id,
+//! creation time, and model.
 
 mod rewrite;
+mod shared;
 mod start;
 
 use bytes::Bytes;
 
 use super::{Api, Decoder, Event};
 use rewrite::rewrite;
+use shared::Shared;
 pub(super) use start::{Part, Start};
 
 /// Most opening events that are kept. A stream that sent more cannot be continued.
@@ -47,6 +50,8 @@ struct Known {
     continues: bool,
     /// Ids in the current stream, each with the id by which the client knows the same thing.
     ids: Vec<(Box<str>, Box<str>)>,
+    /// What all events of the family share.
+    shared: Shared,
     numbers: Numbers,
 }
 
@@ -85,7 +90,11 @@ impl Openings {
     pub fn sent(&mut self, api: Api, event: &Event<'_>) {
         let starts = api.starts(event);
         if !starts.is_empty() {
-            self.0.get_or_insert_default().add(starts);
+            let known = self.0.get_or_insert_default();
+            known.add(starts);
+            if api.shares_members() {
+                known.shared.learn(event.data);
+            }
         }
     }
 
@@ -167,7 +176,7 @@ impl Known {
             + self.ids.capacity() * size_of::<(Box<str>, Box<str>)>();
         let texts = self.sent.iter().chain(&self.due).map(Start::text);
         let ids = self.ids.iter().map(|(own, known)| own.len() + known.len());
-        size_of::<Self>() + places + texts.chain(ids).sum::<usize>()
+        size_of::<Self>() + places + self.shared.text() + texts.chain(ids).sum::<usize>()
     }
 
     fn next_stream(&mut self) {
@@ -228,7 +237,8 @@ impl Known {
 
     fn rewrites(&self, api: Api) -> bool {
         let renumbers = api.is_numbered() && self.numbers.offset != Some(0);
-        self.continues && api.repeats_ids() && (renumbers || !self.ids.is_empty())
+        let replaces = renumbers || !self.ids.is_empty() || !self.shared.is_empty();
+        self.continues && api.repeats_ids() && replaces
     }
 
     fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
@@ -240,7 +250,8 @@ impl Known {
             let known = ids.iter().find(|(id, _)| id.as_bytes() == own);
             known.map(|(_, known)| known.as_bytes())
         };
-        rewrite(&bytes, id_of, |number| numbers.shown(number)).map_or(bytes, Bytes::from)
+        let number = |number| numbers.shown(number);
+        rewrite(&bytes, id_of, number, &self.shared).map_or(bytes, Bytes::from)
     }
 }
 

@@ -858,6 +858,48 @@ async fn a_chat_that_is_recovered_after_its_role_keeps_one_id() {
     }
 }
 
+/// The API promises that all chunks of a completion have the same of these members.
+#[tokio::test]
+async fn a_completion_that_is_recovered_after_its_first_event_keeps_its_time_model_and_fingerprint()
+{
+    let chunk = |name: &str, time: u32, choice: &str| {
+        format!(
+            "data: {{\"id\":\"{name}\",\"created\":{time},\"model\":\"tiny-{name}\",\"system_fingerprint\":\"fp_{name}\",\"choices\":[{{\"index\":0,{choice},\"finish_reason\":null}}]}}\n\n"
+        )
+    };
+    for (path, empty, content) in [
+        (
+            CHAT,
+            r#""delta":{"role":"assistant","content":""}"#,
+            r#""delta":{"content":"a\"model\":1"}"#,
+        ),
+        (COMPLETIONS, r#""text":"""#, r#""text":"a\"model\":1""#),
+    ] {
+        let gate = Gate::closed();
+        let first = chunk("new", 7, empty);
+        let new = Upstream::always(stream_of(&first).wait(&gate).reset()).await;
+        // Some servers take the time of each chunk.
+        let rest = [
+            chunk("old", 8, empty),
+            chunk("old", 8, content),
+            chunk("old", 9, content),
+            DONE.to_owned(),
+        ];
+        let old = Upstream::always(stream_of(&rest.concat())).await;
+        let plan = mostly_new(&new, "failover: {holdSeconds: 0}");
+        let proxy = Proxy::planned(&old, &plan, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(path, &[], STREAMING).await;
+        client.head().await;
+        client.until(&first).await;
+        gate.open();
+        let text = String::from_utf8(client.body().await).unwrap();
+        let chunk = chunk("new", 7, content);
+        assert_eq!(text, chunk.clone() + &chunk + DONE, "{path}");
+        assert_eq!(client.end, Some(End::Clean));
+    }
+}
+
 /// The events of a numbered stream of Responses, whose text is `delta`.
 fn numbered(name: &str, delta: &str) -> Vec<String> {
     let item = format!(r#""item":{{"id":"{name}","type":"message"}},"output_index":0"#);

@@ -17,6 +17,7 @@ impl Family for Chat {
     const NAME: &'static str = "chat";
     const ROUTE: Option<&'static str> = Some("/v1/chat/completions");
     const REPEATS_IDS: bool = true;
+    const SHARES_MEMBERS: bool = true;
 
     #[inline]
     fn tail(event: &Event<'_>) -> Option<Tail> {

@@ -17,6 +17,7 @@ impl Family for Completions {
     const NAME: &'static str = "completions";
     const ROUTE: Option<&'static str> = Some("/v1/completions");
     const REPEATS_IDS: bool = true;
+    const SHARES_MEMBERS: bool = true;
 
     #[inline]
     fn tail(event: &Event<'_>) -> Option<Tail> {

@@ -1,21 +1,26 @@
-//! Replaces ids and sequence numbers in the JSON of events without parsing the rest.
+//! Replaces ids, sequence numbers, and shared members in the JSON of events without parsing the rest.
 
 use memchr::memchr;
 
-/// The same bytes with every id for which `known` returns another one, and every sequence number, replaced; `None` if nothing
-/// changes.
+use super::shared::Shared;
+
+/// The same bytes with every id for which `known` returns another one, every sequence number, and every member that is `shared`
+/// replaced; `None` if nothing changes.
 ///
-/// Only complete values of the keys for ids are replaced, so generated text cannot be affected.
+/// Only complete values of these keys are replaced, so generated text cannot be affected.
 pub(super) fn rewrite<'a>(
     bytes: &[u8],
     known: impl Fn(&[u8]) -> Option<&'a [u8]>,
     mut number: impl FnMut(u64) -> u64,
+    shared: &Shared,
 ) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     // Everything before this offset has been copied to `out`.
     let mut copied = 0;
     let mut at = 0;
+    let mut depth = 0;
     while let Some((key, after)) = next_string(bytes, at) {
+        depth = depth_after(depth, &bytes[at..after - key.len() - 2]);
         at = after;
         let Some(value) = value_of_key(bytes, after) else {
             continue;
@@ -46,7 +51,20 @@ pub(super) fn rewrite<'a>(
                     copied = end;
                 }
             }
-            _ => {}
+            _ => {
+                let Some(known) = shared.value(key).filter(|_| depth == 1) else {
+                    continue;
+                };
+                let Some(end) = end_of_scalar(bytes, value) else {
+                    continue;
+                };
+                at = end;
+                if bytes[value..end] != *known {
+                    out.extend_from_slice(&bytes[copied..value]);
+                    out.extend_from_slice(known);
+                    copied = end;
+                }
+            }
         }
     }
     if copied == 0 {
@@ -76,6 +94,30 @@ fn next_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
+/// How deep in objects and lists the JSON is after `between`, which has no strings. The data of an event is one line, so a line
+/// end is outside of all of them.
+fn depth_after(depth: u32, between: &[u8]) -> u32 {
+    between.iter().fold(depth, |depth, byte| match byte {
+        b'{' | b'[' => depth + 1,
+        b'}' | b']' => depth.saturating_sub(1),
+        b'\n' | b'\r' => 0,
+        _ => depth,
+    })
+}
+
+/// Where the value that begins at `from` ends; `None` if it is an object, a list, or incomplete.
+fn end_of_scalar(bytes: &[u8], from: usize) -> Option<usize> {
+    match bytes.get(from)? {
+        b'"' => next_string(bytes, from).map(|(_, after)| after),
+        b'{' | b'[' => None,
+        _ => {
+            let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n');
+            let length = bytes[from..].iter().position(is_end)?;
+            Some(from + length)
+        }
+    }
+}
+
 /// Where the value begins, if the string that ended before `after` is a key.
 fn value_of_key(bytes: &[u8], after: usize) -> Option<usize> {
     let skip = |from: usize| {
@@ -93,7 +135,9 @@ mod tests {
 
     fn changed(text: &str) -> String {
         let known = |id: &[u8]| (id == b"second").then_some(&b"first"[..]);
-        let changed = rewrite(text.as_bytes(), known, |number| number + 2);
+        let mut shared = Shared::default();
+        shared.learn(br#"{"created":1,"model":"first","system_fingerprint":null}"#);
+        let changed = rewrite(text.as_bytes(), known, |number| number + 2, &shared);
         changed.map_or(text.to_owned(), |bytes| String::from_utf8(bytes).unwrap())
     }
 
@@ -137,12 +181,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn shared_members_change_only_at_the_top_of_an_event() {
+        for (text, expected) in [
+            (
+                r#"data: {"created":22,"model":"second","x":1}"#,
+                r#"data: {"created":1,"model":"first","x":1}"#,
+            ),
+            (
+                r#"data: {"x":[{"y":"{"}], "created" : 22 }"#,
+                r#"data: {"x":[{"y":"{"}], "created" : 1 }"#,
+            ),
+            (
+                "data: {\"system_fingerprint\":\"fp\"}\r\n\r\n",
+                "data: {\"system_fingerprint\":null}\r\n\r\n",
+            ),
+            (
+                ": {\"\ndata: {\"model\":\"a\\\"b\"}\n\n",
+                ": {\"\ndata: {\"model\":\"first\"}\n\n",
+            ),
+            (
+                r#"data: {"x":{"model":"second"}}"#,
+                r#"data: {"x":{"model":"second"}}"#,
+            ),
+            (
+                r#"data: {"delta":"\"model\":\"second\""}"#,
+                r#"data: {"delta":"\"model\":\"second\""}"#,
+            ),
+            (
+                r#"data: {"model":{"x":1},"created":[2]}"#,
+                r#"data: {"model":{"x":1},"created":[2]}"#,
+            ),
+            (r#"data: {"created":22"#, r#"data: {"created":22"#),
+        ] {
+            assert_eq!(changed(text), expected);
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_are_taken(bytes in proptest::collection::vec(
             proptest::sample::select(&b"\"\\id:s \n{}1"[..]), 0..60,
         )) {
-            let same = rewrite(&bytes, |_| None, |number| number);
+            let same = rewrite(&bytes, |_| None, |number| number, &Shared::default());
             proptest::prop_assert_eq!(same, None);
         }
     }

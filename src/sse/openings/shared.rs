@@ -1,0 +1,72 @@
+//! The members that all chunks of a completion share, besides its id.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Longest value that is kept, in bytes.
+const MAX_VALUE: usize = 256;
+
+/// The values that the client got first, as JSON.
+#[derive(Debug, Default)]
+pub struct Shared {
+    created: Option<Box<str>>,
+    model: Option<Box<str>>,
+    system_fingerprint: Option<Box<str>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Members {
+    created: Option<Value>,
+    model: Option<Value>,
+    #[serde(deserialize_with = "given")]
+    system_fingerprint: Option<Value>,
+}
+
+/// A value that may be null, as opposed to an absent one.
+fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+impl Shared {
+    /// Learns what is not known yet from the data of an event.
+    pub(super) fn learn(&mut self, data: &[u8]) {
+        let members: Members = serde_json::from_slice(data).unwrap_or_default();
+        for (known, value) in [
+            (&mut self.created, members.created),
+            (&mut self.model, members.model),
+            (&mut self.system_fingerprint, members.system_fingerprint),
+        ] {
+            let is_scalar = |value: &Value| !value.is_object() && !value.is_array();
+            if known.is_none() {
+                let text = value.filter(is_scalar).map(|value| value.to_string());
+                *known = text.filter(|text| text.len() <= MAX_VALUE).map(Box::from);
+            }
+        }
+    }
+
+    /// The value of the member `key`.
+    pub(super) fn value(&self, key: &[u8]) -> Option<&[u8]> {
+        let value = match key {
+            b"created" => &self.created,
+            b"model" => &self.model,
+            b"system_fingerprint" => &self.system_fingerprint,
+            _ => return None,
+        };
+        value.as_deref().map(str::as_bytes)
+    }
+
+    fn values(&self) -> impl Iterator<Item = &str> {
+        let values = [&self.created, &self.model, &self.system_fingerprint];
+        values.into_iter().filter_map(Option::as_deref)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.values().next().is_none()
+    }
+
+    /// The length of its text, in bytes.
+    pub(super) fn text(&self) -> usize {
+        self.values().map(str::len).sum()
+    }
+}
