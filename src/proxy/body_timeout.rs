@@ -14,8 +14,13 @@ use tower::BoxError;
 use crate::request_body::Fault;
 use crate::transport::deadline::Deadline;
 
-/// Up to this known length, in bytes, a body has one time limit as a whole; otherwise the limit applies to each pause.
+/// Up to this known length, in bytes, a body has one time limit as a whole. Otherwise the limit applies to each pause, and
+/// `TIMES` the limit to each part of this length.
 pub const SMALL: u64 = 64 * 1024;
+
+/// How often the limit may pass during a part of a body. This ends bodies that arrive so slowly that they would hold their
+/// connection and their place among the requests for ever.
+const TIMES: u32 = 10;
 
 /// How long to wait for a client, and the counter of timeouts.
 #[derive(Debug)]
@@ -24,15 +29,25 @@ pub struct BodyLimit {
     pub passed: IntCounter,
 }
 
-/// A body that fails with [`Fault::TooSlow`] once the client has kept the reader waiting too long. The timer starts
-/// only when the reader polls for more and nothing is there.
+/// A body that fails with [`Fault::TooSlow`] once the client has kept the reader waiting too long. Only time in which the reader
+/// polls for more and nothing is there counts.
 pub struct Paced<B> {
     body: B,
     limit: Arc<BodyLimit>,
     is_small: bool,
-    deadline: Option<Deadline>,
+    /// Bytes of the current part.
+    arrived: u64,
+    /// How long the reader has waited for the current part, without the current pause.
+    waited: Duration,
+    pause: Option<Pause>,
     /// Created at the first wait, then reused.
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The reader waits.
+struct Pause {
+    since: Instant,
+    deadline: Deadline,
 }
 
 impl<B: Body> Paced<B> {
@@ -42,16 +57,35 @@ impl<B: Body> Paced<B> {
             body,
             limit,
             is_small: length.is_some_and(|length| length <= SMALL),
-            deadline: None,
+            arrived: 0,
+            waited: Duration::ZERO,
+            pause: None,
             timer: None,
         }
     }
 
+    /// Ends the pause: so much has come.
+    fn came(&mut self, length: u64) {
+        self.arrived += length;
+        if self.arrived > SMALL {
+            (self.arrived, self.waited) = (0, Duration::ZERO);
+            self.pause = None;
+        } else if let Some(pause) = self.pause.take() {
+            // No longer, even if the process stood still meanwhile.
+            self.waited += pause.since.elapsed().min(self.limit.limit);
+        }
+    }
+
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let limit = self.limit.limit;
-        let deadline = self
-            .deadline
-            .get_or_insert_with(|| Deadline::new(Instant::now() + limit));
+        let pause = self.pause.get_or_insert_with(|| {
+            let since = Instant::now();
+            let limit = self.limit.limit;
+            let in_all = if self.is_small { limit } else { limit * TIMES };
+            let left = limit.min(in_all.saturating_sub(self.waited));
+            let deadline = Deadline::new(since + left);
+            Pause { since, deadline }
+        });
+        let deadline = &mut pause.deadline;
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.until().into())));
@@ -82,9 +116,11 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
-            if !this.is_small {
-                this.deadline = None;
-            }
+            let length = match &frame {
+                Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+                _ => 0,
+            };
+            this.came(length as u64);
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         ready!(this.poll_deadline(cx));

@@ -638,6 +638,28 @@ async fn a_small_body_that_comes_byte_by_byte_has_one_limit_for_all_of_it() {
 }
 
 #[tokio::test]
+async fn a_body_of_any_length_that_comes_byte_by_byte_ends_in_time() {
+    let old = Upstream::start(healthy("old")).await;
+    let flags = ["--body-timeout", "0.2", "--head-timeout", "0.2"];
+    for framing in ["transfer-encoding: chunked", "content-length: 100000"] {
+        let proxy = Proxy::before(&old, &flags).await;
+        let mut client = Client::connect(proxy.address).await;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n");
+        client.send(head).await;
+        let byte = match framing.starts_with('t') {
+            true => "1\r\nx\r\n",
+            false => "x",
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(20) && client.try_send(byte).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{framing}");
+        counts_one_slow_body(&proxy).await;
+    }
+}
+
+#[tokio::test]
 async fn a_large_body_may_take_as_long_as_it_keeps_coming() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--body-timeout", "0.5"]).await;

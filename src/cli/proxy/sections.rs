@@ -189,7 +189,7 @@ pub(super) struct LimitArgs {
     #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "DURATION", default_value = "90", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
     /// Time for which a request body may pause while more of it is expected, or for a body whose Content-Length is at most 64 KiB
-    /// its total time; then 408
+    /// its total time; then 408. The pauses in each 64 KiB of any other body may last ten times as long in total
     #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "DURATION", default_value = "60", value_parser = seconds)]
     pub(super) body_timeout: Duration,
     /// Time for which a client may read nothing of its response; then its connection is reset
