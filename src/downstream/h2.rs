@@ -277,7 +277,8 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
         ));
     }
     // RFC 9113 §8.3.1: a path begins with a slash, except `*` for OPTIONS of the server as a whole.
-    let path = request.uri().path();
+    let path = request.uri().path_and_query();
+    let path = path.map_or("", |path| path.as_str());
     if !path.starts_with('/') && (path, request.method()) != ("*", &Method::OPTIONS) {
         return Some((
             StatusCode::BAD_REQUEST,

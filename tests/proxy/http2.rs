@@ -551,7 +551,7 @@ async fn interim_answers_of_an_http2_server_have_an_end() {
 }
 
 /// Requests of HTTP/2 that must not reach a model server: `(what, fields)`, beyond those that are always there.
-const MALFORMED: [(&str, &[(&str, &str)]); 20] = [
+const MALFORMED: [(&str, &[(&str, &str)]); 21] = [
     (
         "no authority",
         &[(":method", "GET"), (":scheme", "http"), (":path", "/a")],
@@ -612,6 +612,15 @@ const MALFORMED: [(&str, &[(&str, &str)]); 20] = [
             (":scheme", "http"),
             (":authority", "a"),
             (":path", "a/b"),
+        ],
+    ),
+    (
+        "a path that begins with its query",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "?a"),
         ],
     ),
     (
