@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http::header::{HeaderValue, RETRY_AFTER};
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, Version};
 use tokio::io::AsyncWriteExt;
 
 use super::limits::{Limits, should_reconnect};
@@ -30,7 +30,7 @@ use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, batching, tcp};
 use inbound::Inbound;
 use outbound::{End, Outbound};
-use refusal::Refusal;
+use refusal::{Refusal, SHUTTING_DOWN};
 
 /// A connection with its read and write state.
 pub struct Connection<O> {
@@ -44,13 +44,6 @@ pub struct Connection<O> {
     /// When the connection began.
     since: Instant,
 }
-
-/// The response to a request that is still unanswered when the drain period ends.
-const SHUTTING_DOWN: Refusal = Refusal {
-    status: StatusCode::SERVICE_UNAVAILABLE,
-    message: "the proxy is shutting down",
-    cause: None,
-};
 
 /// Reads of a client's body before other tasks get their turn.
 const READS_AT_ONCE: u32 = 8;

@@ -180,6 +180,27 @@ async fn at_the_drain_limit_what_has_no_head_yet_is_ended_too() {
 }
 
 #[tokio::test]
+async fn at_the_drain_limit_a_client_that_is_still_sending_its_request_is_told() {
+    for (framing, part) in [
+        ("content-length: 100", "x"),
+        ("content-length: 100000", "x"),
+        ("transfer-encoding: chunked", "1\r\nx\r\n"),
+        ("transfer-encoding: chunked", ""),
+    ] {
+        let old = Upstream::start(healthy("old")).await;
+        let mut proxy = Proxy::before(&old, &["--drain", "0.2"]).await;
+        let mut client = Client::connect(proxy.address).await;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{part}");
+        client.send(head).await;
+        proxy.terminate();
+        let answer = within("an answer", client.response()).await;
+        assert_eq!(answer.status, 503, "{framing}");
+        drop(client);
+        proxy.end().await;
+    }
+}
+
+#[tokio::test]
 async fn who_comes_while_it_is_out_of_file_descriptors_waits() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;

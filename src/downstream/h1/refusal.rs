@@ -43,3 +43,10 @@ pub const NO_MEMORY: Refusal = Refusal {
     message: "too much memory is in use here",
     cause: Some(Reject::NoMemory),
 };
+
+/// The response to a request that is still unanswered when the drain period ends.
+pub const SHUTTING_DOWN: Refusal = Refusal {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    message: "the proxy is shutting down",
+    cause: None,
+};

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use super::Inbound;
 use super::payload::{self, Payload};
 use crate::downstream::body_channel::body_channel;
-use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal, SLOW_BODY};
+use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal, SHUTTING_DOWN, SLOW_BODY};
 use crate::http1::RequestHead;
 use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Buffer, FREE, Purpose};
@@ -142,7 +142,7 @@ impl Inbound {
             }
             let read = std::future::poll_fn(|cx| {
                 if watch.poll(cx) == ProcessPhase::Ending {
-                    return Poll::Ready(Err(None));
+                    return Poll::Ready(Err(Some(SHUTTING_DOWN)));
                 }
                 if let Poll::Ready(read) = transport.poll_read_within(cx, &self.memory) {
                     return Poll::Ready(read.map_err(|_| None));
