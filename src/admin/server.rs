@@ -202,6 +202,30 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn a_client_with_many_requests_does_not_keep_others_waiting() {
+        let service = AdminService::new(Admin::idle());
+        let mut clients = Vec::new();
+        for requests in [16, 1] {
+            let (mut client, stream) = tokio::io::duplex(64 * 1024);
+            let request = "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
+            let requests = request.repeat(requests);
+            client.write_all(requests.as_bytes()).await.unwrap();
+            let minute = Duration::from_secs(60);
+            tokio::spawn(service.clone().open(stream, None, minute));
+            clients.push(client);
+        }
+        let mut buffer = vec![0; 64 * 1024];
+        clients[1].read(&mut buffer).await.unwrap();
+        let read = clients[0].read(&mut buffer).await.unwrap();
+        let answers = String::from_utf8_lossy(&buffer[..read]);
+        let answers = answers.matches("HTTP/1.1 200").count();
+        assert!(
+            answers <= 4,
+            "{answers} before the other client got its own"
+        );
+    }
+
+    #[tokio::test]
     async fn a_connection_that_asks_for_nothing_is_closed() {
         for first in ["", "GET /livez HT", "PRI * HTTP/2.0\r\n\r\nSM"] {
             let service = AdminService::new(Admin::idle());
