@@ -858,6 +858,24 @@ async fn a_chat_that_is_recovered_after_its_role_keeps_one_id() {
     }
 }
 
+/// Inside of a stream, the mark would become part of the name of a field, and clients would ignore that field.
+#[tokio::test]
+async fn a_byte_order_mark_is_left_out_behind_what_the_first_server_sent() {
+    let comment = ": waiting\n\n";
+    let gate = Gate::closed();
+    let new = Upstream::always(stream_of(comment).wait(&gate).reset()).await;
+    let text = family_stream("old");
+    let marked = format!("\u{feff}{text}");
+    let old = Upstream::always(stream_of(&marked)).await;
+    let proxy = Proxy::planned(&old, &mostly_new(&new, ""), &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(MESSAGES, &[], STREAMING).await;
+    client.head().await;
+    client.until(comment).await;
+    gate.open();
+    assert_eq!(String::from_utf8(client.body().await).unwrap(), text);
+}
+
 /// The API promises that all chunks of a completion have the same of these members.
 #[tokio::test]
 async fn a_completion_that_is_recovered_after_its_first_event_keeps_its_time_model_and_fingerprint()

@@ -5,7 +5,7 @@ mod holding;
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::StatusCode;
 
 use self::events::{note, write_joined};
@@ -25,6 +25,9 @@ const MAX_EVENT: usize = 1024 * 1024;
 /// Maximum size of held events without content, in bytes.
 const MAX_HELD: usize = 256 * 1024;
 
+/// A stream may begin with it, and only there (WHATWG HTML §9.2.5).
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Relays one event stream.
 pub struct SseRelay {
     api: Api,
@@ -42,6 +45,8 @@ pub struct SseRelay {
     pub sent: Option<Box<Sent>>,
     /// No other server will continue the stream.
     is_final: bool,
+    /// Nothing has come of the stream of another target.
+    is_next: bool,
     /// The sequence number of the last event that was forwarded, in families that have such numbers.
     last_number: Option<u64>,
     /// The charge for all memory held here, except `sent`.
@@ -108,6 +113,7 @@ impl SseRelay {
             openings: Openings::default(),
             sent: None,
             is_final: false,
+            is_next: false,
             last_number: None,
             charge: Charge::default(),
             sent_charge: Charge::default(),
@@ -132,6 +138,7 @@ impl SseRelay {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
         self.held = Vec::new();
+        self.is_next = true;
         self.openings.next_stream();
         self.charge.shrink(0);
     }
@@ -140,6 +147,7 @@ impl SseRelay {
     pub fn join(&mut self, sent: Box<Sent>) {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
+        self.is_next = true;
         self.sent = Some(sent);
     }
 
@@ -172,12 +180,15 @@ impl SseRelay {
     /// Processes a slice of the stream.
     pub fn take(
         &mut self,
-        data: Bytes,
+        mut data: Bytes,
         now: Instant,
         exchange: &mut Exchange,
         mut attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Taken {
+        if std::mem::take(&mut self.is_next) && data.starts_with(BYTE_ORDER_MARK) {
+            data.advance(BYTE_ORDER_MARK.len());
+        }
         if self.quiet() {
             timers.last_data = Some(now);
             self.last_number = None;
