@@ -181,6 +181,18 @@ impl Sent {
         })
     }
 
+    /// Another server begins the stream anew. The client has no content.
+    pub fn restart(&mut self) {
+        *self = Self::new(self.api, self.most);
+    }
+
+    /// Takes the data of an event before the first content. In Messages, only such events name the model and open the block.
+    pub fn open(&mut self, data: &[u8]) {
+        if self.api == Api::Messages && !data.is_empty() {
+            self.take(data);
+        }
+    }
+
     /// Takes the data of an event that the client gets, as the first server sent it.
     #[inline]
     pub fn take(&mut self, data: &[u8]) {

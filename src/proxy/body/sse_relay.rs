@@ -140,6 +140,9 @@ impl SseRelay {
         self.held = Vec::new();
         self.is_next = true;
         self.openings.next_stream();
+        if let Some(sent) = &mut self.sent {
+            sent.restart();
+        }
         self.charge.shrink(0);
     }
 
@@ -333,10 +336,13 @@ impl SseRelay {
         let step = self
             .hold
             .step(&mut self.openings, (self.api, event), held, now);
-        if !matches!(step, Step::Commit | Step::Fail { .. })
-            && let Some(usage) = sse::usage(self.api, event.data)
-        {
-            exchange.usage.merge(usage);
+        if !matches!(step, Step::Commit | Step::Fail { .. }) {
+            if let Some(usage) = sse::usage(self.api, event.data) {
+                exchange.usage.merge(usage);
+            }
+            if let Some(sent) = &mut self.sent {
+                sent.open(event.data);
+            }
         }
         let destination = match step {
             Step::Forward => out,

@@ -151,3 +151,23 @@ async fn a_message_that_thinks_or_must_call_a_tool_ends_as_before() {
         assert_counted(&proxy, "ended", reason).await;
     }
 }
+
+#[tokio::test]
+async fn servers_are_asked_in_advance_about_the_models_of_messages() {
+    let old = Upstream::start(Counting::new("old", 20).handler()).await;
+    let new = Upstream::start(Counting::new("new", 20).handler()).await;
+    let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
+    let body = asking_messages(json!({}));
+    let response = client::post(proxy.address, MESSAGES, &[], body).await;
+    assert_one_message(&response, "unbroken");
+    for generation in ["old", "new"] {
+        let supported = [
+            ("api", "messages"),
+            ("generation", generation),
+            ("state", "supported"),
+        ];
+        proxy
+            .counts("crossfade_continuation_capability", &supported, 1.0)
+            .await;
+    }
+}
