@@ -98,7 +98,7 @@ pub trait Resume: Send {
     /// Says when a stream on old is to move.
     fn watch_moves(&self) -> MoveWatch;
     /// Releases the kept request body: the stream will not be continued.
-    fn release(&self);
+    fn release(&mut self);
 }
 
 /// The kept parts of a request, for asking another server for the rest of its stream. It keeps no snapshot: the plan in force at
@@ -219,7 +219,8 @@ impl<O: OldBackend> Resume for Source<O> {
         self.proxy.context.snapshots.watch_moves()
     }
 
-    fn release(&self) {
+    fn release(&mut self) {
         self.body.forget();
+        self.body = RequestBody::empty();
     }
 }

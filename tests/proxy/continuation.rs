@@ -394,6 +394,26 @@ async fn a_server_that_never_answers_the_question_is_not_asked_for_the_rest() {
     assert_counted(&proxy, "ended", "not_supported").await;
 }
 
+/// With `bodyFields`, a body is read as a whole before it is sent.
+#[tokio::test]
+async fn the_body_of_a_stream_that_cannot_be_continued_is_released() {
+    let tool = r#"data: {"id":"a","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}"#;
+    for affinity in ["", "affinity: {bodyFields: [session]}"] {
+        let how = move |script: Script| script.event(tool).hang();
+        let old = Upstream::start(Counting::new("old", 20).breaking(5, how).handler()).await;
+        let new = Upstream::start(Counting::new("new", 20).handler()).await;
+        let lines = format!("{ANY}\n{affinity}");
+        let proxy = Proxy::planned(&old, &mostly_old(&new, &lines), &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        let body = asking(json!({"user": "y".repeat(200_000)}));
+        client.post(CHAT, &[], body).await;
+        client.head().await;
+        client.until("\"tool_calls\":[{\"index\":0}]}}]}\n\n").await;
+        let used = [("kind", "used")];
+        proxy.counts("crossfade_memory_bytes", &used, 0.0).await;
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_goes_away_after_it_proved_what_it_can_do_ends_the_stream_honestly() {
     let gate = Gate::closed();

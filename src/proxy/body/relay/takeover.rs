@@ -103,7 +103,7 @@ impl Relay {
             .sent
             .as_ref()
             .is_none_or(|sent| sent.prevented().is_some());
-        if let Some(source) = kept.source.as_ref().filter(|_| is_over) {
+        if let Some(source) = kept.source.as_mut().filter(|_| is_over) {
             source.release();
         }
     }
