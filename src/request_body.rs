@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
 use crate::http1::with_trailers;
-use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
+use crate::memory::{Budget, Buffer, Charge, Gathered, Purpose, gather};
 use begun::Begun;
 use stream::Stream;
 
@@ -208,6 +208,18 @@ impl RequestBody {
         }
     }
 
+    /// Parts with the state for receiving the body, if it has arrived and is kept as a whole: thousands of streams keep their
+    /// bodies. Returns the charge for the bytes, which belongs to the body from now on.
+    #[must_use]
+    pub fn settle(&mut self) -> Charge {
+        let settled = self.with_stream(Stream::settle).flatten();
+        let Some((bytes, charge)) = settled else {
+            return Charge::default();
+        };
+        *self = Self::whole(bytes);
+        charge
+    }
+
     /// Releases what is kept: the request will not be sent again.
     pub fn forget(&self) {
         self.with_stream(Stream::forget);
@@ -379,6 +391,24 @@ mod tests {
         assert_eq!(first.kept(), None);
         let whole = RequestBody::whole(Bytes::from_static(b"ab"));
         assert_eq!(whole.kept().as_deref(), Some(&b"ab"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_settled_body_is_the_same_and_charged_with_its_own_charge() {
+        let budget = Budget::new(10_000);
+        let mut first = bounded(&["ab", "cd"], 100, &budget);
+        assert_eq!(first.settle().bytes(), 0, "it has not arrived");
+        let mut second = first.again().expect("nothing was read");
+        while let Some(frame) = second.frame().await {
+            frame.expect("readable");
+        }
+        let used = budget.used();
+        let charge = first.settle();
+        assert_eq!((charge.bytes(), budget.used()), (used, used));
+        assert!(matches!(first.kind, Kind::Whole { .. }));
+        assert_eq!(first.kept().as_deref(), Some(&b"abcd"[..]));
+        drop((first, second, charge));
+        assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test]

@@ -1,9 +1,12 @@
 //! The part of a stream that the client has: the text, the ids, the tokens.
 
+mod identity;
 mod joined;
 
 use std::borrow::Cow;
 
+use self::identity::{FIELDS, Identity, MODEL};
+use self::joined::Joined;
 pub use self::joined::{Opening, Rewritten};
 use super::blocks::Blocks;
 use super::chunk::{Chunk, Step};
@@ -16,17 +19,7 @@ use crate::sse::{Api, Usage};
 /// The last event of a stream.
 const DONE: &[u8] = b"[DONE]";
 
-/// Fields of a chunk that identify a stream.
-const IDENTITY: [&str; 4] = ["id", "created", "model", "system_fingerprint"];
-
-/// Where the model and the fingerprint are among them.
-const MODEL: usize = 2;
-const FINGERPRINT: usize = 3;
-
-/// Most bytes kept of these fields.
-const MAX_IDENTITY: usize = 512;
-
-/// Most bytes kept of these fields and of the event around a text.
+/// Most bytes kept of the fields that identify a stream and of the event around a text.
 const MAX_AROUND: usize = 640;
 
 /// How another server is asked for the rest of a response.
@@ -47,8 +40,7 @@ pub struct Sent {
     /// As the inside of a JSON string.
     text: Text,
     frame: Option<Frame>,
-    /// The values of [`IDENTITY`].
-    identity: [Option<Box<[u8]>>; IDENTITY.len()],
+    identity: Identity,
     known: bool,
     /// Do the events of the first server repeat the role?
     repeats_role: bool,
@@ -65,15 +57,8 @@ pub struct Sent {
     prompt: Option<u64>,
     /// The content blocks of Messages.
     blocks: Blocks,
-    /// White space at the end of the text that the current server was not given (see [`given`]). If it repeats that, the
-    /// repetition is dropped.
-    repeats: String,
-    /// Events of the current server with nothing but that white space, each a token that the client has counted.
-    repeated: u64,
-    /// Another server continues it, so that ids and counts are rewritten.
-    joined: bool,
-    /// The next event of the continued part is forwarded without its reasoning, because the client has that of the first server.
-    drops_reasoning: bool,
+    /// Set if another server continues it, so that ids and counts are rewritten. Boxed: of most streams, none does.
+    joined: Option<Box<Joined>>,
     prevented: Option<Reason>,
 }
 
@@ -86,7 +71,7 @@ impl Sent {
             most,
             text: Text::default(),
             frame: None,
-            identity: Default::default(),
+            identity: Identity::default(),
             known: false,
             repeats_role: false,
             finished: false,
@@ -96,10 +81,7 @@ impl Sent {
             reported: None,
             prompt: None,
             blocks: Blocks::default(),
-            repeats: String::new(),
-            repeated: 0,
-            joined: false,
-            drops_reasoning: false,
+            joined: None,
             prevented: None,
         }
     }
@@ -127,12 +109,8 @@ impl Sent {
     #[must_use]
     pub fn held(&self) -> usize {
         let frame = self.frame.as_ref().map_or(0, |frame| frame.bytes.len());
-        self.text.held() + frame + self.identity_length() + self.repeats.capacity()
-    }
-
-    fn identity_length(&self) -> usize {
-        let values = self.identity.iter().flatten();
-        values.map(|value| value.len()).sum()
+        let joined = self.joined.as_ref().map_or(0, |joined| joined.held());
+        self.text.held() + frame + self.identity.len() + joined
     }
 
     /// The text, as the inside of a JSON string.
@@ -151,13 +129,13 @@ impl Sent {
     #[must_use]
     pub fn tokens(&self) -> u64 {
         let own = self.reported.unwrap_or(self.events);
-        self.earlier + own.saturating_sub(self.repeated)
+        self.earlier + own.saturating_sub(self.repeated())
     }
 
     /// The model that its events name.
     #[must_use]
     pub fn model(&self) -> Option<Cow<'_, str>> {
-        json::string(self.identity[MODEL].as_deref()?)
+        json::string(self.identity.values()[MODEL]?)
     }
 
     /// What to ask another server.
@@ -229,7 +207,7 @@ impl Sent {
         let Some(text) = chunk.text else { return };
         self.repeats_role = chunk.role;
         let is_pure = !chunk.reasoning && !chunk.finish && chunk.usage.is_none();
-        let most = MAX_AROUND.saturating_sub(self.identity_length());
+        let most = MAX_AROUND.saturating_sub(self.identity.len());
         let frame = is_pure.then(|| Frame::around(data, &text, most));
         self.push(&data[text]);
         self.frame = frame.flatten().filter(|_| self.prevented.is_none());
@@ -267,7 +245,7 @@ impl Sent {
         if usage.completion_tokens > 0 {
             self.reported = self.reported.max(Some(usage.completion_tokens));
         }
-        if !self.joined && usage.prompt_tokens > 0 {
+        if !self.is_joined() && usage.prompt_tokens > 0 {
             self.prompt = Some(usage.prompt_tokens);
         }
     }
@@ -275,12 +253,10 @@ impl Sent {
     fn learn_identity(&mut self, chunk: &Chunk<'_>) {
         let message = chunk.object.object("message");
         let holder = message.as_ref().unwrap_or(&chunk.object);
-        let values = IDENTITY.map(|key| holder.value(key));
-        let length: usize = values.iter().flatten().map(|value| value.len()).sum();
-        if length > MAX_IDENTITY {
-            return self.prevent(Reason::Content);
+        match Identity::of(FIELDS.map(|key| holder.value(key))) {
+            Some(identity) => self.identity = identity,
+            None => self.prevent(Reason::Content),
         }
-        self.identity = values.map(|value| value.map(Into::into));
     }
 
     fn push(&mut self, text: &[u8]) {

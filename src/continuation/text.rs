@@ -6,7 +6,7 @@ use crate::sse::Api;
 const PIECE: usize = 64 * 1024;
 
 /// By how much the last piece grows at least, in bytes.
-const STEP: usize = 256;
+const STEP: usize = 128;
 
 /// What another server is given of the text that a client has.
 ///

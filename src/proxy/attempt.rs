@@ -139,7 +139,7 @@ impl<O: OldBackend> Retry for Attempts<O> {
         &self.snapshot
     }
 
-    fn commit(self: Box<Self>, keep: bool) -> Option<Box<dyn Resume>> {
+    fn commit(mut self: Box<Self>, keep: bool) -> Option<Box<dyn Resume>> {
         if !keep || !self.retryable {
             self.body.forget();
             return None;
@@ -147,6 +147,7 @@ impl<O: OldBackend> Retry for Attempts<O> {
         Some(Box::new(Source {
             head: KeptHead::of(&self.head),
             proxy: self.proxy,
+            charge: self.body.settle(),
             body: self.body,
             target: self.target,
         }))

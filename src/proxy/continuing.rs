@@ -107,6 +107,8 @@ pub struct Source<O> {
     pub proxy: Proxy<O>,
     pub head: KeptHead,
     pub body: RequestBody,
+    /// The charge for the body, unless the body itself has it.
+    pub charge: Charge,
     /// Where the stream comes from.
     pub target: Target,
 }
@@ -222,5 +224,6 @@ impl<O: OldBackend> Resume for Source<O> {
     fn release(&mut self) {
         self.body.forget();
         self.body = RequestBody::empty();
+        self.charge = Charge::default();
     }
 }

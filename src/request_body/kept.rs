@@ -89,6 +89,20 @@ impl Kept {
         Some(all.into())
     }
 
+    /// Takes everything out in one piece, with its charge. `None` if that would copy much, or if part of it was released.
+    pub fn take_small(&mut self) -> Option<(Bytes, Charge)> {
+        if self.end > LARGEST {
+            return None;
+        }
+        let all = self.all()?;
+        let mut charge = std::mem::take(&mut self.charge);
+        if self.pieces.len() > 1 {
+            charge.shrink(cost(all.len()));
+        }
+        self.let_go();
+        Some((all, charge))
+    }
+
     /// Releases everything.
     pub fn let_go(&mut self) {
         *self = Self {

@@ -12,7 +12,7 @@ use tower::BoxError;
 use super::Fault;
 use super::kept::Kept;
 use crate::http1::passable;
-use crate::memory::{Budget, FREE};
+use crate::memory::{Budget, Charge, FREE};
 use crate::transport::lend;
 
 type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
@@ -84,11 +84,23 @@ impl Stream {
         self.whole
     }
 
+    /// Has it arrived, and is all of it kept?
+    fn is_kept(&self) -> bool {
+        let arrived = self.ended || self.length == Some(self.read);
+        self.whole && arrived && self.fault.is_none()
+    }
+
     /// All of it, if it has arrived and is kept.
     pub fn kept(&mut self) -> Option<Bytes> {
-        let arrived = self.ended || self.length == Some(self.read);
-        let whole = self.whole && arrived && self.fault.is_none();
-        whole.then(|| self.kept.all())?
+        self.is_kept().then(|| self.kept.all())?
+    }
+
+    /// Takes all of it out, with its charge, if it has arrived and been sent, and is small.
+    pub fn settle(&mut self) -> Option<(Bytes, Charge)> {
+        let is_sent = self.sent == self.read;
+        let settled = (is_sent && self.is_kept()).then(|| self.kept.take_small())?;
+        self.whole &= settled.is_none();
+        settled
     }
 
     pub fn is_untouched(&self) -> bool {

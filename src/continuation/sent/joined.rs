@@ -1,6 +1,7 @@
 //! Joins the stream of another server to the part that the client has.
 
-use super::{FINGERPRINT, IDENTITY, Resumption, Sent};
+use super::identity::{FIELDS, FINGERPRINT};
+use super::{Resumption, Sent};
 use crate::continuation::chunk::{Chunk, Step};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
@@ -25,6 +26,46 @@ pub struct Rewritten {
     pub before: Option<String>,
     /// Its data.
     pub data: Vec<u8>,
+}
+
+/// What matters once another server continues a stream.
+#[derive(Debug)]
+pub(super) struct Joined {
+    /// White space at the end of the text that the current server was not given (see [`given`]). If it repeats that, the
+    /// repetition is dropped.
+    repeats: String,
+    /// Events of the current server with nothing but that white space, each a token that the client has counted.
+    repeated: u64,
+    /// The next event is forwarded without its reasoning, because the client has that of the first server.
+    drops_reasoning: bool,
+}
+
+impl Joined {
+    /// The memory that it holds, in bytes.
+    pub(super) fn held(&self) -> usize {
+        size_of::<Self>() + self.repeats.capacity()
+    }
+
+    /// The rest of a quoted text after the white space that the client already has, without the quotes; `None` if nothing is
+    /// left.
+    fn without_repeats(&mut self, quoted: &[u8]) -> Option<Vec<u8>> {
+        if self.repeats.is_empty() {
+            return None;
+        }
+        let text = json::string(quoted)?;
+        let same = self.repeats.chars().zip(text.chars());
+        let same: usize = same
+            .take_while(|(known, new)| known == new)
+            .map(|(known, _)| known.len_utf8())
+            .sum();
+        // It continues with something else, or may repeat the rest in its next event.
+        match same < text.len() {
+            true => self.repeats = String::new(),
+            false => drop(self.repeats.drain(..same)),
+        }
+        let rest = serde_json::to_string(&text[same..]).ok()?;
+        (same > 0).then(|| rest.as_bytes()[1..rest.len() - 1].to_vec())
+    }
 }
 
 impl Sent {
@@ -61,25 +102,32 @@ impl Sent {
         self.events = skipped;
         self.reported = None;
         self.frame = None;
-        self.repeated = 0;
         self.blocks.join();
-        self.repeats = self.said().map_or_else(String::new, |said| {
+        let repeats = self.said().map_or_else(String::new, |said| {
             said[given(self.api, &said).len()..].to_owned()
         });
-        self.joined = true;
-        self.drops_reasoning = resumption == Resumption::Resend;
+        self.joined = Some(Box::new(Joined {
+            repeats,
+            repeated: 0,
+            drops_reasoning: resumption == Resumption::Resend,
+        }));
     }
 
     /// Do events have to be rewritten?
     #[must_use]
     pub const fn is_joined(&self) -> bool {
-        self.joined
+        self.joined.is_some()
+    }
+
+    /// Tokens of the current server that the client has from an earlier one.
+    pub(super) fn repeated(&self) -> u64 {
+        self.joined.as_ref().map_or(0, |joined| joined.repeated)
     }
 
     /// The token counts for the client, from those that the current server reports.
     #[must_use]
     pub fn corrected(&self, reported: Usage) -> Usage {
-        if !self.joined || self.earlier == 0 {
+        if !self.is_joined() || self.earlier == 0 {
             return reported;
         }
         let in_prompt = self.earlier.saturating_sub(self.reasoned);
@@ -87,7 +135,7 @@ impl Sent {
         Usage {
             prompt_tokens: self.prompt.unwrap_or(own),
             completion_tokens: self.earlier
-                + reported.completion_tokens.saturating_sub(self.repeated),
+                + reported.completion_tokens.saturating_sub(self.repeated()),
         }
     }
 
@@ -100,18 +148,22 @@ impl Sent {
         };
         let mut edits: Vec<Edit> = Vec::new();
         let text = chunk.text.clone();
-        let rest = text
-            .as_ref()
-            .and_then(|text| self.without_repeats(&data[text.start - 1..text.end + 1]));
-        if self.earlier > 0 {
-            self.repeated += u64::from(rest.as_ref().is_some_and(Vec::is_empty));
+        let (mut rest, mut drops_reasoning) = (None, false);
+        if let Some(joined) = &mut self.joined {
+            if let Some(text) = &text {
+                rest = joined.without_repeats(&data[text.start - 1..text.end + 1]);
+            }
+            if self.earlier > 0 {
+                joined.repeated += u64::from(rest.as_ref().is_some_and(Vec::is_empty));
+            }
+            drops_reasoning = std::mem::take(&mut joined.drops_reasoning);
         }
-        for (at, (key, known)) in IDENTITY.iter().zip(&self.identity).enumerate() {
+        for (at, (key, known)) in FIELDS.iter().zip(self.identity.values()).enumerate() {
             let Some(member) = chunk.object.get(key) else {
                 continue;
             };
             match known {
-                Some(known) => edits.push(Edit::new(member.value.clone(), &known[..])),
+                Some(known) => edits.push(Edit::new(member.value.clone(), known)),
                 // Clients take it for that of the whole, and the first server sent none.
                 None if at == FINGERPRINT => edits.push(Edit::new(member.value.clone(), "null")),
                 None => {}
@@ -124,7 +176,7 @@ impl Sent {
             edits.extend(delta.remove("role"));
         }
         // The event with which the content begins may have the end of the reasoning.
-        if let (Some(delta), true) = (&chunk.delta, std::mem::take(&mut self.drops_reasoning)) {
+        if let (Some(delta), true) = (&chunk.delta, drops_reasoning) {
             edits.extend(choices::without_reasoning(delta));
         }
         let before = self.place(&chunk, &mut edits);
@@ -159,26 +211,5 @@ impl Sent {
         let placed = self.blocks.place(step, index);
         edits.push(chunk.object.set("index", &placed.to_string()));
         closed.map(messages::end_of_block)
-    }
-
-    /// The rest of a quoted text after the white space that the client already has, without the quotes; `None` if nothing is
-    /// left.
-    fn without_repeats(&mut self, quoted: &[u8]) -> Option<Vec<u8>> {
-        if self.repeats.is_empty() {
-            return None;
-        }
-        let text = json::string(quoted)?;
-        let same = self.repeats.chars().zip(text.chars());
-        let same: usize = same
-            .take_while(|(known, new)| known == new)
-            .map(|(known, _)| known.len_utf8())
-            .sum();
-        // It continues with something else, or may repeat the rest in its next event.
-        match same < text.len() {
-            true => self.repeats = String::new(),
-            false => drop(self.repeats.drain(..same)),
-        }
-        let rest = serde_json::to_string(&text[same..]).ok()?;
-        (same > 0).then(|| rest.as_bytes()[1..rest.len() - 1].to_vec())
     }
 }

@@ -5,27 +5,61 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::upstream::{Added, Head};
 
+/// Names that most requests have. Each takes one byte.
+const COMMON: [&str; 22] = [
+    "host",
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "authorization",
+    "content-length",
+    "content-type",
+    "traceparent",
+    "user-agent",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-request-id",
+    "x-stainless-arch",
+    "x-stainless-async",
+    "x-stainless-lang",
+    "x-stainless-os",
+    "x-stainless-package-version",
+    "x-stainless-read-timeout",
+    "x-stainless-retry-count",
+    "x-stainless-runtime",
+    "x-stainless-runtime-version",
+    "x-stainless-timeout",
+];
+
 /// A head that takes little more memory than its text.
 pub struct KeptHead {
     method: Method,
-    /// The target, then the name and value of each field. Each begins with its length.
+    /// The target, the added `X-Forwarded-For`, then the name and value of each field. Each begins with its length; a name of
+    /// [`COMMON`] is its place there, counted from 1, and any other name follows a 0.
     text: Box<[u8]>,
-    added: Added,
+    via: Option<&'static str>,
+    forwarded_proto: Option<&'static str>,
+    forwarded_host: bool,
 }
 
 impl KeptHead {
     /// Keeps `head`, whose body has already been received, so the client no longer waits for `100 Continue`.
     pub fn of(head: &Head) -> Self {
+        let added = &head.added;
         let mut text = Vec::new();
         push(&mut text, head.uri.to_string().as_bytes());
+        let forwarded_for = added.forwarded_for.as_ref().map(HeaderValue::as_bytes);
+        push(&mut text, forwarded_for.unwrap_or_default());
         for (name, value) in &head.headers {
-            push(&mut text, name.as_str().as_bytes());
+            push_name(&mut text, name.as_str());
             push(&mut text, value.as_bytes());
         }
         Self {
             method: head.method.clone(),
             text: text.into(),
-            added: head.added.clone(),
+            via: added.via,
+            forwarded_proto: added.forwarded_proto,
+            forwarded_host: added.forwarded_host,
         }
     }
 
@@ -33,8 +67,10 @@ impl KeptHead {
     pub fn head(&self) -> Head {
         let mut rest = &self.text[..];
         let uri = next(&mut rest).and_then(|uri| Uri::try_from(uri).ok());
+        // The proxy adds no empty one.
+        let forwarded_for = next(&mut rest).filter(|list| !list.is_empty());
         let mut headers = HeaderMap::new();
-        while let (Some(name), Some(value)) = (next(&mut rest), next(&mut rest)) {
+        while let (Some(name), Some(value)) = (next_name(&mut rest), next(&mut rest)) {
             let field = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value));
             if let (Ok(name), Ok(value)) = field {
                 headers.append(name, value);
@@ -44,23 +80,60 @@ impl KeptHead {
             method: self.method.clone(),
             uri: uri.expect("it was the target of a head"),
             headers,
-            added: self.added.clone(),
+            added: Added {
+                via: self.via,
+                forwarded_for: forwarded_for.and_then(|list| HeaderValue::from_bytes(list).ok()),
+                forwarded_proto: self.forwarded_proto,
+                forwarded_host: self.forwarded_host,
+            },
             expects_continue: false,
         }
     }
 }
 
+fn push_name(text: &mut Vec<u8>, name: &str) {
+    let place = COMMON.iter().position(|common| *common == name);
+    match place.and_then(|place| u8::try_from(place + 1).ok()) {
+        Some(place) => text.push(place),
+        None => {
+            text.push(0);
+            push(text, name.as_bytes());
+        }
+    }
+}
+
+fn next_name<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (place, after) = rest.split_first()?;
+    *rest = after;
+    match usize::from(*place).checked_sub(1) {
+        Some(place) => COMMON.get(place).map(|name| name.as_bytes()),
+        None => next(rest),
+    }
+}
+
+/// Appends a part after its length, seven bits of which are in each byte, the lowest first. All but the last have the highest bit.
 fn push(text: &mut Vec<u8>, part: &[u8]) {
-    // Heads are limited to far less.
-    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    text.extend_from_slice(&length.to_le_bytes());
+    let mut length = part.len();
+    while length >= 0x80 {
+        text.push(length.to_le_bytes()[0] | 0x80);
+        length >>= 7;
+    }
+    text.push(length.to_le_bytes()[0]);
     text.extend_from_slice(part);
 }
 
 fn next<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, after) = rest.split_first_chunk()?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    let (part, after) = after.split_at_checked(length)?;
+    let (mut length, mut shift) = (0, 0);
+    loop {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        length |= usize::from(byte & 0x7f).checked_shl(shift)?;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    let (part, after) = rest.split_at_checked(length)?;
     *rest = after;
     Some(part)
 }
@@ -72,30 +145,37 @@ mod tests {
     #[test]
     fn a_kept_head_is_the_same_without_an_expectation() {
         let mut headers = HeaderMap::new();
+        let (long, longer) = ("y".repeat(127), "z".repeat(20_000));
         for (name, value) in [
             ("a", "1"),
             ("content-type", ""),
             ("a", "\u{e9}"),
-            ("x", "2"),
+            ("host", "h"),
+            ("x-stainless-timeout", &long),
+            ("x", &longer),
         ] {
             let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
             headers.append(HeaderName::from_static(name), value);
         }
-        let head = Head {
-            method: Method::POST,
-            uri: Uri::from_static("/v1/chat/completions?a=%20b"),
-            headers,
-            added: Added {
-                via: Some("1.1 crossfade"),
-                ..Added::default()
-            },
-            expects_continue: true,
-        };
-        let kept = KeptHead::of(&head).head();
-        let expected = Head {
-            expects_continue: false,
-            ..head
-        };
-        assert_eq!(format!("{kept:?}"), format!("{expected:?}"));
+        for forwarded_for in [None, Some(HeaderValue::from_static("10.0.0.1"))] {
+            let head = Head {
+                method: Method::POST,
+                uri: Uri::from_static("/v1/chat/completions?a=%20b"),
+                headers: headers.clone(),
+                added: Added {
+                    via: Some("1.1 crossfade"),
+                    forwarded_for,
+                    forwarded_proto: Some("http"),
+                    forwarded_host: true,
+                },
+                expects_continue: true,
+            };
+            let kept = KeptHead::of(&head).head();
+            let expected = Head {
+                expects_continue: false,
+                ..head
+            };
+            assert_eq!(format!("{kept:?}"), format!("{expected:?}"));
+        }
     }
 }

@@ -28,8 +28,8 @@ pub struct Kept {
     times: u32,
     /// Says when it is to move; `None` unless it is on old.
     moves: Option<MoveWatch>,
-    /// Set while other servers are asked.
-    broke: Option<Broke>,
+    /// Set while other servers are asked. Boxed: most streams never break, and each open one has a place for it.
+    broke: Option<Box<Broke>>,
 }
 
 /// How a stream broke.
@@ -139,12 +139,12 @@ impl Relay {
         if !stays {
             self.source = UpstreamBody::empty();
         }
-        kept.broke = Some(Broke {
+        kept.broke = Some(Box::new(Broke {
             cause,
             at: now,
             from: generation,
             otherwise,
-        });
+        }));
         let from = kept.endpoint.clone();
         self.state = State::Continuing(source.continue_stream(prepared, exchange, sent, from));
         true
@@ -249,7 +249,7 @@ impl Relay {
         kept.source = Some(source);
         let broke = kept.broke.take().expect("it is set while others are asked");
         match result {
-            Ok(joined) => self.join(sent, joined, broke),
+            Ok(joined) => self.join(sent, joined, *broke),
             Err(reason) => {
                 if let Some(sse) = &mut self.sse {
                     sse.sent = Some(sent);
