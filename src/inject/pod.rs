@@ -66,6 +66,7 @@ impl<'i> Injection<'i, '_> {
         let container = effective.container.clone();
         self.check(&container)?;
         let ports = self.ports(&container)?;
+        self.write_out_main()?;
         self.relocate(&effective, &ports)?;
         self.declare(&container, &ports)?;
         self.scraped(&ports);

@@ -84,10 +84,12 @@ impl<'a> Undo<'a> {
         let mut made: Vec<Path> = record.made.iter().filter_map(find).collect();
         made.sort_by_key(|path| std::cmp::Reverse(path.len()));
         for path in made {
+            // An item of a list needs its name as long as it has anything else.
+            let is_item = matches!(path.last(), Some(Step::Item(_)));
             let is_empty = match path::get(self.root, &path) {
-                Some(Json::Object(map)) => map
-                    .keys()
-                    .all(|key| gone.contains(&below(&path, [key.as_str()]))),
+                Some(Json::Object(map)) => map.keys().all(|key| {
+                    gone.contains(&below(&path, [key.as_str()])) || is_item && key == "name"
+                }),
                 Some(Json::Array(list)) => {
                     (0..list.len()).all(|index| gone.contains(&below(&path, [index])))
                 }

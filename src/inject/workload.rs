@@ -196,6 +196,24 @@ impl Workload {
         containers
     }
 
+    /// Where the container `main` would be written that the operator makes, if the manifest does not have it.
+    pub fn place_of_main(&self, root: &Json, main: &str) -> Option<Path> {
+        let Maker::Operator { main_apart } = self.maker else {
+            return None;
+        };
+        if main_apart {
+            let path = below(&self.spec, ["mainContainer"]);
+            return get(root, &path).is_none_or(Json::is_null).then_some(path);
+        }
+        let containers = self.containers(root);
+        let has_main = { containers.iter() }.any(|(_, container)| {
+            let name = container["name"].as_str();
+            name.is_none_or(|name| name == main)
+        });
+        let path = below(&self.spec, ["containers"]);
+        (!has_main).then(|| below(&path, [containers.len()]))
+    }
+
     /// The service account of the pod.
     pub fn account(&self, root: &Json) -> String {
         let spec = get(root, &self.spec).unwrap_or(&Json::Null);

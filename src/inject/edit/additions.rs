@@ -1,17 +1,28 @@
 //! Edits that add values: to the document, or to a value that was added before.
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::super::Refused;
 use super::super::path::{self, Path, Step};
 use super::super::record::Replaced;
 use super::Editor;
 
-/// A value that joins the mapping or list at `parent`, or takes the place of nothing that is written there under `key`.
+/// A value that joins the mapping or list at `parent`, or takes the place of nothing that is written there under its key.
 pub(super) struct Addition {
     pub parent: Path,
-    pub key: Option<String>,
+    /// Its key in the mapping, or its index in the list.
+    pub step: Step,
     pub value: Json,
+}
+
+impl Addition {
+    /// None in a list.
+    pub fn key(&self) -> Option<&str> {
+        match &self.step {
+            Step::Key(key) => Some(key),
+            Step::Item(_) => None,
+        }
+    }
 }
 
 impl Editor<'_> {
@@ -44,13 +55,28 @@ impl Editor<'_> {
             _ => self.record.added.push(words),
         }
         match is_old {
-            true => self.join(parent, Some(key), value, was.is_some()),
+            true => self.join(path, value, was.is_some()),
             false => self.grow(path, value),
         }
     }
 
     /// Appends `value` to the list at `path`, which is made if it is not there.
     pub fn push(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
+        let words = self.append(path, value)?;
+        self.record.added.push(words);
+        Ok(())
+    }
+
+    /// Appends a mapping that has only a `name` to the list at `path`, for members that are added to it. Uninject removes it
+    /// only if nobody else has added a member.
+    pub fn push_named(&mut self, path: &[Step], name: &str) -> Result<(), Refused> {
+        let words = self.append(path, json!({"name": name}))?;
+        self.record.made.push(words);
+        Ok(())
+    }
+
+    /// Returns the path of the new item, as it stands in the record.
+    fn append(&mut self, path: &[Step], value: Json) -> Result<String, Refused> {
         self.make(path, Json::Array(Vec::new()))?;
         let is_old = self.node(path)?.is_some_and(|node| !node.is_nothing());
         let holder = path::get_mut(&mut self.wanted, path).and_then(Json::as_array_mut);
@@ -59,12 +85,11 @@ impl Editor<'_> {
         };
         list.push(value.clone());
         let item = path::below(path, [list.len() - 1]);
-        let words = self.words(&item);
-        self.record.added.push(words);
         match is_old {
-            true => self.join(path, None, value, false),
-            false => self.grow(&item, value),
+            true => self.join(&item, value, false)?,
+            false => self.grow(&item, value)?,
         }
+        Ok(self.words(&item))
     }
 
     /// Creates missing parents.
@@ -96,29 +121,26 @@ impl Editor<'_> {
             None => self.record.made.push(words),
         }
         match is_old {
-            true => self.join(parent, Some(key), empty, nothing.is_some()),
+            true => self.join(path, empty, nothing.is_some()),
             false => self.grow(path, empty),
         }
     }
 
     /// Adds to what is in the document.
-    fn join(
-        &mut self,
-        parent: &[Step],
-        key: Option<&str>,
-        value: Json,
-        is_there: bool,
-    ) -> Result<(), Refused> {
+    fn join(&mut self, path: &[Step], value: Json, is_there: bool) -> Result<(), Refused> {
+        let Some((step, parent)) = path.split_last() else {
+            return Err(self.no_place(path, "a part of a mapping or list"));
+        };
         if is_there
             && self
-                .entry(&path::below(parent, key))?
+                .entry(path)?
                 .is_none_or(|(_, entry)| !entry.node.is_nothing())
         {
             return Err(self.no_place(parent, "a mapping without that key"));
         }
         self.additions.push(Addition {
             parent: parent.to_vec(),
-            key: key.map(str::to_owned),
+            step: step.clone(),
             value,
         });
         Ok(())
@@ -128,8 +150,7 @@ impl Editor<'_> {
     fn grow(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
         let holds = |addition: &&mut Addition| {
             let depth = addition.parent.len();
-            let key = addition.key.as_deref().map(Step::from);
-            path.starts_with(&addition.parent) && key.is_some() && path.get(depth) == key.as_ref()
+            path.starts_with(&addition.parent) && path.get(depth) == Some(&addition.step)
         };
         let Some(addition) = self.additions.iter_mut().find(holds) else {
             return Err(Refused::at(0, "nothing can be added here"));
@@ -152,9 +173,8 @@ impl Editor<'_> {
             *place = value.clone();
         }
         let (key, parent) = key_of(path);
-        let of = |addition: &&mut Addition| {
-            addition.parent == parent && addition.key.as_deref() == Some(key)
-        };
+        let of =
+            |addition: &&mut Addition| addition.parent == parent && addition.key() == Some(key);
         match self.additions.iter_mut().find(of) {
             Some(addition) => {
                 addition.value = value;

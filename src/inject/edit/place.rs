@@ -12,9 +12,9 @@ use crate::inject::tree::Node;
 
 impl Editor<'_> {
     pub(super) fn add(&mut self, addition: &Addition, before: usize) -> Result<(), Refused> {
-        let Addition { parent, key, value } = addition;
-        if let Some(key) = key
-            && let Some((_, entry)) = self.entry(&path::below(parent, [key.as_str()]))?
+        let Addition { parent, value, .. } = addition;
+        if let Some(key) = addition.key()
+            && let Some((_, entry)) = self.entry(&path::below(parent, [key]))?
         {
             // The key is there, with nothing behind it.
             let new = format!(" {}", emit::flow(value, None, &self.style));
@@ -37,7 +37,7 @@ impl Editor<'_> {
     fn in_block(&self, members: &Members, addition: &Addition) -> Cut {
         let text = self.tree.text;
         let column = column(text, members.first);
-        let lines = match &addition.key {
+        let lines = match addition.key() {
             Some(key) => emit::entry(key, &addition.value, column, &self.style),
             None => emit::item(&addition.value, column, &self.style),
         };
@@ -60,8 +60,8 @@ impl Editor<'_> {
         let own_lines = text[node.span.start..members.first].contains('\n');
         let column = own_lines.then(|| column(text, members.first));
         let value = emit::flow(&addition.value, column, &self.style);
-        let value = match &addition.key {
-            Some(key) => format!("{}: {value}", Json::from(key.as_str())),
+        let value = match addition.key() {
+            Some(key) => format!("{}: {value}", Json::from(key)),
             None => value,
         };
         let is_first = members.count == 0 && before == 0;

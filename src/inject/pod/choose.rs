@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::Frontend;
-use crate::inject::path::{Path, below, get};
+use crate::inject::path::{Path, get};
 use crate::inject::server::{self, Server};
 use crate::inject::workload::{Maker, Workload};
 use crate::inject::{Options, Refused};
@@ -40,18 +40,16 @@ pub(in crate::inject) fn choose(
         Server::Other
     };
     let is_main = |wanted: &String| wanted == MAIN;
-    if workload.maker == (Maker::Operator { main_apart: true })
+    if by_operator
         && options.container.as_ref().is_none_or(is_main)
+        && let Some(path) = workload.place_of_main(root, MAIN)
     {
-        let path = below(&workload.spec, ["mainContainer"]);
-        if get(root, &path).is_none_or(Json::is_null) {
-            // The operator makes it.
-            return Ok(Some(Frontend {
-                path,
-                name: MAIN.to_owned(),
-                server: Server::Dynamo,
-            }));
-        }
+        // The operator makes it.
+        return Ok(Some(Frontend {
+            path,
+            name: MAIN.to_owned(),
+            server: Server::Dynamo,
+        }));
     }
     if let Some(wanted) = &options.container {
         let found = containers

@@ -82,6 +82,25 @@ impl Injection<'_, '_> {
         }
     }
 
+    /// Writes the container that the operator makes into the list of containers, if it is missing there, so that it can be edited.
+    pub(super) fn write_out_main(&mut self) -> Result<(), Refused> {
+        let is_there = get(self.root, &self.frontend.path).is_some();
+        if is_there || self.of_component() != Some(false) {
+            return Ok(());
+        }
+        let (_, list) = self
+            .frontend
+            .path
+            .split_last()
+            .unwrap_or((&Step::Item(0), &[]));
+        self.editor.push_named(list, &self.frontend.name)?;
+        self.note.add_detail(format!(
+            "container '{}' is written out with what changes in it; Dynamo's operator adds the rest, as before",
+            self.frontend.name
+        ));
+        Ok(())
+    }
+
     /// Where a probe of the container stands, or would.
     pub(super) fn probe(&self, probe: &str) -> Path {
         let of_component = below(&self.workload.base, [probe]);

@@ -158,3 +158,59 @@ fn a_component_whose_container_the_operator_makes_gets_what_it_needs() {
     let text = format!("{}{}", &whole[..at], &whole[end..]);
     assert!(injected_with(&text, &options).is_err());
 }
+
+#[test]
+fn a_container_that_the_operator_makes_is_written_out_in_a_list_of_containers() {
+    let whole = beta("", "");
+    let at = whole.find("    podTemplate:").unwrap();
+    let flow = "    podTemplate: {spec: {containers: [{name: logs, image: x}]}}\n";
+    let block = "    podTemplate:\n      spec:\n        containers:\n          - name: logs\n            image: x\n";
+    for (template, before) in [
+        ("", 0),
+        ("    podTemplate:\n", 0),
+        ("    podTemplate: {}\n", 0),
+        ("    podTemplate:\n      metadata: {labels: {a: b}}\n", 0),
+        ("    podTemplate:\n      spec:\n", 0),
+        ("    podTemplate: {spec: {containers: []}}\n", 0),
+        ("    podTemplate:\n      spec:\n        containers:\n", 0),
+        // The operator makes `main` beside them.
+        (flow, 1),
+        (block, 1),
+    ] {
+        let text = format!("{}{template}", &whole[..at]);
+        for plain_container in [false, true] {
+            let options = Options {
+                plain_container,
+                ..Options::default()
+            };
+            let report =
+                injected_with(&text, &options).unwrap_or_else(|error| panic!("{text}\n{error}"));
+            let manifests = crossfade::inject::manifests(&report.text).unwrap();
+            let object: &Value = &manifests[0].objects[0];
+            let spec = &object["spec"]["components"][0]["podTemplate"]["spec"];
+            let containers = spec["containers"].as_array().unwrap();
+            assert_eq!(
+                containers.len(),
+                before + 1 + usize::from(plain_container),
+                "{}",
+                report.text
+            );
+            let main = &containers[before];
+            assert_eq!(main["name"], "main", "{}", report.text);
+            assert_eq!(main["env"][0]["name"], "DYN_HTTP_PORT");
+            assert_eq!(main["ports"][0]["containerPort"], 8080);
+            assert_eq!(main["readinessProbe"]["httpGet"]["path"], "/readyz");
+            let again = injected_with(&report.text, &options).unwrap();
+            assert_eq!(again.text, report.text);
+            assert_eq!(uninject(&report.text).unwrap().text, text);
+        }
+    }
+    // What somebody else has added to it since stays, with its name.
+    let text = whole[..at].to_owned();
+    let report = injected(&text).unwrap();
+    let (name, image) = ("name: main\n", "          image: x\n");
+    assert_eq!(report.text.matches(name).count(), 1, "{}", report.text);
+    let edited = report.text.replace(name, &format!("{name}{image}"));
+    let removed = uninject(&edited).unwrap().text;
+    assert!(removed.ends_with(&format!("- {name}{image}")), "{removed}");
+}
