@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::{NamespaceResourceScope, ObjectMeta};
 use kube::{Client, Config, Resource};
 use serde::de::DeserializeOwned;
@@ -272,7 +272,13 @@ async fn config(choice: &Choice) -> Result<Config, Error> {
         context: choice.context.clone(),
         ..KubeConfigOptions::default()
     };
-    let wrong = |error: kube::config::KubeconfigError| Error::Config(error.into());
+    let wrong = |error: KubeconfigError| match error {
+        // kube prints the path with two kinds of quotes.
+        KubeconfigError::ReadConfig(error, path) => {
+            Error::Config(format!("cannot read {}: {error}", path.display()).into())
+        }
+        error => Error::Config(error.into()),
+    };
     match (&choice.kubeconfig, &choice.context) {
         (Some(path), _) => {
             let file = Kubeconfig::read_from(path).map_err(wrong)?;
