@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use super::{Metric, Report, Row, Verdict, Why};
-use crate::printable::thousands;
+use crate::printable::{counted, latency, percent, thousands};
 
 impl Metric {
     /// Its name, for display.
@@ -24,7 +24,7 @@ impl Metric {
     pub fn figure(self, value: f64) -> String {
         match self {
             Self::Failures => percent(value),
-            _ => seconds(value),
+            _ => latency(value),
         }
     }
 }
@@ -84,20 +84,27 @@ impl Report {
                 format!("No request began in {}.", length(self.covers))
             }
             Verdict::Inconclusive(Why::TooFew(side, has, needed)) => format!(
-                "Not enough data: {side} began {} requests in {}; {} are needed.",
-                thousands(*has),
+                "Not enough data: {side} began {} in {}; {} are needed.",
+                counted(*has, "request"),
                 length(self.covers),
                 thousands(*needed)
             ),
             Verdict::Inconclusive(Why::InFlight(hung)) => format!(
-                "{} of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's.",
-                thousands(*hung)
+                "{} of new's requests {} no result (in flight, or failed in a session and not answered by old), a larger part than of old's.",
+                thousands(*hung),
+                if *hung == 1 { "has" } else { "have" }
             ),
             Verdict::Inconclusive(Why::TooFewValues(metric, side, has, needed)) => {
-                let has = thousands(*has);
                 let values = match metric {
-                    Metric::Failures => format!("{has} requests of {side} were answered or failed"),
-                    metric => format!("{side} has {has} values of '{}'", metric.title()),
+                    Metric::Failures => {
+                        let were = if *has == 1 { "was" } else { "were" };
+                        let requests = counted(*has, "request");
+                        format!("{requests} of {side} {were} answered or failed")
+                    }
+                    metric => {
+                        let values = counted(*has, "value");
+                        format!("{side} has {values} of '{}'", metric.title())
+                    }
                 };
                 let warmup = match (metric, *side) {
                     (Metric::Failures, _) | (_, "old") => "",
@@ -107,8 +114,8 @@ impl Report {
                 format!("Not enough data: {values} in {covers}{warmup}; {needed} are needed.")
             }
             Verdict::Inconclusive(Why::FewCompleted(completed, needed)) => format!(
-                "Not enough data: new completed {} requests in {}; {} are needed.",
-                thousands(*completed),
+                "Not enough data: new completed {} in {}; {} are needed.",
+                counted(*completed, "request"),
                 length(self.covers),
                 thousands(*needed)
             ),
@@ -141,24 +148,6 @@ impl Display for Comparison<'_> {
         }
         write!(f, " ({of_new} and {of_old} in {})", length(row.covers))
     }
-}
-
-fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if percent != 0.0 && percent < 1.0 {
-        return format!("{percent:.2} %");
-    }
-    format!("{percent:.1} %")
-}
-
-fn seconds(seconds: f64) -> String {
-    if seconds < 0.01 {
-        return format!("{:.1} ms", seconds * 1000.0);
-    }
-    if seconds < 1.0 {
-        return format!("{:.0} ms", seconds * 1000.0);
-    }
-    format!("{seconds:.2} s")
 }
 
 /// `5 min`, or seconds below two minutes.

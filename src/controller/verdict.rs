@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::observer::{Answer, ProxyComparison};
 use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Report, Rules};
+use crate::printable::counted;
 use crate::rollout::{Timestamp, Trial, TrialResult, Verdict};
 
 /// The comparison of a trial.
@@ -105,8 +106,8 @@ fn verdict(whole: Report, step: Option<Report>, asked: &[ProxyComparison]) -> (V
         _ if asked.is_empty() => "No proxy can be compared.".to_owned(),
         None => String::new(),
         Some(first) => {
-            let (count, all) = (silent.len(), asked.len());
-            format!("{count} of {all} proxies cannot be compared: {first}.")
+            let (count, all) = (silent.len(), counted(asked.len() as u64, "proxy"));
+            format!("{count} of {all} cannot be compared: {first}.")
         }
     };
     let has_passed = report.verdict == analysis::Verdict::Pass;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Sample;
 use super::load::{Counts, Ending};
 use super::script::{Life, ScriptState};
+use crate::printable;
 use crate::split::Generation;
 
 /// The clients' observations so far.
@@ -116,9 +117,9 @@ impl DemoFrame<'_> {
     }
 }
 
-/// A share from 0 to 1 in percent, with one decimal; a dash without one.
+/// A share from 0 to 1 in percent; a dash without one.
 pub(super) fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+    share.map_or_else(|| "-".to_owned(), printable::percent)
 }
 
 /// A time in milliseconds, with as many decimals; a dash without one.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::frame::milliseconds;
 use super::load::{Counts, Ending};
+use crate::printable::counted;
 use crate::split::Generation;
 
 /// A step with fewer responses is not judged: one response more or less would be several percent.
@@ -253,9 +254,9 @@ impl fmt::Display for Summary {
         if self.counts.open() > 0 {
             writeln!(
                 f,
-                "  {:<24}{} streams, not counted above",
+                "  {:<24}{}, not counted above",
                 "still open at the end",
-                self.counts.open()
+                counted(self.counts.open(), "stream")
             )?;
         }
         write!(f, "verdict: {}", self.verdict())

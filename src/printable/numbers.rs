@@ -1,4 +1,4 @@
-//! Numbers with separators.
+//! Numbers with separators, nouns and units.
 
 /// The number with commas between thousands.
 #[must_use]
@@ -14,9 +14,67 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
+/// A number with its noun, which is given in the singular: `1 request`, `1,240 requests`.
+#[must_use]
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{} {}", thousands(number), plural(number, noun))
+}
+
+/// The noun for as many: the singular for 1.
+#[must_use]
+pub fn plural(number: u64, noun: &str) -> String {
+    match noun.strip_suffix('y') {
+        _ if number == 1 => noun.to_owned(),
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
+        _ => format!("{noun}s"),
+    }
+}
+
+/// A share from 0 to 1: `5.0 %`, or with two decimals below 1 %.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    let decimals = if percent > 0.0 && percent < 1.0 { 2 } else { 1 };
+    format!("{percent:.decimals$} %")
+}
+
+/// A latency, to about three digits: `4.2 ms`, `312 ms`, `1.25 s`.
+#[must_use]
+pub fn latency(seconds: f64) -> String {
+    match seconds {
+        ..0.01 => format!("{:.1} ms", seconds * 1000.0),
+        ..1.0 => format!("{:.0} ms", seconds * 1000.0),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_a_kind_is_singular() {
+        assert_eq!(counted(0, "stream"), "0 streams");
+        assert_eq!(counted(1, "stream"), "1 stream");
+        assert_eq!(counted(1_240, "stream"), "1,240 streams");
+        assert_eq!(counted(1, "proxy"), "1 proxy");
+        assert_eq!(counted(2, "proxy"), "2 proxies");
+    }
+
+    #[test]
+    fn small_shares_and_latencies_have_more_decimals() {
+        for (share, text) in [
+            (0.0, "0.0 %"),
+            (0.003, "0.30 %"),
+            (0.01, "1.0 %"),
+            (1.0, "100.0 %"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+        for (seconds, text) in [(0.0042, "4.2 ms"), (0.312, "312 ms"), (1.25, "1.25 s")] {
+            assert_eq!(latency(seconds), text);
+        }
+    }
 
     #[test]
     fn every_third_digit_is_separated() {

@@ -6,6 +6,7 @@ use super::{
     gate::{listed, without_workers},
     rules::at_most,
 };
+use crate::printable::{counted, plural};
 use crate::split::Weights;
 
 /// The results of a step that messages, conditions and events are built from.
@@ -169,16 +170,16 @@ pub(super) fn share(weights: Weights) -> String {
 
 /// The ready workers of a side, as text.
 fn ready(capacity: &Capacity) -> String {
-    let of = |counts: &RoleCapacity| match counts.full {
-        Some(full) => format!("{} of {full}", counts.ready),
-        None => format!("{} of an unknown number of", counts.ready),
+    let of = |counts: &RoleCapacity, noun: &str| match counts.full {
+        Some(full) => format!("{} of {}", counts.ready, counted(full.into(), noun)),
+        None => format!("{} of an unknown number of {noun}s", counts.ready),
     };
     if capacity.roles.is_empty() {
         return "no workers".to_owned();
     }
     let roles = capacity.roles.iter().map(|(role, counts)| match role {
-        Role::Worker => format!("{} workers", of(counts)),
-        half => format!("{} {half} workers", of(counts)),
+        Role::Worker => of(counts, "worker"),
+        half => of(counts, &format!("{half} worker")),
     });
     format!("{} ready", roles.collect::<Vec<_>>().join(" and "))
 }
@@ -196,11 +197,8 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
 /// How many workers of new are ready but get no request yet.
 fn unregistered(context: &StatusContext) -> Option<String> {
     let count = context.assessment.unregistered();
-    let (workers, are) = if count == 1 {
-        ("worker", "is")
-    } else {
-        ("workers", "are")
-    };
+    let are = if count == 1 { "is" } else { "are" };
+    let workers = plural(count.into(), "worker");
     (count > 0).then(|| {
         format!("{count} more {workers} of new {are} ready, but not registered with its frontends")
     })
@@ -212,8 +210,9 @@ pub(super) fn failing(context: &StatusContext) -> Option<String> {
     let cause = gate.cause.as_ref()?;
     (gate.failing < gate.asked).then(|| {
         format!(
-            "{} of {} frontends of new cannot serve, which reduces its capacity by that share: {cause}",
-            gate.failing, gate.asked
+            "{} of {} of new cannot serve, which reduces its capacity by that share: {cause}",
+            gate.failing,
+            counted(gate.asked as u64, "frontend")
         )
     })
 }

@@ -6,6 +6,7 @@ use super::{
     Credit, Memory, Obstacle, Phase, Rule, Timestamp, assessment::Assessment, end::Ending,
     gate::listed, rules::Aim,
 };
+use crate::printable::counted;
 use crate::split::{Generation, Weights};
 
 /// One thing that the update waits for.
@@ -48,19 +49,16 @@ impl fmt::Display for WaitFor {
             Self::Gate(_) => f.write_str("new to become able to serve"),
             Self::Stability(side) => write!(f, "the workers of {side} to stay ready"),
             Self::Proxies(names) => {
-                let s = if names.len() == 1 { "y" } else { "ies" };
-                let (count, listed) = (names.len(), listed(names));
-                write!(f, "{count} prox{s} to apply the last change: {listed}")
+                let (proxies, listed) = (counted(names.len() as u64, "proxy"), listed(names));
+                write!(f, "{proxies} to apply the last change: {listed}")
             }
-            Self::Streams(Some(1)) => f.write_str("1 stream on old to end"),
             Self::Streams(Some(0)) => f.write_str("all proxies to apply `oldDraining`"),
-            Self::Streams(Some(count)) => write!(f, "{count} streams on old to end"),
+            Self::Streams(Some(count)) => write!(f, "{} on old to end", counted(*count, "stream")),
             Self::Streams(None) => f.write_str(
                 "streams on old to end: their number is unknown because a proxy does not respond",
             ),
             Self::Moves(moving, open) => {
-                let s = if *moving == 1 { "" } else { "s" };
-                write!(f, "{moving} stream{s} on old to move to new")?;
+                write!(f, "{} on old to move to new", counted(*moving, "stream"))?;
                 match open.map(|open| open.saturating_sub(*moving)) {
                     Some(0) => Ok(()),
                     Some(rest) => write!(f, ", and {rest} to end"),

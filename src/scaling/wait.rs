@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::printable::{counted, plural};
 use crate::rollout::Role;
 use crate::split::Generation;
 
@@ -138,7 +139,12 @@ impl fmt::Display for Wait {
                 "one object has the workers of both generations: maxUnavailable must be at least 1, of at least 2 workers",
             ),
             Self::Surge { occupied, limit } => {
-                write!(f, "room: {occupied} of {limit} units are in use, including terminating ones")
+                write!(
+                    f,
+                    "room: {occupied} of {} {} in use, including terminating ones",
+                    counted(*limit, "unit"),
+                    are(*limit)
+                )
             }
             Self::Budget {
                 used,
@@ -146,13 +152,21 @@ impl fmt::Display for Wait {
                 budget,
             } => write!(f, "a gpuBudget of at least {used}: with {budget}, the rollout could not go back to old"),
             Self::Budget { used, more, budget } => {
-                write!(f, "{more} more GPUs: {used} of gpuBudget {budget} are in use")
+                write!(f, "{more} more {}: {used} of gpuBudget {budget} are in use", plural(*more, "GPU"))
             }
             Self::Quota { more, left } => {
-                write!(f, "{more} more GPUs: the quota of the namespace has {left} left")
+                write!(
+                    f,
+                    "{more} more {}: the quota of the namespace has {left} left",
+                    plural(*more, "GPU")
+                )
             }
             Self::PodQuota { more, left } => {
-                write!(f, "{more} more pods: the quota of the namespace has {left} left")
+                write!(
+                    f,
+                    "{more} more {}: the quota of the namespace has {left} left",
+                    plural(*more, "pod")
+                )
             }
             Self::Ready {
                 side,
@@ -160,14 +174,21 @@ impl fmt::Display for Wait {
                 desired,
                 overdue,
             } => {
-                write!(f, "{side} to be ready: {usable} of {desired} units are ready")?;
+                write!(
+                    f,
+                    "{side} to be ready: {usable} of {} {} ready",
+                    counted((*desired).into(), "unit"),
+                    are((*desired).into())
+                )?;
                 f.write_str(if *overdue { " (timed out)" } else { "" })
             }
             Self::Serving(side) => write!(f, "{side} to serve requests"),
             Self::Verdict => f.write_str("the analysis of new to pass"),
             Self::Failed => f.write_str("a decision: new has failed the analysis"),
             Self::Interval => f.write_str("`stepIntervalSeconds` to elapse"),
-            Self::Step(units) => write!(f, "the step of {units} units to end"),
+            Self::Step(units) => {
+                write!(f, "the step of {} to end", counted((*units).into(), "unit"))
+            },
             Self::Proxies { applied, all } => {
                 write!(f, "the proxies to apply the split: {applied} of {all} have applied it")
             }
@@ -194,6 +215,10 @@ impl fmt::Display for Wait {
             Self::Terminating(side) => write!(f, "the pods of {side} to terminate"),
         }
     }
+}
+
+fn are(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
 }
 
 fn grace_text(

@@ -6,6 +6,7 @@ use super::{
     Ended, Report, Sample,
     text::{clock, ending},
 };
+use crate::printable::counted;
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 60.0;
@@ -86,10 +87,10 @@ pub fn svg(report: &Report) -> String {
     text(&mut svg, LEFT, 24.0, &headline(report));
     let totals = &report.totals;
     let cost = format!(
-        "{:.1} GPU-hours, peak {} GPUs, {} streams moved, {} awaited, {} cut",
+        "{:.1} GPU-hours, peak {}, {} moved, {} awaited, {} cut",
         totals.gpu_hours,
-        totals.gpus_peak,
-        totals.streams_moved,
+        counted(totals.gpus_peak, "GPU"),
+        counted(totals.streams_moved, "stream"),
         totals.streams_waited_for,
         totals.streams_cut
     );

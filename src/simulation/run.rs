@@ -7,6 +7,7 @@ use super::{
     Ended, Report, Row, Sample, Scenario, Totals, Waited,
     cluster::{Cluster, Counts},
 };
+use crate::printable::counted;
 use crate::scaling::{Action, Decision, Progress, Retire, Sizes, Wait, decide};
 use crate::split::Generation;
 
@@ -220,13 +221,18 @@ fn notes(cluster: &Cluster) -> Vec<String> {
     let Counts { cut, refused, .. } = cluster.counts;
     if cut > 0 {
         let grace = scenario.grace.as_secs();
+        let (streams, were, they) = match cut {
+            1 => ("stream", "was", "it"),
+            _ => ("streams", "were", "they"),
+        };
         notes.push(format!(
-            "{cut} streams were cut, because they lasted longer than terminationGracePeriodSeconds ({grace} s) of their worker: raise \
+            "{cut} {streams} {were} cut, because {they} lasted longer than terminationGracePeriodSeconds ({grace} s) of the worker: raise \
              it, or turn continuation on"
         ));
     }
     if refused > 0 {
-        notes.push(format!("{refused} requests found no ready worker"));
+        let requests = counted(refused, "request");
+        notes.push(format!("{requests} found no ready worker"));
     }
     if scenario.startup >= scenario.settings.strategy.ready_timeout {
         notes.push(

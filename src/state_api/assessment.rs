@@ -6,6 +6,7 @@ mod comparison;
 use super::v1;
 use crate::analysis::Verdict;
 use crate::latency::{ENOUGH, Sketch};
+use crate::printable::{counted, latency, percent};
 
 /// Does anything need attention?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl Side {
     /// As part of a sentence.
     fn figures(&self) -> String {
         let errors = percent(self.errors.unwrap_or_default());
-        let first = self.first_event.reliable_quantile(0.95).map(seconds);
+        let first = self.first_event.reliable_quantile(0.95).map(latency);
         let first = first.map_or_else(String::new, |first| format!(", first token p95 {first}"));
         format!("{}: {errors} errors{first}", self.name)
     }
@@ -108,9 +109,9 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
             format!("{takes} No request ended in the last 5 minutes.")
         } else {
             format!(
-                "{takes} Not enough data: {} ended {} requests in the last 5 minutes; {ENOUGH} are needed.",
+                "{takes} Not enough data: {} ended {} in the last 5 minutes; {ENOUGH} are needed.",
                 side.name.to_lowercase(),
-                side.ended
+                counted(side.ended, "request")
             )
         };
         let level = Level::NotEnoughData;
@@ -218,17 +219,6 @@ fn takes(state: &v1::State) -> String {
         Some(1.0) => "New takes all requests.".to_owned(),
         Some(share) => format!("New takes {} of the requests.", percent(share)),
     }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
-}
-
-fn seconds(seconds: f64) -> String {
-    if seconds < 1.0 {
-        return format!("{:.0} ms", seconds * 1000.0);
-    }
-    format!("{seconds:.2} s")
 }
 
 #[cfg(test)]

@@ -16,28 +16,23 @@ pub fn printable(text: &str) -> String {
 pub(super) fn share(share: Option<f64>) -> String {
     match share {
         None => format!("{:>7}  {}", "-", bar(0.0, BAR)),
-        Some(share) => format!("{:>5.1} %  {}", share * 100.0, bar(share, BAR)),
+        Some(share) => format!(
+            "{:>7}  {}",
+            crate::printable::percent(share),
+            bar(share, BAR)
+        ),
     }
 }
 
-/// Formats a share: `70 %`, `33.3 %`.
+/// A share that is usually a whole percentage: `70 %`, `33.3 %`.
 pub(super) fn percent(share: f64) -> String {
-    let tenths = format!("{:.1}", share * 100.0);
-    format!("{} %", tenths.strip_suffix(".0").unwrap_or(&tenths))
+    crate::printable::percent(share).replace(".0 ", " ")
 }
 
 /// A bar of `width` cells with this share of them filled.
 pub(super) fn bar(share: f64, width: usize) -> String {
     let filled = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     "█".repeat(filled) + &"░".repeat(width - filled)
-}
-
-pub(super) fn duration(seconds: Option<f64>) -> String {
-    match seconds {
-        None => "-".to_owned(),
-        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1000.0),
-        Some(seconds) => format!("{seconds:.2} s"),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 
 use super::{Compared, ProxyAnswer, Report};
 use crate::error_chain::error_chain;
+use crate::printable;
 use crate::state_api::{Client, Error, v1};
 
 /// Timeout of each step of asking a proxy.
@@ -102,9 +103,9 @@ impl ProxyConnection {
 
 /// Formats a count of proxies: `2 of 3 proxies`.
 pub(super) fn counted(answered: usize, of: usize) -> String {
-    match (answered, of) {
-        (1, 1) => "1 proxy".to_owned(),
-        (all, of) if all == of => format!("{all} proxies"),
-        (some, of) => format!("{some} of {of} proxies"),
+    let all = printable::counted(of as u64, "proxy");
+    match answered == of {
+        true => all,
+        false => format!("{answered} of {all}"),
     }
 }

@@ -11,7 +11,7 @@ pub use self::rollout::{rollout, rollout_history, rollouts};
 use super::Report;
 use super::format::{percent, printable, share};
 use super::wanted::wanted;
-use crate::printable::thousands;
+use crate::printable::{counted, thousands};
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{assess, assess_analysis, total, v1};
@@ -234,10 +234,10 @@ impl Page {
             .and_then(|update| update.status.as_ref()?.observed);
         let observed = match (last, reported) {
             (Some(last), _) => format!(
-                "{}   {} of {} requests in 60 s",
+                "{}   {} of {} in 60 s",
                 share(last.share_of_new()),
                 thousands(last.new),
-                thousands(last.old + last.new)
+                counted(last.old.saturating_add(last.new), "request")
             ),
             (None, Some(reported)) => share(Some(f64::from(reported.percent) / 100.0)),
             (None, None) => share(None),
@@ -368,10 +368,11 @@ impl Page {
         }
         self.line("continued", &continued);
         if all.moving > 0 {
-            let moving = thousands(all.moving);
+            let are = if all.moving == 1 { "is" } else { "are" };
+            let moving = counted(all.moving, "stream");
             self.line(
                 "moving",
-                &format!("{moving} streams on old are waiting to move to new"),
+                &format!("{moving} on old {are} waiting to move to new"),
             );
         }
         let proofs = [("old", all.old), ("new", all.new)].map(|(side, proofs)| {

@@ -68,7 +68,7 @@ fn sizes_gpus_and_grace_come_from_the_manifests_beside_the_rollout() {
         ["0:00", "grow", "new", "to", "1", "0/1", "2/2", "0", "%"]
     );
     for expected in [
-        "new to be ready: 0 of 1 units are ready",
+        "new to be ready: 0 of 1 unit is ready",
         "streams on old to end:",
         "the owner routes clients to new's frontends",
         "earliest end  ",

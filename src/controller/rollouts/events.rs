@@ -2,6 +2,7 @@
 
 use super::status::action_text;
 use crate::k8s::{Notice, Object};
+use crate::printable::counted;
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, condition};
 use crate::resource::{Identity, ROLLOUT_KIND};
 use crate::scaling::Action;
@@ -55,7 +56,8 @@ pub(super) fn changes(
                 let units = accepted.map_or(0, |accepted| accepted.units);
                 let undo = accepted.and_then(|accepted| accepted.undo_to);
                 let undo = undo.map(|number| format!(", to go back to revision {number}"));
-                let note = format!("accepted with {units} units{}", undo.unwrap_or_default());
+                let units = counted(units.into(), "unit");
+                let note = format!("accepted with {units}{}", undo.unwrap_or_default());
                 about.notice("Accepted", note, false)
             }
             _ => about.notice(phase.as_str(), note(), is_bad(phase)),
@@ -70,7 +72,8 @@ pub(super) fn changes(
     if let (Some(from), Some(to)) = (next(before), next(after))
         && from != to
     {
-        let note = format!("the target of new changed from {from} to {to} units");
+        let to = counted(to.into(), "unit");
+        let note = format!("the target of new changed from {from} to {to}");
         notices.push(about.notice("StepChanged", note, false));
     }
     notices

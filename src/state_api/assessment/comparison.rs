@@ -6,8 +6,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Side, percent, seconds};
+use super::Side;
 use crate::latency::{Scale, Sketch};
+use crate::printable::{self, counted, percent};
 
 /// New needs attention if its error ratio exceeds old's by this much, and is at least twice as high.
 const MORE_ERRORS: f64 = 0.01;
@@ -37,9 +38,9 @@ pub(super) fn unclear(sides: &[Side; 2]) -> Option<String> {
     let few = few.min_by_key(|side| streams(side))?;
     sides.iter().any(matter).then(|| {
         format!(
-            "Not enough data: {} began {} streams in the last 5 minutes; {STREAMS} are needed.",
+            "Not enough data: {} began {} in the last 5 minutes; {STREAMS} are needed.",
             few.name.to_lowercase(),
-            streams(few)
+            counted(streams(few), "stream")
         )
     })
 }
@@ -69,7 +70,7 @@ fn differences([old, new]: &[Side; 2]) -> impl Iterator<Item = Difference> {
         let (figures, is_sure) = slower([old, new], latency)?;
         Some(Difference {
             what,
-            figures: figures.map(seconds),
+            figures: figures.map(printable::latency),
             is_sure,
         })
     };

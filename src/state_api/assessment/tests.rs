@@ -56,12 +56,12 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, good()),
             Level::Good,
-            "New takes 25.0 % of the requests. Old: 0.1 % errors, first token p95",
+            "New takes 25.0 % of the requests. Old: 0.10 % errors, first token p95",
         ),
         (
             state(0, [side(1000, 1, 300), None]),
             Level::Good,
-            "Old gets all requests. Old: 0.1 % errors",
+            "Old gets all requests. Old: 0.10 % errors",
         ),
         (
             state(5, [side(1000, 1, 300), side(49, 0, 300)]),
@@ -76,7 +76,7 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, [side(1000, 3, 300), side(1000, 40, 300)]),
             Level::Attention,
-            "New fails more requests than old: 4.0 % and 0.3 %",
+            "New fails more requests than old: 4.0 % and 0.30 %",
         ),
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
@@ -156,7 +156,7 @@ fn the_verdict_of_an_analysis_comes_first_and_replaces_the_comparison_by_figures
             state(100, good()),
             verdict("inconclusive", false),
             Level::Good,
-            "New takes all requests. New: 0.2 % errors, first token p95 312 ms.",
+            "New takes all requests. New: 0.20 % errors, first token p95 312 ms.",
         ),
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),

@@ -1,8 +1,9 @@
 //! The figures of both generations in the last minutes.
 
 use super::{Page, SMALL_BAR};
+use crate::printable::{latency, percent};
 use crate::state_api::v1;
-use crate::status::format::{bar, duration};
+use crate::status::format::bar;
 use crate::telemetry::latency::Sketch;
 
 /// The width of a cell with a bar.
@@ -36,7 +37,7 @@ impl Page {
         };
         let errors = |side: Option<&v1::Recent>| {
             let errors = side.and_then(v1::Recent::error_ratio);
-            errors.map_or(FEW.to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
+            errors.map_or(FEW.to_owned(), percent)
         };
         self.row("requests", sides.map(rate));
         self.row("errors", sides.map(errors));
@@ -57,11 +58,11 @@ impl Page {
         };
         let most = at(0.99).into_iter().flatten().fold(0.0, f64::max);
         for (place, (quantile, q)) in quantiles.iter().enumerate() {
-            let [old, new] = at(*q).map(|seconds| match seconds {
+            let [old, new] = at(*q).map(|value| match value {
                 None => format!("{FEW:>CELL$}"),
                 Some(value) => {
                     let filled = value / most.max(f64::MIN_POSITIVE);
-                    format!("{:>12} {}", duration(seconds), bar(filled, SMALL_BAR))
+                    format!("{:>12} {}", latency(value), bar(filled, SMALL_BAR))
                 }
             });
             let name = if place == 0 { name } else { "" };

@@ -4,6 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::super::format::percent;
 use super::Page;
+use crate::printable::counted;
 use crate::resource::rollout_status::{AcceptedSide, DynamoRolloutStatus, SideStatus};
 use crate::resource::{DynamoRollout, Intent, SideSpec, WorkloadSpec};
 
@@ -146,11 +147,13 @@ impl Page {
     fn progress(&mut self, status: &DynamoRolloutStatus, now: Timestamp) {
         if let Some(step) = status.step {
             let units =
-                { status.accepted.as_ref() }.map(|accepted| format!(" of {}", accepted.units));
+                { status.accepted.as_ref() }.map(|accepted| counted(accepted.units.into(), "unit"));
             let said = format!(
-                "new {}{} units, old {}; next: new {}",
-                step.new,
-                units.unwrap_or_default(),
+                "new {}, old {}; next: new {}",
+                units.map_or_else(
+                    || counted(step.new.into(), "unit"),
+                    |all| format!("{} of {all}", step.new)
+                ),
                 step.old,
                 step.next
             );

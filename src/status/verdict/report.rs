@@ -76,8 +76,8 @@ impl AnalysisReport {
             return format!("New has failed: {why}");
         }
         if self.verdict() != self.report.verdict.as_str() {
-            let (silent, asked) = (self.silent.len(), self.asked);
-            return format!("{silent} of {asked} proxies cannot be compared.");
+            let silent = counted(self.silent.len(), self.asked);
+            return format!("{silent} cannot be compared.");
         }
         self.report.sentence()
     }

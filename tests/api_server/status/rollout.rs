@@ -66,7 +66,7 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
     for part in [
         "rollout     chat in namespace default, edit 1\n",
         "phase       Progressing\n            grows new\n",
-        "step        new 1 units, old 4; next: new 4\n",
+        "step        new 1 unit, old 4; next: new 4\n",
         "waiting for new to be ready: 0 of 1 units are ready, for ",
         "split       0 % of the requests go to new\n",
         "old         Deployment/chat-v1",
