@@ -299,7 +299,7 @@ pub(super) struct LifeArgs {
     /// After SIGTERM: how long requests are still accepted while /readyz fails
     #[arg(long, env = "CROSSFADE_SETTLE", value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
     pub(super) settle: Duration,
-    /// After that: how long open streams may continue before they are ended with an error event
+    /// After SIGTERM and --settle: how long open streams may continue before they end with an error event
     #[arg(long, env = "CROSSFADE_DRAIN", value_name = "DURATION", default_value = "3600", value_parser = seconds_or_none)]
     pub(super) drain: Duration,
     /// error, warn, info, debug, trace, or target=level,…
