@@ -87,6 +87,18 @@ pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(beside, path)
 }
 
+/// Writes `bytes` to standard output. Returns whether it still has a reader: it is no error if that has gone, as `head` does.
+///
+/// # Errors
+/// The error of writing.
+pub fn print(bytes: &[u8]) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::os::unix::fs::symlink;

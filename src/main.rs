@@ -1,6 +1,5 @@
 //! Parses the command line, starts logging, runs the subcommand and turns an error into an exit code.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -8,7 +7,7 @@ use crossfade::admin::client;
 use crossfade::app::{self, Ended, commands};
 use crossfade::cli::{
     Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ProxyArgs,
-    RolloutArgs, RolloutCommand,
+    RolloutArgs, RolloutCommand, print_all,
 };
 use crossfade::demo::DemoArgs;
 use crossfade::error_chain::error_chain;
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy(*args),
         Command::Controller(args) => controller(*args),
         Command::Check(args) => Ok(args.run()),
-        Command::Crd => Ok(crd()),
+        Command::Crd => Ok(print_all(resource::crd_yaml().as_bytes())),
         Command::Inject(args) => Ok(args.run()),
         Command::Uninject(args) => Ok(args.run()),
         Command::Rbac(args) => Ok(args.run()),
@@ -82,9 +81,7 @@ fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
 
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let summary = app::demo::run(args.options())?;
-    // It is no error if the reader has gone, as `head` does.
-    let _ = writeln!(std::io::stdout(), "{summary}");
-    Ok(ExitCode::SUCCESS)
+    Ok(print_all(format!("{summary}\n").as_bytes()))
 }
 
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
@@ -117,10 +114,4 @@ fn rollout(args: RolloutArgs) -> anyhow::Result<ExitCode> {
         }
         None => Ok(commands::rollout(args.options())?),
     }
-}
-
-fn crd() -> ExitCode {
-    // It is no error if the reader has gone, as `head` does.
-    let _ = std::io::stdout().write_all(resource::crd_yaml().as_bytes());
-    ExitCode::SUCCESS
 }

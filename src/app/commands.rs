@@ -4,7 +4,7 @@ mod frame;
 mod rollout;
 mod verdict;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use self::frame::Frame;
 pub use self::rollout::{RolloutOptions, edit_rollout, rollout, rollout_history};
 pub use self::verdict::{JudgeOptions, RuleChanges, judge};
 use crate::error_chain::error_chain;
+use crate::files;
 use crate::printable::{self, printable};
 use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 use crate::status::{self, Change, Choice, Cluster, ProxyClients, Report, Verb};
@@ -24,6 +25,8 @@ use crate::status::{self, Change, Choice, Cluster, ProxyClients, Report, Verb};
 pub enum Error {
     #[error(transparent)]
     Status(#[from] status::Error),
+    #[error("cannot write")]
+    Output(#[source] io::Error),
     /// There is no cluster, and proxies can be asked without one.
     #[error("{}; to query proxies without a cluster, use --proxy HOST:PORT", error_chain(.0))]
     NoCluster(status::Error),
@@ -170,7 +173,7 @@ pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
 /// Shows what is read, once or repeatedly.
 async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result<ExitCode, Error> {
     if let Some(pause) = every {
-        watch(source, pause, form).await;
+        watch(source, pause, form).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let view = source.view().await?;
@@ -178,12 +181,12 @@ async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result
     print(&match form == Form::Text && is_coloured() {
         true => status::coloured(&text),
         false => text,
-    });
+    })?;
     Ok(ExitCode::from(u8::from(!view.has_data())))
 }
 
 /// Reports repeatedly, until the output has no reader any more.
-async fn watch(mut source: Source, pause: Duration, form: Form) {
+async fn watch(mut source: Source, pause: Duration, form: Form) -> Result<(), Error> {
     let drawn = form == Form::Text && io::stdout().is_terminal();
     let mut frame = Frame::default();
     loop {
@@ -209,8 +212,8 @@ async fn watch(mut source: Source, pause: Duration, form: Form) {
             true => status::coloured(&text),
             false => text,
         };
-        if !print(&text) {
-            return;
+        if !print(&text)? {
+            return Ok(());
         }
         tokio::time::sleep(pause).await;
     }
@@ -230,11 +233,8 @@ fn size() -> Option<(u16, u16)> {
 }
 
 /// Writes to standard output. Returns false once it has no reader any more.
-fn print(text: &str) -> bool {
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .is_ok()
+fn print(text: &str) -> Result<bool, Error> {
+    files::print(text.as_bytes()).map_err(Error::Output)
 }
 
 /// Shows what a verb changes in an update, asks for confirmation, and makes the changes.
@@ -252,7 +252,8 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
             Answer::No => Ok(ExitCode::FAILURE),
             Answer::Yes => {
                 cluster.apply(&update, verb).await?;
-                print("changed\n");
+                // The change is made, whether or not this can be written.
+                let _ = print("changed\n");
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -276,19 +277,19 @@ fn asked(
     yes: bool,
 ) -> Result<Answer, Error> {
     let (name, namespace) = (printable(name), printable(namespace));
-    print(&format!("{name} in namespace {namespace}\n"));
+    print(&format!("{name} in namespace {namespace}\n"))?;
     if changes.is_empty() {
-        print("  nothing to change\n");
+        print("  nothing to change\n")?;
         return Ok(Answer::Nothing);
     }
     for change in changes {
-        print(&format!("  {}\n", printable(change)));
+        print(&format!("  {}\n", printable(change)))?;
     }
     if let Some(caveat) = caveat {
-        print(&format!("  {}\n", printable(caveat)));
+        print(&format!("  {}\n", printable(caveat)))?;
     }
     if !yes && !confirmed()? {
-        print("no changes were made\n");
+        print("no changes were made\n")?;
         return Ok(Answer::No);
     }
     Ok(Answer::Yes)
@@ -298,12 +299,12 @@ fn confirmed() -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
-    print("Apply the change? [y/N] ");
+    print("Apply the change? [y/N] ")?;
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     if read.map_err(Error::Confirmation)? == 0 {
         // At the end of input the cursor is still on the line of the question.
-        print("\n");
+        print("\n")?;
     }
     let answer = answer.trim().to_lowercase();
     Ok(matches!(&*answer, "y" | "yes"))

@@ -1,12 +1,13 @@
 //! `crossfade check`: the plan files to check, and the form of the report.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::output::print;
 use crate::discovery::read_text;
 use crate::printable::{printable, write_json_pretty};
 use crate::resource::{self, MAX_BYTES, Problems, Report};
@@ -61,12 +62,10 @@ impl CheckArgs {
                 text
             }
         };
-        // It is not an error if the reader has gone, as with `head`.
-        let _ = io::stdout().write_all(&text);
         let all_good = checked
             .iter()
             .all(|(_, report)| report.as_ref().is_ok_and(|report| report.summary.is_some()));
-        ExitCode::from(u8::from(!all_good))
+        print(&text, ExitCode::from(u8::from(!all_good)), 1)
     }
 }
 

@@ -1,15 +1,16 @@
 //! `crossfade inject`, `uninject` and `rbac`: their arguments, their input and their output.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use similar::TextDiff;
 
 use super::manifest_file::{WRONG, read};
-use super::parse::{path_prefix, seconds};
+use super::output::print_all;
+use super::parse::{path_prefix, port_flag, seconds, variable_name};
 use crate::inject::{self, Error, Options, Report};
 use crate::printable::{printable, printable_lines};
 
@@ -46,7 +47,7 @@ pub struct InjectArgs {
     #[arg(long)]
     plain_container: bool,
     /// The container of the frontend, if it is not found automatically
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     frontend_container: Option<String>,
     /// The port on which the frontend listens, if it is not a known server
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
@@ -55,12 +56,13 @@ pub struct InjectArgs {
     #[arg(
         long,
         value_name = "FLAG",
+        value_parser = port_flag,
         allow_hyphen_values = true,
         conflicts_with = "port_env"
     )]
     port_arg: Option<String>,
     /// The environment variable that sets the frontend's port, such as `PORT`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = variable_name)]
     port_env: Option<String>,
     /// The health check path of the frontend; adds probes if there are none
     #[arg(long, value_name = "PATH", value_parser = path_prefix)]
@@ -136,9 +138,7 @@ impl RbacArgs {
     /// Prints the role of a sidecar and its binding.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        // It is not an error if the reader has gone, as with `head`.
-        let _ = io::stdout().write_all(inject::rbac(self.account.as_deref()).as_bytes());
-        ExitCode::SUCCESS
+        print_all(inject::rbac(self.account.as_deref()).as_bytes())
     }
 }
 
@@ -176,14 +176,6 @@ impl ManifestArgs {
         } else {
             after.to_owned()
         };
-        let mut out = io::stdout().lock();
-        match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
-            // It is not an error if the reader has gone, as with `head`.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                eprintln!("crossfade: cannot write: {error}");
-                ExitCode::FAILURE
-            }
-            _ => ExitCode::SUCCESS,
-        }
+        print_all(shown.as_bytes())
     }
 }

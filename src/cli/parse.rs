@@ -64,6 +64,24 @@ pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     }
 }
 
+/// The argument of a server's command line that sets its port.
+pub(super) fn port_flag(text: &str) -> Result<String, String> {
+    let is_flag = text.trim_start_matches('-').len() < text.len() && !text.ends_with(['-', '=']);
+    match is_flag && text.chars().all(|c| c.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => Err("is not an argument such as --port".to_owned()),
+    }
+}
+
+/// The name of an environment variable.
+pub(super) fn variable_name(text: &str) -> Result<String, String> {
+    let is_of_name = |c: char| c.is_ascii_graphic() && c != '=';
+    match !text.is_empty() && text.chars().all(is_of_name) {
+        true => Ok(text.to_owned()),
+        false => Err("is not the name of a variable".to_owned()),
+    }
+}
+
 /// A secret. One without any text is no secret, and usually comes from a variable that was never filled in.
 pub(super) fn secret(text: &str) -> Result<String, String> {
     match text.trim() {

@@ -1,6 +1,5 @@
 //! `crossfade plan`: the current and the edited manifests, and the output.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,6 +7,7 @@ use clap::Args;
 
 use super::inject::IMAGE;
 use super::manifest_file::{WRONG, read};
+use super::output::print;
 use crate::next_generation::{Request, plan};
 use crate::printable::{printable, printable_lines};
 
@@ -64,16 +64,6 @@ impl PlanArgs {
         for note in &planned.notes {
             eprintln!("{}", printable_lines(note));
         }
-        let mut out = io::stdout().lock();
-        match out
-            .write_all(planned.text.as_bytes())
-            .and_then(|()| out.flush())
-        {
-            // It is not an error if the reader has gone, as with `head`.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                wrong(format!("cannot write: {error}"))
-            }
-            _ => ExitCode::SUCCESS,
-        }
+        print(planned.text.as_bytes(), ExitCode::SUCCESS, WRONG)
     }
 }

@@ -3,7 +3,6 @@
 mod sizes;
 mod workers;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use clap::{Args, ValueEnum};
 use self::sizes::{PerRole, per_role};
 use self::workers::{Stated, Workers};
 use super::manifest_file::{WRONG, read};
+use super::output::print;
 use super::parse::{amount, rate, seconds, seconds_or_none};
 use crate::inject::{Manifest, manifests};
 use crate::managed_update::{self, Accepted, Course};
@@ -94,18 +94,8 @@ impl SimulateArgs {
         };
         let report = simulation::run(&scenario);
         let ends = matches!(report.ended, Ended::At(_));
-        let mut out = io::stdout().lock();
-        match out
-            .write_all(&self.printed(&report))
-            .and_then(|()| out.flush())
-        {
-            // It is not an error if the reader has gone, as with `head`.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                eprintln!("crossfade: cannot write: {error}");
-                ExitCode::from(WRONG)
-            }
-            _ => ExitCode::from(u8::from(!ends)),
-        }
+        let done = ExitCode::from(u8::from(!ends));
+        print(&self.printed(&report), done, WRONG)
     }
 
     fn printed(&self, report: &Report) -> Vec<u8> {

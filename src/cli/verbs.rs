@@ -1,7 +1,7 @@
 //! The arguments of the commands that edit an update, and of those that print completions and the manual.
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -168,9 +168,7 @@ impl CompletionsArgs {
             }
             None => text.extend(include_bytes!("kubectl_complete.sh")),
         }
-        // It is no error if the reader has gone.
-        let _ = io::stdout().write_all(&text);
-        ExitCode::SUCCESS
+        super::print_all(&text)
     }
 }
 
@@ -189,8 +187,7 @@ impl ManArgs {
         }
         let mut text = Vec::new();
         page(&Cli::command()).render(&mut text)?;
-        let _ = io::stdout().write_all(&text);
-        Ok(ExitCode::SUCCESS)
+        Ok(super::print_all(&text))
     }
 }
 

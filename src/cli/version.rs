@@ -1,6 +1,5 @@
 //! `crossfade version`: the version of this program and of its interfaces.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -41,8 +40,6 @@ impl VersionArgs {
                 format!("{value:#}\n")
             }
         };
-        // It is not an error if the reader has gone, as with `head`.
-        let _ = io::stdout().write_all(text.as_bytes());
-        ExitCode::SUCCESS
+        super::print_all(text.as_bytes())
     }
 }

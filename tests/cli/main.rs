@@ -18,6 +18,7 @@ mod command_line;
 mod demo;
 mod inject;
 mod judge;
+mod output;
 mod plan;
 mod program;
 mod simulate;

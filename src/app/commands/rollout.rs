@@ -54,7 +54,7 @@ pub fn rollout_history(name: &str, choice: &Choice) -> Result<ExitCode, Error> {
     crate::app::runtime()?.block_on(async {
         let cluster = Cluster::open(choice).await?;
         let rollout = cluster.rollout(name).await?;
-        print(&status::rollout_history(&rollout, Timestamp::now()));
+        print(&status::rollout_history(&rollout, Timestamp::now()))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -79,7 +79,8 @@ pub fn edit_rollout(
             Answer::No => Ok(ExitCode::FAILURE),
             Answer::Yes => {
                 cluster.apply_to_rollout(&rollout, verb).await?;
-                print("changed\n");
+                // The change is made, whether or not this can be written.
+                let _ = print("changed\n");
                 Ok(ExitCode::SUCCESS)
             }
         }

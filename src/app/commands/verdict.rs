@@ -147,15 +147,20 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
                 let why = error_chain(&Error::with_proxy_flag(error));
                 eprintln!("crossfade: {}", status::printable(&why));
                 if options.form != Form::Text {
-                    print(&structured(options.form, &status::no_report(&why)));
+                    let _ = print(&structured(options.form, &status::no_report(&why)));
                 }
                 return Ok(ExitCode::from(INCONCLUSIVE));
             }
         };
-        print(&match options.form {
+        let text = match options.form {
             Form::Text => analysed.text(),
             form => structured(form, &analysed.json()),
-        });
+        };
+        if let Err(error) = print(&text) {
+            // The status of an error would say that new fails.
+            eprintln!("crossfade: {}", error_chain(&error));
+            return Ok(ExitCode::from(INCONCLUSIVE));
+        }
         Ok(match analysed.verdict() {
             Verdict::PASS => ExitCode::SUCCESS,
             Verdict::FAIL => ExitCode::from(FAIL),

@@ -85,6 +85,20 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
             b"",
             "must start with '/'",
         ),
+        (&["inject", "-", "--port-arg", ""], b"", "--port-arg"),
+        (&["inject", "-", "--port-arg", "port"], b"", "--port-arg"),
+        (
+            &["inject", "-", "--port-arg", "--port 80"],
+            b"",
+            "--port-arg",
+        ),
+        (&["inject", "-", "--port-env", ""], b"", "--port-env"),
+        (&["inject", "-", "--port-env", "A=B"], b"", "--port-env"),
+        (
+            &["inject", "-", "--frontend-container", ""],
+            b"",
+            "--frontend-container",
+        ),
         (
             &["inject", "-", "--port-arg", "--p", "--port-env", "P"],
             b"",
