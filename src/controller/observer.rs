@@ -14,6 +14,7 @@ mod other_proxies;
 mod pools;
 mod proxies;
 mod references;
+mod routes;
 mod services;
 mod slices;
 mod updates;

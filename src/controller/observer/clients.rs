@@ -5,22 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use serde_json::Value as Json;
-
 use super::super::endpoints::{Endpoint, all_endpoints};
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
-use super::kinds::{
-    GATEWAY, ROUTES, exports, graphs, ingresses, pods, services, slices, versions, virtual_services,
-};
+use super::kinds::{graphs, pods, services, slices};
 use super::old_pods::{OldPods, addresses, may_listen};
 use super::pools::{self, PoolsToOld};
+use super::routes::ToOld;
 use super::services::{OldPlace, ServicesToOld};
-use super::ways::{
-    ServiceName, backends, is_owned_by, is_owned_by_exactly, is_pool_of_route,
-    is_service_of_ingress, is_service_of_route,
-};
+use super::ways::{ServiceName, is_owned_by, is_owned_by_exactly};
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
@@ -283,13 +277,7 @@ impl Observer {
         pools: Result<&PoolsToOld, &NotSynced>,
     ) -> Result<Vec<String>, NotSynced> {
         let namespace = &parsed.key.namespace;
-        let (ingresses, meshed, exports) = (
-            self.cache.of(&ingresses(), namespace),
-            self.cache.all_of_any(&virtual_services()),
-            self.cache.all_of_any(&exports()),
-        );
-        let routes =
-            ROUTES.map(|route| (self.cache.all_of_any(&versions(GATEWAY, route)), route.0));
+        let routes = self.routes(namespace);
         let to_old = to_old.map_err(Clone::clone)?;
         let client_service = parsed.spec.client_service.as_ref();
         let pools = pools.map_err(Clone::clone)?;
@@ -306,51 +294,13 @@ impl Observer {
         }
         let imports = to_old.imports.iter();
         found.extend(imports.map(|(own, name)| format!("ServiceImport {own}/{name}")));
-        let leads_to_old = |backends: BTreeSet<ServiceName>| !backends.is_disjoint(&to_old.names);
-        for export in &exports? {
-            let (own, name) = (&export.metadata.namespace, &export.metadata.name);
-            let name = own.clone().zip(name.clone()).unwrap_or_default();
-            if to_old.names.contains(&name) {
-                found.push(format!("ServiceExport {}/{}", name.0, name.1));
-            }
-        }
-        for ingress in &ingresses? {
-            let is_meant = |backend: &Json| is_service_of_ingress(backend, namespace);
-            if leads_to_old(backends(&ingress.data["spec"], "service", &is_meant)) {
-                let name = ingress.metadata.name.as_deref().unwrap_or_default();
-                found.push(format!("Ingress {name}"));
-            }
-        }
-        for (routes, kind) in routes {
-            for route in &routes? {
-                let own = route.metadata.namespace.as_deref().unwrap_or_default();
-                let is_meant = |backend: &Json| is_service_of_route(backend, own);
-                // A mirror needs old, too: a gateway may reject a route with a backend that does not exist.
-                let mut named = backends(&route.data["spec"], "backendRefs", &is_meant);
-                named.extend(backends(&route.data["spec"], "backendRef", &is_meant));
-                // A pool that goes with old leaves the route without a backend.
-                let is_pool = |backend: &Json| is_pool_of_route(backend, own);
-                let of_pools = backends(&route.data["spec"], "backendRefs", &is_pool);
-                if leads_to_old(named) || !of_pools.is_disjoint(&pools.names) {
-                    let name = route.metadata.name.as_deref().unwrap_or_default();
-                    found.push(format!("{kind} {own}/{name}"));
-                }
-            }
-        }
-        for service in &meshed? {
-            let own = service.metadata.namespace.as_deref().unwrap_or_default();
-            let is_meant = |destination: &Json| {
-                let host = destination["host"].as_str()?;
-                let domain = &self.settings.domain;
-                to_old.has_host(host, own, old, domain).then_some(())
-            };
-            let mut named = backends(&service.data["spec"], "destination", &is_meant);
-            named.extend(backends(&service.data["spec"], "mirror", &is_meant));
-            if !named.is_empty() {
-                let name = service.metadata.name.as_deref().unwrap_or_default();
-                found.push(format!("VirtualService {own}/{name}"));
-            }
-        }
+        found.extend(routes.to_old(&ToOld {
+            namespace,
+            old,
+            services: to_old,
+            pools,
+            domain: &self.settings.domain,
+        })?);
         Ok(found)
     }
 }

@@ -4,15 +4,57 @@ use kube::api::ApiResource;
 
 use super::super::old_frontends::kind;
 
-pub(super) const GATEWAY: &str = "gateway.networking.k8s.io";
+const GATEWAY: &str = "gateway.networking.k8s.io";
+const ISTIO: &str = "networking.istio.io";
 
-/// The kinds of routes that refer to Services in `backendRefs`, each with the versions that a cluster may serve.
-pub(super) const ROUTES: [(&str, &str, &[&str]); 4] = [
-    ("HTTPRoute", "httproutes", &["v1", "v1beta1", "v1alpha2"]),
-    ("GRPCRoute", "grpcroutes", &["v1", "v1alpha2"]),
-    ("TLSRoute", "tlsroutes", &["v1", "v1alpha3", "v1alpha2"]),
-    ("TCPRoute", "tcproutes", &["v1", "v1alpha2"]),
+/// A kind with its plural and the versions that a cluster may serve.
+type Kind = (&'static str, &'static str, &'static [&'static str]);
+
+/// The kinds of routes that refer to Services, each with its group.
+const ROUTES: [(&str, Kind); 5] = [
+    (
+        GATEWAY,
+        ("HTTPRoute", "httproutes", &["v1", "v1beta1", "v1alpha2"]),
+    ),
+    (GATEWAY, ("GRPCRoute", "grpcroutes", &["v1", "v1alpha2"])),
+    (
+        GATEWAY,
+        ("TLSRoute", "tlsroutes", &["v1", "v1alpha3", "v1alpha2"]),
+    ),
+    (GATEWAY, ("TCPRoute", "tcproutes", &["v1", "v1alpha2"])),
+    ("route.openshift.io", ("Route", "routes", &["v1"])),
 ];
+
+/// The kinds of a mesh that refer to hosts and addresses.
+const OF_ISTIO: [Kind; 3] = [
+    (
+        "VirtualService",
+        "virtualservices",
+        &["v1", "v1beta1", "v1alpha3"],
+    ),
+    (
+        "ServiceEntry",
+        "serviceentries",
+        &["v1", "v1beta1", "v1alpha3"],
+    ),
+    (
+        "WorkloadEntry",
+        "workloadentries",
+        &["v1", "v1beta1", "v1alpha3"],
+    ),
+];
+
+/// The kinds of routes that refer to Services, by name and with their versions.
+pub(super) fn routes() -> impl Iterator<Item = (&'static str, Vec<ApiResource>)> {
+    let all = ROUTES.into_iter();
+    all.map(|(group, kind)| (kind.0, versions(group, kind)))
+}
+
+/// The kinds of a mesh that refer to hosts and addresses, by name and with their versions.
+pub(super) fn of_istio() -> impl Iterator<Item = (&'static str, Vec<ApiResource>)> {
+    let all = OF_ISTIO.into_iter();
+    all.map(|kind| (kind.0, versions(ISTIO, kind)))
+}
 
 pub(super) fn pods() -> ApiResource {
     kind("", "v1", "Pod", "pods")
@@ -37,14 +79,6 @@ pub(super) fn ingresses() -> ApiResource {
 
 pub(super) fn services() -> ApiResource {
     kind("", "v1", "Service", "services")
-}
-
-pub(super) fn virtual_services() -> Vec<ApiResource> {
-    let all = &["v1", "v1beta1", "v1alpha3"];
-    versions(
-        "networking.istio.io",
-        ("VirtualService", "virtualservices", all),
-    )
 }
 
 /// What offers a Service to other clusters.

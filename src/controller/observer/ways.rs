@@ -136,6 +136,12 @@ pub(super) fn is_pool_of_route(backend: &Json, own: &str) -> Option<ServiceName>
     (backend["kind"] == "InferencePool").then(|| (place.to_owned(), name.to_owned()))
 }
 
+/// The host that a `backendRef` of Istio refers to.
+pub(super) fn is_host_of_route(backend: &Json) -> Option<String> {
+    let name = backend["name"].as_str()?;
+    (backend["kind"] == "Hostname").then(|| name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -480,3 +480,63 @@ async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_l
     fixture.until("up", "a request", late).await;
     fixture.until("up", "safe again", is_safe).await;
 }
+
+#[tokio::test]
+async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_mesh_leads_to_it() {
+    let (fixture, _controller) = safe().await;
+    let namespace = &fixture.namespace;
+    let istio = |kind, plural| resource("networking.istio.io", "v1", kind, plural);
+    let host = format!("legacy.{namespace}.svc.cluster.local");
+    let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
+    let route = json!({"to": {"kind": "Service", "name": "new"}, "alternateBackends": [
+        {"kind": "Service", "name": "legacy", "weight": 1},
+    ]});
+    let named =
+        json!({"group": "networking.istio.io", "kind": "Hostname", "name": host, "port": 80});
+    let by_labels = json!({
+        "hosts": ["chat.example"], "resolution": "STATIC", "workloadSelector": {"labels": {GRAPH: "old"}},
+    });
+    let by_address = json!({"hosts": ["chat.example"], "endpoints": [{"address": "127.0.0.1"}]});
+    let http_routes = resource(
+        "gateway.networking.k8s.io",
+        "v1beta1",
+        "HTTPRoute",
+        "httproutes",
+    );
+    let entries = istio("ServiceEntry", "serviceentries");
+    let objects = [
+        (
+            resource("route.openshift.io", "v1", "Route", "routes"),
+            "by-half",
+            route,
+        ),
+        (
+            http_routes,
+            "by-host",
+            json!({"rules": [{"backendRefs": [named]}]}),
+        ),
+        (entries.clone(), "by-labels", by_labels),
+        (entries, "by-address", by_address),
+        (
+            istio("WorkloadEntry", "workloadentries"),
+            "workload",
+            json!({"address": "127.0.0.1"}),
+        ),
+    ];
+    fixture.create(&services(), "legacy", selects).await;
+    for (kind, name, spec) in &objects {
+        fixture.create(kind, name, json!({"spec": spec})).await;
+        let name = told(format!("{} {namespace}/{name}", kind.kind));
+        fixture.until("up", name, lacks(true, name)).await;
+    }
+    // What names the Service of old leads nowhere without it.
+    fixture.delete(&services(), "legacy").await;
+    for (kind, name, _) in &objects[2..] {
+        let name = told(format!("{} {namespace}/{name}", kind.kind));
+        fixture.until("up", name, lacks(true, name)).await;
+    }
+    for (kind, name, _) in &objects[2..] {
+        fixture.delete(kind, name).await;
+    }
+    fixture.until("up", "safe at the end", is_safe).await;
+}
