@@ -14,6 +14,7 @@ mod object;
 mod owners;
 mod pod_clique;
 mod pods;
+mod resources;
 mod scaling;
 mod scaling_group;
 mod stateful_set;

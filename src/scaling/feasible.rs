@@ -3,7 +3,7 @@
 use super::{
     Intent, RolloutSettings, Sizes, Verdict,
     assessment::Assessment,
-    limits::growth,
+    limits::{Usage, growth},
     seen::{RolloutObservation, Side},
     shrink::shrink,
 };
@@ -21,12 +21,14 @@ pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<
     settings.superseded = false;
     let mut seen = seen.clone();
     seen.verdict = Verdict::Pass;
+    let admitted = Usage::admitted(&settings, &seen);
     let mut way = Vec::new();
     // Each size of each role is passed at most once on either side.
     let most = 4 * settings.shape.units() as usize + 4;
     for _ in 0..=most {
         ideal(&mut seen.sides.old);
         ideal(&mut seen.sides.new);
+        admitted.leave(&settings, &mut seen);
         let assessment = Assessment::of(&settings, &seen);
         way.push(Sides {
             old: assessment.sides.old.sizes.clone(),

@@ -1,10 +1,13 @@
 //! How far a side may grow now: the surge, the GPU budget and the quota, counting pods that terminate.
 
+use std::collections::BTreeMap;
+
 use super::{
-    Sizes,
+    RolloutObservation, RolloutSettings, Sizes, Workers,
     assessment::{Assessment, gpus},
     wait::Wait,
 };
+use crate::rollout::Role;
 use crate::split::Generation;
 
 /// The sizes to which `side` can grow now, or what it waits for. `None` if it has reached its target.
@@ -75,21 +78,34 @@ fn admits(assessment: &Assessment, side: Generation, sizes: &Sizes) -> Result<()
     {
         return Err(Wait::Quota { more, left });
     }
-    // A replica has at least one pod.
-    let pods: u64 = own.values().map(|size| u64::from(*size)).sum();
-    let occupied = roles.values().map(|workers| workers.occupied());
-    let now: u64 = occupied.map(u64::from).sum();
-    let more = pods.saturating_sub(now);
-    match assessment.seen.pods_left {
-        Some(left) if more > u64::from(left) => Err(Wait::PodQuota { more, left }),
-        _ => Ok(()),
+    let (after, now) = (pods(&own), pods(&occupied_now(roles)));
+    let more = after.saturating_sub(now);
+    if let Some(left) = assessment.seen.pods_left
+        && more > u64::from(left)
+    {
+        return Err(Wait::PodQuota { more, left });
     }
+    let (after, now) = (
+        resources(roles, &own),
+        resources(roles, &occupied_now(roles)),
+    );
+    for (entry, left) in &assessment.seen.resources_left {
+        let of = |all: &BTreeMap<String, u64>| all.get(entry).copied().unwrap_or_default();
+        let more = of(&after).saturating_sub(of(&now));
+        if more > *left {
+            return Err(Wait::ResourceQuota {
+                entry: entry.clone(),
+                more,
+                left: *left,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn gpus_of(assessment: &Assessment, side: Generation) -> u64 {
-    let roles = assessment.seen.sides.of(side).roles.iter();
-    let occupied = roles.map(|(role, workers)| (*role, workers.occupied()));
-    gpus(assessment.settings.gpus.of(side), &occupied.collect())
+    let occupied = occupied_now(&assessment.seen.sides.of(side).roles);
+    gpus(assessment.settings.gpus.of(side), &occupied)
 }
 
 /// The GPUs that both sides use or may use at any moment, terminating pods included.
@@ -107,4 +123,93 @@ pub(super) fn gpus_used(assessment: &Assessment) -> u64 {
         )
     };
     used.min(whole(Generation::Old).max(whole(Generation::New)))
+}
+
+/// The replicas that occupy capacity or may soon.
+fn occupied_now(roles: &BTreeMap<Role, Workers>) -> Sizes {
+    let occupied = roles
+        .iter()
+        .map(|(role, workers)| (*role, workers.occupied()));
+    occupied.collect()
+}
+
+/// A replica has at least one pod.
+fn pods(replicas: &Sizes) -> u64 {
+    replicas.values().map(|size| u64::from(*size)).sum()
+}
+
+/// What these numbers of replicas take of the entries of a quota.
+fn resources(roles: &BTreeMap<Role, Workers>, replicas: &Sizes) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (role, workers) in roles {
+        let count = u64::from(replicas.get(role).copied().unwrap_or_default());
+        for (entry, of_one) in &workers.resources {
+            let sum: &mut u64 = all.entry(entry.clone()).or_default();
+            *sum = sum.saturating_add(of_one.saturating_mul(count));
+        }
+    }
+    all
+}
+
+/// What a quota counts.
+#[derive(Default)]
+pub(super) struct Usage {
+    gpus: u64,
+    pods: u64,
+    /// By the entry of the quota, in thousandths.
+    resources: BTreeMap<String, u64>,
+}
+
+impl Usage {
+    /// What both sides occupy.
+    fn of(settings: &RolloutSettings, seen: &RolloutObservation) -> Self {
+        let mut used = Self::default();
+        for side in Generation::ALL {
+            let roles = &seen.sides.of(side).roles;
+            let occupied = occupied_now(roles);
+            used.add(&Self {
+                gpus: gpus(settings.gpus.of(side), &occupied),
+                pods: pods(&occupied),
+                resources: resources(roles, &occupied),
+            });
+        }
+        used
+    }
+
+    /// What the quotas admit for both sides together. Unlike what they have left, it does not change with the sizes.
+    pub fn admitted(settings: &RolloutSettings, seen: &RolloutObservation) -> Self {
+        let mut admitted = Self {
+            gpus: seen.quota_left.map_or(0, u64::from),
+            pods: seen.pods_left.map_or(0, u64::from),
+            resources: seen.resources_left.clone(),
+        };
+        admitted.add(&Self::of(settings, seen));
+        admitted
+    }
+
+    /// Sets what is left of this to what both sides, as they are in `seen`, do not occupy.
+    pub fn leave(&self, settings: &RolloutSettings, seen: &mut RolloutObservation) {
+        let used = Self::of(settings, seen);
+        let left =
+            |all: u64, used: u64| u32::try_from(all.saturating_sub(used)).unwrap_or(u32::MAX);
+        if let Some(gpus) = &mut seen.quota_left {
+            *gpus = left(self.gpus, used.gpus);
+        }
+        if let Some(pods) = &mut seen.pods_left {
+            *pods = left(self.pods, used.pods);
+        }
+        for (entry, left) in &mut seen.resources_left {
+            let of = |all: &Self| all.resources.get(entry).copied().unwrap_or_default();
+            *left = of(self).saturating_sub(of(&used));
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.gpus = self.gpus.saturating_add(other.gpus);
+        self.pods = self.pods.saturating_add(other.pods);
+        for (entry, more) in &other.resources {
+            let sum = self.resources.entry(entry.clone()).or_default();
+            *sum = sum.saturating_add(*more);
+        }
+    }
 }

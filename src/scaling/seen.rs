@@ -30,6 +30,8 @@ pub struct RolloutObservation {
     pub quota_left: Option<u32>,
     /// How many pods the quota of the namespace still admits, if it limits them.
     pub pods_left: Option<u32>,
+    /// What the quotas of the namespace still admit of other resources, by the entry of the quota and in thousandths.
+    pub resources_left: BTreeMap<String, u64>,
     /// Whether the rollout was edited after sizes were last recorded: its owner accepts what others have set.
     pub accepts_sizes: bool,
     /// Why the frontends of old cannot be retired, as text for users.
@@ -84,6 +86,8 @@ pub struct Workers {
     pub grace: Option<Duration>,
     /// Which replicas go first.
     pub removes: Removes,
+    /// What one replica takes of the entries of a quota, in thousandths.
+    pub resources: BTreeMap<String, u64>,
     /// Pods that should belong to the other side, but that their object does not replace by itself. Counted as terminating.
     pub leaving: Vec<String>,
 }

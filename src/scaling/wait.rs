@@ -43,6 +43,8 @@ pub enum Wait {
     Quota { more: u64, left: u32 },
     /// More pods than the quota of the namespace has left.
     PodQuota { more: u64, left: u32 },
+    /// More of another resource than the quota of the namespace has left, in thousandths.
+    ResourceQuota { entry: String, more: u64, left: u64 },
     /// Workers become ready and warm.
     Ready {
         side: Generation,
@@ -98,7 +100,11 @@ impl Wait {
     pub(super) const fn is_room(&self) -> bool {
         matches!(
             self,
-            Self::Surge { .. } | Self::Budget { .. } | Self::Quota { .. } | Self::PodQuota { .. }
+            Self::Surge { .. }
+                | Self::Budget { .. }
+                | Self::Quota { .. }
+                | Self::PodQuota { .. }
+                | Self::ResourceQuota { .. }
         )
     }
 }
@@ -168,6 +174,10 @@ impl fmt::Display for Wait {
                     plural(*more, "pod")
                 )
             }
+            Self::ResourceQuota { entry, more, left } => {
+                let (more, left) = (quantity(entry, *more), quantity(entry, *left));
+                write!(f, "{more} more of {entry}: the quota of the namespace has {left} left")
+            }
             Self::Ready {
                 side,
                 usable,
@@ -219,6 +229,20 @@ impl fmt::Display for Wait {
 
 fn are(number: u64) -> &'static str {
     if number == 1 { "is" } else { "are" }
+}
+
+/// Thousandths of what a quota entry counts, as Kubernetes writes it.
+fn quantity(entry: &str, thousandths: u64) -> String {
+    let whole = thousandths / 1000;
+    let is_bytes = entry.ends_with("memory") || entry.ends_with("storage");
+    let units = [("Gi", 30), ("Mi", 20), ("Ki", 10)];
+    let unit = { units.into_iter() }
+        .find(|(_, bits)| is_bytes && whole > 0 && whole.trailing_zeros() >= *bits);
+    match unit {
+        _ if thousandths % 1000 != 0 => format!("{thousandths}m"),
+        Some((name, bits)) => format!("{}{name}", whole >> bits),
+        None => whole.to_string(),
+    }
 }
 
 fn grace_text(

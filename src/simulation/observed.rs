@@ -53,6 +53,7 @@ impl Cluster<'_> {
             unready_for: self.since(self.unready_since),
             quota_left: None,
             pods_left: None,
+            resources_left: BTreeMap::new(),
             accepts_sizes: false,
             unretirable: None,
         }
@@ -100,6 +101,7 @@ impl Cluster<'_> {
             ours: workload.ours,
             grace: Some(self.scenario.grace),
             leaving: Vec::new(),
+            resources: BTreeMap::new(),
             removes: match self.scenario.chooses {
                 false => Removes::Last,
                 true => Removes::Marked(

@@ -92,7 +92,11 @@ fn is_final(decision: &Decision) -> bool {
 const fn is_room(wait: &Wait) -> bool {
     matches!(
         wait,
-        Wait::Surge { .. } | Wait::Budget { .. } | Wait::Quota { .. } | Wait::PodQuota { .. }
+        Wait::Surge { .. }
+            | Wait::Budget { .. }
+            | Wait::Quota { .. }
+            | Wait::PodQuota { .. }
+            | Wait::ResourceQuota { .. }
     )
 }
 

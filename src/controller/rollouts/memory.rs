@@ -90,6 +90,8 @@ pub(super) fn split(weights: Weights) -> crate::resource::status::SplitStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::resource::rollout_status::{ScaledRoleStatus, SideStatus};
     use crate::rollout::Role;
@@ -141,6 +143,7 @@ mod tests {
             unready_for: Duration::ZERO,
             quota_left: None,
             pods_left: None,
+            resources_left: BTreeMap::new(),
             accepts_sizes: false,
             unretirable: None,
         }

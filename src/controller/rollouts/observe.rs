@@ -14,7 +14,7 @@ use super::autoscalers::{scaler, scalers};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
 use super::objects::{self, Objects};
-use super::quota::{gpus_left, pods_left, quotas};
+use super::quota::{gpus_left, pods_left, quotas, resources_left};
 use super::services::{leads_to, service_name, services};
 use super::{memory, update};
 use crate::error_chain::error_chain;
@@ -188,6 +188,7 @@ pub(super) fn observe(
         unready_for: Duration::ZERO,
         quota_left: gpus_left(&quotas),
         pods_left: pods_left(&quotas),
+        resources_left: resources_left(&quotas),
         accepts_sizes: accepts_sizes(input),
         unretirable: owners.as_ref().err().cloned(),
     };
@@ -235,6 +236,7 @@ fn workers(
         recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
         ours: is_emptied || scaled.is_set_by(input.manager),
         grace: scaled.grace,
+        resources: scaled.resources.clone(),
         removes: Removes::default(),
         leaving: { scaled.half.iter() }
             .flat_map(|half| &half.leaving)

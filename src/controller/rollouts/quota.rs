@@ -1,10 +1,12 @@
 //! The capacity that the quotas of a namespace leave to a rollout.
 
+use std::collections::BTreeMap;
+
 use kube::api::ApiResource;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::kind;
-use crate::k8s::Object;
+use crate::k8s::{Object, thousandths};
 
 /// The entry of a quota that limits GPUs.
 const GPU_QUOTA: &str = "requests.nvidia.com/gpu";
@@ -18,13 +20,34 @@ pub(super) fn gpus_left(quotas: &[Object]) -> Option<u32> {
 
 /// The pods that they still admit. A quota with scopes may be for other pods, so it does not count.
 pub(super) fn pods_left(quotas: &[Object]) -> Option<u32> {
-    let is_for_all = |quota: &&Object| {
-        let spec = &quota.data["spec"];
-        spec["scopes"].is_null() && spec["scopeSelector"].is_null()
-    };
     let for_all: Vec<_> = quotas.iter().filter(is_for_all).cloned().collect();
     let each = POD_QUOTAS.into_iter();
     each.filter_map(|entry| left(&for_all, entry)).min()
+}
+
+/// What they still admit of CPU, memory and any other resource, by their entry and in thousandths. A quota with scopes may be
+/// for other pods, so it does not count.
+pub(super) fn resources_left(quotas: &[Object]) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for quota in quotas.iter().filter(is_for_all) {
+        let status = &quota.data["status"];
+        for (entry, hard) in status["hard"].as_object().into_iter().flatten() {
+            let is_counted_apart = entry == GPU_QUOTA || POD_QUOTAS.contains(&&**entry);
+            let Some(hard) = thousandths(hard).filter(|_| !is_counted_apart) else {
+                continue;
+            };
+            let used = thousandths(&status["used"][entry]).unwrap_or(0);
+            let left = hard.saturating_sub(used);
+            let least: &mut u64 = all.entry(entry.clone()).or_insert(left);
+            *least = left.min(*least);
+        }
+    }
+    all
+}
+
+fn is_for_all(quota: &&Object) -> bool {
+    let spec = &quota.data["spec"];
+    spec["scopes"].is_null() && spec["scopeSelector"].is_null()
 }
 
 fn left(quotas: &[Object], entry: &str) -> Option<u32> {
@@ -68,6 +91,37 @@ mod tests {
         assert_eq!(gpus_left(&[quota(Json::Null, json!("5"))]), None);
         assert_eq!(gpus_left(&[quota(json!("4"), json!("5"))]), Some(0));
         assert_eq!(pods_left(&quotas), None);
+    }
+
+    #[test]
+    fn other_resources_are_counted_in_whatever_unit_a_quota_has_them() {
+        let quota = |spec: Json, hard: Json, used: Json| {
+            object(json!({
+                "metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used},
+            }))
+        };
+        let hard = json!({
+            "requests.cpu": "10", "limits.memory": "2Gi", GPU_QUOTA: "4", "pods": "3", "count/secrets": "5",
+        });
+        let used = json!({"requests.cpu": "8500m", "limits.memory": "1Gi"});
+        let of_class = json!({"scopeSelector": {"matchExpressions": []}});
+        let quotas = [
+            quota(json!({}), hard, used),
+            quota(
+                json!({}),
+                json!({"requests.cpu": "2"}),
+                json!({"requests.cpu": "1"}),
+            ),
+            quota(of_class, json!({"requests.cpu": "0"}), json!({})),
+        ];
+        let left = resources_left(&quotas);
+        let left: Vec<_> = left.iter().map(|(entry, left)| (&**entry, *left)).collect();
+        let expected = [
+            ("count/secrets", 5000),
+            ("limits.memory", 1_073_741_824_000),
+            ("requests.cpu", 1000),
+        ];
+        assert_eq!(left, expected);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! sums over the two generations, and `updatedReplicas`, which is of new alone, does not mean ready. A revision is therefore
 //! counted by the hash on its pods.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
@@ -79,15 +80,15 @@ impl Scaling for Graphs {
         parts.collect()
     }
 
-    fn replica<'a>(&self, object: &'a DynamicObject, part: &Part) -> Vec<(&'a Json, u32)> {
+    fn replica<'a>(&self, object: &'a DynamicObject, part: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         let Some(component) = component(object, &part.name) else {
             return Vec::new();
         };
         let nodes = component["multinode"]["nodeCount"].as_u64().unwrap_or(1);
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let spec = match &component["podTemplate"]["spec"] {
-            Json::Null => &component["extraPodSpec"],
-            spec => spec,
+            Json::Null => Cow::Owned(pod_of_service(component)),
+            spec => Cow::Borrowed(spec),
         };
         vec![(spec, nodes)]
     }
@@ -208,6 +209,32 @@ fn component<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a Json> {
 pub fn resource() -> ApiResource {
     let plural = "dynamographdeployments";
     super::resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
+}
+
+/// The pod of a service (v1alpha1): what the component itself says of its main container, and the rest of the pod.
+fn pod_of_service(service: &Json) -> Json {
+    let mut pod = service["extraPodSpec"].clone();
+    let resources = |kind: &str| {
+        let given = &service["resources"][kind];
+        let gpu = given["gpuType"].as_str().unwrap_or("nvidia.com/gpu");
+        let named = [("cpu", "cpu"), ("memory", "memory"), ("gpu", gpu)];
+        let named = named.map(|(field, name)| (name.to_owned(), given[field].clone()));
+        let custom = given["custom"].as_object().into_iter().flatten();
+        let custom = custom.map(|(name, amount)| (name.clone(), amount.clone()));
+        // The main container of the rest has the last word.
+        let main = pod["mainContainer"]["resources"][kind].as_object();
+        let main = main.into_iter().flatten();
+        let main = main.map(|(name, amount)| (name.clone(), amount.clone()));
+        let all = named.into_iter().chain(custom).chain(main);
+        all.filter(|(_, amount)| !amount.is_null())
+            .collect::<serde_json::Map<_, _>>()
+    };
+    let main =
+        json!({"resources": {"requests": resources("requests"), "limits": resources("limits")}});
+    let mut containers = pod["containers"].as_array().cloned().unwrap_or_default();
+    containers.push(main);
+    pod["containers"] = containers.into();
+    pod
 }
 
 /// The desired number of workers of each role.

@@ -1,6 +1,7 @@
 //! LeaderWorkerSets (leaderworkerset.x-k8s.io/v1). A replica is a leader with its workers, and `readyReplicas` counts whole
 //! groups. There is no `availableReplicas`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
@@ -53,13 +54,16 @@ impl Scaling for LeaderWorkerSets {
     }
 
     /// The leader, by its own template if there is one, and the workers.
-    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         let template = &object.data["spec"]["leaderWorkerTemplate"];
         let size = u32::try_from(template["size"].as_u64().unwrap_or(1)).unwrap_or(u32::MAX);
         let worker = &template["workerTemplate"]["spec"];
         match &template["leaderTemplate"]["spec"] {
-            Json::Null => vec![(worker, size)],
-            leader => vec![(leader, 1), (worker, size.saturating_sub(1))],
+            Json::Null => vec![(Cow::Borrowed(worker), size)],
+            leader => vec![
+                (Cow::Borrowed(leader), 1),
+                (Cow::Borrowed(worker), size.saturating_sub(1)),
+            ],
         }
     }
 

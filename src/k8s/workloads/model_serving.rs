@@ -2,6 +2,8 @@
 //! many of it the group has. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas`
 //! count groups whether ready or not.
 
+use std::borrow::Cow;
+
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
@@ -44,7 +46,7 @@ impl Scaling for ModelServings {
         }]
     }
 
-    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         let roles = object.data.pointer("/spec/template/roles");
         let roles = roles.and_then(Json::as_array).into_iter().flatten();
         let pods = roles.flat_map(|role| {
@@ -55,7 +57,7 @@ impl Scaling for ModelServings {
             let each = number("replicas", 1);
             let workers = each.saturating_mul(number("workerReplicas", 0));
             let templates = [("entryTemplate", each), ("workerTemplate", workers)];
-            templates.map(|(template, count)| (&role[template]["spec"], count))
+            templates.map(|(template, count)| (Cow::Borrowed(&role[template]["spec"]), count))
         });
         pods.filter(|(spec, count)| spec.is_object() && *count > 0)
             .collect()

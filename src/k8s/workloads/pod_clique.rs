@@ -1,6 +1,8 @@
 //! Grove's PodCliques (grove.io/v1alpha1). They have `readyReplicas` but no `availableReplicas`. A clique within a scaling
 //! group is a part of each replica of the group and not a worker by itself, so the group counts it.
 
+use std::borrow::Cow;
+
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
@@ -39,7 +41,7 @@ impl Scaling for PodCliques {
         cliques()
     }
 
-    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         scaling::once(object, "/spec/podSpec")
     }
 

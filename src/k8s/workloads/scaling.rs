@@ -5,6 +5,7 @@
 mod replicas;
 mod scaled;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
@@ -39,7 +40,7 @@ pub trait Scaling: Sync {
     }
 
     /// The pods of one replica of `part`: their specs and how many of each. By default, one pod of a template, as in apps/v1.
-    fn replica<'a>(&self, object: &'a DynamicObject, _part: &Part) -> Vec<(&'a Json, u32)> {
+    fn replica<'a>(&self, object: &'a DynamicObject, _part: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         once(object, "/spec/template/spec")
     }
 
@@ -210,9 +211,9 @@ pub(super) fn pods_by_selector(object: &DynamicObject) -> Option<PodsOf> {
 }
 
 /// The pod spec at `pointer`, once.
-pub(super) fn once<'a>(object: &'a DynamicObject, pointer: &str) -> Vec<(&'a Json, u32)> {
+pub(super) fn once<'a>(object: &'a DynamicObject, pointer: &str) -> Vec<(Cow<'a, Json>, u32)> {
     let spec = object.data.pointer(pointer).into_iter();
-    spec.map(|spec| (spec, 1)).collect()
+    spec.map(|spec| (Cow::Borrowed(spec), 1)).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Grove's PodCliqueScalingGroups (grove.io/v1alpha1). A replica consists of one of each of its cliques. There is no
 //! `readyReplicas`; `availableReplicas` counts replicas in which every clique has enough ready pods.
 
+use std::borrow::Cow;
+
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
@@ -43,7 +45,7 @@ impl Scaling for ScalingGroups {
     }
 
     /// The pods are specified by the cliques, which the group only names.
-    fn replica<'a>(&self, _: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+    fn replica<'a>(&self, _: &'a DynamicObject, _: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         Vec::new()
     }
 

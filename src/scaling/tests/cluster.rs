@@ -37,6 +37,9 @@ pub(super) struct Cluster {
     pub new_is_broken: bool,
     pub quota: Option<u32>,
     pub pods_left: Option<u32>,
+    pub resources_left: BTreeMap<String, u64>,
+    /// What one replica takes of them.
+    pub resources: BTreeMap<String, u64>,
     pub grace: Duration,
     pub p99: Option<Duration>,
     changed_at: u64,
@@ -110,6 +113,8 @@ impl Cluster {
             new_is_broken: false,
             quota: None,
             pods_left: None,
+            resources_left: BTreeMap::new(),
+            resources: BTreeMap::new(),
             grace: seconds(600),
             p99: Some(seconds(300)),
             changed_at: 0,
@@ -285,6 +290,7 @@ impl Cluster {
             unready_for: seconds((self.tick - self.unready_since) * TICK),
             quota_left: self.quota,
             pods_left: self.pods_left,
+            resources_left: self.resources_left.clone(),
             accepts_sizes: self.accepts_sizes,
             unretirable: self.unretirable.clone(),
         }
@@ -294,7 +300,11 @@ impl Cluster {
         let roles = self.side(side).iter();
         Side {
             roles: roles
-                .map(|(role, object)| (*role, object.seen(self.grace)))
+                .map(|(role, object)| {
+                    let resources = self.resources.clone();
+                    let seen = object.seen(self.grace);
+                    (*role, Workers { resources, ..seen })
+                })
                 .collect(),
             serves: *self.serves.of(side),
             frontends: 1,

@@ -6,6 +6,7 @@ mod graphs;
 mod in_place;
 mod missing;
 mod operator;
+mod owner;
 mod revisions;
 
 use std::sync::atomic::Ordering;

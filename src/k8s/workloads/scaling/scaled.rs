@@ -1,5 +1,7 @@
 //! The state of one role of an object: its size, its replicas, and what sets its size.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -8,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::Half;
 use super::super::object::number;
+use super::super::resources;
 use super::replicas::Replicas;
 use super::{ADAPTER, Part, RemovesFirst, Resize, Scaling, ScalingError, adapters, of_kind};
 use crate::k8s::cache::Object;
@@ -37,6 +40,8 @@ pub struct Scaled {
     pub ready_since: Option<Vec<Timestamp>>,
     /// The GPUs of one replica.
     pub gpus: u32,
+    /// What one replica takes of each entry of a quota, in thousandths.
+    pub resources: BTreeMap<String, u64>,
     /// How long a replica may take to end.
     pub grace: Option<Duration>,
     pub removes: RemovesFirst,
@@ -59,6 +64,7 @@ impl Scaled {
             gpus: replica.iter().fold(0, |sum, (spec, count)| {
                 gpus(spec).saturating_mul(*count).saturating_add(sum)
             }),
+            resources: of_replica(&replica),
             grace: replica.iter().map(|(spec, _)| grace(spec)).min(),
             removes: scaling.removes(),
             half: None,
@@ -196,6 +202,18 @@ pub(in crate::k8s::workloads) fn is_observed(object: &DynamicObject) -> bool {
         // Some kinds do not say it, but every kind has a status once its controller has seen the object.
         None => !object.data["status"].is_null(),
     }
+}
+
+/// What the pods of a replica take of each entry of a quota.
+fn of_replica(replica: &[(Cow<'_, Json>, u32)]) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (spec, count) in replica {
+        for (entry, amount) in resources::of_pod(spec) {
+            let sum: &mut u64 = all.entry(entry).or_default();
+            *sum = sum.saturating_add(amount.saturating_mul(u64::from(*count)));
+        }
+    }
+    all
 }
 
 /// The GPUs of a pod.

@@ -86,6 +86,39 @@ fn a_replica_of_several_pods_is_ready_when_all_of_them_are() {
     assert_eq!((one.gpus, one.removes), (12, RemovesFirst::Last));
 }
 
+/// In v1alpha1, a component says itself what its main container needs.
+#[test]
+fn a_service_of_a_graph_takes_what_its_resources_and_the_rest_of_its_pod_ask_for() {
+    let graph = json!({"metadata": {"name": "g"}, "spec": {"services": {"Decode": {
+        "componentType": "worker", "replicas": 1, "multinode": {"nodeCount": 2},
+        "resources": {
+            "requests": {"cpu": "10", "gpu": "4", "custom": {"rdma/ib": "1"}},
+            "limits": {"memory": "20Gi", "gpu": "4"},
+        },
+        "extraPodSpec": {
+            "terminationGracePeriodSeconds": 90,
+            "mainContainer": {"resources": {"requests": {"cpu": "12"}}},
+            "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+        },
+    }}}});
+    let found = of("DynamoGraphDeployment", graph, &[]);
+    let one = &found[0];
+    assert_eq!((one.gpus, one.grace), (8, Some(Duration::from_secs(90))));
+    let takes = |entry: &str| one.resources.get(entry).copied();
+    assert_eq!(takes("requests.cpu"), Some(26_000));
+    assert_eq!(takes("limits.memory"), Some(40 * 1_073_741_824_000));
+    assert_eq!(takes("requests.rdma/ib"), Some(2000));
+    let other = json!({"metadata": {"name": "g"}, "spec": {"services": {"Decode": {
+        "componentType": "worker", "resources": {"limits": {"gpu": "1", "gpuType": "gpu.intel.com/xe"}},
+    }}}});
+    let found = of("DynamoGraphDeployment", other, &[]);
+    assert_eq!(found[0].gpus, 0);
+    assert_eq!(
+        found[0].resources.get("requests.gpu.intel.com/xe"),
+        Some(&1000)
+    );
+}
+
 #[test]
 fn a_graph_has_a_size_for_each_role() {
     let graph = json!({

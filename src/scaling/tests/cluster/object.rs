@@ -74,6 +74,7 @@ impl Object {
             ours: self.ours,
             grace: Some(grace),
             removes: Removes::Unready,
+            resources: BTreeMap::new(),
         }
     }
 }

@@ -90,6 +90,17 @@ fn what_forbids_a_rollout_is_said_before_the_first_write() {
         Wait::PodQuota { more: 1, left: 0 },
     );
     refused(
+        &|cluster| {
+            cluster.resources = [("requests.cpu".to_owned(), 4000)].into();
+            cluster.resources_left = [("requests.cpu".to_owned(), 3500)].into();
+        },
+        Wait::ResourceQuota {
+            entry: "requests.cpu".to_owned(),
+            more: 4000,
+            left: 3500,
+        },
+    );
+    refused(
         &|cluster| cluster.scaler = Some("hpa/decode".to_owned()),
         Wait::Scaler(Generation::Old, "hpa/decode".to_owned()),
     );
@@ -109,6 +120,58 @@ fn what_forbids_a_rollout_is_said_before_the_first_write() {
             *cluster = Cluster::of(cluster.settings.clone());
         },
         Wait::Infeasible,
+    );
+}
+
+/// What old leaves is free again.
+#[test]
+fn a_quota_that_old_uses_up_admits_a_rollout_that_shrinks_first() {
+    for set in [
+        (|cluster: &mut Cluster| cluster.quota = Some(0)) as fn(&mut Cluster),
+        |cluster| cluster.pods_left = Some(0),
+        |cluster| {
+            cluster.resources = [("requests.cpu".to_owned(), 4000)].into();
+            cluster.resources_left = [("requests.cpu".to_owned(), 0)].into();
+        },
+    ] {
+        let mut four = settings(&FOUR);
+        four.gpus.old = [(Role::Worker, 8)].into();
+        four.gpus.new = [(Role::Worker, 8)].into();
+        four.strategy.max_surge = Amount::Count(0);
+        four.strategy.max_unavailable = Amount::Count(1);
+        let mut cluster = Cluster::of(four);
+        set(&mut cluster);
+        let decision = decide(&cluster.settings, &cluster.read());
+        assert_eq!(decision.progress, Progress::Forward, "{:?}", decision.waits);
+        // New may need more than old leaves.
+        if !cluster.resources.is_empty() {
+            continue;
+        }
+        cluster.settings.gpus.new = [(Role::Worker, 16)].into();
+        let decision = decide(&cluster.settings, &cluster.read());
+        let is_refused = decision.progress == Progress::Refused;
+        assert_eq!(is_refused, cluster.quota.is_some(), "{:?}", decision.waits);
+    }
+}
+
+#[test]
+fn a_quota_is_told_in_its_own_unit() {
+    let told = |entry: &str, more, left| {
+        let entry = entry.to_owned();
+        Wait::ResourceQuota { entry, more, left }.to_string()
+    };
+    assert_eq!(
+        told("requests.cpu", 4000, 3500),
+        "4 more of requests.cpu: the quota of the namespace has 3500m left"
+    );
+    let gi = 1_073_741_824_000;
+    assert_eq!(
+        told("limits.memory", 16 * gi, gi / 2),
+        "16Gi more of limits.memory: the quota of the namespace has 512Mi left"
+    );
+    assert_eq!(
+        told("requests.memory", gi, 0),
+        "1Gi more of requests.memory: the quota of the namespace has 0 left"
     );
 }
 
