@@ -73,6 +73,8 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
     if clients.service != Some(Generation::New) {
         return match handover.clients {
             Switch::Manual => wait(Wait::Clients),
+            // Its owner has changed it since, and knows why.
+            Switch::Automatic if clients.handed_over => wait(Wait::Clients),
             Switch::Automatic if assessment.seen.sides.new.frontends == 0 => {
                 wait(Wait::Frontend(Generation::New))
             }

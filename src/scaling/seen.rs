@@ -142,6 +142,8 @@ pub enum Verdict {
 /// Where the clients are sent, and what the rollout of the traffic says of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clients {
+    /// Whether new has had everything, the clients included. From then on, the Service of the clients is its owner's again.
+    pub handed_over: bool,
     /// The side that the Service of the clients selects. `None` if it selects neither or both, or is unknown.
     pub service: Option<Generation>,
     /// Whether the selector that it had before is saved.

@@ -198,7 +198,11 @@ impl fmt::Display for Wait {
             Self::Interval => f.write_str("`stepIntervalSeconds` to elapse"),
             Self::Step(units) => {
                 write!(f, "the step of {} to end", counted((*units).into(), "unit"))
-            },
+            }
+            Self::Proxies { all: 0, .. } => f.write_str(
+                "a proxy of the frontends of old: none was found, so check that `frontends.source` names their Deployment or graph, \
+                 and that their pods run and have the sidecar",
+            ),
             Self::Proxies { applied, all } => {
                 write!(f, "the proxies to apply the split: {applied} of {all} have applied it")
             }

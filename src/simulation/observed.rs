@@ -34,6 +34,7 @@ impl Cluster<'_> {
             },
             verdict: self.verdict(),
             clients: Clients {
+                handed_over: false,
                 service: Some(self.service),
                 selector_saved: self.selector_saved,
                 direct_to_new: Some(self.service == Generation::New),

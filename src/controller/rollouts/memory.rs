@@ -131,6 +131,7 @@ mod tests {
             },
             verdict: Verdict::Inconclusive,
             clients: Clients {
+                handed_over: false,
                 service: None,
                 selector_saved: false,
                 direct_to_new: None,

@@ -355,6 +355,11 @@ fn clients(
         service,
         selector_saved: !input.before.previous_selector.is_empty(),
         direct_to_new: service.map(|side| side == Generation::New),
+        handed_over: input
+            .before
+            .memory
+            .as_ref()
+            .is_some_and(|memory| memory.handed_over),
         last_worker: proof
             .as_ref()
             .map_or(LastWorker::Needed, Proof::last_worker),

@@ -40,6 +40,7 @@ pub(super) struct Cluster {
     pub resources_left: BTreeMap<String, u64>,
     /// What one replica takes of them.
     pub resources: BTreeMap<String, u64>,
+    pub handed_over: bool,
     pub grace: Duration,
     pub p99: Option<Duration>,
     changed_at: u64,
@@ -115,6 +116,7 @@ impl Cluster {
             pods_left: None,
             resources_left: BTreeMap::new(),
             resources: BTreeMap::new(),
+            handed_over: false,
             grace: seconds(600),
             p99: Some(seconds(300)),
             changed_at: 0,
@@ -274,6 +276,7 @@ impl Cluster {
             },
             verdict: self.verdict,
             clients: Clients {
+                handed_over: self.handed_over,
                 service: Some(self.service),
                 selector_saved: self.selector_saved,
                 direct_to_new: Some(self.service == Generation::New),

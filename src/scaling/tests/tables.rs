@@ -29,6 +29,41 @@ fn four_workers_move_one_by_one_and_old_keeps_its_last_until_its_streams_have_en
     );
 }
 
+/// After the end, the Service of the clients is its owner's.
+#[test]
+fn clients_that_somebody_routes_back_after_the_end_are_not_moved_again() {
+    for retire in [Retire::Keep, Retire::ScaleToZero] {
+        let mut four = settings(&FOUR);
+        four.handover = Handover {
+            clients: Switch::Automatic,
+            retire,
+        };
+        let mut cluster = Cluster::of(four);
+        let (decision, _) = cluster.run(500);
+        assert_eq!(decision.progress, Progress::Complete);
+        cluster.handed_over = true;
+        cluster.service = Generation::Old;
+        let (decision, way) = cluster.run(500);
+        assert_eq!(way, [""; 0]);
+        let expected = match retire {
+            Retire::Keep => vec![Wait::Clients],
+            // It is over.
+            _ => Vec::new(),
+        };
+        assert_eq!(decision.waits, expected);
+        // On the way back, and forward again, they follow the rollout.
+        cluster.handed_over = false;
+        cluster.service = Generation::New;
+        cluster.retired = false;
+        cluster.settings.intent = Intent::Abort;
+        let way = cluster.run(500).1.join(" ");
+        assert!(way.contains("clients>old"), "{way}");
+        cluster.settings.intent = Intent::Run;
+        let way = cluster.run(500).1.join(" ");
+        assert!(way.contains("clients>new"), "{way}");
+    }
+}
+
 #[test]
 fn a_size_that_is_given_may_differ_from_the_one_that_old_has() {
     for is_given in [true, false] {

@@ -227,6 +227,11 @@ fn without_a_proxy_the_split_is_not_confirmed() {
     let (decision, way) = cluster.run(500);
     assert_eq!(way.join(" "), "new+1 3:1");
     assert_eq!(decision.waits, [Wait::Proxies { applied: 0, all: 0 }]);
+    let told = decision.waits[0].to_string();
+    assert!(
+        told.contains("none was found") && told.contains("`frontends.source`"),
+        "{told}"
+    );
 }
 
 #[test]

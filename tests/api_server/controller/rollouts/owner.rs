@@ -1,14 +1,83 @@
-//! What the owner of a rollout gives it: quotas.
+//! What belongs to the owner of a rollout: the Service of the clients after the end, frontends of both generations, and quotas.
 
 use serde_json::{Value, json};
 
-use super::Managed;
 use super::operator::deployments;
-use crate::controller::fixture::resource;
+use super::{Managed, frontends, services};
+use crate::controller::fixture::{pods, resource};
 
 fn is_refused(status: &Value, why: &str) -> bool {
     let message = status["message"].as_str().unwrap_or_default();
     status["phase"] == "Refused" && message.contains(why)
+}
+
+impl Managed {
+    async fn selector(&self) -> Value {
+        let service = self.fixture.api(&services()).get("clients").await.unwrap();
+        service.data["spec"]["selector"].clone()
+    }
+}
+
+#[tokio::test]
+async fn after_the_end_the_service_of_the_clients_is_its_owners() {
+    let mut managed = Managed::begun(json!({"handover": {"clients": "Automatic"}})).await;
+    let _controller = managed.controller().await;
+    managed.phase("Complete").await;
+    assert_eq!(managed.selector().await, frontends("new"));
+    let back = json!({"spec": {"selector": frontends("old")}});
+    managed.patch(&services(), "clients", back).await;
+    managed.waits_for("clients to be routed").await;
+    // An edit that changes nothing is looked at.
+    managed
+        .edit(json!({"strategy": {"stepIntervalSeconds": 1}}))
+        .await;
+    let is_seen = |status: &Value| status["observedGeneration"] == 2;
+    managed.until("the edit seen", is_seen).await;
+    assert_eq!(managed.selector().await, frontends("old"));
+    // On the way back and forward again, the rollout routes them.
+    managed.edit(json!({"intent": "Abort"})).await;
+    managed.phase("RolledBack").await;
+    managed.edit(json!({"intent": "Run"})).await;
+    managed.phase("Complete").await;
+    assert_eq!(managed.selector().await, frontends("new"));
+}
+
+#[tokio::test]
+async fn frontends_whose_owner_has_those_of_both_generations_are_not_retired() {
+    let mut managed = Managed::begun(json!({"handover": {"retire": "Delete"}})).await;
+    let component = "nvidia.com/dynamo-component-type";
+    let both = json!({component: "frontend"});
+    let template = json!({
+        "metadata": {"labels": both}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let spec = json!({"replicas": 2, "selector": {"matchLabels": both}, "template": template});
+    let both = json!({"spec": spec});
+    managed.fixture.create(&deployments(), "both", both).await;
+    let _controller = managed.controller().await;
+    managed.own_frontends("both").await;
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "both-5d9f7c", "uid": "1", "controller": true,
+    });
+    let owned = json!({"metadata": {"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9f7c"}}});
+    managed.patch(&pods(), "new-frontend-0", owned).await;
+    let why = "Deployment both also has the frontend pod new-frontend-0 of the new generation";
+    managed.until(why, |status| is_refused(status, why)).await;
+    assert_eq!(managed.sizes().await.1, 0);
+    managed.edit(json!({"handover": {"retire": "Keep"}})).await;
+    managed.waits_for("clients to be routed").await;
+    // Nor are they once everything else is done.
+    managed
+        .edit(json!({"handover": {"retire": "Delete"}}))
+        .await;
+    managed.move_clients().await;
+    managed.waits_for("of the new generation").await;
+    let both = managed
+        .fixture
+        .api(&deployments())
+        .get("both")
+        .await
+        .unwrap();
+    assert_eq!(both.data["spec"]["replicas"], 2);
 }
 
 #[tokio::test]
@@ -30,5 +99,18 @@ async fn a_quota_that_does_not_admit_a_new_worker_is_reported_before_the_first_w
     managed.until(why, |status| is_refused(status, why)).await;
     assert_eq!(managed.sizes().await.1, 0);
     managed.fixture.status(&quotas, "nics", used("0")).await;
+    managed.waits_for("clients to be routed").await;
+}
+
+#[tokio::test]
+async fn a_rollout_without_a_proxy_says_that_none_was_found() {
+    let mut managed = Managed::begun(json!({})).await;
+    let _controller = managed.fixture.controller(&["--rollouts"]).await;
+    let object = managed.waits_for("none was found").await;
+    let told = object["status"]["waitingFor"].to_string();
+    assert!(told.contains("`frontends.source`"), "{told}");
+    // Old loses no worker meanwhile.
+    assert_eq!(managed.sizes().await.0, 4);
+    managed.fixture.proxy("chat").await;
     managed.waits_for("clients to be routed").await;
 }
