@@ -19,12 +19,12 @@ pub use access::may_read_all_namespaces;
 pub use cache::object;
 pub use cache::{
     BothClocks, Cache, Changed, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER, Scope,
-    trimmed_update,
+    slice_endpoints, trimmed_update,
 };
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
 pub use lease::{Leading, Lease};
 pub use ports::{container_port, declared_ports, named_ports};
 pub use quantity::thousandths;
-pub use slices::{Slices, is_ready, port_of};
+pub use slices::{Slices, port_of};
 pub use watch::{Watch, WatchEvent};

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::DynamicObject;
 
 use super::old_frontends::kind;
 use crate::k8s::workloads::labels;
-use crate::k8s::{Cache, NotSynced, is_ready, port_of};
+use crate::k8s::{Cache, NotSynced, port_of, slice_endpoints};
 
 /// The endpoints of a Service, each with its pod and its address at the port `wanted`; `None` if the Service has no
 /// EndpointSlice.
@@ -53,23 +52,28 @@ pub(super) fn all_endpoints(
         return Ok(None);
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
-    let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
-    for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
-        let port = port_of(&slice, wanted);
-        let ports = slice.ports.iter().flatten();
+    for slice in &slices {
+        let Ok(all_ports) = serde_json::from_value(slice.data["ports"].clone()) else {
+            continue;
+        };
+        let without_endpoints = EndpointSlice {
+            ports: all_ports,
+            ..EndpointSlice::default()
+        };
+        let port = port_of(&without_endpoints, wanted);
+        let ports = without_endpoints.ports.iter().flatten();
         let ports: BTreeMap<String, Option<u16>> = ports
             .map(|port| {
                 let number = port.port.and_then(|number| u16::try_from(number).ok());
                 (port.name.clone().unwrap_or_default(), number)
             })
             .collect();
-        for endpoint in slice.endpoints.into_iter().flatten() {
-            let ready = is_ready(&endpoint);
-            let pod = endpoint.target_ref.and_then(|target| target.name);
-            let ip = endpoint.addresses.first();
+        for endpoint in slice_endpoints(slice) {
+            let pod = endpoint.target.map(str::to_owned);
+            let ip = endpoint.addresses().next();
             let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
             endpoints.push(Endpoint {
-                ready,
+                ready: endpoint.ready,
                 ports: ports.clone(),
                 address: ip.zip(port).map(SocketAddr::from),
                 ip,

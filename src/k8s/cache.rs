@@ -4,6 +4,7 @@ mod clocks;
 mod confirm;
 mod confirmed;
 mod objects;
+mod slice;
 mod store;
 mod trim;
 
@@ -21,6 +22,7 @@ pub use clocks::BothClocks;
 pub use objects::Object;
 #[cfg(test)]
 pub use objects::object;
+pub use slice::{SliceEndpoint, endpoints as slice_endpoints};
 pub use store::{Changed, NotSynced};
 pub use trim::{ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
 

@@ -117,8 +117,7 @@ pub fn port_of(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
 }
 
 /// Whether an endpoint is ready. An unset condition means that it is (discovery.k8s.io/v1, `EndpointConditions`).
-#[must_use]
-pub fn is_ready(endpoint: &Endpoint) -> bool {
+fn is_ready(endpoint: &Endpoint) -> bool {
     let conditions = endpoint.conditions.as_ref();
     conditions.and_then(|conditions| conditions.ready) != Some(false)
 }

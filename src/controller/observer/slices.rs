@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use kube::api::DynamicObject;
-use serde_json::Value as Json;
 
 use super::old_pods::OldPods;
 use super::ways::ServiceName;
-use crate::k8s::Object;
 use crate::k8s::workloads::labels;
+use crate::k8s::{Object, slice_endpoints};
 
 /// The label with the name of a slice's Service.
 pub(super) const SERVICE: &str = "kubernetes.io/service-name";
@@ -23,11 +22,9 @@ pub(super) const BY_SELECTOR: &str = "endpointslice-controller.k8s.io";
 
 /// Whether an EndpointSlice leads to one of these pods, no matter what created the slice.
 pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
-    let endpoints = slice.data["endpoints"].as_array();
-    endpoints.into_iter().flatten().any(|endpoint| {
-        let pod = endpoint["targetRef"]["name"].as_str();
-        let addresses = endpoint["addresses"].as_array().into_iter().flatten();
-        let mut addresses = addresses.map(|address| address.as_str()?.parse().ok());
+    slice_endpoints(slice).any(|endpoint| {
+        let pod = endpoint.target;
+        let mut addresses = endpoint.addresses().map(|address| address.parse().ok());
         pods.has(pod, None) || addresses.any(|address| pods.has(pod, address))
     })
 }
@@ -49,9 +46,7 @@ pub(super) fn is_by_hand(slice: &DynamicObject, services: &HashMap<ServiceName, 
 }
 
 fn all_addresses(slice: &DynamicObject) -> impl Iterator<Item = &str> {
-    let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
-    let addresses = endpoints.flat_map(|one| one["addresses"].as_array().into_iter().flatten());
-    addresses.filter_map(Json::as_str)
+    slice_endpoints(slice).flat_map(|endpoint| endpoint.addresses())
 }
 
 /// The addresses in a slice.

@@ -6,6 +6,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
 use super::objects::Object;
+use super::slice;
 
 /// The label with the UID of the rollout that has made an object.
 pub const ROLLOUT_LABEL: &str = "crossfade/rollout-uid";
@@ -28,6 +29,9 @@ pub fn trimmed(plural: &str, mut object: DynamicObject) -> Object {
     // Those of StatefulSets and DaemonSets hold whole pod templates.
     if plural == "controllerrevisions" && !is_of_rollout(&object) {
         object.data = Json::Null;
+    }
+    if plural == "endpointslices" {
+        slice::trim(&mut object);
     }
     if plural == "pods" {
         let ports = |list: &str| -> Json {
