@@ -11,9 +11,6 @@ use super::{
     Framing, MAX_HEADERS, NameFilter, content_length, decimal, header_map, line_ends_are_crlf, part,
 };
 
-/// Number of fields that the proxy adds to a request's own.
-const MORE: usize = 1;
-
 /// A request head, and what it means for the connection.
 #[derive(Debug)]
 pub struct RequestHead {
@@ -119,7 +116,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     }
     let head = &bytes[..length];
     let copy = Bytes::copy_from_slice(head);
-    let mut headers = header_map(parsed.headers, head, &copy, MORE).ok_or(HeadError::Malformed)?;
+    let mut headers = header_map(parsed.headers, head, &copy, 0).ok_or(HeadError::Malformed)?;
     let names = NameFilter::of(&headers);
     let framing = framing(&headers, names, version)?;
     let path = parsed.path.ok_or(HeadError::Malformed)?.as_bytes();

@@ -42,8 +42,8 @@ impl SplitBody {
         Self(Inner::Own(bytes))
     }
 
-    pub(super) fn relay(relay: Relay) -> Self {
-        Self(Inner::Relay(Box::new(relay)))
+    pub(super) fn relay(relay: Box<Relay>) -> Self {
+        Self(Inner::Relay(relay))
     }
 
     /// Drops the content of a response of the proxy itself: it responds to a HEAD request (RFC 9110 §9.3.2).

@@ -90,7 +90,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Opens the record. Adds a request id to `head` if it has none, and the trace context if exchanges are traced. `names` are
+    /// Opens the record. Adds a request id to `head` if it has none that can be used, and the trace context if exchanges are traced. `names` are
     /// the names of its fields.
     pub fn open(
         context: Permit,
@@ -118,7 +118,7 @@ impl Exchange {
             method: head.method.clone(),
             path: head.uri.path().into(),
             client,
-            request_id: RequestId::take_or_make(&mut head.headers, names),
+            request_id: RequestId::take_or_make(head, names),
             model: None,
             endpoint: None,
             span,

@@ -11,7 +11,6 @@ use http::header::{
 use http::{HeaderMap, Request, Version};
 
 use crate::http1::{NameFilter, list_members};
-use crate::telemetry::access;
 use crate::upstream::{Added, Head, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -33,8 +32,7 @@ impl Client {
     #[must_use]
     pub fn new(address: IpAddr, tls: bool) -> Self {
         let address = address.to_canonical();
-        let mut text = Vec::new();
-        access::write_address(&mut text, address);
+        let text = address.to_string();
         Self {
             address,
             address_value: HeaderValue::try_from(text).expect("an address is a valid header value"),
@@ -42,10 +40,10 @@ impl Client {
         }
     }
 
-    /// The address.
+    /// The text of its address.
     #[must_use]
-    pub fn address(&self) -> IpAddr {
-        self.address
+    pub fn address_text(&self) -> &str {
+        self.address_value.to_str().unwrap_or_default()
     }
 
     fn proto(&self) -> &'static str {

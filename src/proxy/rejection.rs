@@ -58,7 +58,7 @@ impl Rejected<'_> {
             None => (UNKNOWN, UNKNOWN, None),
         };
         access::log(&access::Line {
-            client: self.client.map(Client::address),
+            client: self.client.map(Client::address_text),
             request_id: id.text(),
             assignment: None,
             answered: None,

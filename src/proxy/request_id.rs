@@ -1,12 +1,13 @@
 //! The id that identifies a request in the logs of its client, of crossfade and of the model server: `x-request-id`.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use uuid::fmt::Hyphenated;
 
 use crate::http1::NameFilter;
+use crate::upstream::Head;
 
 /// The header of requests and responses that has the id.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub use crate::upstream::X_REQUEST_ID as REQUEST_ID;
 
 /// Longest id that is taken from a client, in bytes. Each open request keeps its id.
 const LONGEST: usize = 128;
@@ -19,13 +20,17 @@ pub enum RequestId {
 }
 
 impl RequestId {
-    /// The client's id, or a random one, which is added to `headers`. `names` are the names of its fields.
-    pub fn take_or_make(headers: &mut HeaderMap, names: NameFilter) -> Self {
-        Self::given(headers, names).unwrap_or_else(|| {
-            let id = Self::made();
-            headers.insert(REQUEST_ID, id.value());
-            id
-        })
+    /// The client's id, or a random one, which is added to `head`. `names` are the names of its fields.
+    pub fn take_or_make(head: &mut Head, names: NameFilter) -> Self {
+        if let Some(given) = Self::given(&head.headers, names) {
+            return given;
+        }
+        if names.may_hold(&REQUEST_ID) {
+            head.headers.remove(REQUEST_ID);
+        }
+        let text = random();
+        head.added.request_id = Some(text);
+        Self::Made(text)
     }
 
     /// The client's id, if it can be used. `names` are the names of the fields of `headers`.
@@ -42,15 +47,7 @@ impl RequestId {
 
     /// A random id.
     pub fn made() -> Self {
-        Self::from_random(fastrand::u128(..))
-    }
-
-    /// A UUID of version 4 from random bits. They come from the thread's own generator, which costs no system call per request.
-    fn from_random(random: u128) -> Self {
-        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        let mut text = [0; Hyphenated::LENGTH];
-        id.hyphenated().encode_lower(&mut text);
-        Self::Made(text)
+        Self::Made(random())
     }
 
     pub fn text(&self) -> &str {
@@ -61,8 +58,25 @@ impl RequestId {
     }
 
     pub fn value(&self) -> HeaderValue {
-        HeaderValue::from_str(self.text()).expect("graphic characters")
+        let text = match self {
+            Self::Given(id) => id.as_bytes(),
+            Self::Made(text) => text,
+        };
+        HeaderValue::from_bytes(text).expect("graphic characters")
     }
+}
+
+/// A random id, from the thread's own generator, which costs no system call per request.
+fn random() -> [u8; Hyphenated::LENGTH] {
+    uuid(fastrand::u128(..))
+}
+
+/// The UUID of version 4 with these random bits.
+fn uuid(random: u128) -> [u8; Hyphenated::LENGTH] {
+    let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+    let mut text = [0; Hyphenated::LENGTH];
+    id.hyphenated().encode_lower(&mut text);
+    text
 }
 
 /// The text of an id that can be written to a log as it is, and kept.
@@ -74,7 +88,10 @@ fn usable(id: &HeaderValue) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use http::{Method, Uri};
+
     use super::*;
+    use crate::upstream::Added;
 
     fn id(given: &[&str]) -> (String, Vec<String>) {
         let mut headers = HeaderMap::new();
@@ -82,8 +99,16 @@ mod tests {
             headers.append(REQUEST_ID, HeaderValue::from_str(value).unwrap());
         }
         let names = NameFilter::of(&headers);
-        let id = RequestId::take_or_make(&mut headers, names);
-        let sent = headers.get_all(REQUEST_ID).iter();
+        let mut head = Head {
+            method: Method::POST,
+            uri: Uri::from_static("/"),
+            headers,
+            added: Added::default(),
+            expects_continue: false,
+        };
+        let id = RequestId::take_or_make(&mut head, names);
+        let fields = head.fields();
+        let sent = fields.get_all(REQUEST_ID).iter();
         let sent = sent.map(|value| value.to_str().unwrap().to_owned());
         (id.text().to_owned(), sent.collect())
     }
@@ -119,7 +144,7 @@ mod tests {
                 "01234567-89ab-4def-8123-456789abcdef",
             ),
         ] {
-            assert_eq!(RequestId::from_random(random).value(), id);
+            assert_eq!(uuid(random), *id.as_bytes());
         }
     }
 }

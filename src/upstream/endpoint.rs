@@ -25,6 +25,8 @@ pub struct Endpoint {
     /// Unique in this process: the key of its pooled connections.
     pub id: u64,
     pub address: SocketAddr,
+    /// The text of the address, for access lines.
+    pub text: Box<str>,
     /// The name that TLS verifies, if TLS is used.
     pub server_name: Option<rustls::pki_types::ServerName<'static>>,
     /// Whether several servers may share the address, as with the address of a Service. Connections to it have a limited
@@ -69,6 +71,7 @@ impl Endpoint {
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             address,
+            text: address.to_string().into(),
             server_name,
             shared,
             since: Instant::now(),

@@ -10,6 +10,7 @@ use crate::memory::Budget;
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The head of a request as it is sent to a model server. All attempts of an exchange share it.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct Added {
     pub forwarded_proto: Option<&'static str>,
     /// Whether to repeat Host, if present, as `X-Forwarded-Host`.
     pub forwarded_host: bool,
+    /// The text of a random id.
+    pub request_id: Option<[u8; 36]>,
 }
 
 impl Head {
@@ -54,6 +57,9 @@ impl Head {
         }
         if let Some(via) = added.via {
             emit(VIA, via.as_bytes());
+        }
+        if let Some(id) = &added.request_id {
+            emit(X_REQUEST_ID, id);
         }
     }
 

@@ -69,7 +69,7 @@ impl Relay {
         exchange: Exchange,
         attempts: Box<dyn Retry>,
         comments: Option<Duration>,
-    ) -> Self {
+    ) -> Box<Self> {
         let mut relay = Self::flowing(source, exchange);
         let failover = &attempts.snapshot().plan.failover;
         let hold = failover.hold;
@@ -90,28 +90,34 @@ impl Relay {
     }
 
     /// Relays anything else as it arrives. The response to a HEAD request has no body.
-    pub fn of_bytes(source: UpstreamBody, mut exchange: Exchange, is_head: bool) -> Self {
-        exchange.quiet = exchange.is_sse;
+    pub fn of_bytes(source: UpstreamBody, exchange: Exchange, is_head: bool) -> Box<Self> {
         let mut relay = Self::flowing(source, exchange);
+        let exchange = relay.exchange();
+        exchange.quiet = exchange.is_sse;
         if is_head || relay.source.is_end_stream() {
             relay.finish(End::Eof);
         }
         relay
     }
 
-    fn flowing(source: UpstreamBody, exchange: Exchange) -> Self {
-        Self {
-            source,
-            state: State::Flowing,
-            exchange: Some(exchange),
-            sse: None,
-            endpoint: None,
-            attempts: None,
-            kept: None,
-            timers: Timers::default(),
-            trailers: None,
-            hidden: Box::default(),
-        }
+    fn flowing(source: UpstreamBody, exchange: Exchange) -> Box<Self> {
+        // A relay is large. The box is allocated first so that the relay is built in place instead of being copied into it.
+        let place = Box::new_uninit();
+        Box::write(
+            place,
+            Self {
+                source,
+                state: State::Flowing,
+                exchange: Some(exchange),
+                sse: None,
+                endpoint: None,
+                attempts: None,
+                kept: None,
+                timers: Timers::default(),
+                trailers: None,
+                hidden: Box::default(),
+            },
+        )
     }
 
     /// Does not forward trailers of these names: they are meant for the upstream connection.

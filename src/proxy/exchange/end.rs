@@ -44,7 +44,10 @@ impl Drop for Exchange {
             return;
         }
         if self.is_sse {
-            metrics.streamed(self.answering, self.attempted.elapsed());
+            metrics.streamed(
+                self.answering,
+                now.saturating_duration_since(self.attempted),
+            );
         }
         metrics.ended(self.assignment, self.api, outcome);
         if self.first_failed && outcome == Outcome::Completed {
@@ -58,7 +61,7 @@ impl Drop for Exchange {
             None => metrics.delivered(self.answering, events, bytes, self.usage),
         }
         let line = access::Line {
-            client: self.client.as_ref().map(|client| client.address()),
+            client: self.client.as_ref().map(|client| client.address_text()),
             request_id: self.request_id.text(),
             assignment: Some(self.assignment),
             answered: self.answered,
@@ -66,7 +69,7 @@ impl Drop for Exchange {
             path: &self.path,
             class: self.api,
             model: self.model.as_deref(),
-            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.address),
+            endpoint: self.endpoint.as_ref().map(|endpoint| &*endpoint.text),
             status: self.status.map(|status| status.as_u16()),
             attempts: self.attempts,
             cause: self.cause,
@@ -74,7 +77,7 @@ impl Drop for Exchange {
             continued: self.parts.as_ref().map_or(0, |parts| parts.continued),
             not_continued: self.not_continued,
             first_event: self.timeline.time_to_first_event(),
-            duration: self.timeline.started().elapsed(),
+            duration: now.saturating_duration_since(self.timeline.started()),
             events,
             bytes,
             usage: self.usage,
