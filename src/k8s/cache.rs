@@ -22,7 +22,7 @@ pub use clocks::BothClocks;
 pub use objects::Object;
 #[cfg(test)]
 pub use objects::object;
-pub use slice::{SliceEndpoint, endpoints as slice_endpoints};
+pub use slice::endpoints as slice_endpoints;
 pub use store::{Changed, NotSynced};
 pub use trim::{ROLLOUT_LABEL, ROLLOUT_MANAGER, trimmed_update};
 
