@@ -80,7 +80,11 @@ impl<B: Body> Paced<B> {
         let pause = self.pause.get_or_insert_with(|| {
             let since = Instant::now();
             let limit = self.limit.limit;
-            let in_all = if self.is_small { limit } else { limit * TIMES };
+            let in_all = if self.is_small {
+                limit
+            } else {
+                limit.saturating_mul(TIMES)
+            };
             let left = limit.min(in_all.saturating_sub(self.waited));
             let deadline = Deadline::new(since + left);
             Pause { since, deadline }

@@ -7,15 +7,15 @@
 //! target. No library fails on a chunk of a chat with another id, but the API promises that all chunks of a chat have the same id,
 //! creation time, and model.
 
+mod members;
 mod rewrite;
-mod shared;
 mod start;
 
 use bytes::Bytes;
 
 use super::{Api, Decoder, Event};
+use members::Members;
 use rewrite::rewrite;
-use shared::Shared;
 pub(super) use start::{Part, Start};
 
 /// Most opening events that are kept. A stream that sent more cannot be continued.
@@ -51,7 +51,7 @@ struct Known {
     /// Ids in the current stream, each with the id by which the client knows the same thing.
     ids: Vec<(Box<str>, Box<str>)>,
     /// What all events of the family share.
-    shared: Shared,
+    members: Members,
     numbers: Numbers,
 }
 
@@ -93,7 +93,7 @@ impl Openings {
             let known = self.0.get_or_insert_default();
             known.add(starts);
             if api.shares_members() {
-                known.shared.learn(event.data);
+                known.members.learn(event.data);
             }
         }
     }
@@ -176,7 +176,7 @@ impl Known {
             + self.ids.capacity() * size_of::<(Box<str>, Box<str>)>();
         let texts = self.sent.iter().chain(&self.due).map(Start::text);
         let ids = self.ids.iter().map(|(own, known)| own.len() + known.len());
-        size_of::<Self>() + places + self.shared.text() + texts.chain(ids).sum::<usize>()
+        size_of::<Self>() + places + self.members.text() + texts.chain(ids).sum::<usize>()
     }
 
     fn next_stream(&mut self) {
@@ -237,7 +237,7 @@ impl Known {
 
     fn rewrites(&self, api: Api) -> bool {
         let renumbers = api.is_numbered() && self.numbers.offset != Some(0);
-        let replaces = renumbers || !self.ids.is_empty() || !self.shared.is_empty();
+        let replaces = renumbers || !self.ids.is_empty() || !self.members.is_empty();
         self.continues && api.repeats_ids() && replaces
     }
 
@@ -251,7 +251,7 @@ impl Known {
             known.map(|(_, known)| known.as_bytes())
         };
         let number = |number| numbers.shown(number);
-        rewrite(&bytes, id_of, number, &self.shared).map_or(bytes, Bytes::from)
+        rewrite(&bytes, id_of, number, &self.members).map_or(bytes, Bytes::from)
     }
 }
 

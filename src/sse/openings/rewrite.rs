@@ -2,9 +2,9 @@
 
 use memchr::memchr;
 
-use super::shared::Shared;
+use super::members::Members;
 
-/// The same bytes with every id for which `known` returns another one, every sequence number, and every member that is `shared`
+/// The same bytes with every id for which `known` returns another one, every sequence number, and every member that is in `members`
 /// replaced; `None` if nothing changes.
 ///
 /// Only complete values of these keys are replaced, so generated text cannot be affected.
@@ -12,7 +12,7 @@ pub(super) fn rewrite<'a>(
     bytes: &[u8],
     known: impl Fn(&[u8]) -> Option<&'a [u8]>,
     mut number: impl FnMut(u64) -> u64,
-    shared: &Shared,
+    members: &Members,
 ) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     // Everything before this offset has been copied to `out`.
@@ -52,7 +52,7 @@ pub(super) fn rewrite<'a>(
                 }
             }
             _ => {
-                let Some(known) = shared.value(key).filter(|_| depth == 1) else {
+                let Some(known) = members.value(key).filter(|_| depth == 1) else {
                     continue;
                 };
                 let Some(end) = end_of_scalar(bytes, value) else {
@@ -135,9 +135,9 @@ mod tests {
 
     fn changed(text: &str) -> String {
         let known = |id: &[u8]| (id == b"second").then_some(&b"first"[..]);
-        let mut shared = Shared::default();
-        shared.learn(br#"{"created":1,"model":"first","system_fingerprint":null}"#);
-        let changed = rewrite(text.as_bytes(), known, |number| number + 2, &shared);
+        let mut members = Members::default();
+        members.learn(br#"{"created":1,"model":"first","system_fingerprint":null}"#);
+        let changed = rewrite(text.as_bytes(), known, |number| number + 2, &members);
         changed.map_or(text.to_owned(), |bytes| String::from_utf8(bytes).unwrap())
     }
 
@@ -223,7 +223,7 @@ mod tests {
         fn any_bytes_are_taken(bytes in proptest::collection::vec(
             proptest::sample::select(&b"\"\\id:s \n{}1"[..]), 0..60,
         )) {
-            let same = rewrite(&bytes, |_| None, |number| number, &Shared::default());
+            let same = rewrite(&bytes, |_| None, |number| number, &Members::default());
             proptest::prop_assert_eq!(same, None);
         }
     }

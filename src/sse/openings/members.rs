@@ -8,7 +8,7 @@ const MAX_VALUE: usize = 256;
 
 /// The values that the client got first, as JSON.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct Members {
     created: Option<Box<str>>,
     model: Option<Box<str>>,
     system_fingerprint: Option<Box<str>>,
@@ -16,7 +16,7 @@ pub struct Shared {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Members {
+struct Parsed {
     created: Option<Value>,
     model: Option<Value>,
     #[serde(deserialize_with = "given")]
@@ -28,10 +28,10 @@ fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Val
     Value::deserialize(deserializer).map(Some)
 }
 
-impl Shared {
+impl Members {
     /// Learns what is not known yet from the data of an event.
     pub(super) fn learn(&mut self, data: &[u8]) {
-        let members: Members = serde_json::from_slice(data).unwrap_or_default();
+        let members: Parsed = serde_json::from_slice(data).unwrap_or_default();
         for (known, value) in [
             (&mut self.created, members.created),
             (&mut self.model, members.model),
