@@ -155,22 +155,22 @@ fn a_quota_that_old_uses_up_admits_a_rollout_that_shrinks_first() {
 }
 
 #[test]
-fn a_quota_is_told_in_its_own_unit() {
-    let told = |entry: &str, more, left| {
+fn a_quota_is_given_in_its_own_unit() {
+    let text = |entry: &str, more, left| {
         let entry = entry.to_owned();
         Wait::ResourceQuota { entry, more, left }.to_string()
     };
     assert_eq!(
-        told("requests.cpu", 4000, 3500),
+        text("requests.cpu", 4000, 3500),
         "4 more of requests.cpu: the quota of the namespace has 3500m left"
     );
     let gi = 1_073_741_824_000;
     assert_eq!(
-        told("limits.memory", 16 * gi, gi / 2),
+        text("limits.memory", 16 * gi, gi / 2),
         "16Gi more of limits.memory: the quota of the namespace has 512Mi left"
     );
     assert_eq!(
-        told("requests.memory", gi, 0),
+        text("requests.memory", gi, 0),
         "1Gi more of requests.memory: the quota of the namespace has 0 left"
     );
 }
@@ -227,10 +227,10 @@ fn without_a_proxy_the_split_is_not_confirmed() {
     let (decision, way) = cluster.run(500);
     assert_eq!(way.join(" "), "new+1 3:1");
     assert_eq!(decision.waits, [Wait::Proxies { applied: 0, all: 0 }]);
-    let told = decision.waits[0].to_string();
+    let text = decision.waits[0].to_string();
     assert!(
-        told.contains("none was found") && told.contains("`frontends.source`"),
-        "{told}"
+        text.contains("none was found") && text.contains("`frontends.source`"),
+        "{text}"
     );
 }
 
