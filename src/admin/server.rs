@@ -215,7 +215,8 @@ mod tests {
             clients.push(client);
         }
         let mut buffer = vec![0; 64 * 1024];
-        clients[1].read(&mut buffer).await.unwrap();
+        let read = clients[1].read(&mut buffer).await.unwrap();
+        assert!(read > 0);
         let read = clients[0].read(&mut buffer).await.unwrap();
         let answers = String::from_utf8_lossy(&buffer[..read]);
         let answers = answers.matches("HTTP/1.1 200").count();

@@ -243,7 +243,7 @@ fn quantity(entry: &str, thousandths: u64) -> String {
     let unit = { units.into_iter() }
         .find(|(_, bits)| is_bytes && whole > 0 && whole.trailing_zeros() >= *bits);
     match unit {
-        _ if thousandths % 1000 != 0 => format!("{thousandths}m"),
+        _ if !thousandths.is_multiple_of(1000) => format!("{thousandths}m"),
         Some((name, bits)) => format!("{}{name}", whole >> bits),
         None => whole.to_string(),
     }

@@ -294,7 +294,7 @@ impl Observer {
         }
         let imports = to_old.imports.iter();
         found.extend(imports.map(|(own, name)| format!("ServiceImport {own}/{name}")));
-        found.extend(routes.to_old(&ToOld {
+        found.extend(routes.leading_to(&ToOld {
             namespace,
             old,
             services: to_old,

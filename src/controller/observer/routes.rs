@@ -56,7 +56,7 @@ impl Observer {
 
 impl Routes {
     /// Those that lead to old, as text for users.
-    pub fn to_old(self, to_old: &ToOld) -> Result<Vec<String>, NotSynced> {
+    pub fn leading_to(self, to_old: &ToOld) -> Result<Vec<String>, NotSynced> {
         let mut found = Vec::new();
         for export in &self.exports? {
             let (own, name) = (&export.metadata.namespace, &export.metadata.name);
@@ -203,7 +203,7 @@ mod tests {
             pools: &PoolsToOld::default(),
             domain: "cluster.local",
         };
-        routes.to_old(&to_old).unwrap()
+        routes.leading_to(&to_old).unwrap()
     }
 
     /// The names of the objects of a kind that lead to old.
