@@ -280,10 +280,11 @@ fn histories(seeds: std::ops::Range<u64>) -> std::collections::BTreeMap<String, 
 }
 
 #[test]
-fn ten_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
-    let counts = histories(0..25);
+fn twenty_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
+    let counts = histories(0..50);
     // Everything must have happened.
     for name in [
+        "Refused",
         "Forward",
         "Back",
         "Held",

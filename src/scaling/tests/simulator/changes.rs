@@ -287,6 +287,8 @@ impl Simulation {
             next.settings.intent = Intent::Run;
         }
         next.accepts_sizes = true;
+        // A quota that is used up refuses a rollout that must grow first.
+        next.quota = self.draw.one_in(8).then_some(0);
         _ = (split, open);
         self.cluster = next;
         self.last = None;

@@ -299,18 +299,21 @@ impl Counted<'_> {
         }
     }
 
-    /// No side gets more than its part of what is ready, as long as as much is needed as is promised.
+    /// No side gets more than its part of what is ready and asked for, as long as as much is needed as is promised. What somebody
+    /// else has given up may be ready for a moment longer.
     fn splits_by_capacity(&self, split: Weights) {
         let total = u64::from(split.old()) + u64::from(split.new_weight());
-        let all = self.ready(Generation::Old) + self.ready(Generation::New);
+        let ready_of = |side| self.ready_of(side, |workers| workers.ready.min(workers.desired));
+        let all = ready_of(Generation::Old) + ready_of(Generation::New);
         // What is ready but cold is not counted on yet.
-        let warm = Generation::ALL.map(|side| self.ready_of(side, |workers| workers.warm));
-        let needed = u64::from((warm[0] + warm[1]).min(self.floor()));
+        let warm_of = |side| self.ready_of(side, |workers| workers.warm.min(workers.desired));
+        let warm = warm_of(Generation::Old) + warm_of(Generation::New);
+        let needed = u64::from(warm.min(self.floor()));
         for side in Generation::ALL {
             let ready = match all {
                 // Where neither serves as it should, what is ready is better than nothing.
                 0 => u64::MAX,
-                _ => u64::from(self.ready(side)),
+                _ => u64::from(ready_of(side)),
             };
             let is_urgent = split.of(side.other()) == 0 && self.ready(side.other()) == 0;
             let is_bad = side == Generation::Old && self.new_is_bad();
