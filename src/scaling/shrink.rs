@@ -226,6 +226,10 @@ impl Shrink {
             both.is_some_and(|(grace, p99)| grace >= p99)
         };
         let (_, short) = graces.find(|(_, workers)| !is_enough(workers.grace))?;
+        // Proxies measure the streams. Without one, that is what is missing.
+        if traffic.applied.is_empty() {
+            return Some(assessment.unapplied());
+        }
         Some(Wait::Grace {
             side: self.side,
             grace: short.grace,

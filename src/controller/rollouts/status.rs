@@ -269,6 +269,7 @@ fn conditions(
             wait,
             Wait::Failed
                 | Wait::Grace { .. }
+                | Wait::Proxies { all: 0, .. }
                 | Wait::Infeasible
                 | Wait::InPlace
                 | Wait::DirectClients

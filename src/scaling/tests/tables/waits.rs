@@ -222,16 +222,20 @@ fn the_last_worker_of_old_stays_while_it_is_needed() {
 
 #[test]
 fn without_a_proxy_the_split_is_not_confirmed() {
-    let mut cluster = Cluster::of(settings(&FOUR));
-    cluster.applied.clear();
-    let (decision, way) = cluster.run(500);
-    assert_eq!(way.join(" "), "new+1 3:1");
-    assert_eq!(decision.waits, [Wait::Proxies { applied: 0, all: 0 }]);
-    let text = decision.waits[0].to_string();
-    assert!(
-        text.contains("none was found") && text.contains("`frontends.source`"),
-        "{text}"
-    );
+    // Nor does anyone then know how long streams last.
+    for (p99, done) in [(Some(seconds(300)), "new+1 3:1"), (None, "new+1 4:1")] {
+        let mut cluster = Cluster::of(settings(&FOUR));
+        cluster.applied.clear();
+        cluster.p99 = p99;
+        let (decision, way) = cluster.run(500);
+        assert_eq!(way.join(" "), done);
+        assert_eq!(decision.waits, [Wait::Proxies { applied: 0, all: 0 }]);
+        let text = decision.waits[0].to_string();
+        assert!(
+            text.contains("none was found") && text.contains("`frontends.source`"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

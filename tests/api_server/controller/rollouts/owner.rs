@@ -101,3 +101,16 @@ async fn a_quota_that_does_not_admit_a_new_worker_is_reported_before_the_first_w
     managed.fixture.status(&quotas, "nics", used("0")).await;
     managed.waits_for("clients to be routed").await;
 }
+
+#[tokio::test]
+async fn a_rollout_without_a_proxy_says_that_none_was_found() {
+    let mut managed = Managed::begun(json!({})).await;
+    let _controller = managed.fixture.controller(&["--rollouts"]).await;
+    let object = managed.waits_for("none was found").await;
+    let waits = object["status"]["waitingFor"].to_string();
+    assert!(waits.contains("`frontends.source`"), "{waits}");
+    // Old loses no worker meanwhile.
+    assert_eq!(managed.sizes().await.0, 4);
+    managed.fixture.proxy("chat").await;
+    managed.waits_for("clients to be routed").await;
+}
