@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-/// A quantity in thousandths, rounded up. `None` if it is none. The largest number if it is too large.
+/// A quantity in thousandths, rounded up. `None` if the value is not a quantity. The largest number if it is too large.
 #[must_use]
 pub fn thousandths(value: &Json) -> Option<u64> {
     let number = value.as_number().map(ToString::to_string);
@@ -18,7 +18,8 @@ fn of_text(text: &str) -> Option<u64> {
     }
     // What follows the ninth place makes less than a thousandth, whatever the suffix of a sensible quantity is.
     let part = &part[..part.len().min(9)];
-    let digits: u128 = format!("{whole}{part}").parse().ok()?;
+    // These are digits, so the only possible error is that there are too many.
+    let digits = format!("{whole}{part}").parse().unwrap_or(u128::MAX);
     let (base, exponent) = unit(suffix)?;
     let places = u32::try_from(part.len()).ok()?;
     let divisor = 10_u128.pow(places);
@@ -91,6 +92,10 @@ mod tests {
             ("1E-3", Some(1)),
             ("1E", Some(u64::MAX)),
             ("9999999999999999999999999999999999999", Some(u64::MAX)),
+            (
+                "99999999999999999999999999999999999999999999",
+                Some(u64::MAX),
+            ),
             ("1.0000000000000000000001", Some(1000)),
             ("", None),
             (".", None),

@@ -118,13 +118,7 @@ mod tests {
                 json!({"selector": {"app": "old"}, "targetPortNumber": 8080}),
             ),
         ];
-        let place = OldPlace {
-            namespace: "n",
-            source: "old",
-            is_graph: false,
-            domain: "cluster.local",
-            frontend_port: "frontend",
-        };
+        let place = OldPlace::example();
         let found = PoolsToOld::of(&pools, &OldPods::of(&pods, &pods), &place);
         assert_eq!(found.ways, ["InferencePool stable", "InferencePool alpha"]);
         assert_eq!(found.around_proxies, ["InferencePool alpha"]);

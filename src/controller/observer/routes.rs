@@ -188,13 +188,7 @@ mod tests {
             "metadata": {"name": "legacy", "namespace": "n"},
             "spec": {"selector": {"app": "old"}, "clusterIP": "10.9.0.1"},
         }))];
-        let place = OldPlace {
-            namespace: "n",
-            source: "old",
-            is_graph: false,
-            domain: "cluster.local",
-            frontend_port: "frontend",
-        };
+        let place = OldPlace::example();
         let old = OldPods::of(&pods, &pods);
         let to_old = ToOld {
             namespace: "n",

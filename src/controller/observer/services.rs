@@ -31,6 +31,20 @@ pub(super) struct OldPlace<'a> {
     pub frontend_port: &'a str,
 }
 
+#[cfg(test)]
+impl OldPlace<'_> {
+    /// Of `old` in the namespace `n`.
+    pub(super) const fn example() -> Self {
+        Self {
+            namespace: "n",
+            source: "old",
+            is_graph: false,
+            domain: "cluster.local",
+            frontend_port: "frontend",
+        }
+    }
+}
+
 /// Services that lead to frontends of old.
 #[derive(Debug, Default)]
 pub(super) struct ServicesToOld {
@@ -357,13 +371,7 @@ mod tests {
             // Kubernetes knows no pod of another namespace: it was the address of another one.
             slice("m", "by-selector", BY_SELECTOR, "10.0.0.1", 8000),
         ];
-        let place = OldPlace {
-            namespace: "n",
-            source: "old",
-            is_graph: false,
-            domain: "cluster.local",
-            frontend_port: "frontend",
-        };
+        let place = OldPlace::example();
         let found = ServicesToOld::of(&services, &slices, &OldPods::of(&pods, &pods), &place);
         let names = |names: &BTreeSet<ServiceName>| {
             let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
@@ -406,11 +414,8 @@ mod tests {
 
     fn ways(services: &[Object], slices: &[Object]) -> (Vec<String>, Vec<String>) {
         let place = OldPlace {
-            namespace: "n",
-            source: "old",
             is_graph: true,
-            domain: "cluster.local",
-            frontend_port: "frontend",
+            ..OldPlace::example()
         };
         let pods = [old_pod()];
         let found = ServicesToOld::of(services, slices, &OldPods::of(&pods, &pods), &place);
