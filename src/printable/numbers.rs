@@ -30,6 +30,12 @@ pub fn plural(number: u64, noun: &str) -> String {
     }
 }
 
+/// The verb for as many: `is` or `are`.
+#[must_use]
+pub const fn are(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
 /// A share from 0 to 1: `5.0 %`, or with two decimals below 1 %.
 #[must_use]
 pub fn percent(share: f64) -> String {

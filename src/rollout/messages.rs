@@ -6,7 +6,7 @@ use super::{
     gate::{listed, without_workers},
     rules::at_most,
 };
-use crate::printable::{counted, plural};
+use crate::printable::{are, counted, plural};
 use crate::split::Weights;
 
 /// The results of a step that messages, conditions and events are built from.
@@ -197,7 +197,7 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
 /// How many workers of new are ready but get no request yet.
 fn unregistered(context: &StatusContext) -> Option<String> {
     let count = context.assessment.unregistered();
-    let are = if count == 1 { "is" } else { "are" };
+    let are = are(count.into());
     let workers = plural(count.into(), "worker");
     (count > 0).then(|| {
         format!("{count} more {workers} of new {are} ready, but not registered with its frontends")

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::printable::{counted, plural};
+use crate::printable::{are, counted, plural};
 use crate::rollout::Role;
 use crate::split::Generation;
 
@@ -97,7 +97,8 @@ pub enum Wait {
 
 impl Wait {
     /// Whether it waits for room to grow.
-    pub(super) const fn is_room(&self) -> bool {
+    #[must_use]
+    pub const fn is_room(&self) -> bool {
         matches!(
             self,
             Self::Surge { .. }
@@ -229,10 +230,6 @@ impl fmt::Display for Wait {
             Self::Terminating(side) => write!(f, "the pods of {side} to terminate"),
         }
     }
-}
-
-fn are(number: u64) -> &'static str {
-    if number == 1 { "is" } else { "are" }
 }
 
 /// Thousandths of what a quota entry counts, as Kubernetes writes it.

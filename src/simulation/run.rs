@@ -89,17 +89,6 @@ fn is_final(decision: &Decision) -> bool {
     is_still || decision.waits.contains(&Wait::Infeasible)
 }
 
-const fn is_room(wait: &Wait) -> bool {
-    matches!(
-        wait,
-        Wait::Surge { .. }
-            | Wait::Budget { .. }
-            | Wait::Quota { .. }
-            | Wait::PodQuota { .. }
-            | Wait::ResourceQuota { .. }
-    )
-}
-
 /// The side whose streams the next step waits for.
 fn draining(decision: &Decision) -> Option<Generation> {
     decision.waits.iter().find_map(|wait| match wait {
@@ -166,7 +155,7 @@ impl Run {
         };
         let ready = waits.iter().find_map(of_ready).unwrap_or_default();
         // Room comes once workers are ready: until then it is not what is waited for.
-        waits.retain(|(wait, waited)| !is_room(wait) || waited.time > ready);
+        waits.retain(|(wait, waited)| !wait.is_room() || waited.time > ready);
         if let Some(row) = self.rows.last_mut() {
             row.waits = waits.into_iter().map(|(_, waited)| waited).collect();
         }

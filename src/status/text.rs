@@ -11,7 +11,7 @@ pub use self::rollout::{rollout, rollout_history, rollouts};
 use super::Report;
 use super::format::{percent, printable, share};
 use super::wanted::wanted;
-use crate::printable::{counted, thousands};
+use crate::printable::{are, counted, thousands};
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{assess, assess_analysis, total, v1};
@@ -368,7 +368,7 @@ impl Page {
         }
         self.line("continued", &continued);
         if all.moving > 0 {
-            let are = if all.moving == 1 { "is" } else { "are" };
+            let are = are(all.moving);
             let moving = counted(all.moving, "stream");
             self.line(
                 "moving",
