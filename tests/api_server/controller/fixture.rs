@@ -233,23 +233,26 @@ pub fn pods() -> ApiResource {
 
 /// A frontend with one model, while `serves` says so. It can be asked to be slow, and new to end a stream badly.
 async fn frontend(name: &'static str, serves: Arc<AtomicBool>) -> Upstream {
-    Upstream::start(move |received| match received.target.as_str() {
-        "/v1/models" => models(&["tiny"]),
-        _ if !serves.load(Ordering::Relaxed) => status(503),
-        "/v1/models/tiny/ready" => Script::new().json(200, "{}"),
-        CHAT => match (received.header("x-ends"), name) {
-            (Some("cut"), "new") => begun(name).reset(),
-            (Some("refused"), "new") => status(503),
-            (Some("late"), _) => late(name),
-            (Some("late, refused by new"), "new") => status(503),
-            (Some("late, refused by new"), _) => late(name),
-            (Some(millis), _) if millis.bytes().all(|byte| byte.is_ascii_digit()) => {
-                let begun = Script::new().sse().chunk(content(name, 0));
-                begun.pause(millis.parse().unwrap()).chunk(DONE)
-            }
-            _ => chat_stream(name),
-        },
-        _ => status(503),
+    // Its update stays when the test has ended, so no other test may get the port that it names.
+    Upstream::at(Port::for_good(), move |received| {
+        match received.target.as_str() {
+            "/v1/models" => models(&["tiny"]),
+            _ if !serves.load(Ordering::Relaxed) => status(503),
+            "/v1/models/tiny/ready" => Script::new().json(200, "{}"),
+            CHAT => match (received.header("x-ends"), name) {
+                (Some("cut"), "new") => begun(name).reset(),
+                (Some("refused"), "new") => status(503),
+                (Some("late"), _) => late(name),
+                (Some("late, refused by new"), "new") => status(503),
+                (Some("late, refused by new"), _) => late(name),
+                (Some(millis), _) if millis.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    let begun = Script::new().sse().chunk(content(name, 0));
+                    begun.pause(millis.parse().unwrap()).chunk(DONE)
+                }
+                _ => chat_stream(name),
+            },
+            _ => status(503),
+        }
     })
     .await
 }
