@@ -189,8 +189,12 @@ fn forward_target(
     // The first step that is not over. One is over if the sizes are beyond it, or have rested at it for long enough.
     let steps = settings.strategy.steps.iter();
     let (old, new) = (&sides.old, &sides.new);
+    // A pod of new that was to leave is one of new: to rest before it would replace it twice, and wait for clients that it serves.
+    let roles = seen.sides.new.roles.values();
+    let leaving: usize = roles.map(|workers| workers.leaving.len()).sum();
+    let has = new.desired.saturating_add(leaving as u32);
     let is_over = |size: u32, hold| {
-        let has_passed = new.desired > size || old.begun + size < whole;
+        let has_passed = has > size || old.begun + size < whole;
         has_passed || new.desired == size && new.ready >= size && seen.at_rest_for >= hold
     };
     let mut sizes = steps.map(|step| (step.new.up(whole), step.hold));

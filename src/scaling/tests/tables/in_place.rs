@@ -33,6 +33,33 @@ fn in_place_the_way_back_replaces_the_pods_that_are_new() {
     assert_eq!(way.join(" "), "2:1 new-1 replace1 1:0 new-0 replace1");
 }
 
+/// A set keeps pods of new when its partition is raised. Clients that connect to new directly keep them from being replaced.
+#[test]
+fn in_place_new_goes_forward_with_the_pods_that_were_to_leave() {
+    let mut six = in_place(&[(Role::Worker, 6)]);
+    six.strategy.partition = 2;
+    six.strategy.steps = [25, 50]
+        .map(|percent| Step {
+            new: Amount::Percent(percent),
+            hold: seconds(100),
+        })
+        .into();
+    let mut cluster = Cluster::of(six);
+    let (decision, _) = cluster.run(500);
+    assert_eq!(decision.desired, Sides { old: 2, new: 4 });
+    for size in [2, 3] {
+        let mut cluster = cluster.clone();
+        cluster.resize(Generation::New, Role::Worker, size, true, true);
+        cluster.pass();
+        assert_eq!(cluster.objects.new[&Role::Worker].leaving, 4 - size);
+        cluster.service = Generation::New;
+        cluster.settings.strategy.partition = 0;
+        let (decision, way) = cluster.run(500);
+        assert_eq!(decision.progress, Progress::Complete, "{way:?}");
+        assert!(!way.join(" ").contains("replace"), "{way:?}");
+    }
+}
+
 #[test]
 fn in_place_one_worker_cannot_be_replaced_while_it_serves() {
     for (size, unavailable) in [(1, 1), (4, 0)] {
