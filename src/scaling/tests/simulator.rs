@@ -310,5 +310,9 @@ fn twenty_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
 #[test]
 #[ignore = "takes a minute in a release build: make scaling-laws"]
 fn a_million_looks_at_an_adverse_cluster_break_no_invariant() {
-    histories(1000..3500);
+    let given = std::env::var("SCALING_SEEDS").ok();
+    let seeds = given.as_deref().unwrap_or("1000..3500");
+    let (first, end) = seeds.split_once("..").expect("FIRST..END");
+    let seed = |text: &str| text.parse().expect("a seed is a whole number");
+    histories(seed(first)..seed(end));
 }
