@@ -63,7 +63,7 @@ impl Admin {
             verdict: self
                 .status
                 .analysis_result(&snapshot.plan)
-                .map(|result| result.verdict),
+                .map(|result| (result.verdict, result.reason)),
             endpoints: endpoints(&snapshot, now),
             proofs: proofs(&snapshot),
             moving: self.snapshots.moving(),

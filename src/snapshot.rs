@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use self::moves::Moves;
 pub use self::moves::{MoveDecision, MoveWatch};
-use crate::analysis::{Report, Verdict};
+use crate::analysis::{Reason, Report, Verdict};
 use crate::failover::{Rules, Target};
 use crate::guard::Guard;
 use crate::resource::{Manifest, Plan, Problems};
@@ -205,6 +205,7 @@ pub struct Rejection {
 pub struct AnalysisResult {
     /// The name of the verdict.
     pub verdict: &'static str,
+    pub reason: Reason,
     pub text: String,
     /// All requests go to old for that.
     pub rolled_back: bool,
@@ -214,17 +215,21 @@ impl Status {
     /// The verdict on new, if there is one: after a roll back the one that led to it, which may be of an earlier process.
     #[must_use]
     pub fn analysis_result(&self, plan: &Plan) -> Option<AnalysisResult> {
+        let report = self.analysis.load();
+        let report = report.as_ref().as_ref();
         if let Some(why) = &plan.failed_analysis {
+            let failed = report.filter(|report| report.verdict.as_str() == Verdict::FAIL);
             return Some(AnalysisResult {
                 verdict: Verdict::FAIL,
+                reason: failed.map_or(Reason::Unknown, Report::reason),
                 text: why.to_string(),
                 rolled_back: true,
             });
         }
-        let report = self.analysis.load();
-        let report = report.as_ref().as_ref()?;
+        let report = report?;
         Some(AnalysisResult {
             verdict: report.verdict.as_str(),
+            reason: report.reason(),
             text: report.sentence(),
             rolled_back: false,
         })

@@ -15,6 +15,7 @@ use prometheus::{
 
 use self::rollouts::RolloutMetrics;
 use super::Key;
+use crate::analysis::Reason;
 use crate::rollout::{Decision, Verdict};
 use crate::split::Generation;
 use crate::telemetry::dropped_lines;
@@ -57,6 +58,7 @@ pub struct Metrics {
     split: GaugeVec,
     weight: GaugeVec,
     analysis: IntGaugeVec,
+    analysis_reason: IntGaugeVec,
     pub(super) stale: IntGauge,
     pub(super) rollouts: RolloutMetrics,
 }
@@ -136,6 +138,13 @@ impl Default for Metrics {
                 ),
                 &["namespace", "update", "verdict"],
             )),
+            analysis_reason: new.add(IntGaugeVec::new(
+                Opts::new(
+                    "crossfade_controller_analysis_reason",
+                    "1 for the reason of the verdict in force: the metric by which new fails, or what is missing for a verdict",
+                ),
+                &["namespace", "update", "reason"],
+            )),
             stale: new.add(IntGauge::new(
                 "crossfade_controller_stale_kinds",
                 "Kinds of objects whose watch the API server refuses, so that only the last list is known",
@@ -200,6 +209,16 @@ impl Metrics {
                 None => _ = self.analysis.remove_label_values(&labels),
             }
         }
+        let analysis = decision.analysis.as_ref();
+        let current = analysis.map(|analysis| Reason::from_name(&analysis.reason));
+        for reason in Reason::ALL {
+            let labels = [&*key.namespace, &*key.name, reason.as_str()];
+            if current == Some(reason) {
+                self.analysis_reason.with_label_values(&labels).set(1);
+            } else {
+                let _ = self.analysis_reason.remove_label_values(&labels);
+            }
+        }
         let labels = [&*key.namespace, &*key.name];
         self.split
             .with_label_values(&labels)
@@ -222,6 +241,11 @@ impl Metrics {
                 .analysis
                 .remove_label_values(&[namespace, name, verdict]);
         }
+        for reason in Reason::ALL {
+            let _ = self
+                .analysis_reason
+                .remove_label_values(&[namespace, name, reason.as_str()]);
+        }
         let _ = self.split.remove_label_values(&[namespace, name]);
     }
 
@@ -231,6 +255,7 @@ impl Metrics {
             gauges.reset();
         }
         self.analysis.reset();
+        self.analysis_reason.reset();
         self.rollouts.rest();
     }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::observer::{Answer, ProxyComparison};
-use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Report, Rules};
+use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Reason, Report, Rules};
 use crate::printable::counted;
 use crate::rollout::{Timestamp, Trial, TrialResult, Verdict};
 
@@ -85,20 +85,25 @@ impl AnalysisRun {
         let rules = &self.rules;
         let step = self.step.as_mut();
         let step = step.map(|(_, memory)| memory.look(rules, counts, at));
-        let (verdict, sentence) = verdict(whole, step, asked);
+        let (verdict, reason, sentence) = verdict(whole, step, asked);
         TrialResult {
             trial: self.trial,
             step: trial.at_step_since,
             verdict,
+            reason: reason.as_str().to_owned(),
             sentence,
         }
     }
 }
 
 /// New fails by all counts of its trial. It passes by the counts since the current step began, if every proxy has reported.
-fn verdict(whole: Report, step: Option<Report>, asked: &[ProxyComparison]) -> (Verdict, String) {
+fn verdict(
+    whole: Report,
+    step: Option<Report>,
+    asked: &[ProxyComparison],
+) -> (Verdict, Reason, String) {
     if matches!(whole.verdict, analysis::Verdict::Fail(_)) {
-        return (Verdict::Fail, whole.sentence());
+        return (Verdict::Fail, whole.reason(), whole.sentence());
     }
     let report = step.unwrap_or(whole);
     let silent: Vec<String> = asked.iter().filter_map(ProxyComparison::silence).collect();
@@ -110,14 +115,15 @@ fn verdict(whole: Report, step: Option<Report>, asked: &[ProxyComparison]) -> (V
             format!("{count} of {all} cannot be compared: {first}.")
         }
     };
+    let reason = report.reason();
     let has_passed = report.verdict == analysis::Verdict::Pass;
     match (has_passed, silence.is_empty()) {
-        (true, true) => (Verdict::Pass, report.sentence()),
-        (true, false) => (Verdict::Inconclusive, silence),
-        (false, true) => (Verdict::Inconclusive, report.sentence()),
+        (true, true) => (Verdict::Pass, reason, report.sentence()),
+        (true, false) => (Verdict::Inconclusive, Reason::NotComparable, silence),
+        (false, true) => (Verdict::Inconclusive, reason, report.sentence()),
         (false, false) => {
             let sentence = format!("{} {silence}", report.sentence());
-            (Verdict::Inconclusive, sentence)
+            (Verdict::Inconclusive, Reason::NotComparable, sentence)
         }
     }
 }

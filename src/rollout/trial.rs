@@ -62,6 +62,8 @@ pub struct TrialResult {
     pub step: Option<Timestamp>,
     /// The verdict.
     pub verdict: Verdict,
+    /// The name of its reason, as in the metrics.
+    pub reason: String,
     /// The verdict in one sentence, with its figures.
     pub sentence: String,
 }
@@ -71,6 +73,8 @@ pub struct TrialResult {
 pub struct Analysis {
     /// The verdict.
     pub verdict: Verdict,
+    /// The name of its reason, as in the metrics; empty if it is not known.
+    pub reason: String,
     /// The verdict in one sentence.
     pub sentence: String,
     /// The failure that is remembered, if new has failed.
@@ -118,6 +122,9 @@ pub struct Trial {
 pub struct Failure {
     /// The figures, in one sentence.
     pub sentence: String,
+    /// The name of the reason, as in the metrics.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     /// When it was found.
     pub at: Timestamp,
     /// What follows from it.
@@ -195,6 +202,7 @@ impl Trial {
         {
             let mut failure = Failure {
                 sentence: trial_result.sentence.clone(),
+                reason: trial_result.reason.clone(),
                 at: now,
                 on_failure,
                 held: Some(present),
@@ -288,6 +296,7 @@ impl Trial {
         if let Some(failure) = &self.failure {
             return Some(Analysis {
                 verdict: Verdict::Fail,
+                reason: failure.reason.clone(),
                 sentence: failure.sentence.clone(),
                 failure: Some(failure.clone()),
             });
@@ -297,11 +306,13 @@ impl Trial {
         Some(match trial_result {
             Some(trial_result) => Analysis {
                 verdict: trial_result.verdict,
+                reason: trial_result.reason.clone(),
                 sentence: trial_result.sentence.clone(),
                 failure: None,
             },
             None => Analysis {
                 verdict: Verdict::Inconclusive,
+                reason: "just_started".to_owned(),
                 sentence: "The analysis has just started.".to_owned(),
                 failure: None,
             },

@@ -158,6 +158,7 @@ pub struct Metrics {
     source_lost: Gauge,
     conflicts: IntGauge,
     analysis: IntGaugeVec,
+    analysis_reason: IntGaugeVec,
     endpoints: IntGaugeVec,
     capability: IntGaugeVec,
     moving: IntGauge,

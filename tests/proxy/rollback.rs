@@ -47,6 +47,9 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_analysis_verdict", &verdict), 1.0);
     assert_eq!(metrics.sum("crossfade_analysis_verdict", &[]), 1.0);
+    let reason = [("reason", "failure_rate")];
+    assert_eq!(metrics.sum("crossfade_analysis_reason", &reason), 1.0);
+    assert_eq!(metrics.sum("crossfade_analysis_reason", &[]), 1.0);
     assert!(
         rolled["summary"]
             .as_str()
@@ -362,6 +365,7 @@ async fn without_an_analysis_nothing_is_judged() {
     assert_eq!(page(&proxy).await["analysis"], Value::Null);
     let metrics = proxy.metrics().await;
     assert!(!metrics.text.contains("crossfade_analysis_verdict"));
+    assert!(!metrics.text.contains("crossfade_analysis_reason"));
 }
 
 /// What follows from a failure is not what it is found by.

@@ -276,6 +276,13 @@ impl Default for Metrics {
                 ),
                 &["verdict"],
             )),
+            analysis_reason: by_generation.add(IntGaugeVec::new(
+                Opts::new(
+                    "crossfade_analysis_reason",
+                    "1 for the reason of the verdict on new: the metric by which new fails, or what is missing for a verdict",
+                ),
+                &["reason"],
+            )),
             endpoints: by_generation.add(IntGaugeVec::new(
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
                 &["generation", "state"],

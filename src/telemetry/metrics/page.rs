@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use prometheus::{Encoder, TextEncoder};
 
 use super::Metrics;
-use crate::analysis::Verdict;
+use crate::analysis::{Reason, Verdict};
 use crate::continuation::{Capability, Probe};
 use crate::memory::{Budget, Purpose};
 use crate::split::Generation;
@@ -24,8 +24,8 @@ pub struct Observed {
     pub source_lost: Duration,
     /// Updates without effect because another one takes precedence.
     pub conflicts: usize,
-    /// The name of the verdict on new, if there is one.
-    pub verdict: Option<&'static str>,
+    /// The name of the verdict on new and its reason, if there is one.
+    pub verdict: Option<(&'static str, Reason)>,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
     /// The proofs of the endpoints about continuations, per generation.
@@ -74,13 +74,24 @@ impl Metrics {
         self.conflicts
             .set(i64::try_from(observed.conflicts).unwrap_or(i64::MAX));
         match observed.verdict {
-            Some(verdict) => {
+            Some((verdict, _)) => {
                 for name in Verdict::NAMES {
                     let shown = self.analysis.with_label_values(&[name]);
                     shown.set(i64::from(name == verdict));
                 }
             }
             None => self.analysis.reset(),
+        }
+        for reason in Reason::ALL {
+            let labels = [reason.as_str()];
+            if observed
+                .verdict
+                .is_some_and(|(_, current)| current == reason)
+            {
+                self.analysis_reason.with_label_values(&labels).set(1);
+            } else {
+                let _ = self.analysis_reason.remove_label_values(&labels);
+            }
         }
         let shown = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.moving.set(shown(observed.moving));

@@ -130,6 +130,7 @@ impl Simulation {
                     100.. => Verdict::Pass,
                     _ => Verdict::Inconclusive,
                 },
+                reason: String::new(),
                 sentence: roll.to_string(),
             }),
         };

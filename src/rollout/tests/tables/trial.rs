@@ -8,6 +8,7 @@ fn with_verdict(fixture: &mut Fixture, verdict: Verdict) -> &mut Fixture {
         trial: trial.since,
         step: trial.at_step_since,
         verdict,
+        reason: "failure_rate".to_owned(),
         sentence: "New fails 2.1 % of requests, old 0.3 % (1,240 and 11,020 in 5 min).".to_owned(),
     });
     fixture
