@@ -95,7 +95,7 @@ Examples:
   crossfade rbac my-graph-k8s-service-discovery | kubectl apply -n inference -f -")]
 pub struct RbacArgs {
     /// The service account of the pods with a sidecar; without it, a separate one is created
-    #[arg(value_name = "ACCOUNT", value_parser = super::parse::object_name)]
+    #[arg(value_name = "ACCOUNT", value_parser = super::parse::kubernetes_name)]
     account: Option<String>,
 }
 

@@ -24,9 +24,13 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
         bytes
     } else {
         files::read(path, MAX_BYTES as u64).map_err(|error| {
+            let hint = match error {
+                files::Error::NoFile => "; `-` reads standard input, also from a pipe",
+                _ => "",
+            };
             match std::error::Error::source(&error) {
                 Some(source) => format!("{error}: {source}"),
-                None => error.to_string(),
+                None => format!("{error}{hint}"),
             }
         })?
     };

@@ -312,9 +312,41 @@ pub(super) fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of an object that a user gives: a DNS subdomain (RFC 1123), as Kubernetes requires.
+pub(super) fn kubernetes_name(text: &str) -> Result<String, String> {
+    const LONGEST: usize = 253;
+    let is_label = |label: &str| {
+        let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(known)
+    };
+    if text.len() > LONGEST || !text.split('.').all(is_label) {
+        return Err(
+            "is not a name that Kubernetes accepts: use lowercase letters, digits, `-` and `.`"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_one_that_kubernetes_accepts() {
+        for good in ["default", "chat-frontend", "a.b-1.c"] {
+            assert_eq!(kubernetes_name(good).as_deref(), Ok(good));
+        }
+        let long = "a".repeat(254);
+        for wrong in [
+            "", " ", "Default", "a_b", "-a", "a-", "a..b", "a/b", ".", &long,
+        ] {
+            assert!(kubernetes_name(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_path_prefix_is_a_path_and_nothing_else() {

@@ -21,7 +21,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
     /// The Service that clients connect to [default: the one that selects the current frontends]
-    #[arg(long, value_name = "NAME", value_parser = super::parse::object_name)]
+    #[arg(long, value_name = "NAME", value_parser = super::parse::kubernetes_name)]
     client_service: Option<String>,
     /// The crossfade image [default: the one that was released with this program]
     #[arg(long, env = "CROSSFADE_IMAGE", value_name = "IMAGE")]
