@@ -70,15 +70,17 @@ pub(super) fn all_endpoints(
             .collect();
         for endpoint in slice_endpoints(slice) {
             let pod = endpoint.target.map(str::to_owned);
-            let ip = endpoint.addresses().next();
-            let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
-            endpoints.push(Endpoint {
-                ready: endpoint.ready,
-                ports: ports.clone(),
-                address: ip.zip(port).map(SocketAddr::from),
-                ip,
-                pod,
-            });
+            // Kubernetes itself uses the first address only, but proxies use all of them.
+            endpoints.extend(endpoint.addresses().map(|address| {
+                let ip = address.parse::<IpAddr>().ok();
+                Endpoint {
+                    ready: endpoint.ready,
+                    ports: ports.clone(),
+                    address: ip.zip(port).map(SocketAddr::from),
+                    ip,
+                    pod: pod.clone(),
+                }
+            }));
         }
     }
     Ok(Some(endpoints))

@@ -12,7 +12,7 @@ use super::Observer;
 use super::kinds::{graphs, pods, services, slices};
 use super::old_pods::{OldPods, addresses, may_listen};
 use super::pools::{self, PoolsToOld};
-use super::routes::ToOld;
+use super::routes::{Routes, ToOld};
 use super::services::{OldPlace, ServicesToOld};
 use super::ways::{ServiceName, is_owned_by, is_owned_by_exactly};
 use crate::k8s::workloads::pod_is_ready;
@@ -62,6 +62,14 @@ impl Observer {
     ) -> Clients {
         let pools = self.pools_to_old(parsed, old);
         let pools = pools.as_ref();
+        let routes = self.routes();
+        let ways = to_old.ok().zip(pools.ok()).map(|(services, pools)| ToOld {
+            namespace: &parsed.key.namespace,
+            old,
+            services,
+            pools,
+            domain: &self.settings.domain,
+        });
         let (reach_new, reach_old) = match &parsed.spec.client_service {
             None => (None, None),
             Some(service) => match self.client_service(parsed, service, old, to_old, all) {
@@ -75,16 +83,26 @@ impl Observer {
         Clients {
             reach_new,
             reach_old,
-            other_ways: self.other_ways(parsed, old, to_old, pools).ok(),
-            around_proxies: to_old.ok().zip(pools.ok()).map(|(to_old, pools)| {
-                let around = to_old.around_proxies.iter();
-                let around = around.map(|name| told(name, &parsed.key.namespace));
-                let around = around.chain(pools.around_proxies.iter().cloned());
-                let host_ports = old.on_host_ports(&self.settings.frontend_port);
-                let unknown = old.without_port(&self.settings.frontend_port);
-                around.chain(host_ports).chain(unknown).collect()
-            }),
+            other_ways: { ways.as_ref() }
+                .and_then(|ways| self.other_ways(parsed, ways, &routes).ok()),
+            around_proxies: ways.and_then(|ways| self.around_proxies(&ways, &routes).ok()),
         }
+    }
+
+    /// What leads to the frontends' own port of old's pods.
+    fn around_proxies(&self, ways: &ToOld, routes: &Routes) -> Result<Vec<String>, NotSynced> {
+        let port = &self.settings.frontend_port;
+        let around = ways.services.around_proxies.iter();
+        let around = around.map(|name| told(name, ways.namespace));
+        let around = around.chain(ways.pools.around_proxies.iter().cloned());
+        let entries = routes.leading_to_ports(ways, &ways.old.own_ports(port))?;
+        let host_ports = ways.old.on_host_ports(port);
+        let unknown = ways.old.without_port(port);
+        Ok(around
+            .chain(entries)
+            .chain(host_ports)
+            .chain(unknown)
+            .collect())
     }
 
     /// Whether the Service leads to a ready frontend of new, and whether it leads to any of old.
@@ -272,16 +290,12 @@ impl Observer {
     fn other_ways(
         &self,
         parsed: &ParsedUpdate,
-        old: &OldPods,
-        to_old: Result<&ServicesToOld, &NotSynced>,
-        pools: Result<&PoolsToOld, &NotSynced>,
+        ways: &ToOld,
+        routes: &Routes,
     ) -> Result<Vec<String>, NotSynced> {
-        let namespace = &parsed.key.namespace;
-        let routes = self.routes(namespace);
-        let to_old = to_old.map_err(Clone::clone)?;
+        let (namespace, to_old) = (ways.namespace, ways.services);
         let client_service = parsed.spec.client_service.as_ref();
-        let pools = pools.map_err(Clone::clone)?;
-        let mut found = pools.ways.clone();
+        let mut found = ways.pools.ways.clone();
         found.extend(self.go_with_old(parsed)?);
         for name in &to_old.names {
             let (own, service) = name;
@@ -294,13 +308,7 @@ impl Observer {
         }
         let imports = to_old.imports.iter();
         found.extend(imports.map(|(own, name)| format!("ServiceImport {own}/{name}")));
-        found.extend(routes.leading_to(&ToOld {
-            namespace,
-            old,
-            services: to_old,
-            pools,
-            domain: &self.settings.domain,
-        })?);
+        found.extend(routes.leading_to(ways)?);
         Ok(found)
     }
 }

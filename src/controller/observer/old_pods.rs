@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use kube::api::DynamicObject;
 
-use super::super::old_frontends::is_alive;
+use super::super::old_frontends::{is_alive, ports as ports_named};
 use crate::k8s::{Object, declared_ports, named_ports};
 
 /// The pods of old's frontends.
@@ -43,6 +43,12 @@ impl<'a> OldPods<'a> {
 
     pub const fn pods(&self) -> &'a [Object] {
         self.pods
+    }
+
+    /// The numbers of the port of this name.
+    pub fn own_ports(&self, name: &str) -> BTreeSet<u16> {
+        let pods = self.pods.iter();
+        pods.flat_map(|pod| ports_named(pod, name)).collect()
     }
 
     /// Whether one of the pods may listen there. At an address that is not its alone it counts as listening on the ports that

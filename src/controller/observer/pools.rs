@@ -36,7 +36,7 @@ pub(super) struct PoolsToOld {
 impl PoolsToOld {
     /// Those among `pools`.
     pub fn of(pools: &[Object], old: &OldPods, place: &OldPlace) -> Self {
-        let own_ports = place.own_ports(old);
+        let own_ports = old.own_ports(place.frontend_port);
         let mut found = Self::default();
         for pool in pools {
             let is_own = pool.metadata.namespace.as_deref() == Some(place.namespace);

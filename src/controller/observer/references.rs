@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use super::ways::{ServiceName, address_of_host, service_of_host};
+use super::ways::{ServiceName, address_of_host, services_of_host};
 
 /// A way in which something names a place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,13 +21,19 @@ pub(super) enum Reference {
 /// The objects that a host name, used in the namespace `own`, may refer to.
 pub(super) fn of_host(host: &str, own: &str, domain: &str) -> Vec<Reference> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
-    let address = address_of_host(&host, domain).or_else(|| host.parse().ok());
-    let service = service_of_host(&host, own, domain);
+    let address = address_of_host(&host, domain).or_else(|| address(&host));
+    let services = services_of_host(&host, own, domain).into_iter();
     let known = address.map(Reference::Address).into_iter();
     known
-        .chain(service.map(Reference::Service))
+        .chain(services.map(Reference::Service))
         .chain([Reference::Host(host)])
         .collect()
+}
+
+/// An address as it is compared: an IPv4 address may also be written as an IPv6 address (RFC 4291 §2.5.5.2).
+pub(super) fn address(text: &str) -> Option<IpAddr> {
+    let address: IpAddr = text.parse().ok()?;
+    Some(address.to_canonical())
 }
 
 /// A Service that leads wherever a reference does.
@@ -91,11 +97,12 @@ mod tests {
     fn a_host_name_is_a_service_an_address_or_only_a_name() {
         use Reference::{Address, Host, Service};
         let service = |own: &str, name: &str| Service((own.to_owned(), name.to_owned()));
-        for (host, first) in [
+        for (host, meant) in [
             ("old", service("here", "old")),
             ("OLD.There.svc.cluster.local.", service("there", "old")),
             ("old.there.svc.clusterset.local", service("there", "old")),
             ("10.0.0.1", Address("10.0.0.1".parse().unwrap())),
+            ("::ffff:10.0.0.1", Address("10.0.0.1".parse().unwrap())),
             (
                 "10-0-0-1.n.pod.cluster.local",
                 Address("10.0.0.1".parse().unwrap()),
@@ -103,7 +110,7 @@ mod tests {
             ("LB.Example.com", Host("lb.example.com".to_owned())),
         ] {
             let found = of_host(host, "here", "cluster.local");
-            assert_eq!(found.first(), Some(&first), "{host}");
+            assert!(found.contains(&meant), "{host}: {found:?}");
         }
     }
 

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
-use super::super::old_frontends::ports as ports_named;
 use super::old_pods::OldPods;
 use super::references::{self, Follower, Followers, Reference};
 use super::slices::{
@@ -59,15 +58,6 @@ pub(super) struct ServicesToOld {
     pub imports: BTreeSet<ServiceName>,
     /// The names and addresses by which they are reached.
     reached: HashSet<Reference>,
-}
-
-impl OldPlace<'_> {
-    /// The numbers of the frontends' own port.
-    pub fn own_ports(&self, old: &OldPods) -> BTreeSet<u16> {
-        let pods = old.pods().iter();
-        pods.flat_map(|pod| ports_named(pod, self.frontend_port))
-            .collect()
-    }
 }
 
 impl ServicesToOld {
@@ -141,7 +131,7 @@ impl ServicesToOld {
             let namespace = object.metadata.namespace.as_deref();
             namespace == Some(place.namespace)
         };
-        let own_ports = place.own_ports(old);
+        let own_ports = old.own_ports(place.frontend_port);
         let mut direct = Vec::new();
         for slice in slices {
             let is_by_hand = is_by_hand(slice, services);
@@ -262,7 +252,7 @@ fn own_addresses(service: &DynamicObject) -> Vec<IpAddr> {
     let balanced = status["loadBalancer"]["ingress"].as_array();
     let balanced = balanced.into_iter().flatten().map(|one| &one["ip"]);
     let all = lists.chain(balanced).chain([&spec["clusterIP"]]);
-    all.filter_map(|address| address.as_str()?.parse().ok())
+    all.filter_map(|address| references::address(address.as_str()?))
         .collect()
 }
 

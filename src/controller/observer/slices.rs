@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use kube::api::DynamicObject;
 
 use super::old_pods::OldPods;
+use super::references;
 use super::ways::ServiceName;
 use crate::k8s::workloads::labels;
 use crate::k8s::{Object, slice_endpoints};
@@ -24,7 +25,7 @@ pub(super) const BY_SELECTOR: &str = "endpointslice-controller.k8s.io";
 pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
     slice_endpoints(slice).any(|endpoint| {
         let pod = endpoint.target;
-        let mut addresses = endpoint.addresses().map(|address| address.parse().ok());
+        let mut addresses = endpoint.addresses().map(references::address);
         pods.has(pod, None) || addresses.any(|address| pods.has(pod, address))
     })
 }
@@ -51,7 +52,7 @@ fn all_addresses(slice: &DynamicObject) -> impl Iterator<Item = &str> {
 
 /// The addresses in a slice.
 pub(super) fn addresses(slice: &DynamicObject) -> impl Iterator<Item = IpAddr> {
-    all_addresses(slice).filter_map(|address| address.parse().ok())
+    all_addresses(slice).filter_map(references::address)
 }
 
 /// The host names in a slice of the type `FQDN`.

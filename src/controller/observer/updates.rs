@@ -12,7 +12,7 @@ use super::kinds::services;
 use super::old_pods::OldPods;
 use super::other_proxies::OtherProxies;
 use super::services::ServicesToOld;
-use super::ways::service_of_host;
+use super::ways::services_of_host;
 use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 
@@ -112,9 +112,10 @@ impl Observer {
         for target in targets {
             let leads = match &target.host {
                 Host::Ip(address) => {
-                    old.listen_at(*address, target.port)
-                        || old.listen_at_node(*address, target.port)
-                        || to_old.has_address(*address)
+                    let address = address.to_canonical();
+                    old.listen_at(address, target.port)
+                        || old.listen_at_node(address, target.port)
+                        || to_old.has_address(address)
                         || to_old.has_node_port(target.port)
                 }
                 Host::Name(name) => {
@@ -134,10 +135,10 @@ impl Observer {
     }
 
     fn is_service(&self, name: &str, namespace: &str) -> Result<bool, NotSynced> {
-        let found = service_of_host(name, namespace, &self.settings.domain);
-        let Some((namespace, name)) = found else {
+        let found = services_of_host(name, namespace, &self.settings.domain);
+        let Some((namespace, name)) = found.first() else {
             return Ok(false);
         };
-        Ok(self.cache.one(&services(), &namespace, &name)?.is_some())
+        Ok(self.cache.one(&services(), namespace, name)?.is_some())
     }
 }

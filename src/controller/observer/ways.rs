@@ -56,32 +56,34 @@ pub(super) fn belongs_to(object: &DynamicObject, name: &str, source: &str, is_gr
     is_graph && is_made && (is_frontends || of_graph.map(String::as_str) == Some(source))
 }
 
-/// The Service that a cluster DNS name refers to when it is used in the namespace `own`.
-pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<ServiceName> {
+/// The Services that a cluster DNS name may refer to when it is used in the namespace `own`, the likeliest first.
+pub(super) fn services_of_host(host: &str, own: &str, domain: &str) -> Vec<ServiceName> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let in_domain = [domain, CLUSTER_SET].into_iter();
     let in_domain = in_domain
         .filter_map(|domain| host.strip_suffix(domain))
         .next();
+    let is_in_domain = in_domain.is_some();
     let host = in_domain.map_or(&*host, |host| host.trim_end_matches('.'));
     let (host, is_whole) = host
         .strip_suffix(".svc")
-        .map_or((host, false), |host| (host, true));
-    let (name, namespace) = host.split_once('.').unwrap_or((host, own));
-    match namespace.split_once('.') {
-        None => Some((namespace.to_owned(), name.to_owned())),
-        // One pod of a headless Service, by its own name.
-        Some((service, namespace)) if is_whole && !namespace.contains('.') => {
-            Some((namespace.to_owned(), service.to_owned()))
-        }
-        Some(_) => None,
+        .map_or((host, is_in_domain), |host| (host, true));
+    let service = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+    let labels: Vec<&str> = host.split('.').collect();
+    match *labels {
+        [name] => vec![service(own, name)],
+        [name, namespace] if is_whole => vec![service(namespace, name)],
+        // The search list of a resolver completes it in either way: as a Service, or as one pod of a headless Service.
+        [first, second] => vec![service(second, first), service(own, second)],
+        [_, name, namespace] => vec![service(namespace, name)],
+        _ => Vec::new(),
     }
 }
 
 /// The address of the pod that a cluster DNS name refers to, such as `10-0-0-1.there.pod.cluster.local`.
 pub(super) fn address_of_host(host: &str, domain: &str) -> Option<IpAddr> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
-    let host = host.strip_suffix(domain)?;
+    let host = host.strip_suffix(domain).unwrap_or(&host);
     let (address, rest) = host.split_once('.')?;
     let is_of_pod = rest.trim_end_matches('.').ends_with(".pod");
     let address = |separator: &str| address.replace('-', separator).parse().ok();
@@ -129,11 +131,21 @@ pub(super) fn is_service_of_route(backend: &Json, own: &str) -> Option<ServiceNa
     is_service.then(|| (place.to_owned(), name.to_owned()))
 }
 
+/// The Service that a `parentRef` refers to: a mesh sends the requests to this Service along the route.
+pub(super) fn is_service_of_parent(parent: &Json, own: &str) -> Option<ServiceName> {
+    // The default is a Gateway.
+    parent["kind"].as_str()?;
+    is_service_of_route(parent, own)
+}
+
 /// The InferencePool that a `backendRef` refers to, in a route of the namespace `own`.
 pub(super) fn is_pool_of_route(backend: &Json, own: &str) -> Option<ServiceName> {
     let place = backend["namespace"].as_str().unwrap_or(own);
     let name = backend["name"].as_str()?;
-    (backend["kind"] == "InferencePool").then(|| (place.to_owned(), name.to_owned()))
+    let kind = backend["kind"].as_str().unwrap_or_default();
+    // An import has the name of the pool that it imports.
+    let is_pool = matches!(kind, "InferencePool" | "InferencePoolImport");
+    is_pool.then(|| (place.to_owned(), name.to_owned()))
 }
 
 /// The host that a `backendRef` of Istio refers to.
@@ -187,19 +199,21 @@ mod tests {
     #[test]
     fn a_name_in_the_cluster_is_that_of_a_service() {
         for (host, meant) in [
-            ("old", Some(("here", "old"))),
-            ("old.there", Some(("there", "old"))),
-            ("old.there.svc", Some(("there", "old"))),
-            ("old.there.svc.cluster.local", Some(("there", "old"))),
-            ("old.there.svc.cluster.local.", Some(("there", "old"))),
-            ("old-0.old.there.svc.cluster.local", Some(("there", "old"))),
-            ("10-0-0-1.there.pod.cluster.local", None),
-            ("models.example.com", None),
+            ("old", vec!["here/old"]),
+            ("old.there", vec!["there/old", "here/there"]),
+            ("old.there.svc", vec!["there/old"]),
+            ("old.there.svc.cluster.local", vec!["there/old"]),
+            ("old.there.svc.cluster.local.", vec!["there/old"]),
+            ("old-0.old.there.svc.cluster.local", vec!["there/old"]),
+            // As far as a resolver needs it.
+            ("old-0.old.there.svc", vec!["there/old"]),
+            ("old-0.old.there", vec!["there/old"]),
+            ("old-0.old", vec!["old/old-0", "here/old"]),
+            ("10-0-0-1.there.pod.cluster.local", vec!["pod/there"]),
+            ("many.models.example.com", vec![]),
         ] {
-            let found = service_of_host(host, "here", "cluster.local");
-            let found = found
-                .as_ref()
-                .map(|(own, name)| (own.as_str(), name.as_str()));
+            let found = services_of_host(host, "here", "cluster.local").into_iter();
+            let found: Vec<_> = found.map(|(own, name)| format!("{own}/{name}")).collect();
             assert_eq!(found, meant, "{host}");
         }
     }
@@ -210,6 +224,7 @@ mod tests {
             ("10-0-0-1.there.pod.cluster.local", Some("10.0.0.1")),
             ("10-0-0-1.there.pod.cluster.local.", Some("10.0.0.1")),
             ("fd00--1.there.pod.cluster.local", Some("fd00::1")),
+            ("10-0-0-1.there.pod", Some("10.0.0.1")),
             ("old.there.svc.cluster.local", None),
             ("10-0-0-1.there.pod.example.com", None),
         ] {

@@ -4,7 +4,7 @@
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::fixture::{Fixture, pods, resource, updates};
+use super::fixture::{Controller, Fixture, pods, resource, updates};
 use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slices};
 use crate::rig::*;
 
@@ -316,13 +316,13 @@ async fn old_is_not_safe_to_delete_while_someone_goes_back_and_may_go_after_the_
     }
 }
 
-#[tokio::test]
-async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
+/// As [`safe`], with old as a graph, whose operator has made the Service `old-frontend`: it goes with old.
+async fn safe_with_the_service_of_an_operator() -> (Fixture, Controller) {
     let by_pods = json!({"kind": "Pod"});
     let spec = json!({
         "clientService": "clients", "workers": {"old": by_pods.clone(), "new": by_pods},
     });
-    let fixture = Fixture::set().await;
+    let mut fixture = Fixture::set().await;
     let graphs = resource(
         "nvidia.com",
         "v1alpha1",
@@ -330,7 +330,6 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
         "dynamographdeployments",
     );
     fixture.create(&graphs, "old", json!({"spec": {}})).await;
-    let mut fixture = fixture;
     fixture.begin(spec).await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
@@ -346,12 +345,18 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
         "spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]},
     });
     fixture.create(&services(), "old-frontend", made).await;
-    let _controller = fixture.controller(&[]).await;
+    let controller = fixture.controller(&[]).await;
     fixture.splits("up", 1, 1).await;
     fixture.delete_old_workers().await;
     fixture
         .until("up", "the operator's goes with it", is_safe)
         .await;
+    (fixture, controller)
+}
+
+#[tokio::test]
+async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
+    let (fixture, _controller) = safe_with_the_service_of_an_operator().await;
     let copied = json!({
         "metadata": {"labels": {GRAPH: "old"}},
         "spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]},
@@ -494,9 +499,12 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
     let named =
         json!({"group": "networking.istio.io", "kind": "Hostname", "name": host, "port": 80});
     let by_labels = json!({
-        "hosts": ["chat.example"], "resolution": "STATIC", "workloadSelector": {"labels": {GRAPH: "old"}},
+        "hosts": ["chat.example"], "ports": [{"number": 80}], "resolution": "STATIC",
+        "workloadSelector": {"labels": {GRAPH: "old"}},
     });
-    let by_address = json!({"hosts": ["chat.example"], "endpoints": [{"address": "127.0.0.1"}]});
+    let by_address = json!({
+        "hosts": ["chat.example"], "ports": [{"number": 80}], "endpoints": [{"address": "127.0.0.1"}],
+    });
     let http_routes = resource(
         "gateway.networking.k8s.io",
         "v1beta1",
@@ -520,7 +528,7 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
         (
             istio("WorkloadEntry", "workloadentries"),
             "workload",
-            json!({"address": "127.0.0.1"}),
+            json!({"address": "127.0.0.1", "ports": {"http": 80}}),
         ),
     ];
     fixture.create(&services(), "legacy", selects).await;
@@ -538,5 +546,110 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
     for (kind, name, _) in &objects[2..] {
         fixture.delete(kind, name).await;
     }
+    fixture.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_is_not_safe_to_delete_while_an_object_of_any_namespace_needs_the_service_that_goes_with_it()
+ {
+    let (fixture, _controller) = safe_with_the_service_of_an_operator().await;
+    let other = Fixture::set().await;
+    let (own, place) = (&fixture.namespace, &other.namespace);
+    let host = format!("old-frontend.{own}.svc.cluster.local");
+    let ingresses = resource("networking.k8s.io", "v1", "Ingress", "ingresses");
+    let routes = resource("gateway.networking.k8s.io", "v1", "GRPCRoute", "grpcroutes");
+    let meshed = resource(
+        "networking.istio.io",
+        "v1",
+        "VirtualService",
+        "virtualservices",
+    );
+    let backend = json!({"defaultBackend": {"service": {"name": "any", "port": {"number": 80}}}});
+    let annotated = |name: &str, value: String| json!({"metadata": {"annotations": {name: value}}, "spec": backend});
+    // Clients name the Service, and a mesh leads them to new.
+    let parent = json!({"group": "", "kind": "Service", "name": "old-frontend", "namespace": own});
+    let to_new = json!([{"backendRefs": [{"name": "new", "port": 80}]}]);
+    let meshed_to_new =
+        json!({"hosts": [host], "http": [{"route": [{"destination": {"host": "new"}}]}]});
+    let alias = json!({"spec": {"type": "ExternalName", "externalName": format!("old-0.old-frontend.{own}")}});
+    for (kind, name, object, expected) in [
+        (
+            &ingresses,
+            "mirrors",
+            annotated(
+                "nginx.ingress.kubernetes.io/mirror-target",
+                format!("http://{host}/"),
+            ),
+            format!(
+                "Ingress {place}/mirrors by its annotation nginx.ingress.kubernetes.io/mirror-target"
+            ),
+        ),
+        (
+            &ingresses,
+            "snippet",
+            annotated(
+                "nginx.org/location-snippets",
+                format!("proxy_pass http://{host};"),
+            ),
+            format!("Ingress {place}/snippet by its annotation nginx.org/location-snippets"),
+        ),
+        (
+            &routes,
+            "of-old",
+            json!({"spec": {"parentRefs": [parent], "rules": to_new}}),
+            format!("GRPCRoute {place}/of-old"),
+        ),
+        (
+            &meshed,
+            "of-old",
+            json!({"spec": meshed_to_new}),
+            format!("VirtualService {place}/of-old"),
+        ),
+        (
+            &services(),
+            "alias",
+            alias,
+            format!("Service {place}/alias of type ExternalName"),
+        ),
+    ] {
+        let expected = told(expected);
+        other.create(kind, name, object).await;
+        fixture.until("up", expected, lacks(true, expected)).await;
+        other.delete(kind, name).await;
+        fixture.until("up", "safe again", is_safe).await;
+    }
+}
+
+#[tokio::test]
+async fn the_last_worker_of_old_is_needed_while_an_entry_of_a_mesh_leads_around_the_proxy() {
+    let (fixture, _controller) = safe().await;
+    let own = &fixture.namespace;
+    let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::b2"}]});
+    fixture.status(&pods(), "old-frontend-0", addresses).await;
+    let istio = |kind, plural| resource("networking.istio.io", "v1", kind, plural);
+    let (entries, workloads) = (
+        istio("ServiceEntry", "serviceentries"),
+        istio("WorkloadEntry", "workloadentries"),
+    );
+    let entry = |port: u16| {
+        json!({"spec": {
+            "hosts": ["chat.example"], "endpoints": [{"address": "fd00::b2"}],
+            "ports": [{"number": 80, "name": "http", "targetPort": port}],
+        }})
+    };
+    let around = told(format!("ServiceEntry {own}/entry"));
+    fixture.create(&entries, "entry", entry(8000)).await;
+    fixture.until("up", around, lacks(true, around)).await;
+    let port = fixture.old.address.port();
+    fixture.replace(&entries, "entry", entry(port)).await;
+    fixture.until("up", around, lacks(false, around)).await;
+    fixture.delete(&entries, "entry").await;
+    fixture.until("up", "safe again", is_safe).await;
+    // Its ports are those of the entries that select it.
+    let workload = json!({"spec": {"address": "fd00::b2"}});
+    fixture.create(&workloads, "workload", workload).await;
+    let around = told(format!("WorkloadEntry {own}/workload"));
+    fixture.until("up", around, lacks(false, around)).await;
+    fixture.delete(&workloads, "workload").await;
     fixture.until("up", "safe at the end", is_safe).await;
 }
