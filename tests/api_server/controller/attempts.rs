@@ -170,7 +170,14 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
     )
     .await;
     let left = lacks(true, "no longer routes to the frontends of old");
-    fixture.until("up", "elsewhere", left).await;
+    fixture.until("up", "elsewhere", &left).await;
+    set(of_new.clone(), both.clone()).await;
+    fixture.until("up", "safe with its address", is_safe).await;
+    // Kubernetes does not use the second address, but others may.
+    let mut with_another = of_new.clone();
+    with_another[0]["addresses"] = json!(["10.9.0.1", "203.0.113.9"]);
+    set(with_another, both.clone()).await;
+    fixture.until("up", "elsewhere, too", &left).await;
     set(of_new, both).await;
     fixture.until("up", "safe at the end", is_safe).await;
 }
@@ -617,6 +624,26 @@ async fn old_is_not_safe_to_delete_while_an_object_of_any_namespace_needs_the_se
         fixture.until("up", expected, lacks(true, expected)).await;
         other.delete(kind, name).await;
         fixture.until("up", "safe again", is_safe).await;
+    }
+    // Other names of its address and of a pod behind it, in another update.
+    let service = fixture.api(&services()).get("old-frontend").await.unwrap();
+    let address = service.data["spec"]["clusterIP"].as_str().unwrap();
+    for target in [
+        format!("http://[::ffff:{address}]:80"),
+        format!("http://old-0.old-frontend.{own}:80"),
+    ] {
+        let back = json!({
+            "newFrontendService": target, "sourceDeployment": "new", "targetDeployment": "other",
+            "trafficSplitPercent": 50, "paused": true, "strict": true,
+        });
+        fixture.update("back", back).await;
+        let leads = lacks(
+            false,
+            "these updates and proxies lead to the frontends of old: back",
+        );
+        fixture.until("up", told(target), leads).await;
+        fixture.delete(&updates(), "back").await;
+        fixture.until("up", "safe once more", is_safe).await;
     }
 }
 
