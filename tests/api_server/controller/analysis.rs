@@ -93,6 +93,8 @@ async fn leads_with_the_verdict(fixture: &Fixture, controller: &Controller) {
     browser.picture("verdict-controller").await;
 }
 
+const REASON: &str = "crossfade_controller_analysis_reason";
+
 #[tokio::test]
 async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() {
     let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
@@ -124,6 +126,12 @@ async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() 
     let controller = fixture.controller(&[]).await;
     leads(&controller).await;
     fixture.keeps(&controller, "up", 0).await;
+    let reason = [("reason", "failure_rate")];
+    eventually("its reason is in the metrics", async || {
+        let metrics = controller.metrics().await;
+        metrics.sum(REASON, &reason) == 1.0 && metrics.sum(REASON, &[]) == 1.0
+    })
+    .await;
     let generation = fixture.get("up").await["metadata"]["generation"].clone();
     let (code, told) = retry(&fixture);
     assert_eq!(code, Some(0), "{told}");
@@ -136,6 +144,7 @@ async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() 
     assert_eq!(condition(&object).map(|(holds, ..)| holds), Some(false));
     assert!(object["metadata"]["generation"].as_i64() <= generation.as_i64().map(|n| n + 1));
     fixture.keeps(&controller, "up", 50).await;
+    assert_eq!(controller.metrics().await.sum(REASON, &reason), 0.0);
     // Another new generation is judged anew, too.
     clients.fails.store(true, Ordering::Relaxed);
     fixture.splits("up", 1, 0).await;
