@@ -205,6 +205,15 @@ fn followers(
             named.add(reference, follower.clone());
         }
     };
+    // A large cluster has hundreds of thousands of addresses, and hardly one is that of a Service.
+    let of_services: HashSet<IpAddr> = services
+        .iter()
+        .flat_map(|service| own_addresses(service))
+        .collect();
+    let of_nodes: HashSet<u16> = services
+        .iter()
+        .flat_map(|service| node_ports(service))
+        .collect();
     for service in services {
         if let (Some(host), Some(service)) = (external_name(service), name_of(service)) {
             let is_alias = true;
@@ -221,9 +230,11 @@ fn followers(
             add_host(&mut all, host, &follower);
         }
         if is_by_hand(slice, by_name) {
-            let addresses = addresses(slice).map(Reference::Address);
-            let ports = ports(slice).flatten().map(Reference::NodePort);
-            for reference in addresses.chain(ports) {
+            let addresses = addresses(slice).filter(|address| of_services.contains(address));
+            let ports = ports(slice).flatten();
+            let ports = ports.filter(|port| of_nodes.contains(port));
+            let addresses = addresses.map(Reference::Address);
+            for reference in addresses.chain(ports.map(Reference::NodePort)) {
                 all.add(reference, follower.clone());
             }
         }
