@@ -9,7 +9,6 @@ mod capability;
 mod choices;
 mod chunk;
 mod event;
-mod frame;
 mod json;
 mod messages;
 mod request;

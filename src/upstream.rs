@@ -22,7 +22,8 @@ pub use capability::{Demand, GuardField, ModelDemand, ProvenConnection, QUESTION
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{
-    Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID,
+    Added, Head, Outgoing, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO,
+    X_REQUEST_ID,
 };
 pub use lifetime::Lifetime;
 pub use outlier::Failure;

@@ -5,12 +5,10 @@ use super::chunk::Step;
 /// The blocks that a client has.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// The one that is open.
-    open: Option<u32>,
     /// The index of the next one.
     next: u32,
-    /// What to add to the indexes of the server that continues the stream, once that is known.
-    shift: Option<i64>,
+    /// Is the one before it open?
+    is_open: bool,
 }
 
 impl Blocks {
@@ -23,28 +21,27 @@ impl Blocks {
     pub fn note(&mut self, step: Step, index: u32) {
         match step {
             Step::Start => {
-                self.open = Some(index);
                 self.next = index.saturating_add(1);
+                self.is_open = true;
             }
             Step::Delta => {}
-            Step::Stop => self.open = None,
+            Step::Stop => self.is_open = false,
         }
     }
 
-    /// Another server continues the stream.
-    pub fn join(&mut self) {
-        self.shift = None;
+    fn open(&self) -> Option<u32> {
+        self.is_open.then(|| self.next.saturating_sub(1))
     }
 
     /// The index that an event of the continued part gets. If the server continues with a delta, that belongs to the client's
-    /// open block; if it starts a block, that is the client's next one.
-    pub fn place(&mut self, step: Step, index: u32) -> u32 {
+    /// open block; if it starts a block, that is the client's next one. `shift` is what to add to the indexes of the server, once
+    /// that is known.
+    pub fn place(&mut self, step: Step, index: u32, shift: &mut Option<i64>) -> u32 {
         let goes_on = match step {
             Step::Start => self.next,
-            Step::Delta | Step::Stop => self.open.unwrap_or(self.next),
+            Step::Delta | Step::Stop => self.open().unwrap_or(self.next),
         };
-        let shift = i64::from(goes_on) - i64::from(index);
-        let shift = *self.shift.get_or_insert(shift);
+        let shift = *shift.get_or_insert(i64::from(goes_on) - i64::from(index));
         let placed = u32::try_from(i64::from(index) + shift).unwrap_or(index);
         self.note(step, placed);
         placed
@@ -52,7 +49,9 @@ impl Blocks {
 
     /// Closes the open block, which the continuing server never opened and so does not close. Returns its index.
     pub fn close(&mut self) -> Option<u32> {
-        self.open.take()
+        let open = self.open();
+        self.is_open = false;
+        open
     }
 }
 
@@ -69,17 +68,18 @@ mod tests {
         blocks.note(Delta, 0);
         assert!(blocks.has_begun());
         // It goes on with the open block.
-        blocks.join();
-        assert_eq!([blocks.place(Delta, 0), blocks.place(Stop, 0)], [0, 0]);
-        assert_eq!([blocks.place(Start, 1), blocks.place(Delta, 1)], [1, 1]);
+        let mut shift = None;
+        let mut place = |step, index| blocks.place(step, index, &mut shift);
+        assert_eq!([place(Delta, 0), place(Stop, 0)], [0, 0]);
+        assert_eq!([place(Start, 1), place(Delta, 1)], [1, 1]);
         // A third one counts its blocks differently.
-        blocks.join();
-        assert_eq!(blocks.place(Delta, 7), 1);
+        let mut shift = None;
+        assert_eq!(blocks.place(Delta, 7, &mut shift), 1);
         assert_eq!(blocks.close(), Some(1));
-        assert_eq!([blocks.place(Start, 8), blocks.place(Stop, 8)], [2, 2]);
+        let mut place = |step, index| blocks.place(step, index, &mut shift);
+        assert_eq!([place(Start, 8), place(Stop, 8)], [2, 2]);
         assert_eq!(blocks.close(), None);
         // One that begins with a block of its own.
-        blocks.join();
-        assert_eq!(blocks.place(Start, 0), 3);
+        assert_eq!(blocks.place(Start, 0, &mut None), 3);
     }
 }

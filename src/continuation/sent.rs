@@ -1,16 +1,16 @@
 //! The part of a stream that the client has: the text, the ids, the tokens.
 
-mod identity;
+mod around;
 mod joined;
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 
-use self::identity::{FIELDS, Identity, MODEL};
+use self::around::{Around, FIELDS, MODEL};
 use self::joined::Joined;
 pub use self::joined::{Opening, Rewritten};
 use super::blocks::Blocks;
 use super::chunk::{Chunk, Step};
-use super::frame::Frame;
 use super::json;
 use super::text::{Text, given};
 use super::{Reason, event};
@@ -18,9 +18,6 @@ use crate::sse::{Api, Usage};
 
 /// The last event of a stream.
 const DONE: &[u8] = b"[DONE]";
-
-/// Most bytes kept of the fields that identify a stream and of the event around a text.
-const MAX_AROUND: usize = 640;
 
 /// How another server is asked for the rest of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,30 +28,27 @@ pub enum Resumption {
     Continue,
 }
 
-/// The part of a stream that the client has received.
+/// The part of a stream that the client has received. It is small, because thousands of streams have one.
 #[derive(Debug)]
 pub struct Sent {
     api: Api,
     /// Most bytes of text that are kept.
-    most: usize,
+    most: u32,
     /// As the inside of a JSON string.
     text: Text,
-    frame: Option<Frame>,
-    identity: Identity,
-    known: bool,
+    /// `None` before the first event.
+    around: Option<Around>,
     /// Do the events of the first server repeat the role?
     repeats_role: bool,
     finished: bool,
-    /// Tokens that earlier servers generated for it.
-    earlier: u64,
     /// Events of the current server with text or reasoning.
-    events: u64,
+    events: u32,
     /// Those of all servers with reasoning alone. Its tokens are in no prompt of a server that continues the text.
-    reasoned: u64,
+    reasoned: u32,
     /// Tokens that the current server reported.
-    reported: Option<u64>,
+    reported: Option<NonZeroU32>,
     /// As the first server reported them.
-    prompt: Option<u64>,
+    prompt: Option<NonZeroU32>,
     /// The content blocks of Messages.
     blocks: Blocks,
     /// Set if another server continues it, so that ids and counts are rewritten. Boxed: of most streams, none does.
@@ -68,14 +62,11 @@ impl Sent {
     pub fn new(api: Api, most: usize) -> Self {
         Self {
             api,
-            most,
+            most: count(most as u64),
             text: Text::default(),
-            frame: None,
-            identity: Identity::default(),
-            known: false,
+            around: None,
             repeats_role: false,
             finished: false,
-            earlier: 0,
             events: 0,
             reasoned: 0,
             reported: None,
@@ -102,15 +93,21 @@ impl Sent {
     pub fn prevent(&mut self, reason: Reason) {
         self.prevented.get_or_insert(reason);
         self.text = Text::default();
-        self.frame = None;
+        self.forget_event();
+    }
+
+    fn forget_event(&mut self) {
+        if let Some(around) = &mut self.around {
+            around.forget_event();
+        }
     }
 
     /// The memory that it holds, in bytes.
     #[must_use]
     pub fn held(&self) -> usize {
-        let frame = self.frame.as_ref().map_or(0, |frame| frame.bytes.len());
+        let around = self.around.as_ref().map_or(0, Around::held);
         let joined = self.joined.as_ref().map_or(0, |joined| joined.held());
-        self.text.held() + frame + self.identity.len() + joined
+        self.text.held() + around + joined
     }
 
     /// The text, as the inside of a JSON string.
@@ -128,14 +125,14 @@ impl Sent {
     /// How many tokens it took: as reported, else one for each event with text or reasoning.
     #[must_use]
     pub fn tokens(&self) -> u64 {
-        let own = self.reported.unwrap_or(self.events);
-        self.earlier + own.saturating_sub(self.repeated())
+        let own = self.reported.map_or(self.events, NonZeroU32::get);
+        self.earlier() + u64::from(own).saturating_sub(self.repeated())
     }
 
     /// The model that its events name.
     #[must_use]
     pub fn model(&self) -> Option<Cow<'_, str>> {
-        json::string(self.identity.values()[MODEL]?)
+        json::string(self.around.as_ref()?.values()[MODEL]?)
     }
 
     /// What to ask another server.
@@ -161,7 +158,7 @@ impl Sent {
 
     /// Another server begins the stream anew. The client has no content.
     pub fn restart(&mut self) {
-        *self = Self::new(self.api, self.most);
+        *self = Self::new(self.api, self.most as usize);
     }
 
     /// Takes the data of an event before the first content. In Messages, only such events name the model and open the block.
@@ -177,10 +174,10 @@ impl Sent {
         if self.prevented.is_some() {
             return;
         }
-        let framed = self.frame.as_ref().and_then(|frame| frame.text_of(data));
-        match framed {
+        let around = self.around.as_ref();
+        match around.and_then(|around| around.text_of(data)) {
             Some(text) => {
-                self.events += u64::from(!text.is_empty());
+                self.count_event(!text.is_empty());
                 self.push(text);
             }
             None => self.read(data),
@@ -193,8 +190,7 @@ impl Sent {
         };
         // In Messages, only the first event has it.
         let has_role = self.api != Api::Messages || chunk.object.get("message").is_some();
-        if has_role && !self.known {
-            self.known = true;
+        if has_role && self.around.is_none() {
             self.learn_identity(&chunk);
         }
         if let Some((step, index)) = chunk.block {
@@ -207,10 +203,11 @@ impl Sent {
         let Some(text) = chunk.text else { return };
         self.repeats_role = chunk.role;
         let is_pure = !chunk.reasoning && !chunk.finish && chunk.usage.is_none();
-        let most = MAX_AROUND.saturating_sub(self.identity.len());
-        let frame = is_pure.then(|| Frame::around(data, &text, most));
-        self.push(&data[text]);
-        self.frame = frame.flatten().filter(|_| self.prevented.is_none());
+        self.push(&data[text.clone()]);
+        match &mut self.around {
+            Some(around) if is_pure && self.prevented.is_none() => around.keep_event(data, &text),
+            _ => self.forget_event(),
+        }
     }
 
     /// Takes the data of an event that is no chunk.
@@ -237,25 +234,29 @@ impl Sent {
         if let Some(reason) = chunk.other {
             self.prevent(reason);
         }
-        self.events += u64::from(chunk.reasoning || chunk.text.is_some());
-        self.reasoned += u64::from(chunk.reasoning && chunk.text.is_none());
+        self.count_event(chunk.reasoning || chunk.text.is_some());
+        let reasons_only = chunk.reasoning && chunk.text.is_none();
+        self.reasoned = self.reasoned.saturating_add(reasons_only.into());
+    }
+
+    fn count_event(&mut self, has_token: bool) {
+        self.events = self.events.saturating_add(has_token.into());
     }
 
     fn report(&mut self, usage: Usage) {
-        if usage.completion_tokens > 0 {
-            self.reported = self.reported.max(Some(usage.completion_tokens));
-        }
-        if !self.is_joined() && usage.prompt_tokens > 0 {
-            self.prompt = Some(usage.prompt_tokens);
+        let reported = NonZeroU32::new(count(usage.completion_tokens));
+        self.reported = self.reported.max(reported);
+        if !self.is_joined() {
+            self.prompt = NonZeroU32::new(count(usage.prompt_tokens)).or(self.prompt);
         }
     }
 
     fn learn_identity(&mut self, chunk: &Chunk<'_>) {
         let message = chunk.object.object("message");
         let holder = message.as_ref().unwrap_or(&chunk.object);
-        match Identity::of(FIELDS.map(|key| holder.value(key))) {
-            Some(identity) => self.identity = identity,
-            None => self.prevent(Reason::Content),
+        self.around = Around::new(FIELDS.map(|key| holder.value(key)));
+        if self.around.is_none() {
+            self.prevent(Reason::Content);
         }
     }
 
@@ -263,9 +264,14 @@ impl Sent {
         if self.prevented.is_some() {
             return;
         }
-        if self.text.len() + text.len() > self.most {
+        if self.text.len() + text.len() > self.most as usize {
             return self.prevent(Reason::TextTooLong);
         }
         self.text.push(text);
     }
+}
+
+/// A count as it is kept.
+fn count(number: u64) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
 }

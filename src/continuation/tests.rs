@@ -103,6 +103,11 @@ fn what_is_kept_is_the_text_and_little_more() {
 }
 
 #[test]
+fn what_is_beside_a_text_fits_into_a_block_of_128_bytes() {
+    assert_eq!(size_of::<Sent>(), 128);
+}
+
+#[test]
 fn a_continued_event_has_the_ids_of_the_first_part_and_no_second_role() {
     let mut first = sent(&[
         &delta("a", r#"{"role":"assistant"}"#),

@@ -107,3 +107,15 @@ impl Body for SplitBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next size of an allocator is 1,280 bytes, and each open stream has a relay.
+    #[test]
+    fn a_relay_fits_into_a_block_of_1_kib() {
+        let size = size_of::<Relay>();
+        assert!(size <= 1024, "{size}");
+    }
+}

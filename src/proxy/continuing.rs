@@ -227,3 +227,15 @@ impl<O: OldBackend> Resume for Source<O> {
         self.charge = Charge::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::backend::OldPool;
+
+    #[test]
+    fn what_is_kept_of_a_request_fits_into_a_block_of_112_bytes() {
+        let size = size_of::<Source<OldPool>>();
+        assert!(size <= 112, "{size}");
+    }
+}

@@ -11,7 +11,7 @@ use http::header::{
 use http::{HeaderMap, Request, Version};
 
 use crate::http1::{NameFilter, list_members};
-use crate::upstream::{Added, Head, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use crate::upstream::{Added, Head, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -46,8 +46,8 @@ impl Client {
         self.address_value.to_str().unwrap_or_default()
     }
 
-    fn proto(&self) -> &'static str {
-        if self.tls { "https" } else { "http" }
+    fn proto(&self) -> Proto {
+        if self.tls { Proto::Https } else { Proto::Http }
     }
 }
 
@@ -101,7 +101,7 @@ pub fn outgoing(
     let mut added = client.map_or_else(Added::default, |client| {
         forwarded(&mut headers, names, client)
     });
-    added.via = Some(via(version));
+    added.via = Some(version);
     let head = Head {
         method,
         uri,
@@ -202,7 +202,7 @@ fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Add
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) => format!("\"[{address}]\""),
         };
-        let element = format!("{list}, for={address};proto={}", client.proto());
+        let element = format!("{list}, for={address};proto={}", client.proto().as_str());
         set(headers, FORWARDED, element);
     }
     added
@@ -223,15 +223,6 @@ fn list(headers: &HeaderMap, names: NameFilter, name: &HeaderName) -> Option<Str
 fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(name, value);
-    }
-}
-
-/// RFC 9110 §7.6.3: a gateway states the HTTP version in which it received the message.
-fn via(version: Version) -> &'static str {
-    match version {
-        Version::HTTP_2 => "2.0 crossfade",
-        Version::HTTP_10 => "1.0 crossfade",
-        _ => "1.1 crossfade",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::header::{HOST, HeaderName, HeaderValue, VIA};
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, Method, Uri, Version};
 
 use crate::memory::Budget;
 
@@ -29,15 +29,33 @@ pub struct Head {
 /// each name and grow the map.
 #[derive(Clone, Debug, Default)]
 pub struct Added {
-    /// RFC 9110 §7.6.3.
-    pub via: Option<&'static str>,
+    /// The HTTP version in which the proxy received the message, as a gateway must state in `Via` (RFC 9110 §7.6.3).
+    pub via: Option<Version>,
     /// This and the following fields are set only if `headers` does not have them.
     pub forwarded_for: Option<HeaderValue>,
-    pub forwarded_proto: Option<&'static str>,
+    pub forwarded_proto: Option<Proto>,
     /// Whether to repeat Host, if present, as `X-Forwarded-Host`.
     pub forwarded_host: bool,
     /// The text of a random id.
     pub request_id: Option<[u8; 36]>,
+}
+
+/// How the client connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proto {
+    Http,
+    Https,
+}
+
+impl Proto {
+    /// The name in header fields.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
 }
 
 impl Head {
@@ -48,15 +66,15 @@ impl Head {
             emit(X_FORWARDED_FOR, list.as_bytes());
         }
         if let Some(proto) = added.forwarded_proto {
-            emit(X_FORWARDED_PROTO, proto.as_bytes());
+            emit(X_FORWARDED_PROTO, proto.as_str().as_bytes());
         }
         if let Some(host) = self.headers.get(HOST)
             && added.forwarded_host
         {
             emit(X_FORWARDED_HOST, host.as_bytes());
         }
-        if let Some(via) = added.via {
-            emit(VIA, via.as_bytes());
+        if let Some(version) = added.via {
+            emit(VIA, via(version).as_bytes());
         }
         if let Some(id) = &added.request_id {
             emit(X_REQUEST_ID, id);
@@ -73,6 +91,14 @@ impl Head {
             }
         });
         fields
+    }
+}
+
+fn via(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "2.0 crossfade",
+        Version::HTTP_10 => "1.0 crossfade",
+        _ => "1.1 crossfade",
     }
 }
 

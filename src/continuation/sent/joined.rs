@@ -1,7 +1,7 @@
 //! Joins the stream of another server to the part that the client has.
 
-use super::identity::{FIELDS, FINGERPRINT};
-use super::{Resumption, Sent};
+use super::around::{Around, FIELDS, FINGERPRINT};
+use super::{Resumption, Sent, count};
 use crate::continuation::chunk::{Chunk, Step};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
@@ -31,6 +31,8 @@ pub struct Rewritten {
 /// What matters once another server continues a stream.
 #[derive(Debug)]
 pub(super) struct Joined {
+    /// Tokens that earlier servers generated for it.
+    earlier: u64,
     /// White space at the end of the text that the current server was not given (see [`given`]). If it repeats that, the
     /// repetition is dropped.
     repeats: String,
@@ -38,6 +40,8 @@ pub(super) struct Joined {
     repeated: u64,
     /// The next event is forwarded without its reasoning, because the client has that of the first server.
     drops_reasoning: bool,
+    /// What to add to the indexes of the current server's content blocks, once that is known.
+    shift: Option<i64>,
 }
 
 impl Joined {
@@ -91,25 +95,26 @@ impl Sent {
 
     /// Another server continues the stream. It generated `skipped` tokens that the client does not get.
     pub fn join(&mut self, resumption: Resumption, skipped: u64) {
-        self.earlier = match resumption {
+        let earlier = match resumption {
             // It generates a whole answer.
             Resumption::Resend => {
-                self.reasoned = skipped;
+                self.reasoned = count(skipped);
                 0
             }
             Resumption::Continue => self.tokens(),
         };
-        self.events = skipped;
+        self.events = count(skipped);
         self.reported = None;
-        self.frame = None;
-        self.blocks.join();
+        self.forget_event();
         let repeats = self.said().map_or_else(String::new, |said| {
             said[given(self.api, &said).len()..].to_owned()
         });
         self.joined = Some(Box::new(Joined {
+            earlier,
             repeats,
             repeated: 0,
             drops_reasoning: resumption == Resumption::Resend,
+            shift: None,
         }));
     }
 
@@ -117,6 +122,11 @@ impl Sent {
     #[must_use]
     pub const fn is_joined(&self) -> bool {
         self.joined.is_some()
+    }
+
+    /// Tokens that earlier servers generated for it.
+    pub(super) fn earlier(&self) -> u64 {
+        self.joined.as_ref().map_or(0, |joined| joined.earlier)
     }
 
     /// Tokens of the current server that the client has from an earlier one.
@@ -127,15 +137,15 @@ impl Sent {
     /// The token counts for the client, from those that the current server reports.
     #[must_use]
     pub fn corrected(&self, reported: Usage) -> Usage {
-        if !self.is_joined() || self.earlier == 0 {
+        let earlier = self.earlier();
+        if earlier == 0 {
             return reported;
         }
-        let in_prompt = self.earlier.saturating_sub(self.reasoned);
+        let in_prompt = earlier.saturating_sub(self.reasoned.into());
         let own = reported.prompt_tokens.saturating_sub(in_prompt);
         Usage {
-            prompt_tokens: self.prompt.unwrap_or(own),
-            completion_tokens: self.earlier
-                + reported.completion_tokens.saturating_sub(self.repeated()),
+            prompt_tokens: self.prompt.map_or(own, |prompt| prompt.get().into()),
+            completion_tokens: earlier + reported.completion_tokens.saturating_sub(self.repeated()),
         }
     }
 
@@ -153,12 +163,14 @@ impl Sent {
             if let Some(text) = &text {
                 rest = joined.without_repeats(&data[text.start - 1..text.end + 1]);
             }
-            if self.earlier > 0 {
+            if joined.earlier > 0 {
                 joined.repeated += u64::from(rest.as_ref().is_some_and(Vec::is_empty));
             }
             drops_reasoning = std::mem::take(&mut joined.drops_reasoning);
         }
-        for (at, (key, known)) in FIELDS.iter().zip(self.identity.values()).enumerate() {
+        let known = self.around.as_ref();
+        let known = known.map_or([None; FIELDS.len()], Around::values);
+        for (at, (key, known)) in FIELDS.iter().zip(known).enumerate() {
             let Some(member) = chunk.object.get(key) else {
                 continue;
             };
@@ -208,7 +220,8 @@ impl Sent {
             self.prevent(Reason::Content);
         }
         let closed = starts.then(|| self.blocks.close()).flatten();
-        let placed = self.blocks.place(step, index);
+        let joined = self.joined.as_mut()?;
+        let placed = self.blocks.place(step, index, &mut joined.shift);
         edits.push(chunk.object.set("index", &placed.to_string()));
         closed.map(messages::end_of_block)
     }

@@ -32,7 +32,7 @@ enum State {
     /// Other servers are asked for the rest.
     Continuing(Continuing),
     /// The error event is still to be forwarded, followed by the cut.
-    Closing(Bytes),
+    Closing(Box<[u8]>),
     Cut(Box<str>),
     Ended,
 }
@@ -210,7 +210,7 @@ impl Relay {
                 State::Closing(event) => {
                     let event = std::mem::take(event);
                     self.state = State::Cut("the stream ended with an error event".into());
-                    event
+                    event.into()
                 }
                 State::Cut(why) => {
                     let why = std::mem::take(why);

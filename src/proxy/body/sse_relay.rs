@@ -166,7 +166,7 @@ impl SseRelay {
 
     /// The error event that ends the stream, after the held events. An incomplete event is dropped, or terminated if
     /// part of it was already sent.
-    pub fn error(&mut self, message: &str, status: StatusCode) -> Bytes {
+    pub fn error(&mut self, message: &str, status: StatusCode) -> Box<[u8]> {
         let mut bytes = std::mem::take(&mut self.held);
         if self.quiet() {
             bytes.extend_from_slice(b"\n\n");

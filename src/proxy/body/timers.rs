@@ -39,8 +39,8 @@ pub struct Timers {
     /// When something was last forwarded.
     pub forwarded: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The deadline that was extended because its timer fired late.
-    extended: Option<Deadline>,
+    /// The deadline that was extended because its timer fired late. Boxed: that is rare, and each open stream has a place for it.
+    extended: Option<Box<Deadline>>,
 }
 
 impl Timers {
@@ -84,7 +84,8 @@ impl Timers {
             let Some((at, due)) = self.next(flowing) else {
                 return Poll::Pending;
             };
-            let extended = self.extended.filter(|deadline| deadline.at() == at);
+            let extended = self.extended.as_deref().copied();
+            let extended = extended.filter(|deadline| deadline.at() == at);
             let mut deadline = extended.unwrap_or(Deadline::new(at));
             let at = deadline.until();
             let sleep = self
@@ -102,7 +103,7 @@ impl Timers {
             }
             if matches!(due, Due::FirstEvent | Due::Gap) && deadline.extend(now) {
                 sleep.as_mut().reset(deadline.until().into());
-                self.extended = Some(deadline);
+                self.extended = Some(Box::new(deadline));
                 continue;
             }
             // An elapsed timer must not be polled again.

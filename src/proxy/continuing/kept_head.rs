@@ -1,9 +1,9 @@
 //! The head of a request while its stream may be continued. A map of headers takes some hundred bytes for each field, and
 //! thousands of streams keep one.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
-use crate::upstream::{Added, Head, X_REQUEST_ID};
+use crate::upstream::{Added, Head, Proto, X_REQUEST_ID};
 
 /// Names that most requests have. Each takes one byte.
 const COMMON: [&str; 22] = [
@@ -33,12 +33,11 @@ const COMMON: [&str; 22] = [
 
 /// A head that takes little more memory than its text.
 pub struct KeptHead {
-    method: Method,
-    /// The target, the added `X-Forwarded-For`, then the name and value of each field. Each begins with its length; a name of
+    /// The method, the target, the added `X-Forwarded-For`, then the name and value of each field. Each begins with its length; a name of
     /// [`COMMON`] is its place there, counted from 1, and any other name follows a 0.
     text: Box<[u8]>,
-    via: Option<&'static str>,
-    forwarded_proto: Option<&'static str>,
+    via: Option<Version>,
+    forwarded_proto: Option<Proto>,
     forwarded_host: bool,
 }
 
@@ -47,6 +46,7 @@ impl KeptHead {
     pub fn of(head: &Head) -> Self {
         let added = &head.added;
         let mut text = Vec::new();
+        push(&mut text, head.method.as_str().as_bytes());
         push(&mut text, head.uri.to_string().as_bytes());
         let forwarded_for = added.forwarded_for.as_ref().map(HeaderValue::as_bytes);
         push(&mut text, forwarded_for.unwrap_or_default());
@@ -59,7 +59,6 @@ impl KeptHead {
             push(&mut text, id);
         }
         Self {
-            method: head.method.clone(),
             text: text.into(),
             via: added.via,
             forwarded_proto: added.forwarded_proto,
@@ -70,6 +69,7 @@ impl KeptHead {
     /// The head.
     pub fn head(&self) -> Head {
         let mut rest = &self.text[..];
+        let method = next(&mut rest).and_then(|method| Method::from_bytes(method).ok());
         let uri = next(&mut rest).and_then(|uri| Uri::try_from(uri).ok());
         // The proxy adds no empty one.
         let forwarded_for = next(&mut rest).filter(|list| !list.is_empty());
@@ -81,7 +81,7 @@ impl KeptHead {
             }
         }
         Head {
-            method: self.method.clone(),
+            method: method.expect("it was the method of a head"),
             uri: uri.expect("it was the target of a head"),
             headers,
             added: Added {
@@ -173,9 +173,9 @@ mod tests {
                 uri: Uri::from_static("/v1/chat/completions?a=%20b"),
                 headers: headers.clone(),
                 added: Added {
-                    via: Some("1.1 crossfade"),
+                    via: Some(Version::HTTP_2),
                     forwarded_for,
-                    forwarded_proto: Some("http"),
+                    forwarded_proto: Some(Proto::Https),
                     forwarded_host: true,
                     request_id,
                 },

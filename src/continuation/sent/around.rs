@@ -1,0 +1,181 @@
+//! What is kept of the events around a text: the fields that identify the stream, and what most events share, so that these need
+//! no parsing. It is in one allocation, because thousands of streams keep it.
+
+use std::ops::Range;
+
+use memchr::memmem;
+
+use crate::continuation::json;
+
+/// Fields of a chunk that identify a stream.
+pub(super) const FIELDS: [&str; 4] = ["id", "created", "model", "system_fingerprint"];
+
+/// Where the model and the fingerprint are among them.
+pub(super) const MODEL: usize = 2;
+pub(super) const FINGERPRINT: usize = 3;
+
+/// Most bytes kept of these fields.
+const MAX_VALUES: usize = 512;
+
+/// Most bytes kept of these fields and of an event.
+const MAX: usize = 640;
+
+/// The values of [`FIELDS`], as JSON, and an event without its text. Consecutive events of a stream mostly differ in their text
+/// only.
+#[derive(Debug)]
+pub(super) struct Around {
+    /// The event, then the values that are not in it.
+    bytes: Box<[u8]>,
+    /// The length of the event; 0 if none is kept.
+    event: u16,
+    /// Where its text was.
+    text: u16,
+    places: [Place; FIELDS.len()],
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    at: u16,
+    /// 0 for a field that the stream does not have.
+    length: u16,
+}
+
+impl Place {
+    fn range(self) -> Range<usize> {
+        let at = usize::from(self.at);
+        at..at + usize::from(self.length)
+    }
+}
+
+impl Around {
+    /// Keeps the values of [`FIELDS`]. `None` if they are too long.
+    pub fn new(values: [Option<&[u8]>; FIELDS.len()]) -> Option<Self> {
+        let length: usize = values.iter().flatten().map(|value| value.len()).sum();
+        let none = [Place::default(); FIELDS.len()];
+        Self::build([&[], &[]], values, none).filter(|_| length <= MAX_VALUES)
+    }
+
+    /// `places` says where the values were in the event before.
+    fn build(
+        [before, after]: [&[u8]; 2],
+        values: [Option<&[u8]>; FIELDS.len()],
+        mut places: [Place; FIELDS.len()],
+    ) -> Option<Self> {
+        let event = before.len() + after.len();
+        if event > MAX {
+            return None;
+        }
+        let mut bytes = [before, after].concat();
+        for (place, value) in places.iter_mut().zip(values) {
+            let value = value.unwrap_or_default();
+            let is_there = bytes.get(place.range()) == Some(value);
+            let found = match is_there {
+                true => Some(place.at.into()),
+                false => memmem::find(&bytes, value),
+            };
+            let at = found.unwrap_or(bytes.len());
+            if found.is_none() {
+                bytes.extend_from_slice(value);
+            }
+            *place = Place {
+                at: u16::try_from(at).ok()?,
+                length: u16::try_from(value.len()).ok()?,
+            };
+        }
+        Some(Self {
+            event: u16::try_from(event).ok()?,
+            text: u16::try_from(before.len()).ok()?,
+            places,
+            bytes: bytes.into(),
+        })
+        .filter(|around| around.held() <= MAX)
+    }
+
+    /// The memory that it holds, in bytes.
+    pub const fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The values, in the order of [`FIELDS`].
+    pub fn values(&self) -> [Option<&[u8]>; FIELDS.len()] {
+        let value = |place: Place| (place.length > 0).then(|| &self.bytes[place.range()]);
+        self.places.map(value)
+    }
+
+    /// Keeps an event without its text, in place of the last one, unless it is too long.
+    pub fn keep_event(&mut self, data: &[u8], text: &Range<usize>) {
+        let event = [&data[..text.start], &data[text.end..]];
+        match Self::build(event, self.values(), self.places) {
+            Some(around) => *self = around,
+            None => self.forget_event(),
+        }
+    }
+
+    pub fn forget_event(&mut self) {
+        if self.event == 0 {
+            return;
+        }
+        if let Some(around) = Self::build([&[], &[]], self.values(), self.places) {
+            *self = around;
+        }
+    }
+
+    /// The text of an event that is like the one that is kept but for its text.
+    pub fn text_of<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        if self.event == 0 {
+            return None;
+        }
+        let at = usize::from(self.text);
+        let (before, after) = self.bytes[..self.event.into()].split_at(at);
+        let rest = data.strip_prefix(before)?.strip_suffix(after)?;
+        let is_plain = memchr::memchr2(b'"', b'\\', rest).is_none();
+        let ends_with_it = || json::end_of_string(data, at - 1) == Some(at + rest.len() + 1);
+        (is_plain || ends_with_it()).then_some(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_has_its_value_or_none() {
+        for values in [
+            [None; 4],
+            [Some(&b"\"a\""[..]), Some(b"1"), Some(b"\"m\""), None],
+            [None, Some(b"7"), None, Some(b"\"f\"")],
+        ] {
+            let around = Around::new(values).expect("short");
+            assert_eq!((around.values(), around.text_of(b"x")), (values, None));
+        }
+        let long = [b'x'; MAX_VALUES];
+        assert!(Around::new([Some(&long), None, None, None]).is_some());
+        assert!(Around::new([Some(&long), Some(b"1"), None, None]).is_none());
+    }
+
+    #[test]
+    fn a_value_that_an_event_has_is_not_kept_beside_it() {
+        let values = [Some(&b"\"one\""[..]), Some(b"17"), Some(b"\"m\""), None];
+        let mut around = Around::new(values).expect("short");
+        let alone = around.held();
+        for (data, beside) in [
+            (&br#"{"id":"one","created":17,"model":"m","t":"x"}"#[..], 0),
+            (br#"{"id":"one","created":18,"model":"m","t":"x"}"#, 2),
+            (br#"{"model":"m","t":"x","created":17,"id":"one"}"#, 0),
+            (br#"{"t":"x"}"#, alone),
+        ] {
+            let at = memmem::find(data, b"\"x\"").unwrap() + 1;
+            around.keep_event(data, &(at..at + 1));
+            assert_eq!(around.held(), data.len() - 1 + beside);
+            assert_eq!(around.values(), values);
+            let other = [&data[..at], b"a\\\"b", &data[at + 1..]].concat();
+            assert_eq!(around.text_of(&other), Some(&b"a\\\"b"[..]));
+            assert_eq!(around.text_of(br#"{"t":"x"#), None);
+        }
+        let long = [&br#"{"t":"x","u":""#[..], &[b'y'; MAX], b"\"}"].concat();
+        around.keep_event(&long, &(6..7));
+        assert_eq!((around.held(), around.values()), (alone, values));
+        assert_eq!(around.text_of(&long), None);
+    }
+}
