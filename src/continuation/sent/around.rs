@@ -30,18 +30,18 @@ pub(super) struct Around {
     event: u16,
     /// Where its text was.
     text: u16,
-    places: [Place; FIELDS.len()],
+    slots: [Slot; FIELDS.len()],
 }
 
 /// Where a value is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Slot {
     at: u16,
     /// 0 for a field that the stream does not have.
     length: u16,
 }
 
-impl Place {
+impl Slot {
     fn range(self) -> Range<usize> {
         let at = usize::from(self.at);
         at..at + usize::from(self.length)
@@ -52,33 +52,33 @@ impl Around {
     /// Keeps the values of [`FIELDS`]. `None` if they are too long.
     pub fn new(values: [Option<&[u8]>; FIELDS.len()]) -> Option<Self> {
         let length: usize = values.iter().flatten().map(|value| value.len()).sum();
-        let none = [Place::default(); FIELDS.len()];
+        let none = [Slot::default(); FIELDS.len()];
         Self::build([&[], &[]], values, none).filter(|_| length <= MAX_VALUES)
     }
 
-    /// `places` says where the values were in the event before.
+    /// `slots` says where the values were in the event before.
     fn build(
         [before, after]: [&[u8]; 2],
         values: [Option<&[u8]>; FIELDS.len()],
-        mut places: [Place; FIELDS.len()],
+        mut slots: [Slot; FIELDS.len()],
     ) -> Option<Self> {
         let event = before.len() + after.len();
         if event > MAX {
             return None;
         }
         let mut bytes = [before, after].concat();
-        for (place, value) in places.iter_mut().zip(values) {
+        for (slot, value) in slots.iter_mut().zip(values) {
             let value = value.unwrap_or_default();
-            let is_there = bytes.get(place.range()) == Some(value);
+            let is_there = bytes.get(slot.range()) == Some(value);
             let found = match is_there {
-                true => Some(place.at.into()),
+                true => Some(slot.at.into()),
                 false => memmem::find(&bytes, value),
             };
             let at = found.unwrap_or(bytes.len());
             if found.is_none() {
                 bytes.extend_from_slice(value);
             }
-            *place = Place {
+            *slot = Slot {
                 at: u16::try_from(at).ok()?,
                 length: u16::try_from(value.len()).ok()?,
             };
@@ -86,7 +86,7 @@ impl Around {
         Some(Self {
             event: u16::try_from(event).ok()?,
             text: u16::try_from(before.len()).ok()?,
-            places,
+            slots,
             bytes: bytes.into(),
         })
         .filter(|around| around.held() <= MAX)
@@ -99,14 +99,14 @@ impl Around {
 
     /// The values, in the order of [`FIELDS`].
     pub fn values(&self) -> [Option<&[u8]>; FIELDS.len()] {
-        let value = |place: Place| (place.length > 0).then(|| &self.bytes[place.range()]);
-        self.places.map(value)
+        let value = |slot: Slot| (slot.length > 0).then(|| &self.bytes[slot.range()]);
+        self.slots.map(value)
     }
 
     /// Keeps an event without its text, in place of the last one, unless it is too long.
     pub fn keep_event(&mut self, data: &[u8], text: &Range<usize>) {
         let event = [&data[..text.start], &data[text.end..]];
-        match Self::build(event, self.values(), self.places) {
+        match Self::build(event, self.values(), self.slots) {
             Some(around) => *self = around,
             None => self.forget_event(),
         }
@@ -116,7 +116,7 @@ impl Around {
         if self.event == 0 {
             return;
         }
-        if let Some(around) = Self::build([&[], &[]], self.values(), self.places) {
+        if let Some(around) = Self::build([&[], &[]], self.values(), self.slots) {
             *self = around;
         }
     }
