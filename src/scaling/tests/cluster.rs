@@ -43,7 +43,9 @@ pub(super) struct Cluster {
     pub handed_over: bool,
     pub grace: Duration,
     pub p99: Option<Duration>,
-    changed_at: u64,
+    resized_at: u64,
+    /// Since when nothing has been resized and every worker has been ready.
+    at_rest_since: u64,
     unready_since: u64,
     applied_since: u64,
     /// Since when old's proxies get no client.
@@ -119,7 +121,8 @@ impl Cluster {
             handed_over: false,
             grace: seconds(600),
             p99: Some(seconds(300)),
-            changed_at: 0,
+            resized_at: 0,
+            at_rest_since: 0,
             unready_since: 0,
             applied_since: 0,
             quiet_since: 0,
@@ -150,6 +153,7 @@ impl Cluster {
 
     /// Sets the size of a role, as one write. In place, one number is the size of both sides.
     pub fn resize(&mut self, side: Generation, role: Role, size: u32, ours: bool, records: bool) {
+        (self.resized_at, self.at_rest_since) = (self.tick, self.tick);
         let rest = self.settings.shape.units() - size.min(self.settings.shape.units());
         let both = [(side, size), (side.other(), rest)];
         let sizes = if self.settings.in_place { 2 } else { 1 };
@@ -214,7 +218,7 @@ impl Cluster {
         if self.is_at_rest() {
             self.unready_since = self.tick;
         } else {
-            self.changed_at = self.tick;
+            self.at_rest_since = self.tick;
         }
         if self.service == Generation::Old {
             self.quiet_since = self.tick;
@@ -288,8 +292,8 @@ impl Cluster {
                 safe_to_delete_old: quiet && self.service == Generation::New,
                 retired: self.retired,
             },
-            unchanged_for: seconds((self.tick - self.changed_at) * TICK),
-            at_rest_for: seconds((self.tick - self.changed_at) * TICK),
+            unchanged_for: seconds((self.tick - self.resized_at) * TICK),
+            at_rest_for: seconds((self.tick - self.at_rest_since) * TICK),
             unready_for: seconds((self.tick - self.unready_since) * TICK),
             quota_left: self.quota,
             pods_left: self.pods_left,

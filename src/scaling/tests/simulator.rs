@@ -220,7 +220,14 @@ impl Simulation {
     fn calm(&mut self) {
         self.heal();
         let cluster = &mut self.cluster;
-        let (decision, way) = cluster.run(2000);
+        let (mut decision, mut way) = cluster.run(2000);
+        // A person has moved the clients before new has a whole unit, and follows the message.
+        if cluster.service == Generation::New && decision.waits == [Wait::DirectClients] {
+            cluster.service = Generation::Old;
+            way.extend(cluster.run(2000).1);
+            cluster.service = Generation::New;
+            (decision, _) = cluster.run(2000);
+        }
         let settings = &cluster.settings;
         let whole = settings.shape.units();
         let partition = settings.strategy.partition.min(whole);

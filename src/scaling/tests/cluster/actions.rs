@@ -70,7 +70,6 @@ impl Cluster {
             self.resize(side, *role, *size, true, records);
             done += 1;
         }
-        self.changed_at = self.tick;
         true
     }
 

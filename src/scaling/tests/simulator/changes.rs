@@ -170,7 +170,8 @@ impl Simulation {
                 cluster.serves = Sides {
                     old: Serves::Yes,
                     new: Serves::Yes,
-                }
+                };
+                self.disturbed_at = tick;
             }
             7 => {
                 // Scaled by another client.
