@@ -21,6 +21,8 @@ pub(super) struct Shrink {
     capacity: u32,
     /// The split that gives the side no more than what stays can carry.
     pub split: Option<Weights>,
+    /// How many of the pods that leave the side are replaced.
+    replaces: u32,
 }
 
 /// The next shrinking, if capacity admits one.
@@ -52,8 +54,8 @@ fn trim(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait
 fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
     let own = assessment.units(side);
     let other = assessment.units(side.other()).usable;
-    if let Some(shrink) = leave(assessment, side) {
-        return Some(Ok(shrink));
+    if let Some(leave) = leave(assessment, side) {
+        return Some(leave);
     }
     if own.begun <= target {
         return None;
@@ -86,6 +88,7 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
             units,
             capacity: stays,
             split: weights(side, stays, other),
+            replaces: 0,
         }));
     }
     None
@@ -102,17 +105,35 @@ fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
 
 /// The pods that leave `side` because of its size. They are removed as if the side shrank to that size now, because an owner may
 /// have accepted a size that another client set.
-fn leave(assessment: &Assessment, side: Generation) -> Option<Shrink> {
+fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
     let own = assessment.units(side);
-    let mut roles = assessment.seen.sides.of(side).roles.values();
-    let leaves = roles.any(|workers| !workers.leaving.is_empty());
-    leaves.then(|| Shrink {
+    let other = assessment.units(side.other());
+    let roles = assessment.seen.sides.of(side).roles.values();
+    let leaving = roles.map(|workers| workers.leaving.len()).sum::<usize>() as u32;
+    if leaving == 0 {
+        return None;
+    }
+    let split = weights(side, own.capacity, other.usable);
+    let replaces = match split {
+        Some(_) => leaving,
+        // Only they serve, and hold the places of those that are to. As many stay as must be ready, and one in any case.
+        None => {
+            let serving = leaving + own.ready;
+            let most = (serving + other.ready).saturating_sub(assessment.floor());
+            leaving.min(most).min(serving - 1)
+        }
+    };
+    if replaces == 0 {
+        return Some(Err(Wait::NoOther(side)));
+    }
+    Some(Ok(Shrink {
         side,
         sizes: own.sizes.clone(),
-        units: own.desired,
+        units: own.desired + leaving - replaces,
         capacity: own.capacity,
-        split: weights(side, own.capacity, assessment.units(side.other()).usable),
-    })
+        split,
+        replaces,
+    }))
 }
 
 impl Shrink {
@@ -244,7 +265,7 @@ impl Shrink {
                 return Action::Replace {
                     side: self.side,
                     role: *role,
-                    pods: workers.leaving.clone(),
+                    pods: workers.leaving[..self.replaces as usize].to_vec(),
                 };
             }
             let size = self.sizes.get(role).copied().unwrap_or_default();

@@ -25,15 +25,15 @@ impl Cluster {
                 return self.scale(*side, sizes, read, writes, records);
             }
             Action::Mark { .. } => {}
-            Action::Replace { side, role, .. } => {
+            Action::Replace { side, role, pods } => {
                 let version = self.side(*side)[role].version;
                 if read.objects[&(*side == Generation::New, *role)] != version || writes == 0 {
                     return false;
                 }
                 let object = self.side_mut(*side).get_mut(role).expect("the role exists");
-                for _ in 0..std::mem::take(&mut object.leaving) {
-                    object.ending.push(END);
-                }
+                let replaced = object.leaving.min(pods.len() as u32);
+                object.leaving -= replaced;
+                object.ending.extend(vec![END; replaced as usize]);
             }
             _ if self.service_version != read.service || writes == 0 => return false,
             Action::SaveSelector => self.selector_saved = true,

@@ -76,11 +76,16 @@ impl Simulation {
                 is.drains(*side, sizes);
                 is.had_verdict(*side);
             }
-            Action::Replace { side, .. } => {
-                let roles = is.seen.sides.of(*side).roles.iter();
-                let sizes = roles.map(|(role, workers)| (*role, workers.desired));
+            Action::Replace { side, role, pods } => {
+                let roles = &is.seen.sides.of(*side).roles;
+                let stay = roles[role].leaving.len() - pods.len();
+                let sizes = roles.iter().map(|(role, workers)| (*role, workers.desired));
                 is.was_applied(*side);
-                is.drains(*side, &sizes.collect());
+                match stay {
+                    0 => is.drains(*side, &sizes.collect()),
+                    // Nothing else serves.
+                    _ => is.keeps_leaving(*side, stay as u32),
+                }
             }
             Action::Retire(_) => {
                 assert!(is.seen.clients.safe_to_delete_old);
@@ -277,6 +282,14 @@ impl Counted<'_> {
         } else {
             assert_eq!(self.seen.clients.direct_to_new, Some(false));
         }
+    }
+
+    /// The pods that stay although they are to leave carry what `maxUnavailable` promises.
+    fn keeps_leaving(&self, side: Generation, stay: u32) {
+        let other = self.seen.sides.of(side.other()).roles.values();
+        let own = self.seen.sides.of(side).roles.values();
+        let ready: u32 = own.chain(other).map(|workers| workers.ready).sum();
+        assert!(stay + ready >= self.floor(), "{stay} of {:?}", self.seen);
     }
 
     /// Old does not shrink while new is known to be bad.

@@ -60,6 +60,24 @@ fn in_place_new_goes_forward_with_the_pods_that_were_to_leave() {
     }
 }
 
+/// Another client has raised the partition to the whole set, and the owner has accepted that: pods of new hold all places.
+#[test]
+fn in_place_pods_that_are_to_leave_are_replaced_in_part_while_nothing_else_serves() {
+    let mut cluster = Cluster::of(in_place(&FOUR));
+    cluster.settings.strategy.partition = 1;
+    cluster.run(500);
+    cluster.resize(Generation::New, Role::Worker, 0, false, false);
+    let (old, new) = (&mut cluster.objects.old, &mut cluster.objects.new);
+    old.get_mut(&Role::Worker).unwrap().pods.clear();
+    let object = new.get_mut(&Role::Worker).unwrap();
+    (object.leaving, object.pods) = (4, Vec::new());
+    cluster.accepts_sizes = true;
+    cluster.settings.intent = Intent::Abort;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::RolledBack, "{way:?}");
+    assert_eq!(way.join(" "), "replace1 1:0 replace1 replace2");
+}
+
 #[test]
 fn in_place_one_worker_cannot_be_replaced_while_it_serves() {
     for (size, unavailable) in [(1, 1), (4, 0)] {
