@@ -262,10 +262,11 @@ impl Shrink {
     pub fn action(self, assessment: &Assessment) -> Action {
         for (role, workers) in &assessment.seen.sides.of(self.side).roles {
             if !workers.leaving.is_empty() {
+                let leaving = workers.leaving.iter();
                 return Action::Replace {
                     side: self.side,
                     role: *role,
-                    pods: workers.leaving[..self.replaces as usize].to_vec(),
+                    pods: leaving.take(self.replaces as usize).cloned().collect(),
                 };
             }
             let size = self.sizes.get(role).copied().unwrap_or_default();
