@@ -1,5 +1,7 @@
 //! The path that a rollout takes if nothing goes wrong. If there is none, the rollout reports that before the first write.
 
+use std::time::Duration;
+
 use super::{
     Intent, RolloutSettings, Sizes, Verdict,
     assessment::Assessment,
@@ -11,16 +13,17 @@ use crate::rollout::Sides;
 use crate::split::Generation;
 
 /// The sizes that a rollout goes through if every worker becomes ready and nothing else happens. `None` if the limits do not let
-/// it reach its end.
-///
-/// Without steps, which only say where it rests.
+/// it reach its end. It rests at no step, but a step may end where the limits leave no room for the next size.
 #[must_use]
 pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<Sides<Sizes>>> {
     let mut settings = settings.clone();
-    settings.intent = Intent::Promote;
+    if settings.intent != Intent::Promote {
+        settings.intent = Intent::Run;
+    }
     settings.superseded = false;
     let mut seen = seen.clone();
     seen.verdict = Verdict::Pass;
+    seen.at_rest_for = Duration::MAX;
     let admitted = Usage::admitted(&settings, &seen);
     let mut way = Vec::new();
     // Each size of each role is passed at most once on either side.

@@ -123,6 +123,35 @@ fn what_forbids_a_rollout_is_said_before_the_first_write() {
     );
 }
 
+/// The roles round to sizes that do not fit at this step, though those before and after it do.
+#[test]
+fn a_step_that_the_limits_leave_no_room_for_is_refused_before_the_first_write() {
+    let roles = [(Role::Prefill, 6), (Role::Decode, 4)];
+    let mut both = settings(&roles);
+    both.gpus = Sides {
+        old: roles.map(|(role, _)| (role, 1)).into(),
+        new: roles.map(|(role, _)| (role, 1)).into(),
+    };
+    both.strategy.max_surge = Amount::Count(0);
+    both.strategy.max_unavailable = Amount::Count(2);
+    both.strategy.gpu_budget = Some(10);
+    let mut cluster = Cluster::of(both.clone());
+    cluster.service = Generation::New;
+    assert_eq!(cluster.run(500).0.progress, Progress::Complete);
+    both.strategy.steps = vec![Step {
+        new: Amount::Count(1),
+        hold: Duration::ZERO,
+    }];
+    let mut cluster = Cluster::of(both);
+    cluster.service = Generation::New;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(way, [""; 0]);
+    assert_eq!(decision.progress, Progress::Refused);
+    assert!(decision.waits.contains(&Wait::Infeasible));
+    cluster.settings.intent = Intent::Promote;
+    assert_eq!(cluster.run(500).0.progress, Progress::Complete);
+}
+
 /// What old leaves is free again.
 #[test]
 fn a_quota_that_old_uses_up_admits_a_rollout_that_shrinks_first() {
