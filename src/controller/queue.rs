@@ -18,6 +18,9 @@ use super::backoff::WRITES;
 /// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);
 
+/// For how long an update is put back.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
 /// After which time what a namespace has used counts half.
 const HALVED: Duration = Duration::from_secs(5);
 /// What counts as nothing, in seconds.
@@ -53,16 +56,29 @@ struct Entry {
     due: Option<Instant>,
     /// The time of the oldest change that was not reconciled yet.
     changed: Option<Instant>,
+    /// Since when it is put back.
+    put_back: Option<Instant>,
     failures: u32,
     /// A reconcile is being applied: the next one waits for it.
     busy: bool,
 }
 
-/// An update that is due, and the time of its oldest unhandled change.
+/// An update that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub key: Key,
+    /// The time of its oldest unhandled change.
     pub changed: Option<Instant>,
+    /// When it was first put back, if no reconcile has ended since.
+    pub put_back: Option<Instant>,
+}
+
+impl Due {
+    /// Whether it can be put back again. Something that is always only about to be known does not delay a decision for ever.
+    pub fn can_wait(&self, now: Instant) -> bool {
+        let waits = |since| now.saturating_duration_since(since) < LONGEST_WAIT;
+        self.put_back.is_none_or(waits)
+    }
 }
 
 impl Queue {
@@ -116,6 +132,7 @@ impl Queue {
         Some(Due {
             key: key.clone(),
             changed: entry.changed.take(),
+            put_back: entry.put_back.take(),
         })
     }
 
@@ -142,10 +159,11 @@ impl Queue {
         }
     }
 
-    /// Puts back an update that could not be reconciled yet. Keeps the time of its oldest change.
-    pub fn put_back(&mut self, due: Due, at: Instant) {
+    /// Puts back, until `at`, an update that could not be reconciled at `now`. Keeps the time of its oldest change.
+    pub fn put_back(&mut self, due: Due, now: Instant, at: Instant) {
         let entry = self.entries.entry(due.key).or_default();
         entry.changed = entry.changed.into_iter().chain(due.changed).min();
+        entry.put_back = due.put_back.or(Some(now));
         entry.be_due(at);
     }
 }
@@ -243,9 +261,28 @@ mod tests {
         queue.wake(key("a"), now);
         let due = queue.take(now + GATHER).unwrap();
         queue.wake(key("a"), now + GATHER);
-        queue.put_back(due, now + 2 * GATHER);
+        queue.put_back(due, now + GATHER, now + 2 * GATHER);
         let due = queue.take(now + 2 * GATHER).unwrap();
         assert_eq!(due.changed, Some(now));
+    }
+
+    #[test]
+    fn what_is_put_back_again_and_again_is_reconciled_at_last() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        let mut now = start;
+        queue.wake_at(key("a"), now);
+        let due = loop {
+            let due = queue.take(now).unwrap();
+            if !due.can_wait(now) {
+                break due;
+            }
+            queue.put_back(due, now, now + Duration::from_secs(2));
+            now += Duration::from_secs(2);
+        };
+        assert_eq!(due.put_back, Some(start));
+        assert_eq!(now, start + Duration::from_secs(6));
+        queue.wake_at(key("a"), now);
+        assert_eq!(queue.take(now).unwrap().put_back, None);
     }
 
     #[test]

@@ -49,8 +49,8 @@ impl Controller {
             Err(problems) => {
                 self.metrics.errors.with_label_values(&["invalid"]).inc();
                 let (job, early_until) = self.invalid(&key, &object, &updates, &problems);
-                if let Some(until) = early_until {
-                    self.queue.put_back(due, until);
+                if let Some(until) = early_until.filter(|_| due.can_wait(begun)) {
+                    self.queue.put_back(due, begun, until);
                     return;
                 }
                 job
@@ -63,14 +63,15 @@ impl Controller {
                     // Most proxies and frontends answer within moments, which wakes the update again. Only a new split does
                     // not wait for them.
                     let moves = job.desired().is_some() && job.desired() != job.found;
-                    if let Some(until) = early_until.filter(|_| !moves) {
-                        self.queue.put_back(due, until);
+                    let can_wait = !moves && due.can_wait(begun);
+                    if let Some(until) = early_until.filter(|_| can_wait) {
+                        self.queue.put_back(due, begun, until);
                         return;
                     }
                     job
                 }
                 Err(error) if error.is_early() => {
-                    self.queue.put_back(due, begun + RETRY_DELAY);
+                    self.queue.put_back(due, begun, begun + RETRY_DELAY);
                     return;
                 }
                 Err(error) => self.observe_failed(&key, &object, &parsed, &error),

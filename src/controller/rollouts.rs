@@ -184,7 +184,7 @@ impl Rollouts {
                 self.metrics.rollouts.forget(&key);
                 return;
             }
-            Err(_) => return self.queue.put_back(due, Instant::now() + RETRY_DELAY),
+            Err(_) => return self.put_back(due),
         };
         if found.metadata.deletion_timestamp.is_some() {
             return;
@@ -230,7 +230,8 @@ impl Rollouts {
     }
 
     fn put_back(&mut self, due: Due) {
-        self.queue.put_back(due, Instant::now() + RETRY_DELAY);
+        let now = Instant::now();
+        self.queue.put_back(due, now, now + RETRY_DELAY);
     }
 
     /// Starts to carry out what is to be done.
