@@ -11,6 +11,7 @@ mod last_valid;
 #[cfg(feature = "kube")]
 mod lenient;
 mod manifest;
+mod object_name;
 mod phase;
 mod plan;
 pub mod precedence;
@@ -44,6 +45,7 @@ pub use self::{
 pub use self::{
     last_valid::LastValidStatus,
     manifest::{API_VERSION, Identity, KIND, Manifest},
+    object_name::is_object_name,
     phase::UpdatePhase,
     plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, ProbeKind, Tls},
     problems::{Problem, Problems},

@@ -127,12 +127,15 @@ pub(super) fn targets() -> Json {
     )])
 }
 
-/// Rules for a field that names an object in the cluster.
+/// A DNS label (RFC 1123) as a regular expression.
+const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
+
+/// Rules for a field that names an object in the cluster: what [`is_object_name`](super::is_object_name) checks, except the length.
 pub(super) fn object_name() -> Json {
     json!([rule(
-        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        "must be the name of an object: lower-case letters, digits, '-' and '.', beginning and ending with a letter \
-         or digit",
+        &format!("self.matches('^{LABEL}([.]{LABEL})*$')"),
+        "must be the name of an object: lower-case letters, digits, '-' and '.', each part between dots beginning and ending \
+         with a letter or digit",
     )])
 }
 

@@ -8,6 +8,7 @@ use http::{HeaderName, uri::PathAndQuery};
 
 use super::{
     manifest::Identity,
+    object_name::is_object_name,
     plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, ProbeKind, Tls},
     problems::{Problem, Problems},
     rules, schema,
@@ -187,15 +188,7 @@ fn targets(list: &str, problems: &mut Problems) -> Option<Vec<Target>> {
 
 /// Checks that `name` is valid for an object (RFC 1123). The schema already reports an empty one.
 pub(super) fn object_name(path: &str, name: &str, problems: &mut Problems) {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_name = name
-        .bytes()
-        .all(|byte| plain(byte) || matches!(byte, b'-' | b'.'))
-        && [name.bytes().next(), name.bytes().last()]
-            .into_iter()
-            .flatten()
-            .all(plain);
-    if !is_name {
+    if !is_object_name(name) {
         let message = format!("'{}' is not a valid object name", name.escape_debug());
         problems.push(Problem::new(path, message));
     }

@@ -1,9 +1,7 @@
 //! Parses the live page's query, which selects an update. Does not check whether the update exists.
 
 use crate::controller::Key;
-
-/// Maximum length of an object's name (RFC 1123 subdomain, as Kubernetes defines it).
-const LONGEST: usize = 253;
+use crate::resource::is_object_name;
 
 /// The query is neither empty nor names one update.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,18 +23,13 @@ pub(super) fn read(query: Option<&str>) -> Result<Option<Key>, Malformed> {
 
 fn key(text: &str) -> Result<Key, Malformed> {
     let (namespace, name) = text.split_once('/').ok_or(Malformed)?;
-    if !(is_name(namespace) && is_name(name)) {
+    if !(is_object_name(namespace) && is_object_name(name)) {
         return Err(Malformed);
     }
     Ok(Key {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     })
-}
-
-fn is_name(text: &str) -> bool {
-    let known = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
-    !text.is_empty() && text.len() <= LONGEST && text.bytes().all(known)
 }
 
 #[cfg(test)]
@@ -51,7 +44,7 @@ mod tests {
         let named = Ok(Some("default/chat-v2.1".to_owned()));
         assert_eq!(selected(Some("update=default/chat-v2.1")), named);
         assert_eq!(selected(Some("update=default%2Fchat-v2.1")), named);
-        let long = format!("update=a/{}", "b".repeat(LONGEST + 1));
+        let long = format!("update=a/{}", "b".repeat(254));
         for wrong in [
             "update",
             "update=",
@@ -61,6 +54,7 @@ mod tests {
             "update=a/b/c",
             "update=A/b",
             "update=a/<b>",
+            "update=a/b..c",
             "update=a/b&update=a/c",
             "update=a/b&other=1",
             "other=a/b",

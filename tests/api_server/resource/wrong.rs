@@ -253,6 +253,10 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
             "must be the name of an object",
         ),
         (
+            json!({"clientService": "a..b"}),
+            "must be the name of an object",
+        ),
+        (
             json!({"supersedes": "a/b"}),
             "must be the name of an object",
         ),
