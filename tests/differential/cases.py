@@ -1,4 +1,4 @@
-"""Odd requests, as bytes. What is right about each is not said here: three proxies are asked, and a person explains where they differ."""
+"""Unusual requests, as bytes. The correct result is not stated here: three proxies get each request, and reasons.py explains where they differ."""
 
 HOST = b"Host: a.example\r\n"
 

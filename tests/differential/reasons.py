@@ -1,27 +1,27 @@
 """Why crossfade differs from HAProxy or Envoy, request by request."""
 
-_STRICT_LINE = "RFC 9112 §3 allows one space between the parts of the line; crossfade repairs nothing"
-_LINE_END = "RFC 9112 §2.2 lets a recipient take LF for CRLF; servers differ about it, so crossfade refuses it"
-_FOLDED = "RFC 9112 §5.2: a gateway refuses a folded line or joins it; crossfade refuses it"
-_HOST = "RFC 9112 §3.2: a request with a missing, repeated or invalid Host is answered by 400"
-_VERSION = "crossfade speaks HTTP/1.0, HTTP/1.1 and HTTP/2; another version in the line is answered by 505"
+_STRICT_LINE = "RFC 9112 §3 allows a single space between the parts of the line; crossfade repairs nothing"
+_LINE_END = "RFC 9112 §2.2 lets a recipient accept LF for CRLF; servers differ, so crossfade rejects it"
+_FOLDED = "RFC 9112 §5.2: a gateway rejects a folded line or joins it; crossfade rejects it"
+_HOST = "RFC 9112 §3.2: a request with a missing, repeated, or invalid Host gets 400"
+_VERSION = "crossfade speaks HTTP/1.0, HTTP/1.1, and HTTP/2; any other version in the line gets 505"
 _ABSOLUTE = "RFC 9112 §3.2.2: crossfade sends the origin form, with Host from the target, as Envoy does"
-_SCHEME = "crossfade takes absolute targets of http and https only, with a host and without a user"
+_SCHEME = "crossfade accepts only absolute targets of http and https, with a host and without a user"
 _TARGET = "RFC 3986 does not allow these characters in a target"
-_OCTETS = "octets from 0x80 on are not of RFC 3986, but clients send them; crossfade passes valid UTF-8 as it is"
+_OCTETS = "RFC 3986 does not allow octets from 0x80 on, but clients send them; crossfade forwards valid UTF-8 unchanged"
 _CONTROL = "RFC 9110 §5.5 does not allow control characters in a value"
-_LENGTH = "RFC 9112 §6.3: crossfade takes one Content-Length of decimal digits that fits 64 bits, and nothing else"
-_BOTH = "RFC 9112 §6.1: both lengths may be an attempt at smuggling; crossfade refuses it, as Envoy does"
-_SHORT = "the whole body had come before the request was sent on, so crossfade gives it a length; the bytes are the same"
-_CHUNKS = "RFC 9112 §7.1: crossfade refuses what the grammar of chunks does not allow, or what is beyond its bounds"
-_TRAILERS = "crossfade and Envoy take trailers off here; of such a request crossfade also drops `te`"
-_HOP = "RFC 9110 §7.6.1: crossfade takes off fields that concern one connection; HAProxy passes some of them on"
-_EXPECT = "crossfade answers `100-continue` itself where the body has come already, so nobody waits for it"
-_UNKNOWN_EXPECT = "RFC 9110 §10.1.1: an expectation that is not known is answered by 417"
-_HTTP10 = "RFC 9110 §2.5: a gateway sends its own version, so HTTP/1.0 goes on as HTTP/1.1; Envoy does not serve HTTP/1.0 as configured here"
-_METHOD = "RFC 9110 §9.1: methods are case-sensitive tokens and the server judges them; Envoy knows a closed set"
+_LENGTH = "RFC 9112 §6.3: crossfade accepts only a single Content-Length of decimal digits that fits in 64 bits"
+_BOTH = "RFC 9112 §6.1: two lengths may be an attempt at smuggling; crossfade rejects them, as Envoy does"
+_SHORT = "the whole body had arrived before the request was forwarded, so crossfade gives it a length; the bytes are the same"
+_CHUNKS = "RFC 9112 §7.1: crossfade rejects chunks that the grammar does not allow or that exceed its limits"
+_TRAILERS = "crossfade and Envoy remove trailers here; crossfade also drops `te` from such a request"
+_HOP = "RFC 9110 §7.6.1: crossfade removes fields that concern a single connection; HAProxy forwards some of them"
+_EXPECT = "the body has already arrived, so crossfade answers `100-continue` itself"
+_UNKNOWN_EXPECT = "RFC 9110 §10.1.1: an unknown expectation gets 417"
+_HTTP10 = "RFC 9110 §2.5: a gateway sends its own version, so crossfade forwards HTTP/1.0 as HTTP/1.1; Envoy, as configured here, does not serve HTTP/1.0"
+_METHOD = "RFC 9110 §9.1: methods are case-sensitive tokens, and the server decides which it supports; Envoy knows a closed set"
 _CONNECT = "crossfade is a gateway and opens no tunnels for CONNECT"
-_EMPTY = "RFC 9110 §8.6: a POST without content says `content-length: 0`, as Envoy also does"
+_EMPTY = "RFC 9110 §8.6: a POST without content has `content-length: 0`, which crossfade and Envoy add"
 
 _BY_REASON = {
     _METHOD: ["lower-case method", "unknown method"],
@@ -71,15 +71,15 @@ _BY_REASON = {
         "HTTP/1.0 POST without a length",
     ],
     "RFC 9112 §6.1 does not allow transfer codings in HTTP/1.0": ["chunked in HTTP/1.0"],
-    "Envoy is not asked about `*` by the route `/` of this run; crossfade sends it to old": ["asterisk of OPTIONS"],
+    "the route `/` of this run does not match `*` in Envoy; crossfade sends it to old": ["asterisk of OPTIONS"],
     "larger than `--max-body-bytes`": ["length of 2^63"],
-    "what follows the body is a request of the method `cGET`; Envoy knows a closed set of methods": [
+    "the bytes after the body are a request with the method `cGET`; Envoy knows a closed set of methods": [
         "body longer than its length"
     ],
-    "crossfade, like HAProxy, does not let Connection take off what a gateway needs itself": [
+    "crossfade, like HAProxy, does not let Connection remove what a gateway itself needs": [
         "connection lists Host", "connection lists a length", "connection lists X-Forwarded-For",
     ],
-    "upgrades pass; Envoy is not configured to let them": ["Upgrade to WebSocket"],
+    "crossfade allows upgrades; Envoy is not configured to": ["Upgrade to WebSocket"],
     "Envoy adds a length to an OPTIONS without content": ["Max-Forwards of 0"],
 }
 

@@ -309,7 +309,7 @@ def judge(proxies, write):
     if write:
         path.write_text(text)
     elif not path.exists() or path.read_text() != text:
-        wrong.append("README.md is not what this run says: run it with --write and look at the difference")
+        wrong.append("README.md does not match this run: run it with --write, and review the difference")
     for problem in wrong:
         print(problem)
     print(f"{len(CASES)} requests, {len(alike)} alike, {len(rows)} not, {len(wrong)} problems")
@@ -317,12 +317,12 @@ def judge(proxies, write):
 
 
 def page(rows, alike):
-    return f"""# Odd requests through three proxies
+    return f"""# Unusual requests through three proxies
 
-Written by `make differential WRITE=--write`: {len(CASES)} requests ([`cases.py`](cases.py)) go through crossfade, HAProxy and Envoy to a
-server that records what reaches it. What gateways add (`via`, `x-forwarded-*`, request ids) is left out, as are the order and the case
-of fields. `passes` and a number say what crossfade did: the request reached the server, or was answered by that status and did not.
-In the other columns `same` means that the same reached the server; otherwise the cell says what did, or how it differs.
+Written by `make differential WRITE=--write`: {len(CASES)} requests ([`cases.py`](cases.py)) go through crossfade, HAProxy, and Envoy to a
+server that records what it receives. Fields that gateways add (`via`, `x-forwarded-*`, request ids) are left out, and the order and case
+of fields do not count. The column `crossfade` shows `passes` if the request reached the server, and otherwise the status of the response.
+In the other columns, `same` means that the server received the same request; otherwise, the cell shows what it received, or the difference.
 
 ## Different
 
@@ -330,7 +330,7 @@ In the other columns `same` means that the same reached the server; otherwise th
 | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 
-## The same through all three
+## The same with all three
 
 {", ".join(alike)}.
 """
