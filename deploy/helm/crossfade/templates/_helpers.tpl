@@ -1,4 +1,4 @@
-{{- /* Name of the Deployment and of what belongs to it. */}}
+{{- /* Name of the Deployment and of the objects that belong to it. */}}
 {{- define "crossfade.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
@@ -36,7 +36,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
 {{- end -}}
 
-{{- /* The object of a kind in one of the files/, which are those of deploy/: (list $ "files/x.yaml" "Kind" "name") */}}
+{{- /* An object, by kind and name, from one of the files/, which are links to deploy/: (list $ "files/x.yaml" "Kind" "name") */}}
 {{- define "crossfade.object" -}}
 {{- $root := index . 0 }}{{ $file := index . 1 }}{{ $kind := index . 2 }}{{ $name := index . 3 -}}
 {{- range $text := splitList "\n---\n" ($root.Files.Get $file) -}}
