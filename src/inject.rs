@@ -109,7 +109,7 @@ pub enum Error {
     },
     /// What cannot be the name of an image.
     #[error(
-        "'{image}' is not the name of an image: give --image or CROSSFADE_IMAGE a value such as registry.example/crossfade:0.1.0"
+        "'{image}' is not the name of an image: set --image or CROSSFADE_IMAGE to a name such as registry.example/crossfade:0.1.0"
     )]
     BadImage { image: String },
     #[error("this build has no default image: set --image or CROSSFADE_IMAGE")]
@@ -136,7 +136,7 @@ fn hint(options: &Options) -> String {
             "no container there declares port {port} (--port): name the frontend's container with --frontend-container"
         ),
         (None, None) => "inject recognizes Deployments, StatefulSets and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
-             SGLang; for another OpenAI-compatible server, give its port with --port"
+             SGLang; for another OpenAI-compatible server, set its port with --port"
             .to_owned(),
     }
 }

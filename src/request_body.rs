@@ -48,7 +48,7 @@ pub enum Fault {
     #[error("the request body did not arrive in time")]
     TooSlow,
     /// Data arrived before it was read, and the memory budget has no room for it.
-    #[error("too much memory is in use here")]
+    #[error("the memory budget is exhausted")]
     NoMemory,
     /// The client's connection or framing broke.
     #[error("the client aborted the request body")]

@@ -84,7 +84,7 @@ pub enum Error {
     #[error("the response head is too large, interim ones included")]
     HeadTooLarge,
     /// The memory budget has no room for the part of the response head that has arrived.
-    #[error("too much memory is in use here")]
+    #[error("the memory budget is exhausted")]
     NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] ::h2::Error),
@@ -173,7 +173,7 @@ impl Error {
             Self::HeadTimeout(_) => "timed out before the response",
             Self::Head(_) => "the response head cannot be used",
             Self::HeadTooLarge => "the response head is too large",
-            Self::NoMemory => "too much memory is in use here",
+            Self::NoMemory => "the memory budget is exhausted",
             Self::Http2(_) => "HTTP/2 error before the response",
             Self::Local(_) => "the service failed",
         }

@@ -78,7 +78,7 @@ impl Report {
     #[must_use]
     pub fn sentence(&self) -> String {
         match &self.verdict {
-            Verdict::Pass => "New keeps to the margins.".to_owned(),
+            Verdict::Pass => "New is within the margins.".to_owned(),
             Verdict::Fail(row) => format!("{}.", Comparison(row)),
             Verdict::Inconclusive(Why::NoTraffic) => {
                 format!("No request began in {}.", length(self.covers))

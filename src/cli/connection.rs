@@ -9,7 +9,7 @@ use crate::status::Choice;
 
 #[derive(Debug, Args)]
 pub struct Connection {
-    /// Ask the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values with commas
+    /// Query the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values with commas
     #[arg(
         long,
         env = "CROSSFADE_PROXY",
@@ -49,7 +49,7 @@ impl Connection {
             None => Ok(()),
             Some(flag) if is_typed(given, "proxy") => Err(Error::raw(
                 ErrorKind::ArgumentConflict,
-                format!("--proxy asks proxies directly and cannot be used with {flag}"),
+                format!("--proxy queries proxies directly and cannot be used with {flag}"),
             )),
             Some(_) => {
                 self.proxy.clear();

@@ -83,10 +83,10 @@ pub struct ControllerArgs {
     /// Time without client requests to old's frontends before old can be deleted
     #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "10", value_name = "DURATION", value_parser = seconds_or_none)]
     quiet_period: Duration,
-    /// Number of updates that are followed in one namespace, the oldest first; likewise of rollouts
+    /// Maximum number of updates, and of rollouts, that are followed in one namespace, the oldest first
     #[arg(long, env = "CROSSFADE_MAX_UPDATES_PER_NAMESPACE", default_value_t = 500, value_name = "COUNT", value_parser = count)]
     max_updates_per_namespace: usize,
-    /// Number of updates that are followed in all namespaces together, the oldest first; likewise of rollouts
+    /// Maximum number of updates, and of rollouts, that are followed in all namespaces together, the oldest first
     #[arg(long, env = "CROSSFADE_MAX_UPDATES", default_value_t = 2000, value_name = "COUNT", value_parser = count)]
     max_updates: usize,
     /// The cluster domain

@@ -14,7 +14,7 @@ use crate::k8s::{Connection, Leading};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// The object has changed since it was observed: reconcile again.
-    #[error("it has changed meanwhile")]
+    #[error("it has changed in the meantime")]
     Changed,
     #[error("this replica may no longer be the leader")]
     NotLeading,

@@ -148,7 +148,7 @@ impl Controller {
     /// Handles a job that panicked.
     pub(super) fn broke(&mut self, key: &Key) {
         self.metrics.errors.with_label_values(&["panic"]).inc();
-        tracing::error!(update = %key, "writing it has panicked");
+        tracing::error!(update = %key, "the write panicked");
         self.queue.failed(key, Instant::now(), fastrand::f64());
     }
 }

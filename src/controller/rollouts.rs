@@ -110,7 +110,7 @@ impl Rollouts {
                 Some(Ok(done)) => return Some(done),
                 Some(Err(error)) => {
                     self.metrics.errors.with_label_values(&["panic"]).inc();
-                    tracing::error!(%error, "carrying out an action of a rollout has panicked");
+                    tracing::error!(%error, "an action of a rollout panicked");
                 }
                 None => std::future::pending().await,
             }

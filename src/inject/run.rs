@@ -141,7 +141,7 @@ impl Run {
             return Ok(None);
         }
         if let Some((key, at)) = &tree.twice {
-            let refused = Refused::at(*at, format!("the key '{key}' is given twice"));
+            let refused = Refused::at(*at, format!("the key '{key}' is set twice"));
             return Err(self.refused(document, &tree, &workloads[0].name, refused));
         }
         // An existing sidecar is removed first, and its options are reused.

@@ -113,7 +113,7 @@ pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Co
     let kind = workload.kind();
     if !which.selector.is_empty() && kind != pods::Pods.kind() {
         return Err(NotSynced::Unclear(format!(
-            "a selector selects pods: give it without a kind, or with kind Pod, and not with {kind}"
+            "a selector selects pods: use it without a kind or with kind Pod, not with {kind}"
         )));
     }
     workload.count(cache, which)

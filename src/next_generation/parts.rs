@@ -204,7 +204,7 @@ fn with_roles(which: &str, objects: Vec<Json>) -> Result<Vec<Worker>, String> {
         let role = role(&object).unwrap_or(default);
         if let Some(other) = workers.iter().find(|worker| worker.role == role) {
             return Err(format!(
-                "{which} has two sets of {role} workers, {} and {}: a rollout moves one of each role; say by the label {COMPONENT} which is prefill and which is decode",
+                "{which} has two sets of {role} workers, {} and {}: a rollout moves one of each role; set the label {COMPONENT} to say which is prefill and which is decode",
                 shown(&other.object),
                 shown(&object)
             ));

@@ -13,7 +13,7 @@ pub enum Error {
     #[error("too many open requests")]
     TooManyRequests,
     /// The memory budget has no room for the request's head or body.
-    #[error("too much memory is in use here")]
+    #[error("the memory budget is exhausted")]
     NoMemory,
     #[error("the request body exceeds the limit of {0} bytes")]
     BodyTooLarge(u64),

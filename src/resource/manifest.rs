@@ -60,7 +60,7 @@ pub(super) fn only_resource<'a>(
     match root.get("items").map(|items| &items.value) {
         Some(Value::List(items)) if items.len() == 1 => items.first(),
         Some(Value::List(items)) => {
-            let message = format!("must hold exactly one {kind}, holds {}", items.len());
+            let message = format!("must contain exactly one {kind}, contains {}", items.len());
             problems.push(Problem::new("items", message).at(root.line_of("items")));
             None
         }

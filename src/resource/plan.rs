@@ -205,7 +205,7 @@ impl fmt::Display for Plan {
             let rate = self.drain.move_rate;
             write!(
                 f,
-                "; streams move off old {after:?} after its last share, {rate} per second"
+                "; streams move off old {after:?} after its share becomes 0, {rate} per second"
             )?;
         }
         Ok(())

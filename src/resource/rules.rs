@@ -50,7 +50,7 @@ pub(super) fn spec() -> Json {
         rule(
             &agrees,
             "trafficSplitPercent and weights contradict each other: the percentage must be the rounded share of new \
-             in weights (0 and 100 only if exact); give one of the two or make them agree. The controller writes both: \
+             in weights (0 and 100 only if exact); set only one of the two, or make them agree. The controller writes both: \
              beside a percentage of your own give weights: null, or use `crossfade set`",
         ),
         rule(
@@ -62,8 +62,8 @@ pub(super) fn spec() -> Json {
                 "!has(self.sourceDeployment) || !has(self.targetDeployment) \
                  || self.sourceDeployment != self.targetDeployment || {distinguishes}"
             ),
-            "sourceDeployment and targetDeployment name the same object: say by workers.old and workers.new which \
-             workers belong to which generation, each by a kind, name, revision or selector of its own",
+            "sourceDeployment and targetDeployment name the same object: use workers.old and workers.new to say which \
+             workers belong to which generation, each with its own kind, name, revision, or selector",
         ),
         rule(
             "!has(self.tls) || self.newFrontendService.trim().lowerAscii().startsWith('https://')",
@@ -171,7 +171,7 @@ pub(super) fn probe() -> Json {
         ),
         rule(
             "!has(self.path) || self.path.matches('^/[!-~]*$')",
-            "path must start with '/' and hold no spaces",
+            "path must start with '/' and contain no spaces",
         ),
     ])
 }
@@ -180,7 +180,7 @@ pub(super) fn probe() -> Json {
 pub(super) fn tls() -> Json {
     json!([rule(
         "has(self.clientCertFile) == has(self.clientKeyFile)",
-        "clientCertFile and clientKeyFile belong together: give both or none",
+        "clientCertFile and clientKeyFile must be set together",
     )])
 }
 

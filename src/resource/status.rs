@@ -62,8 +62,8 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub observed_at: Option<Time>,
-    /// Until when `safeToDeleteOld` and `lastOldWorkerDispensable` are valid, while one of them is true. The controller renews it
-    /// twice a minute; after that time, both are unknown.
+    /// The time until which `safeToDeleteOld` and `lastOldWorkerDispensable` are valid, while one of them is true. The controller
+    /// renews it twice a minute; after that time, both are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub valid_until: Option<Time>,
@@ -292,10 +292,10 @@ pub struct WaitStatus {
     /// What it is waiting for, as text for users.
     #[schemars(length(max = 4096))]
     pub what: String,
-    /// Since when.
+    /// When the wait began.
     #[schemars(schema_with = "time")]
     pub since: Time,
-    /// Until when at most. Without it, the wait has no time limit.
+    /// When the wait ends at the latest. Without it, the wait has no time limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub until: Option<Time>,
@@ -348,7 +348,7 @@ pub struct StepStatus {
     /// The maximum share of the new generation, in percent.
     #[schemars(range(min = 1, max = 100))]
     pub percent: u8,
-    /// Since when the split has been there.
+    /// When the split reached the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub since: Option<Time>,

@@ -232,7 +232,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
     }
     match authority.split_once(':') {
         Some((_, rest)) if rest.contains(':') => {
-            Err("has several colons; an IPv6 address stands in brackets, as in [::1]:8000".into())
+            Err("has several colons; an IPv6 address must be in brackets, as in [::1]:8000".into())
         }
         Some((host, port)) => Ok((host, Some(port))),
         None => Ok((authority, None)),

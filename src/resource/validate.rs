@@ -142,7 +142,7 @@ fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Wei
         Some(percent) if percent != rounded => {
             let message = format!(
                 "is {percent}, but weights {}:{} are {rounded} % (0 and 100 only if exact); \
-                 give one of the two or make them agree",
+                 set only one of the two, or make them agree",
                 ratio.old, ratio.new
             );
             problems.push(Problem::new("spec.trafficSplitPercent", message));
@@ -213,8 +213,8 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
     {
         problems.push(Problem::new(
             "spec.targetDeployment",
-            "is the same object as sourceDeployment; say by workers.old and workers.new which workers belong to which \
-             generation: each by a kind, name, revision or selector of its own",
+            "is the same object as sourceDeployment; use workers.old and workers.new to say which workers belong to which \
+             generation, each with its own kind, name, revision, or selector",
         ));
     }
 }

@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        document.ok_or_else(|| Problem::new("", "the text is empty: it holds no document"))
+        document.ok_or_else(|| Problem::new("", "the text is empty: it contains no document"))
     }
 
     fn node(
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
             let node = self.under(&step, event, line, depth)?;
             if let Some(Some(first)) = first_lines.get(&key) {
                 let path = format!("{}{step}", self.path);
-                let message = format!("was already given on line {first}");
+                let message = format!("is already set on line {first}");
                 self.problems.push(Problem::new(path, message).at(line));
             } else {
                 first_lines.insert(key.clone(), line);
@@ -367,7 +367,7 @@ mod tests {
             ("? [a]\n: 1", "line 1: the name of a field"),
             (
                 "a: 1\nb:\n  c: 1\n  c: 2\n",
-                "line 4: b.c: was already given on line 3",
+                "line 4: b.c: is already set on line 3",
             ),
             (&bomb, "unfold to more than"),
             (

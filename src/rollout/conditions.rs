@@ -93,7 +93,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         message: message.to_owned(),
     };
     let progressing = match context.rule {
-        _ if is_complete => condition(Progressing, false, "Complete", "nothing moves any more"),
+        _ if is_complete => condition(Progressing, false, "Complete", "the update is complete"),
         rule @ (Rule::Superseded | Rule::AnalysisFailed | Rule::Paused) => {
             condition(Progressing, false, rule.as_str(), &why)
         }
@@ -118,14 +118,14 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
     let (gate, obstacles) = match context.assessment.gate.obstacles.first() {
         None => match failing(context) {
             Some(failing) => ("FrontendsFail", failing),
-            None => ("Serving", "it serves every model that is wanted".to_owned()),
+            None => ("Serving", "it serves every required model".to_owned()),
         },
         Some(first) => (reason(first), listed(&context.assessment.gate.obstacles)),
     };
     let complete = match is_complete {
         // If the frontends of an update are gone, it is unknown whether any of them still runs.
         true if context.memory.overdue => {
-            "the time for streams on old is over, whether or not some still run there"
+            "the drain deadline has passed; streams may still be open on old"
         }
         true => "old is no longer needed",
         false => "old is still needed",
@@ -177,8 +177,8 @@ fn analysis(context: &StatusContext) -> Option<Condition> {
     let trial = &context.memory.trial;
     Some(
         match trial.verdict(assessment.settings, trial_result)?.verdict {
-            Verdict::Pass => condition(false, "Pass", "new keeps to the margins"),
-            _ => condition(false, "Inconclusive", "not enough is known about new"),
+            Verdict::Pass => condition(false, "Pass", "new is within the margins"),
+            _ => condition(false, "Inconclusive", "there is not enough data about new"),
         },
     )
 }
@@ -324,7 +324,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
             Phase::Complete if context.assessment.proxies.old_is_empty() => {
                 Some("no stream is left on old")
             }
-            Phase::Complete => Some("the time for streams on old is over"),
+            Phase::Complete => Some("the drain deadline has passed"),
             _ if context.before.phase.old_drains() => Some("old is needed again"),
             _ => None,
         };

@@ -54,7 +54,7 @@ pub struct Memory {
     pub contested: bool,
     /// How far the update is.
     pub phase: Phase,
-    /// Since when.
+    /// When the wait began.
     pub phase_since: Timestamp,
     /// Whether a deadline ended the drain while streams were open.
     pub overdue: bool,

@@ -70,7 +70,7 @@ pub(super) fn why(context: &StatusContext) -> String {
             format!("the update {other} controls this deployment, so this one changes nothing")
         }
         Rule::NeitherCanServe => format!(
-            "neither side can serve, so nothing is changed; old: {}; new: {}",
+            "neither side can serve, so nothing changes; old: {}; new: {}",
             listed(&without_workers(&capacity.old)),
             obstacles()
         ),
@@ -232,7 +232,7 @@ pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
     };
     Some(format!(
         "{found}, so it is not known which plan is in force, and the update cannot end: check that spec.sourceDeployment \
-         names old, that the pods of its frontends are labelled as such, and that they have the sidecar"
+         names old, that the pods of its frontends have the right labels, and that they have the sidecar"
     ))
 }
 
@@ -240,7 +240,7 @@ pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
 pub(super) fn lag(context: &StatusContext) -> String {
     let names = &context.assessment.proxies.lagging;
     format!(
-        "not all proxies have applied the last change in time: {}",
+        "not every proxy applied the last change in time: {}",
         listed(names)
     )
 }

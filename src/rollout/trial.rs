@@ -45,7 +45,7 @@ impl Step {
 /// A verdict on new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// New keeps to the margins.
+    /// New is within the margins.
     Pass,
     /// New is worse than the margins allow.
     Fail,
@@ -86,7 +86,7 @@ pub struct Analysis {
 pub struct AtStep {
     /// The most that new gets.
     pub percent: u8,
-    /// Since when the split has been there.
+    /// When the split reached the step.
     pub since: Option<Timestamp>,
     /// Until when it stays there at least.
     pub hold_until: Option<Timestamp>,

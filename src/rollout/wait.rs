@@ -14,7 +14,7 @@ use crate::split::{Generation, Weights};
 pub struct Wait {
     /// The condition that it waits for.
     pub what: WaitFor,
-    /// Since when.
+    /// When the wait began.
     pub since: Timestamp,
     /// The latest end of the wait. `None` if it has no limit.
     pub until: Option<Timestamp>,

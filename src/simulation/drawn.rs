@@ -70,7 +70,7 @@ pub fn svg(report: &Report) -> String {
             }],
         ),
         (
-            "GPUs, with those of pods that terminate",
+            "GPUs, including those of terminating pods",
             &[Line {
                 name: "",
                 colour: "#4d7c0f",

@@ -375,7 +375,7 @@ mod tests {
         let good = || reported([900, 300], 0, 500, &[(60, 0), (0, 1)]);
         let ok = || answer("a", Ok(Some(good())));
         for (other, verdict, sentence) in [
-            (None, "pass", "New keeps to the margins."),
+            (None, "pass", "New is within the margins."),
             (
                 Some(Err("cannot be reached".to_owned())),
                 "inconclusive",

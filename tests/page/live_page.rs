@@ -164,7 +164,7 @@ async fn where_new_is_analysed_it_leads_with_the_verdict() {
         (
             "well",
             4,
-            "New is good enough: New keeps to the margins. New takes 50.0 % of the requests.",
+            "New is good enough: New is within the margins. New takes 50.0 % of the requests.",
             "good",
         ),
         (

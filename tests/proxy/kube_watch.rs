@@ -129,7 +129,7 @@ async fn while_the_api_server_is_away_the_last_good_plan_stays_and_its_age_is_sh
     assert!(plan(&proxy).await["sourceLostSeconds"].as_f64().unwrap() > 0.0);
     assert_eq!(proxy.chat().await.generation(), "new");
     assert!(is_ready(&proxy).await);
-    says(&proxy, "the API server is out of reach").await;
+    says(&proxy, "the API server is unreachable").await;
     // What changed meanwhile is taken up.
     api.apply("u", spec(&new, 0));
     api.restart().await;
@@ -540,7 +540,7 @@ async fn when_the_right_to_read_is_taken_the_update_that_rules_continues() {
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     api.fault(Some(403));
-    says(&proxy, "the API server is out of reach").await;
+    says(&proxy, "the API server is unreachable").await;
     eventually("it is noticed", async || lost(&proxy).await > 0.0).await;
     // What cannot be seen is not deleted.
     assert_eq!(proxy.chat().await.generation(), "new");
@@ -791,7 +791,9 @@ async fn an_api_server_that_cannot_select_updates_is_asked_for_all_of_them() {
     proxy.serves("old").await;
     let lines = proxy.lines();
     assert!(
-        !lines.iter().any(|line| line.contains("out of reach")),
+        !lines
+            .iter()
+            .any(|line| line.contains("the API server is unreachable")),
         "{lines:#?}"
     );
     // One that begins there is no worse off.

@@ -35,7 +35,7 @@ pub(super) fn per_role(text: &str) -> Result<PerRole, String> {
         let role = role(name)
             .ok_or_else(|| format!("'{name}' is not a role: use prefill, decode or worker"))?;
         if numbers.insert(role, number(text)?).is_some() {
-            return Err(format!("{role} is given twice"));
+            return Err(format!("{role} is set twice"));
         }
     }
     Ok(PerRole::Each(numbers))

@@ -50,7 +50,7 @@ impl RolloutMetrics {
             ),
             gpus: gauge(
                 "crossfade_controller_rollout_gpus",
-                "GPUs of both generations of a rollout, with those of terminating pods",
+                "GPUs of both generations of a rollout, including those of terminating pods",
                 &[],
             ),
             actions: new.add(IntCounterVec::new(

@@ -285,7 +285,7 @@ fn conditions(
     let is_contested = phase == RolloutPhase::Contested;
     let (reason, why) = match is_contested {
         true => ("OtherScaler", message),
-        false => ("NotContested", "no size was set by anybody else"),
+        false => ("NotContested", "no other client has changed a size"),
     };
     all.push(of(
         condition::SCALE_CONTESTED,

@@ -147,7 +147,7 @@ impl Cluster {
     fn lose(&mut self, cause: &str, heard: Instant) {
         tracing::warn!(
             cause,
-            "the API server is out of reach; the last good plan stays in force"
+            "the API server is unreachable; the last good plan stays in force"
         );
         self.lost.get_or_insert(heard);
     }

@@ -40,7 +40,7 @@ pub const SLOW_BODY: Refusal = Refusal {
 
 pub const NO_MEMORY: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
-    message: "too much memory is in use here",
+    message: "the memory budget is exhausted",
     cause: Some(Reject::NoMemory),
 };
 

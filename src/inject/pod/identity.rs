@@ -52,7 +52,7 @@ impl Injection<'_, '_> {
         }
         if !is_label(&name) {
             return Err(self.refuse(format!(
-                "{}, by which the controller finds its pods: give another name with --deployment",
+                "{}, by which the controller finds its pods: set another name with --deployment",
                 no_label(&name)
             )));
         }

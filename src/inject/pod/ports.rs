@@ -87,8 +87,8 @@ impl Injection<'_, '_> {
         let declared: Vec<_> = declared.map(|port| port.to_string()).collect();
         if !declared.is_empty() {
             return Err(self.refuse(format!(
-                "it is not known where it listens: {server} listens on port {port} if it is not told otherwise, but the \
-                 container declares {}: give the port with --port",
+                "cannot tell where it listens: {server} listens on port {port} by default, but the \
+                 container declares {}: set the port with --port",
                 declared.join(", ")
             )));
         }
@@ -106,7 +106,7 @@ impl Injection<'_, '_> {
         };
         self.note.warn(format!(
             "its port may be set in {elsewhere}, which inject does not read: {port} is assumed, as the default of {server}; if \
-             that is wrong, give the port with --port"
+             that is wrong, set the port with --port"
         ));
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Injection<'_, '_> {
             "::" | "::1" => return true,
             "0.0.0.0" | "127.0.0.1" | "localhost" => {}
             _ => self.note.warn(format!(
-                "it listens on '{host}', but crossfade asks it at 127.0.0.1: have it listen on 0.0.0.0, or on :: in a cluster \
+                "it listens on '{host}', but crossfade connects to it at 127.0.0.1: have it listen on 0.0.0.0, or on :: in a cluster \
                  with IPv6 alone"
             )),
         }

@@ -72,7 +72,7 @@ pub(in crate::inject) fn relocate(
         return Ok(relocated(Move::Variable { name }));
     }
     let Some(flag) = flag else {
-        let message = "it is not known how its port is set: give --port-arg FLAG or --port-env NAME, so that it can listen \
+        let message = "cannot tell how its port is set: use --port-arg FLAG or --port-env NAME, so that it can listen \
             on another one";
         return Err(message.to_owned());
     };
@@ -245,7 +245,7 @@ fn in_script(
     match values.len() {
         0 | 1 => values.pop().map(Ok),
         _ => Some(Err(format!(
-            "several commands of its script have {flag}, and it is not known which one is the server's: give its port with --port"
+            "several commands of its script have {flag}, and it is unclear which one is the server's: set its port with --port"
         ))),
     }
 }

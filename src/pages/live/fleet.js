@@ -132,7 +132,7 @@ function complaints(proxies) {
   for (const { name, state } of proxies ?? []) {
     if (state?.refusal) told.push(`${name} has refused a newer plan: ${state.refusal}`);
     if (state?.moving) told.push(`${name} moves ${plural(state.moving, "stream")} off old`);
-    if (known(state?.sourceLostSeconds)) told.push(`${name} has been out of reach of the API server for ${lasting(state.sourceLostSeconds)}; its last good plan stays in force`);
+    if (known(state?.sourceLostSeconds)) told.push(`${name} has not reached the API server for ${lasting(state.sourceLostSeconds)}; its last good plan stays in force`);
     for (const remark of state?.remarks ?? []) told.push(`${name}: ${remark}`);
   }
   return told;

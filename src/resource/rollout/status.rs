@@ -151,7 +151,7 @@ impl RolloutPhase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AcceptedStatus {
-    /// When it was accepted. Sizes that were set before that belong to nobody.
+    /// When it was accepted. Sizes that were set before then do not count as changes by another client.
     #[schemars(schema_with = "time")]
     pub at: Time,
     /// The units of a whole generation.
@@ -301,7 +301,7 @@ pub struct GpuStatus {
     /// GPUs in use now.
     #[schemars(range(min = 0))]
     pub used: u64,
-    /// The most GPUs in use at once since the rollout was accepted.
+    /// The peak number of GPUs in use since the rollout was accepted.
     #[schemars(range(min = 0))]
     pub peak: u64,
 }
@@ -334,8 +334,8 @@ pub struct RolloutMemory {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["old", "new"]))]
     pub emptying: Option<String>,
-    /// Whether the new generation has everything, the clients included. From then on, the objects of the old generation may be
-    /// deleted.
+    /// Whether everything, including the clients, has moved to the new generation. From then on, the objects of the old generation
+    /// may be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
     /// Whether the old generation has been retired as requested.

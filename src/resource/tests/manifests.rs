@@ -95,7 +95,7 @@ fn the_envelope_must_be_that_of_the_resource() {
         ),
         (
             format!("{}{spec}kind: Pod\n", HEAD.replace("spec:\n", "")),
-            "line 4: kind: was already given on line 2",
+            "line 4: kind: is already set on line 2",
         ),
         (
             "a list".into(),
@@ -104,11 +104,11 @@ fn the_envelope_must_be_that_of_the_resource() {
         ("kind: List\n".into(), "line 1: items: must be a list"),
         (
             "kind: List\nitems: []\n".into(),
-            "line 2: items: must hold exactly one DynamoUpdateConfig, holds 0",
+            "line 2: items: must contain exactly one DynamoUpdateConfig, contains 0",
         ),
         (
             "kind: List\nitems: [{}, {}]\n".into(),
-            "line 2: items: must hold exactly one DynamoUpdateConfig, holds 2",
+            "line 2: items: must contain exactly one DynamoUpdateConfig, contains 2",
         ),
     ] {
         let found = problems(&text);

@@ -256,7 +256,7 @@ fn a_report_says_what_the_plan_does() {
         (
             "  trafficSplitPercent: 25\n  failover: {continuation: {mode: AnyGeneration}}\n  drain: {moveAfterSeconds: 30}",
             "25 % to new at http://new:1, the rest to old; broken streams are continued; streams move off old 30s after its \
-             last share, 10 per second",
+             share becomes 0, 10 per second",
         ),
     ] {
         let report = report(fields);

@@ -39,7 +39,7 @@ fn wrong_of_workers() -> Vec<(Value, &'static str)> {
     ];
     let same = same.into_iter().map(|workers| {
         let change = json!({"targetDeployment": "old-one", "workers": workers});
-        (change, "name the same object: say by workers.old and")
+        (change, "name the same object: use workers.old and")
     });
     all.chain(same).collect()
 }
@@ -63,7 +63,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"newFrontendService": "https://new", "tls": {"clientKeyFile": "k"}}),
-            "clientCertFile and clientKeyFile belong together",
+            "clientCertFile and clientKeyFile must be set together",
         ),
         (
             json!({"failover": {"gapTimeoutSeconds": 0}}),
@@ -262,7 +262,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"targetDeployment": "old-one"}),
-            "name the same object: say by workers.old and workers.new",
+            "name the same object: use workers.old and workers.new",
         ),
         (
             json!({"probe": {"path": "/x", "model": "m"}}),
@@ -282,7 +282,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"newFrontendService": "https://new", "tls": {"clientCertFile": "c"}}),
-            "clientCertFile and clientKeyFile belong together",
+            "clientCertFile and clientKeyFile must be set together",
         ),
         (
             json!({"affinity": {"headers": ["a b"]}}),

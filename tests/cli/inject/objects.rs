@@ -105,7 +105,7 @@ fn names_that_cannot_be_labels_and_images_that_are_none_are_refused() {
     };
     let error = injected(&named(&dynamo)).unwrap_err().to_string();
     assert!(
-        error.contains("give another name with --deployment"),
+        error.contains("set another name with --deployment"),
         "{error}"
     );
     // Its pods need no label.

@@ -139,7 +139,7 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
         ),
         (
             format!("{good}        image: again\n"),
-            "document 1, Deployment/server, line 12: the key 'image' is given twice",
+            "document 1, Deployment/server, line 12: the key 'image' is set twice",
         ),
         (
             good.replace("      containers:\n", "      containers: &c\n") + "        env: *c\n",

@@ -248,7 +248,7 @@ fn a_port_that_nothing_says_must_be_declared_or_given() {
         let text = declared("{name: http, containerPort: 9000}");
         let error = injected(&text).unwrap_err().to_string();
         assert!(
-            error.contains("declares 9000: give the port with --port"),
+            error.contains("declares 9000: set the port with --port"),
             "{error}"
         );
         let options = Options {
@@ -396,7 +396,7 @@ fn a_port_of_another_protocol_and_a_server_without_an_api_are_left_alone() {
 fn where_no_frontend_is_found_the_options_are_named_that_led_to_it() {
     let text = deployment("        image: x\n        ports: [{containerPort: 1}]\n");
     for (port, container, said) in [
-        (None, None, "give its port with --port"),
+        (None, None, "set its port with --port"),
         (
             Some(3000),
             None,

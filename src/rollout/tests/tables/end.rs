@@ -116,7 +116,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
     assert!(
         decision.events[0]
             .message
-            .contains("the time for streams on old is over")
+            .contains("the drain deadline has passed")
     );
 }
 

@@ -35,7 +35,7 @@ fn an_update_reports_its_progress_in_messages() {
              the pause to be lifted",
             "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old remains the fallback \
              while its workers are wanted: scale them to 0, or set spec.drainOld, to end the update",
-            "all to new: neither side can serve, so nothing is changed; old: it has no ready worker; new: it has no ready \
+            "all to new: neither side can serve, so nothing changes; old: it has no ready worker; new: it has no ready \
              worker; waiting for new to become able to serve",
         ]
     );
