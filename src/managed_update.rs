@@ -34,7 +34,7 @@ pub enum SizeError {
     #[error("target has the role {0}, which source does not have: set its full size in target")]
     NoCounterpart(Role),
     #[error(
-        "{0}.replicas is given, but it has several roles: name the object of each role by roles"
+        "{0}.replicas is set, but it has several roles: use roles to name the object of each role"
     )]
     SeveralRoles(&'static str),
 }

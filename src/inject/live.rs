@@ -12,7 +12,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub(super) fn before_inject(object: &Json) -> Option<String> {
     (is_live(object) && last_applied(object).is_none()).then(|| {
         format!(
-            "it comes from a cluster, where it was not made by `kubectl apply` (it has no annotation {LAST_APPLIED}), so \
+            "it comes from a cluster, where it was not created by `kubectl apply` (it has no annotation {LAST_APPLIED}), so \
              `kubectl apply` would keep what is replaced here: write it back with `kubectl replace -f -`"
         )
     })

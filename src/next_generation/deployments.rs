@@ -195,7 +195,7 @@ fn apart(known: &[Json], frontend: &Json) -> Result<(), String> {
         return Ok(());
     };
     Err(format!(
-        "{} would select the new frontends as well, because it selects by {}, which every generation has: let it select by a label of its own",
+        "{} would select the new frontends as well, because it selects by {}, which every generation has: make it select by a label that only one generation has",
         shown(service),
         json!(service["spec"]["selector"])
     ))

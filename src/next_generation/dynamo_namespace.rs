@@ -67,7 +67,7 @@ pub(super) fn variables(list: &mut Json, names: &Names) -> Result<bool, String> 
         }
         let Some(value) = variable["value"].as_str() else {
             return Err(format!(
-                "{VARIABLE} is taken from elsewhere (valueFrom): write its value, so that each generation can have its own"
+                "{VARIABLE} comes from elsewhere (valueFrom): set its value directly, so that each generation can have its own"
             ));
         };
         variable["value"] = names.next(value).into();
@@ -78,7 +78,7 @@ pub(super) fn variables(list: &mut Json, names: &Names) -> Result<bool, String> 
 
 fn prefix(by: &str) -> String {
     format!(
-        "{by} makes frontends find the workers of every generation: give them one Dynamo namespace by {VARIABLE} or --namespace"
+        "{by} makes frontends find the workers of every generation: set their Dynamo namespace with {VARIABLE} or --namespace"
     )
 }
 

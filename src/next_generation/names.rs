@@ -35,7 +35,10 @@ impl Names {
         };
         names.hash = names.hash_of(to);
         match from.hash() == Some(&*names.hash) {
-            true => Err("the edit does not change what the pods are: both generations would have the same names".to_owned()),
+            true => Err(
+                "the edit does not change the pods: both generations would have the same names"
+                    .to_owned(),
+            ),
             false => Ok(names),
         }
     }

@@ -124,7 +124,7 @@ pub(super) fn rollout(rollout: Rollout<'_>) -> Made {
 pub(super) fn is_free(service: &Json, known: &[Json]) -> Result<(), String> {
     match known.iter().any(|other| is_same(other, service)) {
         true => Err(format!(
-            "{} exists already, so both generations would share it",
+            "{} already exists, so both generations would share it",
             shown(service)
         )),
         false => Ok(()),

@@ -384,7 +384,7 @@ fn what_could_not_be_apart_is_refused() {
         (
             "value: chat}",
             "valueFrom: {fieldRef: {fieldPath: metadata.name}}}",
-            "DYN_NAMESPACE is taken from elsewhere",
+            "DYN_NAMESPACE comes from elsewhere",
         ),
         (
             "selector: {app: chat-frontend}\n  ports",

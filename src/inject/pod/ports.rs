@@ -40,7 +40,7 @@ impl Injection<'_, '_> {
                 > 0
         };
         if is_named(NAME) {
-            return Err(self.refuse(format!("a port of the pod is named '{NAME}' already, which the controller takes for that of a proxy")));
+            return Err(self.refuse(format!("the pod already has a port named '{NAME}', which the controller would take for a proxy's")));
         }
         let free = |ports: [u16; 3]| {
             let is_free = |candidate: &u16| {

@@ -198,7 +198,7 @@ fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
         ),
         (
             "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000}, {containerPort: 1, name: crossfade}]\n",
-            "a port of the pod is named 'crossfade'",
+            "already has a port named 'crossfade'",
         ),
         (
             "        image: vllm/vllm-openai\n      - name: b\n        image: vllm/vllm-openai\n",
