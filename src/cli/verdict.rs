@@ -31,7 +31,7 @@ pub struct JudgeArgs {
     /// [default: analysis.maxFailureRateIncreasePercent of the update, else 0.5]
     #[arg(long, env = "CROSSFADE_MAX_FAILURE_RATE_INCREASE", value_name = "POINTS", value_parser = increase)]
     max_failure_rate_increase: Option<f64>,
-    /// How many times as long as old's the first token of new may take [default: analysis.ttftP95Ratio of the update, else 1.25]
+    /// Maximum time to the first token of new, as a multiple of old's [default: analysis.ttftP95Ratio of the update, else 1.25]
     #[arg(long, env = "CROSSFADE_TTFT_RATIO", value_name = "RATIO", value_parser = margin)]
     ttft_ratio: Option<f64>,
     /// The same ratio for the gaps between tokens and the time per token [default: analysis.gapP99Ratio of the update, else 1.25]

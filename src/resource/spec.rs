@@ -155,8 +155,8 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(range(min = 0, max = 86_400), extend("default" = 5))]
     pub stable_seconds: Option<u32>,
 
-    /// How long the controller waits until all proxies have applied a change of the split before it makes the next one, in
-    /// seconds. Default 30. Cluster only.
+    /// How long the controller waits for all proxies to apply a change of the split before it makes the next one, in seconds.
+    /// Default 30. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400), extend("default" = 30))]
     pub ack_timeout_seconds: Option<u32>,
@@ -178,7 +178,7 @@ pub struct DynamoUpdateConfigSpec {
     #[serde(default)]
     pub drain: DrainSpec,
 
-    /// Regular probes of whether the frontends can serve. Off by default; `{}` enables them with the defaults.
+    /// Regular probes that check whether the frontends can serve. Off by default; `{}` enables them with the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
 

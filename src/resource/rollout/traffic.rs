@@ -21,7 +21,7 @@ pub struct TrafficSpec {
     pub failover: FailoverSpec,
     /// What happens to streams that are still open on the old generation.
     pub drain: DrainSpec,
-    /// Regular probes of whether the frontends can serve. Off by default; `{}` enables them with the defaults.
+    /// Regular probes that check whether the frontends can serve. Off by default; `{}` enables them with the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
 }

@@ -24,8 +24,8 @@ pub enum OnFailure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisSpec {
-    /// For how long after a frontend of the new generation was added its latencies do not count, in seconds, because its caches
-    /// are cold.
+    /// How long the latencies of a frontend of the new generation do not count after it was added, in seconds, because its
+    /// caches are cold.
     #[schemars(range(min = 0, max = 86_400))]
     pub warmup_seconds: u32,
     /// The period that the figures cover, in seconds.
@@ -38,8 +38,8 @@ pub struct AnalysisSpec {
     /// are allowed.
     #[schemars(range(min = 0, max = 100))]
     pub max_failure_rate_increase_percent: f64,
-    /// How many times as long as that of the old generation the first token of the new one may take, at the median and at the
-    /// 95th percentile.
+    /// The maximum time to the first token of the new generation, as a multiple of the old one's, at the median and at the 95th
+    /// percentile.
     #[schemars(range(min = 1, max = 100))]
     pub ttft_p95_ratio: f64,
     /// The same ratio for the gaps between tokens, at the 99th percentile, and for the time per token.

@@ -91,7 +91,7 @@ impl Default for FailoverSpec {
     }
 }
 
-/// Regular probes of whether the frontends can serve.
+/// Regular probes that check whether the frontends can serve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::probe()))]
