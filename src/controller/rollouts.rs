@@ -22,6 +22,7 @@ mod services;
 mod status;
 mod tracked;
 mod update;
+mod update_status;
 mod write;
 
 use std::collections::HashMap;

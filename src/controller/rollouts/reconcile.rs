@@ -9,6 +9,7 @@ use super::next::{self, Next};
 use super::observe::{self, Lost, ObserveInput};
 use super::revisions::Revision;
 use super::status::{self, StatusInput};
+use super::update_status::is_of_rollout;
 use super::{
     Early, REFUSED, Rollouts, Subject, accept, manager, memory, objects, revisions, update, write,
 };
@@ -336,7 +337,7 @@ fn analysis(
     let is_known = |known: &&AnalysisStatus| known.verdict == AnalysisVerdict::Fail && has_failed;
     let known = before.analysis.as_ref().filter(is_known);
     let of_update = update.analysis.as_ref();
-    let of_update = of_update.filter(|analysis| observe::is_of_rollout(analysis, accepted));
+    let of_update = of_update.filter(|analysis| is_of_rollout(analysis, accepted));
     known.or(of_update).cloned()
 }
 
