@@ -6,6 +6,7 @@
 mod clients;
 mod comparisons;
 mod confirm;
+mod followers;
 mod frontends;
 mod kinds;
 mod leads;
@@ -15,6 +16,7 @@ mod pools;
 mod proxies;
 mod references;
 mod routes;
+mod service_fields;
 mod services;
 mod slices;
 mod updates;
