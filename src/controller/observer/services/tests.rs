@@ -215,3 +215,29 @@ fn a_service_goes_with_old_only_if_the_operator_owns_it() {
     let (names, _) = ways(&services, &[]);
     assert_eq!(names, ["n/copied"]);
 }
+
+#[test]
+fn a_service_leads_to_old_by_either_family_of_addresses_and_through_a_pod_of_any_owner_at_its_node()
+{
+    let mut pods = [old_pod()];
+    Arc::make_mut(&mut pods[0]).data["status"]["podIPs"] =
+        json!([{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]);
+    let selects = json!({"selector": {"app": "agent"}});
+    let services = ["dual", "agent", "agent-elsewhere"]
+        .map(|name| object(json!({"metadata": {"name": name, "namespace": "m"}, "spec": selects})));
+    let mut of_new = slice("m", "dual", "me", "10.0.0.2", 8000);
+    Arc::make_mut(&mut of_new).data["addressType"] = "IPv4".into();
+    let mut of_old = slice("m", "dual", "me", "fd00::1", 8000);
+    Arc::make_mut(&mut of_old).data["addressType"] = "IPv6".into();
+    let slices = [
+        of_new,
+        of_old,
+        // An agent in the host network does not listen on this port, so the node takes it to the pod.
+        slice("m", "agent", BY_SELECTOR, "192.0.2.7", 80),
+        slice("m", "agent-elsewhere", BY_SELECTOR, "192.0.2.8", 80),
+    ];
+    let place = OldPlace::example();
+    let found = ServicesToOld::of(&services, &slices, &OldPods::of(&pods, &pods), &place);
+    let names: Vec<_> = found.names.iter().map(|(_, name)| &**name).collect();
+    assert_eq!(names, ["agent", "dual"]);
+}
