@@ -18,8 +18,8 @@ pub use access::may_read_all_namespaces;
 #[cfg(test)]
 pub use cache::object;
 pub use cache::{
-    BothClocks, Cache, Changed, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER, Scope,
-    slice_endpoints, trimmed_update,
+    BothClocks, Cache, Changed, GroupKind, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER,
+    Scope, slice_endpoints, trimmed_update,
 };
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};

@@ -3,6 +3,7 @@
 mod clocks;
 mod confirm;
 mod confirmed;
+mod groups;
 mod objects;
 mod slice;
 mod store;
@@ -16,9 +17,11 @@ use kube::api::{Api, ApiResource};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::Connection;
+use groups::Groups;
 use store::{Store, noting};
 
 pub use clocks::BothClocks;
+pub use groups::GroupKind;
 pub use objects::Object;
 #[cfg(test)]
 pub use objects::object;
@@ -39,6 +42,7 @@ pub struct Cache {
     scope: Scope,
     changed: mpsc::UnboundedSender<Changed>,
     cache: Mutex<HashMap<String, (Arc<Store>, ApiResource)>>,
+    groups: Arc<Groups>,
     /// For the lists that confirm what is cached.
     turns: Semaphore,
 }
@@ -53,6 +57,7 @@ impl Cache {
             scope,
             changed,
             cache: Mutex::default(),
+            groups: Arc::default(),
             turns: Semaphore::new(confirm::AT_ONCE),
         };
         (cache, changes)
@@ -112,6 +117,15 @@ impl Cache {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// The objects of a kind in the first version that the cluster serves; empty if it does not serve the kind.
+    ///
+    /// # Errors
+    /// As [`Self::of`], and if the groups of the API cannot be looked up.
+    pub fn all_served(&self, kind: &GroupKind) -> Result<Vec<Object>, NotSynced> {
+        self.groups.follow(&self.client, &self.changed);
+        self.all_of_any(&self.groups.versions(kind)?)
     }
 
     /// The number of kinds that only have their last list, because listing or watching them is now refused.
@@ -202,6 +216,7 @@ mod tests {
             scope: Scope::All,
             changed,
             cache: Mutex::default(),
+            groups: Arc::default(),
             turns: Semaphore::new(confirm::AT_ONCE),
         };
         let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
@@ -282,6 +297,7 @@ mod tests {
                 scope: Scope::All,
                 changed,
                 cache: Mutex::default(),
+                groups: Arc::default(),
                 turns: Semaphore::new(confirm::AT_ONCE),
             };
             let begun = Instant::now();
@@ -305,6 +321,7 @@ mod tests {
             scope: Scope::All,
             changed,
             cache: Mutex::default(),
+            groups: Arc::default(),
             turns: Semaphore::new(confirm::AT_ONCE),
         };
         let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));

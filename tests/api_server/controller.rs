@@ -9,6 +9,7 @@ mod end;
 mod faults;
 mod fixture;
 mod frontends;
+mod gateways;
 mod gitops;
 mod hazards;
 mod holes;

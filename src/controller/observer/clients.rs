@@ -9,12 +9,12 @@ use super::super::endpoints::{Endpoint, all_endpoints};
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
-use super::kinds::{graphs, pods, services, slices};
+use super::kinds::{POOLS, graphs, pods, services, slices};
 use super::old_pods::{OldPods, addresses, may_listen};
-use super::pools::{self, PoolsToOld};
+use super::pools::PoolsToOld;
 use super::routes::{Routes, ToOld};
 use super::services::{OldPlace, ServicesToOld};
-use super::ways::{ServiceName, is_owned_by, is_owned_by_exactly};
+use super::ways::ServiceName;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
@@ -167,7 +167,10 @@ impl Observer {
 
     /// The pods of new's frontends in the update's namespace by name, and whether each is ready: those behind its Services and
     /// those that carry its labels.
-    fn pods_of_new(&self, parsed: &ParsedUpdate) -> Result<BTreeMap<String, bool>, NotSynced> {
+    pub(super) fn pods_of_new(
+        &self,
+        parsed: &ParsedUpdate,
+    ) -> Result<BTreeMap<String, bool>, NotSynced> {
         let mut pods = BTreeMap::new();
         let mut note = |pod: String, ready: bool| *pods.entry(pod).or_insert(false) |= ready;
         let own = &parsed.key.namespace;
@@ -236,53 +239,9 @@ impl Observer {
 
     fn pools_to_old(&self, parsed: &ParsedUpdate, old: &OldPods) -> Result<PoolsToOld, NotSynced> {
         let place = self.old_place(parsed);
-        let [stable, early] = pools::kinds().map(|kinds| self.cache.all_of_any(&kinds));
+        let [stable, early] = POOLS.map(|kind| self.cache.all_served(&kind));
         let pools = [stable?, early?].concat();
         Ok(PoolsToOld::of(&pools, old, &place?))
-    }
-
-    /// What clients need and is deleted together with old: their own Service, and what makes or leads to the frontends of new.
-    fn go_with_old(&self, parsed: &ParsedUpdate) -> Result<Vec<String>, NotSynced> {
-        let namespace = &*parsed.key.namespace;
-        let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
-        let told = |kind: &str, object: &Object| {
-            let name = object.metadata.name.as_deref().unwrap_or_default();
-            format!("{kind} {name}, which is deleted together with old")
-        };
-        let mut found = Vec::new();
-        if let Some(name) = &parsed.spec.client_service {
-            let object = self.cache.one(&services(), namespace, name)?;
-            let object = object.filter(|object| is_owned_by(object, source));
-            found.extend(object.map(|object| told("Service", &object)));
-        }
-        let target = parsed.spec.target_deployment.as_deref();
-        let is_of_old = |object: &Object| is_owned_by_exactly(object, source);
-        for (kind, resource) in [
-            ("Deployment", old_frontends::deployments()),
-            ("DynamoGraphDeployment", graphs()),
-        ] {
-            let object = target.map(|target| self.cache.one(&resource, namespace, target));
-            let object = object.transpose()?.flatten();
-            found.extend(object.filter(is_of_old).map(|object| told(kind, &object)));
-        }
-        for target in &parsed.plan.new {
-            let Some((name, _)) =
-                { target.service(&self.settings.domain) }.filter(|(_, place)| *place == namespace)
-            else {
-                continue;
-            };
-            let object = self.cache.one(&services(), namespace, name)?;
-            found.extend(
-                object
-                    .filter(is_of_old)
-                    .map(|object| told("Service", &object)),
-            );
-        }
-        for name in self.pods_of_new(parsed)?.keys() {
-            let object = self.cache.one(&pods(), namespace, name)?;
-            found.extend(object.filter(is_of_old).map(|object| told("pod", &object)));
-        }
-        Ok(found)
     }
 
     /// What else leads to old's frontends: Services that were not created with old, and everything that routes to any Service

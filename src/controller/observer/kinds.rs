@@ -1,59 +1,150 @@
 //! The kinds of objects that may route clients to old's frontends.
+//!
+//! Only OpenShift's Route has its version here, because an aggregated API server serves it. All other kinds are read in whatever
+//! versions the cluster serves.
 
 use kube::api::ApiResource;
 
 use super::super::old_frontends::kind;
+use crate::k8s::GroupKind;
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 const ISTIO: &str = "networking.istio.io";
 
-/// A kind with its plural and the versions that a cluster may serve.
-type Kind = (&'static str, &'static str, &'static [&'static str]);
-
-/// The kinds of routes that refer to Services, each with its group.
-const ROUTES: [(&str, Kind); 5] = [
-    (
-        GATEWAY,
-        ("HTTPRoute", "httproutes", &["v1", "v1beta1", "v1alpha2"]),
-    ),
-    (GATEWAY, ("GRPCRoute", "grpcroutes", &["v1", "v1alpha2"])),
-    (
-        GATEWAY,
-        ("TLSRoute", "tlsroutes", &["v1", "v1alpha3", "v1alpha2"]),
-    ),
-    (GATEWAY, ("TCPRoute", "tcproutes", &["v1", "v1alpha2"])),
-    ("route.openshift.io", ("Route", "routes", &["v1"])),
+/// The kinds of routes that refer to Services in `backendRefs`.
+pub(super) const ROUTES: &[GroupKind] = &[
+    of(GATEWAY, "HTTPRoute", "httproutes"),
+    of(GATEWAY, "GRPCRoute", "grpcroutes"),
+    of(GATEWAY, "TLSRoute", "tlsroutes"),
+    of(GATEWAY, "TCPRoute", "tcproutes"),
+    of(GATEWAY, "UDPRoute", "udproutes"),
+    of("policy.linkerd.io", "HTTPRoute", "httproutes"),
 ];
 
 /// The kinds of a mesh that refer to hosts and addresses.
-const OF_ISTIO: [Kind; 3] = [
-    (
-        "VirtualService",
-        "virtualservices",
-        &["v1", "v1beta1", "v1alpha3"],
-    ),
-    (
-        "ServiceEntry",
-        "serviceentries",
-        &["v1", "v1beta1", "v1alpha3"],
-    ),
-    (
-        "WorkloadEntry",
-        "workloadentries",
-        &["v1", "v1beta1", "v1alpha3"],
+pub(super) const OF_ISTIO: &[GroupKind] = &[
+    of(ISTIO, "VirtualService", "virtualservices"),
+    of(ISTIO, "ServiceEntry", "serviceentries"),
+    of(ISTIO, "WorkloadEntry", "workloadentries"),
+];
+
+/// The kinds that offer the Service of their own name to other clusters or networks.
+pub(super) const EXPORTS: &[GroupKind] = &[
+    of("multicluster.x-k8s.io", "ServiceExport", "serviceexports"),
+    of("net.gke.io", "ServiceExport", "serviceexports"),
+    of(
+        "application-networking.k8s.aws",
+        "ServiceExport",
+        "serviceexports",
     ),
 ];
 
-/// The kinds of routes that refer to Services, by name and with their versions.
-pub(super) fn routes() -> impl Iterator<Item = (&'static str, Vec<ApiResource>)> {
-    let all = ROUTES.into_iter();
-    all.map(|(group, kind)| (kind.0, versions(group, kind)))
-}
+/// InferencePool, in both groups that it has had.
+pub(super) const POOLS: [GroupKind; 2] = [
+    of(
+        "inference.networking.k8s.io",
+        "InferencePool",
+        "inferencepools",
+    ),
+    of(
+        "inference.networking.x-k8s.io",
+        "InferencePool",
+        "inferencepools",
+    ),
+];
 
-/// The kinds of a mesh that refer to hosts and addresses, by name and with their versions.
-pub(super) fn of_istio() -> impl Iterator<Item = (&'static str, Vec<ApiResource>)> {
-    let all = OF_ISTIO.into_iter();
-    all.map(|kind| (kind.0, versions(ISTIO, kind)))
+/// Every other kind by which gateways and meshes route. None of them is parsed: they count as routing to whatever their text names.
+pub(super) const BY_TEXT: &[GroupKind] = &[
+    of(ISTIO, "DestinationRule", "destinationrules"),
+    of(ISTIO, "EnvoyFilter", "envoyfilters"),
+    of(ISTIO, "Sidecar", "sidecars"),
+    of("traefik.io", "IngressRoute", "ingressroutes"),
+    of("traefik.io", "IngressRouteTCP", "ingressroutetcps"),
+    of("traefik.io", "IngressRouteUDP", "ingressrouteudps"),
+    of("traefik.io", "Middleware", "middlewares"),
+    of("traefik.io", "TraefikService", "traefikservices"),
+    of("traefik.containo.us", "IngressRoute", "ingressroutes"),
+    of("traefik.containo.us", "IngressRouteTCP", "ingressroutetcps"),
+    of("traefik.containo.us", "IngressRouteUDP", "ingressrouteudps"),
+    of("traefik.containo.us", "Middleware", "middlewares"),
+    of("traefik.containo.us", "TraefikService", "traefikservices"),
+    of("projectcontour.io", "HTTPProxy", "httpproxies"),
+    of("gateway.envoyproxy.io", "Backend", "backends"),
+    of(
+        "gateway.envoyproxy.io",
+        "EnvoyPatchPolicy",
+        "envoypatchpolicies",
+    ),
+    of(
+        "aigateway.envoyproxy.io",
+        "AIGatewayRoute",
+        "aigatewayroutes",
+    ),
+    of(
+        "aigateway.envoyproxy.io",
+        "AIServiceBackend",
+        "aiservicebackends",
+    ),
+    of("gateway.kgateway.dev", "Backend", "backends"),
+    of("gateway.solo.io", "RouteTable", "routetables"),
+    of("gateway.solo.io", "VirtualService", "virtualservices"),
+    of("gloo.solo.io", "Upstream", "upstreams"),
+    of("gloo.solo.io", "UpstreamGroup", "upstreamgroups"),
+    of("configuration.konghq.com", "TCPIngress", "tcpingresses"),
+    of("configuration.konghq.com", "UDPIngress", "udpingresses"),
+    of(
+        "incubator.ingress-controller.konghq.com",
+        "KongServiceFacade",
+        "kongservicefacades",
+    ),
+    of("k8s.nginx.org", "TransportServer", "transportservers"),
+    of("k8s.nginx.org", "VirtualServer", "virtualservers"),
+    of("k8s.nginx.org", "VirtualServerRoute", "virtualserverroutes"),
+    of("ingress.v1.haproxy.org", "TCP", "tcps"),
+    of("getambassador.io", "Mapping", "mappings"),
+    of("getambassador.io", "TCPMapping", "tcpmappings"),
+    of("apisix.apache.org", "ApisixRoute", "apisixroutes"),
+    of("apisix.apache.org", "ApisixUpstream", "apisixupstreams"),
+    of("zalando.org", "RouteGroup", "routegroups"),
+    of("cis.f5.com", "TransportServer", "transportservers"),
+    of("cis.f5.com", "VirtualServer", "virtualservers"),
+    of("networking.higress.io", "McpBridge", "mcpbridges"),
+    of("elbv2.k8s.aws", "TargetGroupBinding", "targetgroupbindings"),
+    of(
+        "networking.gke.io",
+        "ServiceAttachment",
+        "serviceattachments",
+    ),
+    of("split.smi-spec.io", "TrafficSplit", "trafficsplits"),
+    of("linkerd.io", "ServiceProfile", "serviceprofiles"),
+    of(CONSUL, "ServiceResolver", "serviceresolvers"),
+    of(CONSUL, "ServiceRouter", "servicerouters"),
+    of(CONSUL, "ServiceSplitter", "servicesplitters"),
+    of("cilium.io", "CiliumEnvoyConfig", "ciliumenvoyconfigs"),
+    of(
+        "cilium.io",
+        "CiliumClusterwideEnvoyConfig",
+        "ciliumclusterwideenvoyconfigs",
+    ),
+    of(
+        "cilium.io",
+        "CiliumLocalRedirectPolicy",
+        "ciliumlocalredirectpolicies",
+    ),
+    of("serving.knative.dev", "DomainMapping", "domainmappings"),
+    of("networking.internal.knative.dev", "Ingress", "ingresses"),
+    of("serving.kserve.io", "InferenceGraph", "inferencegraphs"),
+];
+
+/// The group whose objects name Services without a namespace, whichever that is.
+pub(super) const CONSUL: &str = "consul.hashicorp.com";
+
+const fn of(group: &'static str, kind: &'static str, plural: &'static str) -> GroupKind {
+    GroupKind {
+        group,
+        kind,
+        plural,
+    }
 }
 
 pub(super) fn pods() -> ApiResource {
@@ -77,25 +168,49 @@ pub(super) fn ingresses() -> ApiResource {
     kind("networking.k8s.io", "v1", "Ingress", "ingresses")
 }
 
+pub(super) fn routes_of_openshift() -> ApiResource {
+    kind("route.openshift.io", "v1", "Route", "routes")
+}
+
 pub(super) fn services() -> ApiResource {
     kind("", "v1", "Service", "services")
 }
 
-/// What offers a Service to other clusters.
-pub(super) fn exports() -> Vec<ApiResource> {
-    let all = &["v1", "v1beta1", "v1alpha1"];
-    versions(
-        "multicluster.x-k8s.io",
-        ("ServiceExport", "serviceexports", all),
-    )
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
 
-/// A kind in each of its versions.
-pub(super) fn versions(
-    group: &str,
-    (name, plural, all): (&str, &str, &[&str]),
-) -> Vec<ApiResource> {
-    let all = all.iter();
-    all.map(|version| kind(group, version, name, plural))
-        .collect()
+    use super::*;
+
+    #[test]
+    fn the_controller_may_read_every_kind_that_may_route_to_old() {
+        let rules = include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/deploy/controller/rbac.yaml"
+        ));
+        let mut granted = BTreeSet::new();
+        let (mut groups, mut plurals) = (Vec::new(), Vec::new());
+        let list = |line: &str| -> Vec<String> {
+            let (_, list) = line.split_once('[').unwrap();
+            let list = list.trim_end_matches(']').split(',');
+            list.map(|one| one.trim().trim_matches('"').to_owned())
+                .collect()
+        };
+        for line in rules.lines() {
+            if line.starts_with("- apiGroups:") {
+                groups = list(line);
+            } else if line.starts_with("  resources:") {
+                plurals = list(line);
+            } else if line.starts_with("  verbs: [get, list, watch") {
+                for group in &groups {
+                    granted.extend(plurals.iter().map(|plural| format!("{plural}.{group}")));
+                }
+            }
+        }
+        let kinds = ROUTES.iter().chain(OF_ISTIO).chain(EXPORTS);
+        for kind in kinds.chain(&POOLS).chain(BY_TEXT) {
+            let name = format!("{}.{}", kind.plural, kind.group);
+            assert!(granted.contains(&name), "{name}");
+        }
+    }
 }

@@ -4,23 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
-use super::kinds::versions;
 use super::old_pods::OldPods;
 use super::services::OldPlace;
 use super::ways::{ServiceName, belongs_to, is_selected_by};
 use crate::k8s::Object;
-
-/// The kind, in both groups that it has had.
-pub(super) fn kinds() -> [Vec<ApiResource>; 2] {
-    let kind = |group, all| versions(group, ("InferencePool", "inferencepools", all));
-    [
-        kind("inference.networking.k8s.io", &["v1"]),
-        kind("inference.networking.x-k8s.io", &["v1alpha2", "v1alpha1"]),
-    ]
-}
 
 /// What leads to old, as text for users.
 #[derive(Default)]

@@ -35,11 +35,11 @@ struct ListToConfirm {
 }
 
 impl Cache {
-    /// Whether consistent reads have recently confirmed everything that the cache holds of these namespaces, and of every kind
-    /// that is read in all namespaces.
+    /// Whether consistent reads have recently confirmed everything that the cache holds of these namespaces, of every kind that
+    /// is read in all namespaces, and which kinds the cluster serves.
     #[must_use]
     pub fn are_confirmed(&self, namespaces: &BTreeSet<String>) -> bool {
-        self.unconfirmed(namespaces, CONFIRMED).is_empty()
+        self.groups.are_confirmed(CONFIRMED) && self.unconfirmed(namespaces, CONFIRMED).is_empty()
     }
 
     /// Lists the kinds of these namespaces that were not confirmed recently, and applies the results. Returns at once if there

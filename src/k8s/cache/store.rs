@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use self::follow::noting;
+pub use self::follow::{is_ready, noting};
 use super::clocks::BothClocks;
 use super::confirmed::Confirmed;
 use super::objects::{Object, Objects};

@@ -437,7 +437,7 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_a_port
 }
 
 /// Whether nothing is promised while the controller looks at the update again, which it does every five seconds.
-async fn stays_unsafe(fixture: &Fixture) {
+pub async fn stays_unsafe(fixture: &Fixture) {
     for _ in 0..30 {
         let object = fixture.get("up").await;
         assert!(!is_safe(&object), "{object}");

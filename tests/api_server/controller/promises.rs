@@ -10,7 +10,7 @@ use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, sli
 use crate::rig::*;
 
 /// An update whose clients and workers have left old, for a controller that begins now.
-async fn left(fixture: &Fixture) {
+pub async fn left(fixture: &Fixture) {
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(fixture, "new-frontend-0").await;
     for i in 0..4 {

@@ -177,12 +177,12 @@ impl Store {
             return (true, Vec::new());
         }
         let cause = error_chain(error);
-        if before.is_none() && state.listed && code != 0 {
-            tracing::warn!(
-                kind = self.plural,
-                cause,
-                "cannot watch; the last list stays in use"
-            );
+        if before.is_none() && code != 0 {
+            let what = match state.listed {
+                true => "cannot watch; the last list stays in use",
+                false => "cannot list",
+            };
+            tracing::warn!(kind = self.plural, cause, "{what}");
         }
         state.refused = Some(cause);
         (code == 404, Vec::new())
@@ -190,7 +190,7 @@ impl Store {
 }
 
 /// Whether the API server reports ready.
-async fn is_ready(client: &Client) -> bool {
+pub async fn is_ready(client: &Client) -> bool {
     let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
         return false;
     };
