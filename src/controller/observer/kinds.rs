@@ -147,6 +147,10 @@ const fn of(group: &'static str, kind: &'static str, plural: &'static str) -> Gr
     }
 }
 
+pub(super) fn claims() -> ApiResource {
+    kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+}
+
 pub(super) fn pods() -> ApiResource {
     kind("", "v1", "Pod", "pods")
 }

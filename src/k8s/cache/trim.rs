@@ -40,9 +40,17 @@ pub fn trimmed(plural: &str, mut object: DynamicObject) -> Object {
                 .map(|container| json!({"name": container["name"], "ports": container["ports"]}))
                 .collect()
         };
+        let volumes = object.data["spec"]["volumes"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let volumes: Json = volumes
+            .filter(|volume| volume["persistentVolumeClaim"].is_object())
+            .map(|volume| json!({"persistentVolumeClaim": volume["persistentVolumeClaim"]}))
+            .collect();
         let spec = json!({
             "containers": ports("containers"), "initContainers": ports("initContainers"),
-            "hostNetwork": object.data["spec"]["hostNetwork"],
+            "hostNetwork": object.data["spec"]["hostNetwork"], "volumes": volumes,
         });
         object.data["spec"] = spec;
     }

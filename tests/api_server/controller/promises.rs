@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods, resource, updates};
@@ -407,6 +408,45 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or
     fixture.until("up", "no port", unreachable).await;
     fixture.replace(&services, "clients", clients()).await;
     fixture.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_is_not_safe_to_delete_while_a_pod_that_stays_uses_a_volume_that_goes_with_it() {
+    let (fixture, _controller) = safe().await;
+    let claims = resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
+    // As the operator makes it for a graph that asks for it. The next one only mounts it.
+    let owner = json!({
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "controller": true,
+        "uid": "6f1ac2d0-0000-4000-8000-000000000000",
+    });
+    let spec =
+        json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}});
+    let owned = json!({"metadata": {"ownerReferences": [owner]}, "spec": spec});
+    fixture.create(&claims, "models", owned).await;
+    let pod = |graph: &str| {
+        json!({
+            "metadata": {"labels": {"nvidia.com/dynamo-graph-deployment-name": graph}},
+            "spec": {
+                "automountServiceAccountToken": false, "containers": [{"name": "main", "image": "any"}],
+                "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+            },
+        })
+    };
+    fixture.create(&pods(), "loads-for-old", pod("old")).await;
+    fixture.create(&pods(), "loads-for-new", pod("new")).await;
+    let goes = lacks(
+        true,
+        "PersistentVolumeClaim models, which is deleted together with old",
+    );
+    fixture.until("up", "a volume goes with old", &goes).await;
+    fixture.delete(&pods(), "loads-for-new").await;
+    fixture.until("up", "only old uses it", is_safe).await;
+    fixture.create(&pods(), "loads-again", pod("new")).await;
+    fixture.until("up", "a volume goes again", &goes).await;
+    let kept = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
+    let (params, api) = (PatchParams::default(), fixture.api(&claims));
+    api.patch("models", &params, &kept).await.unwrap();
+    fixture.until("up", "the volume stays", is_safe).await;
 }
 
 #[tokio::test]
