@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Runs every test, and runs those that failed once more, alone: a loaded machine can delay a test with real servers
-# past its deadline. A test that fails twice, or more than four failures at once, fail the run. The last lines name the
+# Runs every test, and reruns failed tests alone: on a busy machine, a test with real servers can miss its deadline. A test that fails twice, or more than four failures at once, fail the run. The last lines name the
 # tests that passed only the second time, so that they get fixed. The scenarios in a cluster are one test; only those that
 # failed run again.
 #
 # usage: all.sh [COMMAND...]
 #
-# The scenarios in a cluster leave almost half of the processor time unused, and most tiers more than half: COMMAND and these
-# tiers run during the scenarios. If COMMAND fails, the run fails.
+# The cluster scenarios leave almost half of the processor time unused, so COMMAND and most other tiers run at the same time. If COMMAND fails, the run fails.
 set -uo pipefail
 readonly most=4
 readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
@@ -23,7 +21,7 @@ every_test() {
   cargo test --locked --no-fail-fast --test cluster || status=1
   wait $! || status=$(($? > status ? $? : status))
   cat "$beside"
-  # These measure memory, or count what must happen within a time.
+  # These measure memory or have time limits.
   cargo test --locked --no-fail-fast --test load --test chaos || status=1
   return $status
 }
@@ -47,8 +45,8 @@ case ${PIPESTATUS[0]} in
 2) exit 1 ;;
 esac
 
-# One line for each failed test: how cargo selects its binary, a tab, and its name. The binary of a test lists its failures
-# last, and cargo then says how to run it again; one that crashed lists none.
+# One line for each failed test: the cargo flags of its binary, a tab, and its name. A test binary lists its failures at the end,
+# and cargo then prints the flags. A binary that crashed lists none.
 failed=$(awk '
   /^failures:$/          { listed = 1; count = 0; next }
   listed && /^    [^ ]+/ { name[++count] = substr($0, 5) }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the last stage of the Dockerfile without a registry, and runs it as a pod would: as user 65532, on a root file system
-# that is read-only. What the first stage compiles is given; in place of the base image there are the libraries of this machine.
+# Builds the last stage of the Dockerfile without a registry, and runs it like a pod: as user 65532, with a read-only root file
+# system. The output of the first stage is an argument, and the libraries of this machine replace the base image.
 #
 # usage: image.sh PROGRAM THIRD-PARTY.txt [ARCHIVE.tar]
 #
@@ -15,18 +15,18 @@ for tool in buildah umoci runc objcopy jq; do
     exit 1
   fi
 done
-# Without root, in a user namespace of its own, in which files may belong to any user.
+# Without root, in a new user namespace, in which files may belong to any user.
 [ "$(id -u)" = 0 ] || exec buildah unshare "$self" "$program" "$notices" ${archive:+"$archive"}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 store=(--root "$work/store" --runroot "$work/run" --storage-driver vfs)
 
-# What the first stage leaves, by the same commands.
+# The output of the first stage, created with the same commands.
 mkdir -p "$work/built" "$work/base/etc/ssl/certs"
 cp "$notices" "$work/built/THIRD-PARTY.txt"
 objcopy --only-keep-debug "$program" "$work/built/crossfade.debug"
 objcopy --strip-debug --add-gnu-debuglink="$work/built/crossfade.debug" "$program" "$work/built/crossfade"
-# What distroless/cc has and the program needs.
+# The files of distroless/cc that the program needs.
 for library in $(ldd "$program" | grep -o '/[^ ]*'); do
   install -D "$library" "$work/base$library"
 done
@@ -36,7 +36,7 @@ for image in built base; do
   buildah "${store[@]}" bud --quiet --isolation chroot --tag "localhost/$image" --file "$work/$image.dockerfile" "$work/$image" >/dev/null
 done
 
-# All stages but the first, word by word.
+# All stages except the first, unchanged.
 {
   echo "FROM localhost/built AS build"
   sed -n '/^FROM scratch AS debug$/,$p' Dockerfile
@@ -63,7 +63,7 @@ size=$(stat -c %s "$root/crossfade")
 [ "$size" -lt "$(stat -c %s "$program")" ] || fail "the program has its debug information"
 
 run() { # run ARG...: in the image
-  # Without a network namespace of its own, and without /sys, which belongs to one, so that it needs no rights.
+  # Without a new network namespace and without /sys, which needs one, so that no privileges are necessary.
   jq '.root.readonly = true | .process.terminal = false | .process.noNewPrivileges = true
     | .process.capabilities = {} | .process.args += ($line | split(" "))
     | .mounts |= map(select(.destination | startswith("/sys") | not))

@@ -1,5 +1,5 @@
-//! The charts in a cluster: installed, upgraded from an earlier version, and uninstalled while an update is under way and clients never
-//! pause.
+//! Installs the charts in a cluster, upgrades them from an earlier version, and uninstalls them while an update is in progress under
+//! load.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,9 +8,9 @@ use crossfade::inject::{Options, inject};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::fixture::{answers, within_patience};
+use crate::fixture::{answers, eventually};
 use crate::helm::{CONTROLLER, DEFINITION, Earlier, Helm, chart};
-use crate::load::{Load, assert_all_well, share};
+use crate::load::{Load, assert_none_failed, share};
 use crate::rollout::SHAPE;
 
 const STREAMS: usize = 20;
@@ -23,7 +23,7 @@ const DEFINITIONS: [&str; 2] = [
     "crd/dynamorollouts.nvidia.com",
 ];
 
-/// Takes away what other scenarios have left, which has no room beside this or was installed in another way.
+/// Deletes what other scenarios have left behind: it would take up resources, or was installed in another way.
 pub async fn bare(cluster: &Cluster) {
     let zero = [
         "scale",
@@ -38,24 +38,24 @@ pub async fn bare(cluster: &Cluster) {
     let controller = controller.to_string_lossy();
     cluster.kubectl(&["delete", "--ignore-not-found", "-k", &controller]);
     cluster.kubectl(&[&["delete", "--ignore-not-found"][..], &DEFINITIONS].concat());
-    within_patience("no pod is left", async || {
+    eventually("all pods are deleted", async || {
         let pods = cluster.get(&["pods", "--all-namespaces"]);
         pods["items"].as_array().expect("a list").is_empty()
     })
     .await;
 }
 
-/// Takes away what the charts leave, and the namespace of a scenario.
+/// Deletes what the charts leave behind, and the namespace of a scenario.
 pub async fn clear(cluster: &Cluster, namespace: &str) {
     let helm = Helm::new(cluster.kubeconfig());
     for release in [CONTROLLER, DEFINITION] {
         helm.run(&["uninstall", release, "--namespace=crossfade", "--wait"]);
     }
     cluster.kubectl(&[&["delete"][..], &DEFINITIONS].concat());
-    // A namespace with pods is looked at again only after half of their grace periods.
+    // Kubernetes retries the deletion of a namespace with pods only after half of their grace periods, so delete the pods first.
     cluster.try_kubectl(&["delete", "dgd", "--all", "-n", namespace], "");
     cluster.kubectl(&["delete", "deployment", "--all", "-n", namespace]);
-    within_patience("no pod is left", async || {
+    eventually("all pods are deleted", async || {
         let pods = cluster.get(&["pods", "-n", namespace]);
         pods["items"].as_array().expect("a list").is_empty()
     })
@@ -90,7 +90,7 @@ fn generation(name: &str, tag: &str, replicas: u32) -> String {
     injected.text
 }
 
-/// Somebody with two generations and the charts.
+/// An administrator with two generations and the charts.
 struct Administrator {
     cluster: Cluster,
     helm: Helm,
@@ -117,7 +117,7 @@ impl Administrator {
         self.types(&["scale", &name, &replicas]);
     }
 
-    /// `helm` with both charts, of this version.
+    /// Runs `helm` for both charts.
     fn releases(&self, verb: &str, charts: [&Path; 2]) {
         let [definition, controller] = charts.map(|chart| chart.to_string_lossy());
         let own = "--namespace=crossfade";
@@ -141,9 +141,9 @@ impl Administrator {
     }
 
     /// Waits until the proxies have this split.
-    async fn splits(&self, old: u32, new: u32) {
+    async fn wait_for_split(&self, old: u32, new: u32) {
         let weights = json!({"old": old, "new": new});
-        within_patience(&format!("{old} : {new}"), async || {
+        eventually(&format!("{old} : {new}"), async || {
             let update = self.update();
             let frontends = &update["status"]["frontends"];
             update["spec"]["weights"] == weights
@@ -174,7 +174,9 @@ impl Administrator {
 async fn charts_come_are_upgraded_and_go_under_load_and_the_update_and_its_definition_stay() {
     let cluster = Cluster::around();
     if !cluster.is_own() {
-        return println!("skipped: the charts: this cluster has no images of scripted servers");
+        return println!(
+            "skipped: the charts: this cluster does not have the images of the fake servers"
+        );
     }
     bare(&cluster).await;
     let helm = Helm::new(cluster.kubeconfig());
@@ -197,20 +199,20 @@ async fn charts_come_are_upgraded_and_go_under_load_and_the_update_and_its_defin
     admin.cluster.apply(&update.to_string());
     let uid = admin.update()["metadata"]["uid"].clone();
     let address = admin.address("old");
-    within_patience("the Service leads somewhere", async || {
+    eventually("the Service has an endpoint", async || {
         answers(address, "/v1/models").await
     })
     .await;
     let load = Load::start(address, STREAMS, SHAPE);
-    admin.splits(2, 1).await;
+    admin.wait_for_split(2, 1).await;
 
     let current = [DEFINITION, CONTROLLER].map(chart);
     let [definition, controller] = &current;
     admin.releases("upgrade", [definition, controller]);
     assert_eq!(admin.column(), "Split");
-    // The controller of the new version goes on with it.
+    // The new version of the controller continues the update.
     admin.scales("old", 1);
-    admin.splits(1, 1).await;
+    admin.wait_for_split(1, 1).await;
 
     let uninstall = |release| {
         admin
@@ -218,24 +220,24 @@ async fn charts_come_are_upgraded_and_go_under_load_and_the_update_and_its_defin
             .run(&["uninstall", release, "--namespace=crossfade", "--wait"])
     };
     uninstall(CONTROLLER);
-    load.enter(1);
+    load.enter_phase(1);
     uninstall(DEFINITION);
     assert_eq!(admin.column(), "Split");
     assert_eq!(admin.update()["metadata"]["uid"], uid);
-    // Nobody is left to set the split, and a pod of old that starts now still sees it.
+    // Without a controller the split stays, and an old pod that starts now still reads it.
     admin.types(&["rollout", "restart", "deployment/old"]);
     admin.types(&["rollout", "status", "deployment/old", "--timeout=120s"]);
-    load.leave().await;
-    load.enter(2);
-    load.begun(4 * STREAMS).await;
-    load.leave().await;
+    load.leave_phase().await;
+    load.enter_phase(2);
+    load.wait_for_started(4 * STREAMS).await;
+    load.leave_phase().await;
 
     admin.releases("install", [definition, controller]);
     admin.scales("new", 2);
-    admin.splits(1, 2).await;
+    admin.wait_for_split(1, 2).await;
     assert_eq!(admin.update()["metadata"]["uid"], uid);
     let ended = load.finish();
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     println!("{} streams, none failed or cut", ended.len());
     for phase in [1, 2] {
         let (all, new) = share(&ended, phase);

@@ -1,4 +1,4 @@
-//! A frontend's pod is deleted while it answers: its streams go on from the other generation.
+//! The pod of a frontend is deleted while it streams, and the other generation continues the streams.
 
 use crate::fixture::{Fixture, UPDATE};
 use crate::pair::PROTOCOLS;
@@ -31,8 +31,8 @@ async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
     let mut open = Vec::new();
     for family in [Family::Chat, Family::Completions] {
         for protocol in PROTOCOLS {
-            let way = (family, protocol == "http2");
-            let streams = Streams::raw(fixture.address, STREAMS / 4, way, &prompt, "w:0");
+            let kind = (family, protocol == "http2");
+            let streams = Streams::raw(fixture.address, STREAMS / 4, kind, &prompt, "w:0");
             open.push(streams.await);
         }
     }
@@ -40,7 +40,7 @@ async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
     let pods = pods["items"].as_array().expect("a list").iter();
     for pod in pods {
         let name = pod["metadata"]["name"].as_str().expect("a name");
-        // At once, as if its node were gone.
+        // Without a grace period, as if its node had failed.
         let delete = ["delete", "pod", name, "--force", "--grace-period=0"];
         fixture.cluster.kubectl(&delete);
     }

@@ -1,5 +1,5 @@
-//! The examples in `deploy/`, applied as they are, from an empty namespace until old is deleted. Only the images are others, by
-//! kustomize, as a user says where theirs are: Dynamo's is stood in for.
+//! Applies the examples in `deploy/` unchanged, from an empty namespace until old is deleted. Only the images are replaced with
+//! kustomize, as users do: the tests use a fake of Dynamo's image.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::fixture::{CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, within_patience};
-use crate::load::{Load, assert_all_well, share};
+use crate::fixture::{CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, eventually};
+use crate::load::{Load, assert_none_failed, share};
 use crate::rollout::{SHAPE, assert_share, phase};
 
 const UPDATE: &str = "my-update";
 const STREAMS: usize = 60;
-/// What the examples say of the images, and what stands in for each.
+/// The images of the examples, and their replacements.
 const IMAGES: [(&str, &str); 3] = [
     ("registry.example/crossfade", IMAGE),
     ("nvcr.io/nvidia/ai-dynamo/dynamo-frontend", STAND_IN),
@@ -31,7 +31,7 @@ struct User {
 }
 
 impl User {
-    /// None in a cluster of somebody else's, which has no such images.
+    /// `None` in an existing cluster, which does not have the images.
     fn of(namespace: &'static str) -> Option<Self> {
         let cluster = Cluster::around();
         if !cluster.is_own() {
@@ -64,7 +64,7 @@ impl User {
         path.to_string_lossy().into_owned()
     }
 
-    /// What kustomize makes of what is at these paths of `deploy/`, with other images.
+    /// The output of kustomize for these paths of `deploy/`, with the images replaced.
     fn made(&self, resources: &[&str], components: &[&str]) -> String {
         let listed = |paths: &[&str]| {
             let paths = paths.iter().map(|path| format!("../deploy/{path}"));
@@ -78,8 +78,9 @@ impl User {
             "resources": listed(resources), "components": listed(components), "images": images,
         });
         let own = self.files.path().join("own");
-        fs::create_dir_all(&own).expect("it is ours");
-        fs::write(own.join("kustomization.yaml"), kustomization.to_string()).expect("it is ours");
+        fs::create_dir_all(&own).expect("the temporary directory is writable");
+        fs::write(own.join("kustomization.yaml"), kustomization.to_string())
+            .expect("the temporary directory is writable");
         self.cluster.kubectl(&[
             "kustomize",
             "--load-restrictor=LoadRestrictionsNone",
@@ -111,7 +112,7 @@ impl User {
                     self.cluster.kubectl(&["-n", namespace, "describe", what])
                 );
             }
-            panic!("{name} is not there: {output:?}");
+            panic!("{name} is not ready: {output:?}");
         }
     }
 
@@ -120,7 +121,7 @@ impl User {
         let established = "--for=condition=Established";
         let definition = "crd/dynamoupdateconfigs.nvidia.com";
         self.types(&["wait", established, definition, "--timeout=30s"]);
-        // It has a namespace of its own.
+        // The controller has its own namespace.
         let made = self.made(&["examples/plain/controller"], &[]);
         self.cluster.apply(&made);
         let [namespace, name] = CONTROLLER;
@@ -142,11 +143,11 @@ impl User {
         format!("{ip}:8000").parse().expect("an address")
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    async fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + 2 * PATIENCE;
         loop {
             let update = self.get(&["duc", UPDATE]);
-            if is_so(&update) {
+            if condition(&update) {
                 return update;
             }
             assert!(
@@ -159,8 +160,8 @@ impl User {
         }
     }
 
-    /// Waits until the split is this, and every proxy of old has it in force.
-    async fn splits(&self, old: u32, new: u32) -> Value {
+    /// Waits until the resource and every proxy of old have this split.
+    async fn wait_for_split(&self, old: u32, new: u32) -> Value {
         let weights = json!({"old": old, "new": new});
         self.until(&format!("{old} : {new}"), |update| {
             let status = &update["status"];
@@ -181,25 +182,25 @@ fn promises(flag: &'static str) -> impl Fn(&Value) -> bool {
     move |update| update["status"][flag] == true && update["status"]["phase"] == "Complete"
 }
 
-/// From the first worker of new to the deletion of old, under load that loses no stream.
+/// Runs an update from the first worker of new to the deletion of old. No stream of the load may fail.
 async fn update(user: &User, [old_workers, new_workers]: [&str; 2], selector: Value, old: &[&str]) {
-    let load = Load::aside(user.address(), STREAMS, SHAPE);
-    user.splits(4, 1).await;
+    let load = Load::start_outside_phases(user.address(), STREAMS, SHAPE);
+    user.wait_for_split(4, 1).await;
     phase(&load, 0, 2 * STREAMS).await;
     user.scales(new_workers, 4);
-    user.splits(1, 1).await;
+    user.wait_for_split(1, 1).await;
     phase(&load, 1, 2 * STREAMS).await;
     user.scales(old_workers, 2);
-    user.splits(1, 2).await;
+    user.wait_for_split(1, 2).await;
     user.scales(old_workers, 0);
-    user.splits(0, 1).await;
+    user.wait_for_split(0, 1).await;
     let update = user
         .until(
             "the last worker may go",
             promises("lastOldWorkerDispensable"),
         )
         .await;
-    // All streams of new run through old's pods.
+    // All streams of new still pass through the pods of old.
     assert_eq!(update["status"]["safeToDeleteOld"], false, "{update}");
     phase(&load, 2, 2 * STREAMS).await;
     let patch = json!({"spec": {"selector": selector}}).to_string();
@@ -208,7 +209,7 @@ async fn update(user: &User, [old_workers, new_workers]: [&str; 2], selector: Va
         .await;
     user.types(&[&["delete", "--wait=false"], old].concat());
     phase(&load, 3, 2 * STREAMS).await;
-    within_patience("old is gone", async || {
+    eventually("old is gone", async || {
         let label = "nvidia.com/dynamo-graph-deployment-name=dgd-old";
         let pods = user.get(&["pods", "-l", label]);
         pods["items"].as_array().is_some_and(Vec::is_empty)
@@ -216,13 +217,13 @@ async fn update(user: &User, [old_workers, new_workers]: [&str; 2], selector: Va
     .await;
     user.types(&["delete", "duc", UPDATE]);
     let ended = load.finish();
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     println!("{} streams, none failed or cut", ended.len());
     for (phase, weights) in [[4, 1], [1, 1], [0, 1]].into_iter().enumerate() {
         assert_share(&ended, phase, weights, 2.0);
     }
     let (all, new) = share(&ended, 3);
-    assert_eq!(all, new, "clients reach new alone");
+    assert_eq!(all, new, "clients only reach new");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What the scenarios play on: two generations of real Dynamo, the old one behind the sidecar, and the resource.
+//! The environment of the scenarios: two generations of real Dynamo, the old one behind the sidecar, and the resource.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,45 +13,45 @@ use crate::cluster::Cluster;
 use crate::dynamo::Dynamo;
 use crate::rig;
 
-/// The image under test, one with nothing but a shell, and one that stands in for Dynamo's.
+/// The image under test, an image that only has a shell, and an image with the fake model server.
 pub const IMAGE: &str = "test.local/crossfade:1";
 pub const SHELL: &str = "test.local/shell:1";
 pub const STAND_IN: &str = "test.local/dynamo:1";
 
-/// Seconds, in the pods of the tests; those of `deploy/` are for real life.
+/// Seconds, shorter than in `deploy/` so that the tests are fast.
 pub const SETTLE: u64 = 2;
 pub const DRAIN: u64 = 60;
 const GRACE: u64 = 70;
 
-/// How long a cluster may take for something.
+/// How long a condition may take to become true in a cluster.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const UPDATE: &str = "my-dgd-update";
 
-/// The controller's own namespace, and its name there.
+/// The namespace and name of the controller's Deployment.
 pub const CONTROLLER: [&str; 2] = ["crossfade", "crossfade-controller"];
 
-/// Both generations, serving.
+/// Two generations that serve.
 pub struct Fixture {
     pub cluster: Cluster,
-    /// Where clients connect: the old Service's own address.
+    /// Where clients connect: the address of the old Service.
     pub address: SocketAddr,
 }
 
 impl Fixture {
-    /// Sets up what is not there yet, and takes away what a scenario has left.
+    /// Creates what is missing, and deletes what earlier scenarios have left behind, including the controller.
     pub async fn ready() -> Self {
         let cluster = Cluster::around();
         let [namespace, name] = CONTROLLER;
         let gone = ["--ignore-not-found", "--cascade=foreground"];
         let args = ["delete", "deployment", name, "-n", namespace];
         cluster.kubectl(&[&args[..], &gone].concat());
-        Self::set(cluster, [1, 1]).await
+        Self::deploy(cluster, [1, 1]).await
     }
 
-    /// The same with so many workers of old and new, and with the controller.
+    /// Like [`Self::ready`], with this number of old and new workers, and with the controller.
     pub async fn with_controller(workers: [u32; 2]) -> Self {
-        let fixture = Self::set(Cluster::around(), workers).await;
+        let fixture = Self::deploy(Cluster::around(), workers).await;
         fixture.apply(&controller(&fixture.cluster));
         let [namespace, name] = CONTROLLER;
         let deployment = format!("deployment/{name}");
@@ -62,7 +62,7 @@ impl Fixture {
         fixture
     }
 
-    async fn set(cluster: Cluster, workers: [u32; 2]) -> Self {
+    async fn deploy(cluster: Cluster, workers: [u32; 2]) -> Self {
         apply(&cluster, &manifests(&cluster, workers));
         let established = "--for=condition=Established";
         let definition = "crd/dynamoupdateconfigs.nvidia.com";
@@ -85,13 +85,13 @@ impl Fixture {
         fixture
     }
 
-    /// Applies manifests, whoever has changed since what they say.
+    /// Applies manifests, and overwrites changes by others.
     pub fn apply(&self, manifests: &str) {
         apply(&self.cluster, manifests);
     }
 
-    /// Waits until a deployment's pods are ready. Where none of ours is in them, one that does not come up is Dynamo's affair
-    /// or the cluster's: it is told of and replaced, once.
+    /// Waits until the pods of a Deployment are ready. If its pods do not contain crossfade, a pod that does not become ready is a
+    /// problem of Dynamo or the cluster: its state is printed and it is replaced, once.
     pub fn rolled_out(&self, deployment: &str) {
         let is_ours = deployment == "old-frontend";
         let name = format!("deployment/{deployment}");
@@ -101,22 +101,22 @@ impl Fixture {
             if output.status.success() {
                 return;
             }
-            let laggards = self.laggards(deployment);
-            println!("{name} is not there: {output:?}");
+            let not_ready = self.not_ready(deployment);
+            println!("{name} is not ready: {output:?}");
             println!("{}", self.cluster.kubectl(&["describe", &name]));
-            for pod in &laggards {
-                self.tell_of(pod);
+            for pod in &not_ready {
+                self.print_diagnostics(pod);
             }
-            assert!(may_fail, "{name} is not there: {laggards:?}");
-            for pod in &laggards {
+            assert!(may_fail, "{name} is not ready: {not_ready:?}");
+            for pod in &not_ready {
                 let delete = ["delete", "pod", pod, "--force", "--ignore-not-found"];
                 self.cluster.kubectl(&delete);
             }
         }
     }
 
-    /// The names of a deployment's pods that are not ready.
-    fn laggards(&self, deployment: &str) -> Vec<String> {
+    /// The names of the pods of a Deployment that are not ready.
+    fn not_ready(&self, deployment: &str) -> Vec<String> {
         let label = format!("app={deployment}");
         let list = self.cluster.get(&["pods", "-l", &label]);
         let is_ready = |pod: &&Value| {
@@ -129,19 +129,19 @@ impl Fixture {
             .collect()
     }
 
-    /// Prints what the cluster knows of a pod, and what it has said itself.
-    fn tell_of(&self, pod: &str) {
+    /// Prints the description and the logs of a pod.
+    fn print_diagnostics(&self, pod: &str) {
         let logs = ["logs", pod, "--all-containers", "--tail=40"];
         for args in [&logs[..], &["describe", "pod", pod]] {
             let output = self.cluster.try_kubectl(args, "");
-            let said = [output.stdout, output.stderr].concat();
-            println!("{}", String::from_utf8_lossy(&said));
+            let text = [output.stdout, output.stderr].concat();
+            println!("{}", String::from_utf8_lossy(&text));
         }
     }
 
-    /// Waits until no pod is on its way out.
+    /// Waits until no pod is terminating.
     pub async fn settled(&self) {
-        within_patience("no pod is ending", async || {
+        eventually("no pod is ending", async || {
             let list = self.cluster.get(&["pods"]);
             let pods = list["items"].as_array().expect("a list");
             let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();
@@ -151,12 +151,12 @@ impl Fixture {
     }
 
     pub fn scale(&self, deployment: &str, replicas: u32) {
-        self.wants(deployment, replicas);
+        self.set_replicas(deployment, replicas);
         self.rolled_out(deployment);
     }
 
-    /// As [`Self::scale`], without waiting for it.
-    pub fn wants(&self, deployment: &str, replicas: u32) {
+    /// Like [`Self::scale`], but does not wait.
+    pub fn set_replicas(&self, deployment: &str, replicas: u32) {
         let replicas = format!("--replicas={replicas}");
         self.cluster
             .kubectl(&["scale", &format!("deployment/{deployment}"), &replicas]);
@@ -165,11 +165,11 @@ impl Fixture {
     /// Waits until the frontends behind a Service list the model.
     pub async fn with_model(&self, service: &str) {
         let address = address_of(&self.cluster, service);
-        within_patience("the model is served", async || lists_model(address).await).await;
+        eventually("the model is served", async || lists_model(address).await).await;
     }
 
-    /// The same. Frontends that have lost all workers may not see those that come at the same time afterwards: that is Dynamo's
-    /// affair, and they are told of and replaced, once.
+    /// Like [`Self::with_model`]. A Dynamo frontend that has lost all its workers may not discover several workers that start at the
+    /// same time. In this case, the frontends are replaced, once.
     async fn with_model_again(&self, service: &str) {
         let address = address_of(&self.cluster, service);
         let deadline = Instant::now() + PATIENCE / 3;
@@ -191,10 +191,10 @@ impl Fixture {
     /// Waits until the frontends behind a Service list no model.
     pub async fn without_model(&self, service: &str) {
         let address = address_of(&self.cluster, service);
-        within_patience("no model", async || !lists_model(address).await).await;
+        eventually("no model", async || !lists_model(address).await).await;
     }
 
-    /// Makes the resource, and waits until it is in force.
+    /// Creates the resource, and waits until all sidecars apply it.
     pub async fn update(&self, percent: u8) {
         self.cluster.apply(&format!(
             "apiVersion: nvidia.com/v1alpha1
@@ -211,7 +211,7 @@ spec:
         self.in_force(percent).await;
     }
 
-    /// As a person does it.
+    /// Edits the split as a user does, and waits until all sidecars apply it.
     pub async fn patch(&self, percent: u8) {
         let patch = format!(r#"{{"spec":{{"trafficSplitPercent":{percent}}}}}"#);
         let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
@@ -219,19 +219,19 @@ spec:
         self.in_force(percent).await;
     }
 
-    /// Waits until every sidecar serves this share.
+    /// Waits until every sidecar applies this split.
     pub async fn in_force(&self, percent: u8) {
-        let is_so = |plan: &Value| plan["trafficSplitPercent"] == percent;
-        self.until_all(&format!("{percent} %"), is_so).await;
+        let condition = |plan: &Value| plan["trafficSplitPercent"] == percent;
+        self.until_all(&format!("{percent} %"), condition).await;
     }
 
-    /// Waits until every sidecar serves a plan that is so.
-    pub async fn until_all(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+    /// Waits until `condition` holds for the plan of every sidecar.
+    pub async fn until_all(&self, what: &str, condition: impl Fn(&Value) -> bool) {
         let sidecars = self.sidecars();
-        within_patience(&format!("{what} in force"), async || {
+        eventually(&format!("{what} in force"), async || {
             let mut all = true;
             for address in &sidecars {
-                all &= is_so(&self.plan(*address).await);
+                all &= condition(&self.plan(*address).await);
             }
             all
         })
@@ -267,13 +267,13 @@ spec:
     }
 }
 
-/// Waits until it is so.
+/// Waits until `condition` returns true.
 ///
 /// # Panics
-/// If it never is.
-pub async fn within_patience(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// If it does not in time.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
+    while !condition().await {
         assert!(Instant::now() < deadline, "never: {what}");
         sleep(Duration::from_millis(50)).await;
     }
@@ -290,12 +290,12 @@ async fn lists_model(address: SocketAddr) -> bool {
     list.is_some_and(|list| list.contains(r#""id":"tiny""#))
 }
 
-/// Does this page say that all is well?
+/// Whether a GET of this path returns 200.
 pub async fn answers(address: SocketAddr, path: &str) -> bool {
     page(address, path).await.is_some()
 }
 
-/// What a page says; none if it says that something is wrong, or nobody is there.
+/// The body of a GET; `None` if the status is not 200 or the connection fails.
 async fn page(address: SocketAddr, path: &str) -> Option<String> {
     let connecting = tokio::net::TcpStream::connect(address);
     let connection = tokio::time::timeout(Duration::from_secs(1), connecting).await;
@@ -312,14 +312,14 @@ fn apply(cluster: &Cluster, manifests: &str) {
     cluster.kubectl_with(&args, manifests);
 }
 
-/// What `crossfade:latest` is here, for kustomize.
+/// The image that replaces `crossfade:latest`, as a field of a kustomization.
 fn images() -> String {
     let image = env::var("CROSSFADE_TEST_IMAGE").unwrap_or_else(|_| IMAGE.to_owned());
     let (name, tag) = image.rsplit_once(':').expect("an image with a tag");
     format!(r#"images: [{{name: crossfade, newName: {name}, newTag: "{tag}"}}]"#)
 }
 
-/// A directory with these files and directories in it.
+/// A temporary directory with copies of these files and directories.
 pub fn copied(sources: &[PathBuf]) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = std::process::Command::new("cp");
@@ -333,11 +333,12 @@ fn controller(cluster: &Cluster) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = copied(&[root.join("deploy/controller")]);
     let text = format!("resources: [controller]\n{}\n", images());
-    fs::write(directory.path().join("kustomization.yaml"), text).expect("it is ours");
+    fs::write(directory.path().join("kustomization.yaml"), text)
+        .expect("the temporary directory is writable");
     cluster.kubectl(&["kustomize", &directory.path().to_string_lossy()])
 }
 
-/// All else, as kustomize makes it out of `deploy/` and what the tests add.
+/// Everything else: what kustomize builds from `deploy/` and the additions of the tests.
 fn manifests(cluster: &Cluster, workers: [u32; 2]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = copied(&[
@@ -347,7 +348,9 @@ fn manifests(cluster: &Cluster, workers: [u32; 2]) -> String {
         Dynamo::install().model,
     ]);
     let here = directory.path();
-    let write = |name: &str, text: &str| fs::write(here.join(name), text).expect("it is ours");
+    let write = |name: &str, text: &str| {
+        fs::write(here.join(name), text).expect("the temporary directory is writable")
+    };
     let [old, new] = workers;
     write(
         "old.yaml",
@@ -400,7 +403,7 @@ patches:
     cluster.kubectl(&["kustomize", &here.to_string_lossy()])
 }
 
-/// A generation of this name: a frontend, so many workers, with or without the sidecar.
+/// A generation with this name: a frontend, this number of workers, and, if `sidecar`, the sidecar.
 pub fn generation(
     cluster: &Cluster,
     name: &str,
@@ -410,7 +413,7 @@ pub fn generation(
 ) -> String {
     const TEMPLATE: &str = include_str!("../kubernetes/generation.yaml");
     let given = env::var("CROSSFADE_TEST_DYNAMO_IMAGE").ok();
-    // In the tests' own cluster Python and Dynamo are those of the machine: the image need not have them.
+    // The tests' own cluster mounts Python and Dynamo from the machine, so the image does not need them.
     let (python, mounts, volumes) = match (&given, cluster.is_own()) {
         (None, true) => host_files(),
         (Some(_), _) => ("python3".to_owned(), String::new(), String::new()),
@@ -427,15 +430,15 @@ pub fn generation(
         .replace("        # HOST-VOLUMES\n", &volumes)
 }
 
-/// The machine's Python with Dynamo in it: its path, and the mounts and volumes that make it reachable in a pod.
+/// The path of the machine's Python that has Dynamo, and the mounts and volumes that make it available in a pod.
 fn host_files() -> (String, String, String) {
     let python = Dynamo::install().python;
     let real = fs::canonicalize(&python).expect("a Python");
     let above = |path: &Path, levels| {
         let path = path.ancestors().nth(levels).expect("a long path");
-        path.to_str().expect("a path of text").to_owned()
+        path.to_str().expect("a UTF-8 path").to_owned()
     };
-    // venv/bin/python, and prefix/bin/python3 of the Python that the venv was made from.
+    // The parents of venv/bin/python, and of prefix/bin/python3, from which the venv was created.
     let paths = [
         "/usr".to_owned(),
         "/lib".to_owned(),

@@ -1,4 +1,4 @@
-//! A load of real streams: each is read to its end and compared to the byte with what its generation says.
+//! A load of streams. Each stream is read to its end, and its text is compared with what its generation should send.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,58 +10,58 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::fixture::within_patience;
-use crate::pair::Way;
+use crate::fixture::eventually;
+use crate::pair::RequestKind;
 use crate::rig::{Client, End, Family};
 
-const CHAT: Way = Way {
+const CHAT: RequestKind = RequestKind {
     family: Family::Chat,
     stream: true,
 };
 
-/// What streams are like.
+/// The number and the interval of the words of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub words: usize,
     pub each_ms: usize,
 }
 
-/// A stream that ended: in which phase of the test it began, and who answered, or what was wrong.
-pub type Ended = (usize, Result<String, String>);
+/// A stream that ended: the phase in which it started, and the generation that responded or the error.
+pub type FinishedStream = (usize, Result<String, String>);
 
-/// No phase in particular: while something changes.
+/// The phase of streams that start while the test changes something.
 pub const BETWEEN: usize = usize::MAX;
 
-/// What a load and its thread share.
+/// State that a load shares with its thread.
 #[derive(Debug, Default)]
 struct State {
     phase: AtomicUsize,
     stopped: AtomicBool,
     open: AtomicUsize,
-    /// Streams of the phase so far.
+    /// Streams that have started in the current phase.
     begun: AtomicUsize,
-    /// Streams that began in a phase and have no head yet: it may still be open who answers them.
-    undecided: AtomicUsize,
+    /// Streams that started in a phase and have no response head yet: the split may not have assigned them yet.
+    pending: AtomicUsize,
 }
 
-/// Streams on a thread of their own, so that nothing a test does holds them up.
+/// Streams on their own thread, so that the test does not delay them.
 pub struct Load {
     state: Arc<State>,
-    thread: JoinHandle<Vec<Ended>>,
+    thread: JoinHandle<Vec<FinishedStream>>,
 }
 
 impl Load {
-    /// So many streams at any time, until it is told to finish.
+    /// Keeps this number of streams open until [`Self::finish`]. They belong to phase 0.
     pub fn start(address: SocketAddr, streams: usize, shape: Shape) -> Self {
         Self::run(address, streams, shape, false, 0)
     }
 
-    /// The same, of no phase yet.
-    pub fn aside(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+    /// Like [`Self::start`], but the streams belong to no phase.
+    pub fn start_outside_phases(address: SocketAddr, streams: usize, shape: Shape) -> Self {
         Self::run(address, streams, shape, false, BETWEEN)
     }
 
-    /// So many streams, once.
+    /// Opens this number of streams once.
     pub fn once(address: SocketAddr, streams: usize, shape: Shape) -> Self {
         Self::run(address, streams, shape, true, 0)
     }
@@ -87,24 +87,24 @@ impl Load {
         Self { state, thread }
     }
 
-    /// Streams from now on belong to this phase.
-    pub fn enter(&self, phase: usize) {
+    /// Streams that start from now on belong to this phase.
+    pub fn enter_phase(&self, phase: usize) {
         self.state.begun.store(0, Ordering::SeqCst);
         self.state.phase.store(phase, Ordering::SeqCst);
     }
 
-    /// Streams from now on belong to no phase; returns when those that did are all decided.
-    pub async fn leave(&self) {
-        self.enter(BETWEEN);
-        within_patience("all are decided", async || {
-            self.state.undecided.load(Ordering::SeqCst) == 0
+    /// Streams that start from now on belong to no phase. Waits until all streams of the phase have a response head.
+    pub async fn leave_phase(&self) {
+        self.enter_phase(BETWEEN);
+        eventually("all have a response head", async || {
+            self.state.pending.load(Ordering::SeqCst) == 0
         })
         .await;
     }
 
-    /// Waits until so many streams have begun in this phase.
-    pub async fn begun(&self, count: usize) {
-        within_patience("enough streams", async || {
+    /// Waits until this number of streams has started in this phase.
+    pub async fn wait_for_started(&self, count: usize) {
+        eventually("enough streams", async || {
             self.state.begun.load(Ordering::SeqCst) >= count
         })
         .await;
@@ -114,8 +114,8 @@ impl Load {
         self.state.open.load(Ordering::Relaxed)
     }
 
-    /// Lets what runs come to its end; all that ended.
-    pub fn finish(self) -> Vec<Ended> {
+    /// Starts no more streams, waits until the open ones have ended, and returns all streams.
+    pub fn finish(self) -> Vec<FinishedStream> {
         self.state.stopped.store(true, Ordering::Relaxed);
         self.thread
             .join()
@@ -123,20 +123,20 @@ impl Load {
     }
 }
 
-/// One stream after another, at least one.
-async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<Ended> {
+/// Runs one stream after another, at least one.
+async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<FinishedStream> {
     let (mut ended, start) = (Vec::new(), Instant::now());
     loop {
-        state.undecided.fetch_add(1, Ordering::SeqCst);
+        state.pending.fetch_add(1, Ordering::SeqCst);
         let began = state.phase.load(Ordering::SeqCst);
-        let mut undecided = Some(Undecided(state.clone()));
+        let mut pending = Some(Pending(state.clone()));
         if began == BETWEEN {
-            undecided = None;
+            pending = None;
         }
         state.begun.fetch_add(1, Ordering::SeqCst);
         state.open.fetch_add(1, Ordering::Relaxed);
-        // A task of its own, since a client that waits in vain panics.
-        let outcome = tokio::spawn(stream(address, shape, move || drop(undecided))).await;
+        // In its own task, because a client that times out panics.
+        let outcome = tokio::spawn(stream(address, shape, move || drop(pending))).await;
         let outcome = outcome.unwrap_or_else(|error| Err(error.to_string()));
         let at = start.elapsed().as_secs_f64();
         let outcome = outcome.map_err(|error| format!("{at:.1} s after the start: {error}"));
@@ -148,19 +148,19 @@ async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<End
     }
 }
 
-/// Counts for as long as it lives.
-struct Undecided(Arc<State>);
+/// Counts a stream as pending until it is dropped.
+struct Pending(Arc<State>);
 
-impl Drop for Undecided {
+impl Drop for Pending {
     fn drop(&mut self) {
-        self.0.undecided.fetch_sub(1, Ordering::SeqCst);
+        self.0.pending.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// One stream: who answered it. `decided` is called once there is a head.
+/// Runs one stream and returns the generation that responded. Calls `decided` once the response head has arrived.
 ///
 /// # Errors
-/// What was wrong with it.
+/// What was wrong with the stream.
 async fn stream(
     address: SocketAddr,
     shape: Shape,
@@ -175,23 +175,23 @@ async fn stream(
     decided();
     let response = client.rest(head).await;
     let generation = response.generation().to_owned();
-    let said = CHAT.said(&response);
+    let answer = CHAT.text(&response);
     let right = ["old", "new", "newer"].into_iter().find(|name| {
         let words: Vec<_> = (0..words).map(|word| format!("{name}:{word}")).collect();
-        said == words.join(" ")
+        answer == words.join(" ")
     });
     let complete = CHAT.is_complete(&response.text());
     match (response.status, response.end, complete, right) {
         (200, End::Clean, true, Some(name)) => Ok(name.to_owned()),
         (status, end, complete, _) => Err(format!(
-            "{status} of {generation}, {end:?}, complete: {complete}, said {said:?}: {}",
+            "{status} of {generation}, {end:?}, complete: {complete}, text {answer:?}: {}",
             response.text()
         )),
     }
 }
 
-/// Asserts that none failed; if some did, says of each kind of failure how many there were, and the first and the last.
-pub fn assert_all_well(ended: &[Ended]) {
+/// Asserts that no stream failed. Otherwise, prints the number and the times of each kind of failure.
+pub fn assert_none_failed(ended: &[FinishedStream]) {
     let failed = ended.iter().filter_map(|(phase, outcome)| {
         let (at, error) = outcome.as_ref().err()?.split_once(": ")?;
         Some((error, at, *phase))
@@ -201,7 +201,7 @@ pub fn assert_all_well(ended: &[Ended]) {
         kinds.entry(error).or_default().push((at, phase));
     }
     let count: usize = kinds.values().map(Vec::len).sum();
-    let told = kinds.iter().take(20).map(|(error, all)| {
+    let lines = kinds.iter().take(20).map(|(error, all)| {
         let seconds = |at: &str| at.split(' ').next().and_then(|at| at.parse::<f64>().ok());
         let mut times: Vec<f64> = all.iter().filter_map(|(at, _)| seconds(at)).collect();
         times.sort_by(f64::total_cmp);
@@ -212,22 +212,22 @@ pub fn assert_all_well(ended: &[Ended]) {
             times.first()
         )
     });
-    let told: Vec<_> = told.collect();
+    let lines: Vec<_> = lines.collect();
     assert!(
         count == 0,
         "{count} of {} streams failed:\n{}",
         ended.len(),
-        told.join("\n")
+        lines.join("\n")
     );
 }
 
-/// Of a phase: all streams, and those that new answered.
-pub fn share(ended: &[Ended], phase: usize) -> (usize, usize) {
+/// The number of completed streams of a phase, and how many of them new served.
+pub fn share(ended: &[FinishedStream], phase: usize) -> (usize, usize) {
     share_of("new", ended, phase)
 }
 
-/// Of a phase: all streams, and those that the generation of this name answered.
-pub fn share_of(generation: &str, ended: &[Ended], phase: usize) -> (usize, usize) {
+/// The number of completed streams of a phase, and how many of them this generation served.
+pub fn share_of(generation: &str, ended: &[FinishedStream], phase: usize) -> (usize, usize) {
     let of_phase = ended.iter().filter(|(began, _)| *began == phase);
     let answers: Vec<_> = of_phase
         .filter_map(|(_, outcome)| outcome.as_ref().ok())

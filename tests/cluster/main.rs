@@ -1,9 +1,10 @@
-//! crossfade in a real cluster: real Dynamo in the pods of two generations, the sidecar added as `deploy/` adds it, a load
-//! through the Service's address.
+//! Runs crossfade in a real cluster: two generations of real Dynamo, the sidecar from `deploy/`, and clients that connect to the
+//! address of the Service.
 //!
-//! The scenarios are ignored tests: they run in a cluster, which the one test that is not ignored puts around them. Against a
-//! cluster that exists: `CROSSFADE_TEST_CLUSTER=existing cargo test --test cluster -- --ignored --test-threads=1`, from
-//! where its Services can be reached, with CROSSFADE_TEST_IMAGE and CROSSFADE_TEST_DYNAMO_IMAGE.
+//! The scenarios are ignored tests. The one test that is not ignored starts a cluster and runs them inside it. To use an existing
+//! cluster, set CROSSFADE_TEST_IMAGE and CROSSFADE_TEST_DYNAMO_IMAGE, and run
+//! `CROSSFADE_TEST_CLUSTER=existing cargo test --test cluster -- --ignored --test-threads=1` from where its Services can be
+//! reached.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,40 +25,40 @@ mod fixture;
 mod load;
 mod operator;
 #[path = "../dynamo/pair.rs"]
-#[allow(dead_code, reason = "only a way to ask is of use here")]
+#[allow(dead_code, reason = "the scenarios only need the requests")]
 mod pair;
 #[path = "../dynamo/continuation/streams.rs"]
-#[allow(dead_code, reason = "the official client is not in the cluster")]
+#[allow(dead_code, reason = "the scenarios do not use the official client")]
 mod streams;
 
-mod chronicle;
+mod event_log;
 mod rollout;
 
-mod alias;
+mod analysis;
 mod charts;
-mod contest;
+mod conflicting_updates;
 mod continuation;
-mod ends;
 mod examples;
-mod fade;
-mod faults;
-mod looks;
+mod external_name;
+mod frontend_failures;
+mod full_update;
+mod load_balancing;
+mod lost_workers;
 mod managed;
-mod rollout_fade;
-mod rollout_faults;
-mod rollout_halves;
-mod rollout_hands;
-mod rollout_losses;
-mod rollout_three;
-mod spread;
-mod verdict;
+mod manual_changes;
+mod manual_split;
+mod pod_termination;
+mod prefill_decode;
+mod process_faults;
+mod status;
+mod three_generations;
 mod walkthroughs;
 mod without_api_server;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// As the documents name the images: of crossfade, of Dynamo, and of vLLM, where each generation has its own.
+/// The images that the documents name: those of crossfade, Dynamo, and vLLM. Each generation of vLLM has its own image.
 const RELEASED: &str = "registry.example/crossfade";
 const DYNAMO: [&str; 5] = [
     fixture::STAND_IN,
@@ -71,7 +72,7 @@ const VLLM: [(&str, &str); 2] = [
     ("new", "vllm/vllm-openai:v0.12.0"),
 ];
 
-/// The program under test: a release build, if one is given.
+/// The program under test: `CROSSFADE_BIN`, or the debug build.
 fn program() -> PathBuf {
     let named = std::env::var_os("CROSSFADE_BIN").map(PathBuf::from);
     named.unwrap_or_else(|| env!("CARGO_BIN_EXE_crossfade").into())
@@ -108,7 +109,7 @@ fn the_scenarios_hold_in_a_cluster_with_real_dynamo() {
     cluster::run_scenarios(&images);
 }
 
-/// An image with the program that stands in for model servers.
+/// Builds an image with the fake model server.
 fn stand_in(file: &str, flags: &[&str], inside: &str, name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = directory.join(format!("{file}-stand-in"));

@@ -1,9 +1,9 @@
-//! A managed update: a `DynamoRollout` moves workers from old to new and back, beneath clients that never pause.
+//! A managed update: a `DynamoRollout` moves workers from old to new and back while clients send requests.
 //!
-//! The other forms of it ([`forms`]) take half an hour and run with `make rollouts` only.
+//! The scenarios in [`strategies`] and [`in_place`] take half an hour and run only with `make rollouts`.
 
-mod forms;
 mod in_place;
+mod strategies;
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::Cluster;
 use crate::fixture::{CONTROLLER, Fixture};
-use crate::load::{Load, Shape, assert_all_well};
+use crate::load::{Load, Shape, assert_none_failed};
 use crate::rollout::{Rollout, phase, processes, signal, since};
 
 const NAME: &str = "chat";
@@ -26,30 +26,30 @@ const SHAPE: Shape = Shape {
 /// How long the rollout may take in one direction.
 const LONGEST: Duration = Duration::from_secs(240);
 
-/// A rollout, the fixture beneath it, and what always holds of its sizes.
+/// A rollout, its fixture, and the limits that must hold at any time.
 struct Managed {
     rollout: Rollout,
-    /// The Deployments of old and new, one for each role.
+    /// The Deployments of old and new, one per role.
     deployments: [Vec<String>; 2],
-    /// At most so many workers are asked for.
-    most: u64,
-    /// At least so many are ready.
-    least: u64,
+    /// The maximum number of requested workers.
+    max_requested: u64,
+    /// The minimum number of ready workers.
+    min_ready: u64,
 }
 
-/// What is asked for, and what is ready, of each role of old and new.
+/// The requested and the ready workers of each role of old and new.
 type Sizes = [Vec<(u64, u64)>; 2];
 
 impl Managed {
-    /// One role: so many workers, and a controller that carries out rollouts.
+    /// One role with `full` workers, and a controller that runs rollouts.
     async fn with_workers(full: u32, surge: u64, unavailable: u64) -> Self {
         Self {
             rollout: Rollout {
                 fixture: fixture(full).await,
             },
             deployments: ["old", "new"].map(|side| vec![format!("{side}-worker")]),
-            most: u64::from(full) + surge,
-            least: u64::from(full) - unavailable,
+            max_requested: u64::from(full) + surge,
+            min_ready: u64::from(full) - unavailable,
         }
     }
 
@@ -61,40 +61,41 @@ impl Managed {
         let size = |name: &String| {
             let deployment = self.fixture().cluster.get(&["deployment", name]);
             let ready = deployment["status"]["readyReplicas"].as_u64();
-            let asked = deployment["spec"]["replicas"].as_u64();
-            (asked.expect("a number"), ready.unwrap_or(0))
+            let requested = deployment["spec"]["replicas"].as_u64();
+            (requested.expect("a number"), ready.unwrap_or(0))
         };
         let [old, new] = &self.deployments;
         [old, new].map(|names| names.iter().map(size).collect())
     }
 
-    /// What is asked for of each role of old and new.
-    fn asked(&self) -> [Vec<u64>; 2] {
-        let asked = |side: Vec<(u64, u64)>| side.into_iter().map(|(asked, _)| asked).collect();
-        self.sizes().map(asked)
+    /// The requested workers of each role of old and new.
+    fn requested(&self) -> [Vec<u64>; 2] {
+        let requested =
+            |side: Vec<(u64, u64)>| side.into_iter().map(|(requested, _)| requested).collect();
+        self.sizes().map(requested)
     }
 
-    /// Edits the spec, as a person does.
+    /// Edits the spec, as a user does.
     fn edit(&self, spec: Value) {
         let patch = json!({ "spec": spec }).to_string();
         let args = ["patch", "dro", NAME, "--type=merge", "-p", &patch];
         self.fixture().cluster.kubectl(&args);
     }
 
-    /// Waits until the rollout is in this phase, by its current spec.
+    /// Waits until the rollout is in this phase with its current spec.
     async fn until(&self, wanted: &str) -> Value {
         self.until_with(wanted, async |_| {}).await
     }
 
-    /// The same, and does something at each new size.
+    /// Like [`Self::until`], and calls `at_step` after each change of size.
     async fn until_with(&self, wanted: &str, at_step: impl AsyncFnMut(&Self)) -> Value {
         self.until_one_of(&[wanted], at_step).await
     }
 
-    /// The same for one of several phases. Checks the limits meanwhile.
+    /// Like [`Self::until_with`], for one of several phases. Checks the limits while it waits.
     async fn until_one_of(&self, wanted: &[&str], mut at_step: impl AsyncFnMut(&Self)) -> Value {
         let begun = Instant::now();
-        let mut last = self.asked();
+        let mut last = self.requested();
         loop {
             let object = self.fixture().cluster.get(&["dro", NAME]);
             let status = &object["status"];
@@ -106,12 +107,15 @@ impl Managed {
             }
             let sizes = self.sizes();
             let sum = |of: fn(&(u64, u64)) -> u64| sizes.iter().flatten().map(of).sum::<u64>();
-            assert!(sum(|(asked, _)| *asked) <= self.most, "{sizes:?}: {status}");
             assert!(
-                sum(|(_, ready)| *ready) >= self.least,
+                sum(|(requested, _)| *requested) <= self.max_requested,
                 "{sizes:?}: {status}"
             );
-            let now = self.asked();
+            assert!(
+                sum(|(_, ready)| *ready) >= self.min_ready,
+                "{sizes:?}: {status}"
+            );
+            let now = self.requested();
             if now != last {
                 println!("{:>7} {now:?}: {}", since(begun), status["message"]);
                 last = now;
@@ -128,8 +132,8 @@ impl Managed {
         signal(&processes("\0controller\0", &own), libc::SIGKILL);
     }
 
-    /// The `app` that the clients' Service selects.
-    fn clients_reach(&self) -> Value {
+    /// The value of `app` in the selector of the client Service.
+    fn client_selector(&self) -> Value {
         let service = self.fixture().cluster.get(&["service", "old"]);
         service["spec"]["selector"]["app"].clone()
     }
@@ -139,7 +143,7 @@ impl Managed {
     }
 }
 
-/// What a person or Git owns.
+/// The manifest that the user or Git owns.
 fn manifest(more: &Value) -> String {
     let mut spec = json!({
         "source": {"kind": "Deployment", "name": "old-worker"},
@@ -159,7 +163,7 @@ fn manifest(more: &Value) -> String {
     .to_string()
 }
 
-/// A controller that carries out rollouts, with the permissions in `deploy/`, and so many old workers.
+/// A controller that runs rollouts with the permissions in `deploy/`, and this number of old workers.
 async fn fixture(workers: u32) -> Fixture {
     let fixture = Fixture::with_controller([workers, 0]).await;
     let kubectl = |args: &[&str]| fixture.cluster.kubectl(args);
@@ -201,11 +205,11 @@ async fn fixture(workers: u32) -> Fixture {
 #[ignore = "in a cluster"]
 async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     let managed = Managed::with_workers(4, 1, 0).await;
-    let load = Load::aside(managed.fixture().address, STREAMS, SHAPE);
+    let load = Load::start_outside_phases(managed.fixture().address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
     managed.fixture().cluster.apply(&manifest(&json!({})));
 
-    // A tool that applies what is in Git, again and again.
+    // Like a GitOps tool, applies the same manifest again and again.
     let (over, is_over) = mpsc::channel::<()>();
     let cluster = Cluster::around();
     let applying = std::thread::spawn(move || {
@@ -223,23 +227,23 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     let object = managed.until_with("Complete", kill).await;
     drop(over);
     applying.join().expect("each apply succeeds");
-    assert_eq!(object["metadata"]["generation"], 1, "nothing was edited");
+    assert_eq!(object["metadata"]["generation"], 1, "the spec was edited");
     println!("{}", managed.fixture().cluster.kubectl(&["get", "dro"]));
     assert_eq!(managed.sizes(), [vec![(0, 0)], vec![(4, 4)]]);
     let status = &object["status"];
     assert_eq!(status["previousSelector"], json!({"app": "old-frontend"}));
-    assert_eq!(managed.clients_reach(), "new-frontend");
+    assert_eq!(managed.client_selector(), "new-frontend");
     phase(&load, 1, STREAMS).await;
 
     // And back, clients included.
     managed.edit(json!({"undoTo": 1}));
     managed.until("RolledBack").await;
     assert_eq!(managed.sizes(), [vec![(4, 4)], vec![(0, 0)]]);
-    assert_eq!(managed.clients_reach(), "old-frontend");
+    assert_eq!(managed.client_selector(), "old-frontend");
     phase(&load, 2, STREAMS).await;
 
     let ended = load.finish();
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     println!("{} streams, none failed or cut", ended.len());
     managed.remove();
 }

@@ -1,5 +1,5 @@
-//! Stands in for Dynamo's operator: makes of each graph what that one makes, as far as an update depends on it. Deployments with
-//! its labels, ports, probes and service account, the Service of the frontend, and the graph's state.
+//! A fake of Dynamo's operator. For each graph, it creates the objects on which an update depends (Deployments with labels, ports,
+//! probes and a service account, and the Service of the frontend) and sets the state of the graph.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-/// Both versions pass through each other without loss, as with the operator's conversion.
+/// The versions convert to each other without loss, as with the operator's conversion webhook.
 const DEFINITION: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -54,6 +54,7 @@ impl Operator {
             let mut made = BTreeMap::new();
             while !is_stopped.load(Ordering::Relaxed) {
                 reconcile(&cluster, namespace, &mut made);
+                // The reconcile interval.
                 sleep(Duration::from_millis(500));
             }
         });
@@ -77,7 +78,7 @@ impl Drop for Operator {
     }
 }
 
-/// Makes what has been edited since, by the generations in `made`, and says which graphs serve.
+/// Applies the objects of each graph that has been edited since the generation in `made`, and sets the state of all graphs.
 fn reconcile(cluster: &Cluster, namespace: &str, made: &mut BTreeMap<String, Value>) {
     let graphs = cluster.get(&["dgd", "-n", namespace]);
     for graph in graphs["items"].as_array().expect("a list") {
@@ -166,7 +167,7 @@ fn objects(graph: &Value, namespace: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// What the operator adds to the container `main`, where it says nothing of it itself.
+/// Adds the operator's defaults to the container `main`.
 fn complete(main: &mut Value, kind: &str, dynamo: &str) {
     let mut env = main["env"].as_array().cloned().unwrap_or_default();
     for (name, value) in [("DYN_NAMESPACE", dynamo), ("DYN_HTTP_PORT", "8000")] {

@@ -1,12 +1,12 @@
-//! An update whose split the controller keeps, in a cluster where all of it runs: what is asserted of it, and how it is hurt.
+//! An update whose split the controller sets: assertions about it, and faults to inject.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::fixture::{CONTROLLER, Fixture, PATIENCE, UPDATE, within_patience};
-use crate::load::{Ended, Load, Shape, share};
+use crate::fixture::{CONTROLLER, Fixture, PATIENCE, UPDATE, eventually};
+use crate::load::{FinishedStream, Load, Shape, share};
 use crate::rig;
 use crate::rig::proxy::Metrics;
 
@@ -21,16 +21,16 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// With so many workers of old and new, and an update with these fields more. Nothing waits for workers to stay ready:
-    /// what is measured is the system.
-    pub async fn begun(workers: [u32; 2], more: Value) -> Self {
+    /// Starts with this number of old and new workers, and creates an update with these additional fields. `stableSeconds` is 0, so
+    /// that the tests measure the system and not the configured delay.
+    pub async fn start(workers: [u32; 2], more: Value) -> Self {
         let fixture = Fixture::with_controller(workers).await;
         let rollout = Self { fixture };
         rollout.update(UPDATE, "new", more);
         rollout
     }
 
-    /// Makes an update of old to the generation of this name.
+    /// Creates an update from old to the generation with this name.
     pub fn update(&self, name: &str, to: &str, more: Value) {
         let mut spec = json!({
             "newFrontendService": format!("{to}.default.svc.cluster.local:8000"),
@@ -48,7 +48,7 @@ impl Rollout {
         self.fixture.cluster.apply(&update.to_string());
     }
 
-    /// As a person does it.
+    /// Edits the spec, as a user does.
     pub fn edit(&self, spec: &Value) {
         let patch = json!({"spec": spec}).to_string();
         let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
@@ -59,13 +59,13 @@ impl Rollout {
         self.fixture.cluster.get(&["duc", name])
     }
 
-    /// Waits until an update is so.
-    pub async fn until(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until `condition` holds for an update.
+    pub async fn until(&self, name: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         // Old may be deleted a minute after its last client.
         let deadline = Instant::now() + 2 * PATIENCE;
         loop {
             let update = self.get(name);
-            if is_so(&update) {
+            if condition(&update) {
                 return update;
             }
             let (spec, status) = (&update["spec"], &update["status"]);
@@ -74,17 +74,18 @@ impl Rollout {
         }
     }
 
-    /// Waits until the split is exactly this, in the resource and at every sidecar.
-    pub async fn splits(&self, old: u32, new: u32) -> Value {
-        self.splits_by(UPDATE, old, new).await
+    /// Waits until the resource and every sidecar have exactly this split.
+    pub async fn wait_for_split(&self, old: u32, new: u32) -> Value {
+        self.wait_for_split_by(UPDATE, old, new).await
     }
 
-    /// The same by the update of this name.
-    pub async fn splits_by(&self, name: &str, old: u32, new: u32) -> Value {
+    /// Like [`Self::wait_for_split`], for the update with this name.
+    pub async fn wait_for_split_by(&self, name: &str, old: u32, new: u32) -> Value {
         let weights = json!({"old": old, "new": new});
-        let is_so = |plan: &Value| plan["weights"] == weights && plan["identity"]["name"] == name;
+        let condition =
+            |plan: &Value| plan["weights"] == weights && plan["identity"]["name"] == name;
         let what = format!("{old} : {new} by {name}");
-        self.fixture.until_all(&what, is_so).await;
+        self.fixture.until_all(&what, condition).await;
         self.until(name, &what, |update| {
             update["spec"]["weights"] == weights && update["status"]["wanted"]["weights"] == weights
         })
@@ -92,30 +93,30 @@ impl Rollout {
     }
 
     /// Waits for an Event about the update.
-    pub async fn happens(&self, reason: &str) -> String {
-        self.happens_with(reason, "").await
+    pub async fn wait_for_event(&self, reason: &str) -> String {
+        self.wait_for_event_with(reason, "").await
     }
 
-    /// Waits for an Event about the update that says this: all that it says.
-    pub async fn happens_with(&self, reason: &str, text: &str) -> String {
-        let mut said = None;
-        within_patience(reason, async || {
+    /// Waits for an Event about the update that contains this text, and returns its message.
+    pub async fn wait_for_event_with(&self, reason: &str, text: &str) -> String {
+        let mut message = None;
+        eventually(reason, async || {
             let events = self.fixture.cluster.get(&["events"]);
             let mut events = events["items"].as_array().expect("a list").iter().rev();
             let uid = &self.get(UPDATE)["metadata"]["uid"];
             let event = events.find(|event| {
-                let said = event["message"].as_str().unwrap_or_default();
+                let message = event["message"].as_str().unwrap_or_default();
                 let is_about = event["involvedObject"]["uid"] == *uid;
-                event["reason"] == reason && is_about && said.contains(text)
+                event["reason"] == reason && is_about && message.contains(text)
             });
-            said = event.map(|event| event["message"].to_string());
-            said.is_some()
+            message = event.map(|event| event["message"].to_string());
+            message.is_some()
         })
         .await;
-        said.expect("it was waited for")
+        message.expect("the Event was found")
     }
 
-    /// The replicas of the controller: names and addresses of their metrics.
+    /// The replicas of the controller: their pods and the addresses of their metrics.
     pub fn controllers(&self) -> Vec<(String, String)> {
         let [namespace, name] = CONTROLLER;
         let label = format!("app.kubernetes.io/name={name}");
@@ -134,7 +135,7 @@ impl Rollout {
             .collect()
     }
 
-    /// Who holds the lease: its pod, and which of its processes.
+    /// The holder of the Lease: the pod and an id of its process.
     pub fn holder(&self) -> String {
         let [namespace, name] = CONTROLLER;
         let lease = self.fixture.cluster.get(&["lease", name, "-n", namespace]);
@@ -142,32 +143,33 @@ impl Rollout {
         holder.unwrap_or_default().to_owned()
     }
 
-    /// The pod that holds the lease.
+    /// The pod that holds the Lease.
     pub fn leader(&self) -> String {
         let holder = self.holder();
         let pod = holder.split('_').next().unwrap_or_default();
         pod.to_owned()
     }
 
-    /// What the leader counts.
+    /// The metrics of the leader.
     pub async fn counts(&self) -> Metrics {
         let leader = self.leader();
         let controllers = self.controllers();
         let mut all = controllers.iter();
         let address = all.find(|(name, _)| *name == leader).map(|(_, at)| at);
-        let address = address.expect("the leader is one of them");
+        let address = address.expect("the leader is one of the replicas");
         let address = address.parse().expect("an address");
         let page = rig::client::get(address, "/metrics").await;
         Metrics::parse(&page.text())
     }
 }
 
-/// Asserts that exactly this share of a phase's streams went to new, through so many proxies: each rounds for itself.
-pub fn assert_share(ended: &[Ended], phase: usize, weights: [u32; 2], proxies: f64) {
+/// Asserts that exactly this share of the streams of a phase went to new. Each proxy may be off by one stream, because it rounds on
+/// its own.
+pub fn assert_share(ended: &[FinishedStream], phase: usize, weights: [u32; 2], proxies: f64) {
     let (all, new) = share(ended, phase);
     let [to_old, to_new] = weights.map(f64::from);
     let wanted = all as f64 * to_new / (to_old + to_new);
-    println!("{to_old} : {to_new}: {new} of {all} streams by new");
+    println!("{to_old} : {to_new}: new served {new} of {all} streams");
     assert!(all >= 100, "phase {phase}: only {all} streams");
     assert!(
         (new as f64 - wanted).abs() <= proxies,
@@ -175,17 +177,17 @@ pub fn assert_share(ended: &[Ended], phase: usize, weights: [u32; 2], proxies: f
     );
 }
 
-/// A phase of a load: so many streams in it, none of them from before or after.
+/// Runs a phase in which this number of streams starts. Streams that start before or after do not belong to it.
 pub async fn phase(load: &Load, phase: usize, streams: usize) {
-    load.enter(phase);
-    load.begun(streams).await;
-    load.leave().await;
+    load.enter_phase(phase);
+    load.wait_for_started(streams).await;
+    load.leave_phase().await;
 }
 
-/// The processes of this cluster whose arguments and environment hold these texts.
+/// The processes of this cluster whose arguments and environment contain these texts.
 ///
 /// # Panics
-/// If there is none.
+/// If there are none.
 pub fn processes(argument: &str, variable: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").expect("Linux");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -206,7 +208,7 @@ pub fn processes(argument: &str, variable: &str) -> Vec<i32> {
     pids
 }
 
-/// Sends a signal to all of them.
+/// Sends a signal to all these processes.
 pub fn signal(pids: &[i32], signal: i32) {
     for pid in pids {
         // SAFETY: a signal to a process of this cluster's own process namespace.
@@ -214,12 +216,12 @@ pub fn signal(pids: &[i32], signal: i32) {
     }
 }
 
-/// The workers of a generation.
+/// The worker processes of a generation.
 pub fn workers(generation: &str) -> Vec<i32> {
     processes(&format!("\0--name\0{generation}\0"), "POD_NAME=")
 }
 
-/// The time since, for people.
+/// Formats the time since `begun`.
 pub fn since(begun: Instant) -> String {
     format!("{:.1} s", begun.elapsed().as_secs_f64())
 }

@@ -1,5 +1,4 @@
-//! The walkthroughs of the documentation: their own code blocks, run from a user's shell in a cluster, under a load that never pauses and
-//! loses no stream.
+//! Runs the code blocks of the documented walkthroughs in a user's shell in a cluster. No stream of a continuous load may fail.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,22 +10,22 @@ use tempfile::TempDir;
 
 use crate::charts::{bare, clear};
 use crate::cluster::Cluster;
-use crate::fixture::{answers, copied, within_patience};
-use crate::load::{Load, assert_all_well, share};
+use crate::fixture::{answers, copied, eventually};
+use crate::load::{Load, assert_none_failed, share};
 use crate::operator::Operator;
 use crate::rollout::SHAPE;
 
 const STREAMS: usize = 20;
 const INSTALL: &str = include_str!("../../docs/install.md");
 
-/// Something that a page has its reader do.
+/// Something that a page asks its reader to do.
 enum Step<'a> {
     Writes { file: &'a str, text: &'a str },
     Runs { commands: &'a str },
 }
 
-/// The steps of a section, by its heading. A block of YAML that begins with the name of a file is written to it; a block of `sh` is
-/// run; any other block is for the eyes.
+/// The steps of the section with this heading. A YAML block whose first line names a file is written to that file, an `sh` block is
+/// run, and any other block is ignored.
 fn steps<'a>(page: &'a str, heading: &str) -> Vec<Step<'a>> {
     let heading = format!("\n## {heading}\n");
     let (_, section) = page
@@ -47,7 +46,7 @@ fn steps<'a>(page: &'a str, heading: &str) -> Vec<Step<'a>> {
     steps
 }
 
-/// Somebody who has this repository in `crossfade`, the programs on the PATH, and a namespace.
+/// A reader with this repository in `crossfade`, the programs on the PATH, and a namespace.
 struct Reader {
     cluster: Cluster,
     namespace: &'static str,
@@ -57,24 +56,28 @@ struct Reader {
 }
 
 impl Reader {
-    /// None in a cluster of somebody else's, which has no such images.
+    /// `None` in an existing cluster, which does not have the images.
     async fn of(page: &'static str, namespace: &'static str) -> Option<Self> {
         let cluster = Cluster::around();
         let Some(kubeconfig) = cluster.kubeconfig().filter(|_| cluster.is_own()) else {
-            println!("skipped: {namespace}: this cluster has no images of scripted servers");
+            println!(
+                "skipped: {namespace}: this cluster does not have the images of the fake servers"
+            );
             return None;
         };
         let directory = copied(&[kubeconfig]);
         let here = directory.path();
-        fs::rename(here.join("admin.kubeconfig"), here.join("kubeconfig")).expect("it is ours");
-        fs::create_dir_all(here.join("crossfade")).expect("it is ours");
+        fs::rename(here.join("admin.kubeconfig"), here.join("kubeconfig"))
+            .expect("the temporary directory is writable");
+        fs::create_dir_all(here.join("crossfade")).expect("the temporary directory is writable");
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
         let mut copy = Command::new("cp");
         copy.arg("-r").arg(deploy).arg(here.join("crossfade"));
         assert!(copy.status().expect("cp starts").success());
-        fs::create_dir(here.join("bin")).expect("it is ours");
+        fs::create_dir(here.join("bin")).expect("the temporary directory is writable");
         let link = |program: &Path, name: &str| {
-            std::os::unix::fs::symlink(program, here.join("bin").join(name)).expect("it is ours");
+            std::os::unix::fs::symlink(program, here.join("bin").join(name))
+                .expect("the temporary directory is writable");
         };
         link(&crate::program(), "crossfade");
         link(&crate::program(), "kubectl-crossfade");
@@ -82,7 +85,7 @@ impl Reader {
             &crate::helm::program().expect("run tests/tools/install.sh"),
             "helm",
         );
-        fs::write(here.join("environment"), "").expect("it is ours");
+        fs::write(here.join("environment"), "").expect("the temporary directory is writable");
         let reader = Self {
             cluster,
             namespace,
@@ -100,11 +103,11 @@ impl Reader {
         Some(reader)
     }
 
-    /// Runs commands as one shell would that stays open: what is exported stays so.
+    /// Runs commands as in one shell that stays open: exported variables persist.
     fn runs(&self, commands: &str) {
         let here = self.directory.path();
         let block = here.join("block");
-        fs::write(&block, commands).expect("it is ours");
+        fs::write(&block, commands).expect("the temporary directory is writable");
         let mut shell = Command::new("bash");
         shell.args([
             "-euo",
@@ -144,13 +147,14 @@ impl Reader {
     fn does(&self, step: &Step) {
         match step {
             Step::Writes { file, text } => {
-                fs::write(self.directory.path().join(file), text).expect("it is ours");
+                fs::write(self.directory.path().join(file), text)
+                    .expect("the temporary directory is writable");
             }
             Step::Runs { commands } => self.runs(commands),
         }
     }
 
-    /// Does what a section of the page says.
+    /// Follows the steps of a section of the page.
     fn follows(&mut self, heading: &str) {
         println!("## {heading}");
         for step in steps(self.page, heading) {
@@ -168,10 +172,10 @@ impl Reader {
         format!("{ip}:8000").parse().expect("an address")
     }
 
-    /// Clients of a Service, once the nodes know it.
+    /// Starts clients of a Service, once the nodes route it.
     async fn load(&self, service: &str) -> Load {
         let address = self.address(service);
-        within_patience("the Service leads somewhere", async || {
+        eventually("the Service has an endpoint", async || {
             answers(address, "/v1/models").await
         })
         .await;
@@ -185,43 +189,46 @@ impl Reader {
         pods["items"].as_array().expect("a list").clone()
     }
 
-    /// From the first section with crossfade in it to the last, under load.
+    /// Follows all sections that involve crossfade, under load.
     async fn updates(&mut self, load: Load) {
         for (phase, heading) in ["Add crossfade", "Start the next version", "Update"]
             .iter()
             .enumerate()
         {
-            load.enter(phase);
+            load.enter_phase(phase);
             self.follows(heading);
         }
-        load.begun(4 * STREAMS).await;
-        load.enter(3);
+        load.wait_for_started(4 * STREAMS).await;
+        load.enter_phase(3);
         self.follows("Finish");
-        load.enter(4);
-        load.begun(4 * STREAMS).await;
+        load.enter_phase(4);
+        load.wait_for_started(4 * STREAMS).await;
         let ended = load.finish();
-        assert_all_well(&ended);
+        assert_none_failed(&ended);
         println!("{} streams, none failed or cut", ended.len());
         for phase in [0, 1] {
             assert_eq!(
                 share(&ended, phase).1,
                 0,
-                "nothing goes to new before the update"
+                "new got requests before the update"
             );
         }
         let (_, new) = share(&ended, 2);
-        assert!(new > 0, "the update has given new a share");
+        assert!(new > 0, "new got no requests in the update");
         let (all, new) = share(&ended, 4);
-        assert_eq!(all, new, "clients reach new alone");
+        assert_eq!(all, new, "clients only reach new");
     }
 
-    /// That all was done, and that the pods of the last generation are ready to be old in the next update.
+    /// Asserts that all sections were followed, and that the pods of the last generation can be the old ones of the next update.
     async fn leaves(self, frontends: &str) {
         let headings = self.page.split("\n## ").skip(1);
         let headings: Vec<_> = headings.map(|part| part.lines().next().unwrap()).collect();
-        assert_eq!(self.done, headings, "a section of the page is not followed");
+        assert_eq!(
+            self.done, headings,
+            "a section of the page was not followed"
+        );
         let pods = self.pods(frontends);
-        assert!(!pods.is_empty(), "nobody is {frontends}");
+        assert!(!pods.is_empty(), "no pod matches {frontends}");
         for pod in &pods {
             let proxy = &pod["spec"]["initContainers"][0];
             let status = &pod["status"]["initContainerStatuses"][0];
@@ -270,12 +277,12 @@ async fn the_walkthrough_of_graphs_loses_no_stream() {
     };
     let operator = Operator::of(reader.namespace);
     reader.follows("What you have");
-    // Clients move from the operator's Service to their own one by one.
+    // Clients move one by one from the operator's Service to their own.
     let early = reader.load("chat-1-frontend").await;
     reader.follows("A Service that outlives the graphs");
     let load = reader.load("chat").await;
-    load.begun(2 * STREAMS).await;
-    assert_all_well(&early.finish());
+    load.wait_for_started(2 * STREAMS).await;
+    assert_none_failed(&early.finish());
     reader.updates(load).await;
     drop(operator);
     reader.leaves(

@@ -1,4 +1,4 @@
-//! A proxy judges new generations of real Dynamo: slower, failing, as good as old, and without requests.
+//! A proxy analyzes new generations of real Dynamo that are slower than old, fail, equal old, or get no requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +16,12 @@ use crate::rig::{Client, End, Family, PlanFile, Proxy, manifest};
 /// How long a verdict may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// A proxy that judges new by itself.
-async fn judging(pair: &Pair, [old, new]: [u32; 2], analysis: &str) -> (Proxy, PlanFile) {
+/// Starts a proxy that analyzes new without a controller.
+async fn start_analyzing_proxy(
+    pair: &Pair,
+    [old, new]: [u32; 2],
+    analysis: &str,
+) -> (Proxy, PlanFile) {
     let analysis = format!("analysis: {analysis}");
     let file = PlanFile::new(&manifest(&pair.new.url(), old, new, &analysis));
     let (old, plan) = (pair.old.url(), file.as_str().clone());
@@ -25,14 +29,14 @@ async fn judging(pair: &Pair, [old, new]: [u32; 2], analysis: &str) -> (Proxy, P
     (proxy, file)
 }
 
-/// Clients that never pause, and see no failure.
+/// Clients that send requests without a pause, none of which may fail.
 struct Clients {
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
 }
 
 impl Clients {
-    /// `body` says what the request of this number is.
+    /// `body` creates the request with this number.
     fn start(proxy: &Proxy, count: usize, body: fn(u64) -> Value) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let number = Arc::new(AtomicU64::new(0));
@@ -65,7 +69,7 @@ async fn page(proxy: &Proxy) -> Value {
     serde_json::from_str(&proxy.plan().await).expect("JSON")
 }
 
-/// The page of the plan, once new was rolled back.
+/// Waits until new has been rolled back, and returns the plan page.
 async fn rolled_back(proxy: &Proxy) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -80,15 +84,15 @@ async fn rolled_back(proxy: &Proxy) -> Value {
     }
 }
 
-/// What `crossfade judge` says of the last minutes, and its exit status.
-fn judged(proxy: &Proxy) -> (Option<i32>, Value) {
+/// The exit status and the report of `crossfade judge`.
+fn analysis_report(proxy: &Proxy) -> (Option<i32>, Value) {
     let admin = proxy.admin.to_string();
     let done = run(&["judge", "--proxy", &admin, "-o", "json"]);
     let report = serde_json::from_slice(&done.stdout).expect("JSON");
     (done.status.code(), report)
 }
 
-/// The figures of both sides.
+/// The values of a metric for old and new.
 fn figures(report: &Value, metric: &str) -> [f64; 2] {
     let rows = report["metrics"].as_array().expect("rows").iter();
     let mut rows = rows.filter(|row| row["metric"] == metric);
@@ -96,7 +100,7 @@ fn figures(report: &Value, metric: &str) -> [f64; 2] {
     ["old", "new"].map(|side| row[side].as_f64().unwrap_or_else(|| panic!("{row}")))
 }
 
-/// Some 25 tokens a second.
+/// A mocker that sends about 25 tokens per second.
 fn mocker(decode: f64) -> Options {
     Options {
         kind: Kind::Mocker { speedup: 0.15 },
@@ -113,7 +117,7 @@ fn mocked(_: u64) -> Value {
     })
 }
 
-/// Every 33rd one would be refused by new.
+/// New fails every 33rd request.
 fn some_fail(number: u64) -> Value {
     let prompt = match number % 33 {
         0 => "<<words=3>> <<for=new words=3 http_error=500>>",
@@ -122,7 +126,7 @@ fn some_fail(number: u64) -> Value {
     json!({"model": MODEL, "stream": true, "messages": [{"role": "user", "content": prompt}]})
 }
 
-/// The same words from both sides: the names of old and new are not as many tokens.
+/// Both generations send the same words, because the words `old` and `new` have different numbers of tokens.
 fn paced(_: u64) -> Value {
     json!({
         "model": MODEL, "stream": true, "stream_options": {"include_usage": true},
@@ -134,10 +138,10 @@ fn paced(_: u64) -> Value {
 async fn new_whose_tokens_take_30_percent_longer_is_rolled_back_and_the_figures_say_so() {
     let pair = Pair::start_with(mocker(1.0), mocker(1.0 / 1.3)).await;
     let rules = "{warmupSeconds: 0, gapP99Ratio: 1.1, onFailure: RollBack}";
-    let (proxy, _plan) = judging(&pair, [1, 1], rules).await;
+    let (proxy, _plan) = start_analyzing_proxy(&pair, [1, 1], rules).await;
     let clients = Clients::start(&proxy, 16, mocked);
     let page = rolled_back(&proxy).await;
-    let (_, report) = judged(&proxy);
+    let (_, report) = analysis_report(&proxy);
     clients.end().await;
     let text = page["analysis"]["text"].as_str().expect("a sentence");
     assert!(
@@ -153,10 +157,10 @@ async fn new_whose_tokens_take_30_percent_longer_is_rolled_back_and_the_figures_
 #[tokio::test]
 async fn new_that_fails_3_percent_is_rolled_back_although_clients_see_nothing() {
     let pair = Pair::start().await;
-    let (proxy, _plan) = judging(&pair, [1, 1], "{onFailure: RollBack}").await;
+    let (proxy, _plan) = start_analyzing_proxy(&pair, [1, 1], "{onFailure: RollBack}").await;
     let clients = Clients::start(&proxy, 8, some_fail);
     let page = rolled_back(&proxy).await;
-    let (_, report) = judged(&proxy);
+    let (_, report) = analysis_report(&proxy);
     clients.end().await;
     let text = page["analysis"]["text"].as_str().expect("a sentence");
     assert!(text.starts_with("New fails "), "{text}");
@@ -166,13 +170,13 @@ async fn new_that_fails_3_percent_is_rolled_back_although_clients_see_nothing() 
     assert!((0.015..0.06).contains(&new), "{report:#}");
 }
 
-/// Equal sides for this long.
+/// Asserts that two equal generations are never failed during this time.
 async fn no_alarm(lasts: Duration) {
     let pair = Pair::start().await;
     let rules = "{warmupSeconds: 10, onFailure: RollBack}";
-    let (proxy, _plan) = judging(&pair, [1, 1], rules).await;
-    // A new generation that gets nothing, of the same stacks.
-    let (idle, _idle_plan) = judging(&pair, [1, 0], rules).await;
+    let (proxy, _plan) = start_analyzing_proxy(&pair, [1, 1], rules).await;
+    // A second proxy in front of the same stacks, whose new generation gets no requests.
+    let (idle, _idle_plan) = start_analyzing_proxy(&pair, [1, 0], rules).await;
     let clients = Clients::start(&proxy, 8, paced);
     let others = Clients::start(&idle, 2, paced);
     let begin = Instant::now();
@@ -184,7 +188,7 @@ async fn no_alarm(lasts: Duration) {
         // A poll interval: for the whole time, the verdict must never be `fail`.
         sleep(Duration::from_secs(1)).await;
     }
-    let (status, report) = judged(&proxy);
+    let (status, report) = analysis_report(&proxy);
     assert_ne!(status, Some(1), "{report:#}");
     for row in report["metrics"].as_array().expect("rows") {
         for side in ["old", "new"] {
@@ -192,11 +196,11 @@ async fn no_alarm(lasts: Duration) {
             assert!(samples >= Some(200), "{row}");
         }
     }
-    let (status, report) = judged(&idle);
+    let (status, report) = analysis_report(&idle);
     assert_eq!(status, Some(3), "{report:#}");
     let text = "Not enough data: new began 0 requests in ";
-    let said = report["text"].as_str().expect("a sentence");
-    assert!(said.starts_with(text), "{said}");
+    let message = report["text"].as_str().expect("a sentence");
+    assert!(message.starts_with(text), "{message}");
     let analysis = &page(&idle).await["analysis"];
     assert_eq!(analysis["verdict"], "inconclusive", "{analysis}");
     clients.end().await;
@@ -204,12 +208,12 @@ async fn no_alarm(lasts: Duration) {
 }
 
 #[tokio::test]
-async fn equal_sides_give_no_alarm_and_one_without_requests_gives_no_verdict() {
+async fn equal_generations_do_not_fail_and_one_without_requests_gets_no_verdict() {
     no_alarm(Duration::from_secs(60)).await;
 }
 
 #[tokio::test]
 #[ignore = "ten minutes"]
-async fn equal_sides_give_no_alarm_for_ten_minutes() {
+async fn equal_generations_do_not_fail_for_ten_minutes() {
     no_alarm(Duration::from_secs(600)).await;
 }

@@ -1,7 +1,7 @@
-"""An application for uvicorn that answers some requests before their body has come.
+"""An application for uvicorn that responds to some requests before their body has arrived.
 
-Without an `authorization` field it answers 401 at once and reads nothing of the body. Otherwise it reads the body to its end
-and says what it got: `METHOD TARGET LENGTH`. `GET /seen` says it of each request so far, one a line.
+Without an `authorization` field it responds with 401 at once and does not read the body. Otherwise it reads the body to its end
+and responds with `METHOD TARGET LENGTH`. `GET /seen` returns one such line for each request so far.
 """
 
 seen = []

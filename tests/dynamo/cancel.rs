@@ -1,10 +1,10 @@
-//! A client that goes away ends the work for it, down to the worker.
+//! When a client disconnects, its request is cancelled down to the worker.
 
-use crate::pair::{Pair, Way, read_until};
+use crate::pair::{Pair, RequestKind, read_until};
 use crate::rig::Client;
 use crate::rig::client::http2;
 
-/// What the worker does before it hangs, and where the client is then.
+/// How far the response is when the client disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Prefill,
@@ -24,20 +24,20 @@ impl Stage {
     }
 }
 
-/// Each kind of request at each stage that it has.
-fn cases() -> impl Iterator<Item = (Way, Stage)> {
-    let prefill = Way::all().map(|way| (way, Stage::Prefill));
-    prefill.chain(Way::streams().map(|way| (way, Stage::MidStream)))
+/// Every kind of request at every stage that it has.
+fn cases() -> impl Iterator<Item = (RequestKind, Stage)> {
+    let prefill = RequestKind::all().map(|kind| (kind, Stage::Prefill));
+    prefill.chain(RequestKind::streams().map(|kind| (kind, Stage::MidStream)))
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_stops_the_worker_at_every_stage() {
+async fn a_client_that_disconnects_stops_the_worker_at_every_stage() {
     let pair = Pair::start().await;
     for (proxy, name) in pair.proxies().await.iter().zip(["a", "b"]) {
         let mut gone = 0;
-        for (index, (way, stage)) in cases().enumerate() {
+        for (index, (kind, stage)) in cases().enumerate() {
             let tag = format!("{name}{index}");
-            let mut client: Client = way.open(proxy.address, "old", &stage.prompt(&tag)).await;
+            let mut client: Client = kind.open(proxy.address, "old", &stage.prompt(&tag)).await;
             pair.old.wait_event(&format!("started {tag}")).await;
             if let Stage::MidStream = stage {
                 client.head().await;
@@ -54,7 +54,7 @@ async fn a_client_that_goes_away_stops_the_worker_at_every_stage() {
             assert_eq!(
                 event,
                 format!("cancelled {tag} {}", stage.words()),
-                "{way:?} {stage:?}"
+                "{kind:?} {stage:?}"
             );
             gone += 1;
             proxy.outcomes("cancelled", gone).await;
@@ -75,11 +75,11 @@ async fn a_reset_http2_stream_stops_only_its_own_worker() {
     for (proxy, name) in pair.proxies().await.iter().zip(["a", "b"]) {
         let client = http2::Client::connect(proxy.address).await;
         let mut open = Vec::new();
-        for (index, way) in Way::streams().enumerate() {
+        for (index, kind) in RequestKind::streams().enumerate() {
             let tag = format!("{name}{index}");
-            let body = way.body(&Stage::MidStream.prompt(&tag));
+            let body = kind.body(&Stage::MidStream.prompt(&tag));
             let headers = [(crate::pair::SIDE, "new")];
-            let mut stream = client.post(way.family.path(), &headers, body).await;
+            let mut stream = client.post(kind.family.path(), &headers, body).await;
             let mut seen = String::new();
             while !seen.contains("new:1") {
                 let piece = stream.piece().await.expect("two words");
@@ -98,7 +98,7 @@ async fn a_reset_http2_stream_stops_only_its_own_worker() {
             !events.contains(&format!("cancelled {kept} 2")),
             "{events:?}"
         );
-        // And with the connection goes the last.
+        // Closing the connection cancels the last one, too.
         client.break_off();
         pair.new.wait_event(&format!("cancelled {kept}")).await;
         while kept_stream.piece().await.is_some() {}

@@ -1,5 +1,5 @@
-//! Streams that another generation continued, read by the official clients of their families, which raise an exception where
-//! the events of a stream do not fit together.
+//! The official clients read streams that another generation continued. They raise an exception if the events of a stream are
+//! inconsistent.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,17 +10,17 @@ use crate::peers::read_streams;
 use crate::rig::plan_file::mostly_old;
 use crate::rig::{Counting, Family, PlanFile, Proxy, Script, Upstream, manifest, stream_of, words};
 
-/// Between two streams that break, so that the endpoint is not ejected.
+/// The number of complete streams between two that break, so that the endpoint is not ejected.
 const WHOLE_STREAMS: usize = 2;
 
-/// What a stream says: text, or the call of a tool.
+/// The content of a stream.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Text,
     Call,
 }
 
-/// The events of a stream before its first content, and from there on.
+/// The events of a stream before its first content, and the rest.
 fn stream(family: Family, kind: Kind, name: &str) -> [String; 2] {
     match family {
         Family::Messages => messages(kind, name),
@@ -138,7 +138,7 @@ fn framed(events: &[Value]) -> String {
     events.iter().map(event).collect()
 }
 
-/// The places at which an opening is cut, in bytes: before and after each event, and within each part of it.
+/// The offsets at which an opening is cut, in bytes: before and after each event, and within each part of it.
 fn cuts(opening: &str) -> Vec<usize> {
     let mut cuts = vec![0];
     let mut start = 0;
@@ -191,7 +191,7 @@ async fn the_official_clients_read_a_stream_that_continues_elsewhere_after_any_p
             })
             .await;
             let old = Upstream::always(stream_of(&stream(family, kind, "old").concat())).await;
-            // What comes is passed on at once. The few whole streams do not pay for the retries.
+            // Do not hold events. The few complete streams do not earn enough retry budget.
             let lines = "failover: {holdSeconds: 0, retryBudgetPercent: 100}";
             let plan = PlanFile::new(&manifest(&new.url(), 0, 1, lines));
             let flags = ["--upstream-protocol", protocol];
@@ -212,7 +212,7 @@ async fn the_official_clients_read_a_stream_that_continues_elsewhere_after_any_p
                 };
                 assert!(id.ends_with(known_by), "{what}: {id}");
                 let text = blocks[0][1].as_str().unwrap();
-                let said = match kind {
+                let server = match kind {
                     Kind::Text => text.to_owned(),
                     Kind::Call => {
                         let arguments: Value = serde_json::from_str(text).unwrap();
@@ -220,7 +220,7 @@ async fn the_official_clients_read_a_stream_that_continues_elsewhere_after_any_p
                     }
                 };
                 assert_eq!(
-                    (said.as_str(), blocks.as_array().unwrap().len()),
+                    (server.as_str(), blocks.as_array().unwrap().len()),
                     (by, 1),
                     "{what}"
                 );

@@ -1,4 +1,4 @@
-//! Streams whose server dies, falls silent or is to be emptied go on from the other generation, to the word.
+//! The other generation continues streams whose server dies, stops sending or is drained, without a missing or repeated word.
 
 mod load;
 mod relay;
@@ -20,18 +20,18 @@ const FLAGS: [&str; 4] = [
     "100",
 ];
 
-/// What a server says that nobody interrupts.
+/// The complete text of a stream.
 fn text(words: usize) -> String {
     let words: Vec<_> = (0..words).map(|index| format!("w:{index}")).collect();
     words.join(" ")
 }
 
-/// A stream takes 18 s, so that none ends before the last one has begun, which takes seconds on a busy machine.
+/// A stream of 18 s: no stream ends before the last one has started, which takes seconds on a busy machine.
 fn prompt() -> String {
     format!("<<counted=1 words={WORDS} each_ms=300>>")
 }
 
-/// Proxies that speak each protocol to the model servers, with practically everything on old.
+/// One proxy per protocol to the model servers. Practically all requests go to old.
 async fn proxies(pair: &Pair, more: &[&str]) -> [Proxy; 2] {
     let mut proxies = Vec::new();
     for protocol in PROTOCOLS {
@@ -41,15 +41,14 @@ async fn proxies(pair: &Pair, more: &[&str]) -> [Proxy; 2] {
     proxies.try_into().ok().expect("two")
 }
 
-/// Streams of chat and of completions through both proxies, most of the official client and some over HTTP/2, all of which
-/// began on old.
+/// Opens chat and completion streams on old through both proxies, most with the official client and some over HTTP/2.
 async fn begin(proxies: &[Proxy; 2]) -> Vec<Streams> {
     let [one, two] = proxies;
     let (one, two) = tokio::join!(begin_at(one), begin_at(two));
     one.into_iter().chain(two).collect()
 }
 
-/// All at once, since a client program takes seconds to start.
+/// Starts them concurrently, because a client program takes seconds to start.
 async fn begin_at(proxy: &Proxy) -> [Streams; 4] {
     const MOST: usize = STREAMS / 5;
     const SOME: usize = STREAMS / 20;
@@ -72,8 +71,8 @@ async fn answers(open: Vec<Streams>) -> Vec<Answer> {
     all
 }
 
-/// Asserts that every stream is one whole answer.
-fn assert_whole(answers: &[Answer], words: usize) {
+/// Asserts that every stream is one complete response.
+fn assert_complete(answers: &[Answer], words: usize) {
     for answer in answers {
         assert_eq!(answer.text, text(words), "{answer:?}");
         assert!(answer.is_whole && answer.ids.len() == 1, "{answer:?}");
@@ -88,7 +87,7 @@ fn assert_whole(answers: &[Answer], words: usize) {
     }
 }
 
-/// Asserts that every stream of these proxies that began on old was continued, and counted as completed.
+/// Asserts that every stream that started on old was continued and counted as completed.
 async fn assert_continued(proxies: &[Proxy; 2], streams: usize, cause: &str) {
     for proxy in proxies {
         proxy.outcomes("completed", streams as u32).await;
@@ -107,8 +106,8 @@ async fn assert_continued(proxies: &[Proxy; 2], streams: usize, cause: &str) {
     }
 }
 
-async fn assert_all_whole(open: Vec<Streams>, proxies: &[Proxy; 2], cause: &str) {
-    assert_whole(&answers(open).await, WORDS);
+async fn assert_all_complete(open: Vec<Streams>, proxies: &[Proxy; 2], cause: &str) {
+    assert_complete(&answers(open).await, WORDS);
     assert_continued(proxies, STREAMS / 2, cause).await;
 }
 
@@ -118,7 +117,7 @@ async fn a_worker_that_is_killed_cuts_no_stream() {
     let proxies = proxies(&pair, &[]).await;
     let open = begin(&proxies).await;
     pair.old.kill_worker(0);
-    assert_all_whole(open, &proxies, "error_event").await;
+    assert_all_complete(open, &proxies, "error_event").await;
 }
 
 #[tokio::test]
@@ -127,7 +126,7 @@ async fn a_frontend_that_is_killed_cuts_no_stream() {
     let proxies = proxies(&pair, &[]).await;
     let open = begin(&proxies).await;
     pair.old.kill_frontend();
-    assert_all_whole(open, &proxies, "connection").await;
+    assert_all_complete(open, &proxies, "connection").await;
 }
 
 #[tokio::test]
@@ -144,21 +143,21 @@ async fn connections_that_are_reset_cut_no_stream() {
     let proxies: [Proxy; 2] = proxies.try_into().ok().expect("two");
     let open = begin(&proxies).await;
     relay.reset();
-    assert_all_whole(open, &proxies, "connection").await;
+    assert_all_complete(open, &proxies, "connection").await;
 }
 
 #[tokio::test]
-async fn a_worker_that_falls_silent_cuts_no_stream() {
+async fn a_worker_that_stops_sending_cuts_no_stream() {
     let pair = Pair::start().await;
-    // Longer than a pause of the machine, as all streams go on at once.
+    // Longer than the pause that a busy machine makes when all streams are continued at once.
     let proxies = proxies(&pair, &["--gap-timeout", "10s"]).await;
     let open = begin(&proxies).await;
     pair.old.pause_worker(0);
-    assert_all_whole(open, &proxies, "gap_timeout").await;
+    assert_all_complete(open, &proxies, "gap_timeout").await;
 }
 
 #[tokio::test]
-async fn an_error_about_the_request_is_not_answered_by_another_server() {
+async fn an_error_about_the_request_is_not_retried_on_another_server() {
     let pair = Pair::start().await;
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 words=20>> <<for=old counted=1 words=20 raise_after=10>>";
@@ -166,14 +165,14 @@ async fn an_error_about_the_request_is_not_answered_by_another_server() {
     for proxy in &proxies {
         for family in [Family::Chat, Family::Completions] {
             for is_h2 in [false, true] {
-                let way = (family, is_h2);
-                let streams = Streams::raw(proxy.address, STREAMS / 8, way, prompt, "w:0");
+                let kind = (family, is_h2);
+                let streams = Streams::raw(proxy.address, STREAMS / 8, kind, prompt, "w:0");
                 all.extend(streams.await.answers().await);
             }
         }
     }
     let (broken, whole): (Vec<_>, Vec<_>) = all.iter().partition(|answer| answer.has_error);
-    // Those few of the split that new answered.
+    // The few streams that the split sent to new.
     assert!(whole.iter().all(|answer| answer.text == text(20)));
     assert!(broken.iter().all(|answer| answer.text == text(10)));
     assert!(broken.len() >= STREAMS - 4, "{}", broken.len());
@@ -189,7 +188,7 @@ async fn an_error_about_the_request_is_not_answered_by_another_server() {
 }
 
 #[tokio::test]
-async fn a_plan_that_moves_streams_empties_old_at_once_and_cuts_none() {
+async fn a_plan_that_moves_streams_drains_old_at_once_and_cuts_none() {
     let pair = Pair::start().await;
     let plan = |old, new| {
         let more = "failover: {continuation: {mode: AnyGeneration}}\ndrain: {moveAfterSeconds: 0, moveRate: 200}";
@@ -231,5 +230,5 @@ async fn a_plan_that_moves_streams_empties_old_at_once_and_cuts_none() {
         cancelled.count() == STREAMS
     })
     .await;
-    assert_all_whole(open, &proxies, "planned_move").await;
+    assert_all_complete(open, &proxies, "planned_move").await;
 }

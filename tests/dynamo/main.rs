@@ -1,5 +1,5 @@
-//! crossfade between two stacks of real Dynamo, each a frontend and a scripted worker that says which generation it is; in
-//! front of real uvicorn; and behind the official clients.
+//! Runs crossfade between two stacks of real Dynamo, in front of real uvicorn, and behind the official clients. Each Dynamo stack is
+//! a frontend and a scripted worker whose text names its generation.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,15 +14,15 @@ mod rig;
 mod dynamo;
 
 mod analysis;
-mod bytes;
+mod broken_streams;
 mod cancel;
+mod client_errors;
 mod clients;
 mod continuation;
-mod ends;
+mod failover;
 mod pair;
+mod passthrough;
 mod peers;
-mod refusals;
-mod saves;
 mod split;
 mod traces;
 mod uvicorn;

@@ -1,4 +1,4 @@
-//! Two stacks with proxies in front, requests to them, and what was said in an answer.
+//! Two stacks, proxies in front of them, requests, and the text of responses.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::dynamo::{MODEL, Options, Stack};
 use crate::rig::{Client, End, Family, Proxy, Response};
 
-/// The header by which a test chooses the generation that is tried first.
+/// The override header, with which a test selects the generation of the first attempt.
 pub const SIDE: &str = "x-side";
 
-/// Both ways in which a model server is spoken to.
+/// The protocols to the model servers.
 pub const PROTOCOLS: [&str; 2] = ["http1", "http2"];
 
 /// Two generations.
@@ -32,7 +32,7 @@ impl Pair {
         Self { old, new }
     }
 
-    /// A proxy that sends `percent` to new, and what names its [`SIDE`] there.
+    /// A proxy that sends `percent` of the requests to new, except those with the header [`SIDE`].
     pub async fn proxy(&self, percent: u8, more: &[&str]) -> Proxy {
         let (old, new, percent) = (self.old.url(), self.new.url(), percent.to_string());
         let mut args = vec!["--old", &old, "--new", &new, "--split", &percent];
@@ -41,21 +41,21 @@ impl Pair {
         Proxy::start(&args).await
     }
 
-    /// Half and half, over either protocol.
+    /// One proxy per protocol, with a split of 50 percent.
     pub async fn proxies(&self) -> [Proxy; 2] {
         let [one, two] = PROTOCOLS.map(|protocol| ["--upstream-protocol", protocol]);
         [self.proxy(50, &one).await, self.proxy(50, &two).await]
     }
 }
 
-/// One way to ask.
+/// An API family, streaming or unary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RequestKind {
     pub family: Family,
     pub stream: bool,
 }
 
-impl Way {
+impl RequestKind {
     pub fn all() -> impl Iterator<Item = Self> {
         Self::streams().chain(Family::ALL.map(|family| Self {
             family,
@@ -89,7 +89,7 @@ impl Way {
         body
     }
 
-    /// Sends a request that `side` is to answer; its response is yet to read.
+    /// Sends a request to `side` without reading its response.
     pub async fn open(self, address: SocketAddr, side: &str, prompt: &str) -> Client {
         let mut client = Client::connect(address).await;
         self.send(&mut client, &[(SIDE, side)], prompt).await;
@@ -102,14 +102,14 @@ impl Way {
             .await;
     }
 
-    pub async fn ask(self, address: SocketAddr, side: &str, prompt: &str) -> Response {
+    pub async fn response(self, address: SocketAddr, side: &str, prompt: &str) -> Response {
         self.open(address, side, prompt).await.response().await
     }
 
-    /// The text that an answer amounts to.
-    pub fn said(self, response: &Response) -> String {
+    /// The text of a response.
+    pub fn text(self, response: &Response) -> String {
         if self.stream {
-            return self.said_in(&response.text());
+            return self.text_in(&response.text());
         }
         let body = response.json();
         let text = match self.family {
@@ -122,8 +122,8 @@ impl Way {
         text.unwrap_or_else(|| panic!("no text: {body}")).to_owned()
     }
 
-    /// The text of events.
-    pub fn said_in(self, events: &str) -> String {
+    /// The text of a stream's events.
+    pub fn text_in(self, events: &str) -> String {
         data(events)
             .filter_map(|data| serde_json::from_str::<Value>(data).ok())
             .filter_map(|data| {
@@ -143,7 +143,7 @@ impl Way {
             .collect()
     }
 
-    /// Has a stream come to the end that its family knows?
+    /// Whether a stream has the terminal event of its family.
     pub fn is_complete(self, events: &str) -> bool {
         match self.family {
             Family::Chat | Family::Completions => data(events).any(|data| data == "[DONE]"),
@@ -152,27 +152,27 @@ impl Way {
         }
     }
 
-    /// Asserts that this is all of what `stack` says when it is to say so many words.
-    pub fn assert_says(self, response: &Response, stack: &Stack, words: usize) {
+    /// Asserts that the response is complete and has all of this number of words from `stack`.
+    pub fn assert_text(self, response: &Response, stack: &Stack, words: usize) {
         let text = response.text();
         assert_eq!(
             (response.status, response.end),
             (200, End::Clean),
             "{self:?}: {text}"
         );
-        assert_eq!(self.said(response), stack.text(words), "{self:?}: {text}");
+        assert_eq!(self.text(response), stack.text(words), "{self:?}: {text}");
         assert!(!self.stream || self.is_complete(&text), "{self:?}: {text}");
     }
 }
 
-/// The data of events that have one line of it.
+/// The data of events with one data line.
 pub fn data(events: &str) -> impl Iterator<Item = &str> {
     events
         .lines()
         .filter_map(|line| line.strip_prefix("data: "))
 }
 
-/// Reads on until `needle` is in what came of the body.
+/// Reads the body until it contains `needle`.
 pub async fn read_until(client: &mut Client, needle: &str) -> String {
     let mut seen = Vec::new();
     loop {
@@ -186,7 +186,7 @@ pub async fn read_until(client: &mut Client, needle: &str) -> String {
     }
 }
 
-/// A text without what differs from request to request: ids and times.
+/// The text with ids and times replaced, which differ from request to request.
 pub fn normal(text: &str) -> String {
     const KEYS: [&str; 6] = [
         "id",
@@ -210,7 +210,7 @@ pub fn normal(text: &str) -> String {
     })
 }
 
-/// The access lines of a proxy once there are so many, as the values of `fields`, sorted.
+/// Waits for this number of access lines, and returns the values of `fields` of each, sorted.
 pub async fn access(proxy: &Proxy, count: usize, fields: &[&str]) -> Vec<String> {
     proxy.access_line(count).await;
     let line = |line: &Value| {

@@ -1,4 +1,4 @@
-//! The programs of others beside Dynamo: uvicorn, and clients of streams.
+//! Third-party programs other than Dynamo: uvicorn and the official clients.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::rig::{Family, until};
 /// The Python of the environment that `peers.txt` describes.
 ///
 /// # Panics
-/// If it is not installed, or in other versions.
+/// If it is not installed, or has other versions.
 fn python() -> PathBuf {
     let home = home();
     let stamp = fs::read_to_string(home.join("peers.stamp")).unwrap_or_default();
@@ -38,7 +38,7 @@ pub struct Uvicorn {
 }
 
 impl Uvicorn {
-    /// With this implementation of HTTP/1.1: `h11` or `httptools`.
+    /// Starts it with this implementation of HTTP/1.1: `h11` or `httptools`.
     pub async fn start(http: &str) -> Self {
         let address = process::free_address();
         let mut command = Command::new(python());
@@ -59,7 +59,7 @@ impl Uvicorn {
         Self { child, address }
     }
 
-    /// What it said of each request.
+    /// The lines that the application has logged, one per request.
     pub async fn seen(&self) -> Vec<String> {
         let text = client::get(self.address, "/seen").await.text();
         text.lines().map(str::to_owned).collect()
@@ -72,7 +72,7 @@ impl Drop for Uvicorn {
     }
 }
 
-/// What the official client of the family makes of `count` streams: of each its id, and its blocks.
+/// Reads `count` streams with the official client of the family. Returns the id and the blocks of each.
 pub async fn read_streams(
     family: Family,
     address: SocketAddr,
@@ -90,7 +90,7 @@ pub async fn read_streams(
         .arg(count.to_string())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null());
-    // Beside the servers of this test, which run on this thread.
+    // In another thread, because the servers of this test run on this one.
     let running = tokio::task::spawn_blocking(move || command.output());
     let output = running.await.unwrap().expect("the client starts");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Who answers: the share of each generation, the models of both, and a client library that does not know of it.
+//! The share of each generation, the models of both, and an official client library that is unaware of the split.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,22 +8,22 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::dynamo::{Dynamo, MODEL, Options};
-use crate::pair::{Pair, Way};
+use crate::pair::{Pair, RequestKind};
 use crate::rig::{self, Client, End, Family};
 
-const WAYS: [Way; 2] = [
-    Way {
+const KINDS: [RequestKind; 2] = [
+    RequestKind {
         family: Family::Chat,
         stream: true,
     },
-    Way {
+    RequestKind {
         family: Family::Completions,
         stream: false,
     },
 ];
 
 #[tokio::test]
-async fn at_25_percent_a_quarter_of_the_answers_is_what_new_says() {
+async fn at_25_percent_new_serves_a_quarter_of_the_requests() {
     const CLIENTS: usize = 8;
     const EACH: usize = 10;
     let pair = Pair::start().await;
@@ -35,13 +35,13 @@ async fn at_25_percent_a_quarter_of_the_answers_is_what_new_says() {
         clients.spawn(async move {
             let mut client = Client::connect(address).await;
             let mut counts = [0, 0];
-            for way in WAYS.into_iter().cycle().take(EACH) {
-                way.send(&mut client, &[], "<<words=4 each_ms=2>>").await;
+            for kind in KINDS.into_iter().cycle().take(EACH) {
+                kind.send(&mut client, &[], "<<words=4 each_ms=2>>").await;
                 let response = client.response().await;
                 assert_eq!((response.status, response.end), (200, End::Clean));
-                let said = way.said(&response);
-                let side = texts.iter().position(|text| *text == said);
-                let side = side.unwrap_or_else(|| panic!("nobody says {said:?}"));
+                let answer = kind.text(&response);
+                let side = texts.iter().position(|text| *text == answer);
+                let side = side.unwrap_or_else(|| panic!("unexpected answer {answer:?}"));
                 assert_eq!(response.generation(), ["old", "new"][side]);
                 counts[side] += 1;
             }
@@ -70,7 +70,8 @@ async fn at_25_percent_a_quarter_of_the_answers_is_what_new_says() {
 }
 
 #[tokio::test]
-async fn the_models_of_both_generations_are_listed_and_each_is_served_by_who_has_it() {
+async fn the_models_of_both_generations_are_listed_and_each_is_served_by_the_generation_that_has_it()
+ {
     let other = Options {
         model: "tiny-v2".to_owned(),
         ..Options::default()
@@ -78,13 +79,14 @@ async fn the_models_of_both_generations_are_listed_and_each_is_served_by_who_has
     let mut pair = Pair::start_with(Options::default(), other).await;
     let proxy = pair.proxy(50, &[]).await;
     assert_eq!(models(proxy.address).await, [MODEL, "tiny-v2"]);
-    // Whoever is asked first, a model that it does not know is no reason to fail.
+    // A request for a model that the first generation does not know fails over to the other.
     for (model, stack) in [(MODEL, &pair.old), ("tiny-v2", &pair.new)] {
-        for way in Way::all() {
+        for kind in RequestKind::all() {
             for _ in 0..2 {
-                let body = way.body_for(model, "<<words=3>>").to_string();
-                let response = rig::client::post(proxy.address, way.family.path(), &[], body).await;
-                way.assert_says(&response, stack, 3);
+                let body = kind.body_for(model, "<<words=3>>").to_string();
+                let response =
+                    rig::client::post(proxy.address, kind.family.path(), &[], body).await;
+                kind.assert_text(&response, stack, 3);
             }
         }
     }
@@ -130,35 +132,35 @@ async fn the_openai_library_is_served_by_both_generations_streaming_and_not() {
     const ROUNDS: u64 = 3;
     let pair = Pair::start().await;
     let proxy = pair.proxy(50, &[]).await;
-    let mut ways: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-    // A run asks an odd number of times, so that the second meets the other halves of an alternation.
+    let mut kinds: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    // A run sends an odd number of requests. So in the second run, each request goes to the other generation.
     for _ in 0..2 {
         let summary = library(proxy.address, ROUNDS).await;
         assert_eq!(summary["models"], serde_json::json!([MODEL]));
         assert_eq!(summary["unknown_model"]["error"], "NotFoundError");
         assert_eq!(summary["unknown_model"]["status"], 404);
-        for way in ["chat_stream", "completions_stream", "responses_stream"] {
-            let pieces = summary["pieces"][way].as_u64().expect("a number");
-            assert!(pieces >= 5 * ROUNDS, "{way} came in {pieces} pieces");
+        for kind in ["chat_stream", "completions_stream", "responses_stream"] {
+            let pieces = summary["pieces"][kind].as_u64().expect("a number");
+            assert!(pieces >= 5 * ROUNDS, "{kind} came in {pieces} pieces");
         }
-        for (way, counts) in summary["generations"].as_object().expect("ways") {
+        for (kind, counts) in summary["generations"].as_object().expect("ways") {
             for (generation, count) in counts.as_object().expect("counts") {
-                let counts = ways.entry(way.clone()).or_default();
+                let counts = kinds.entry(kind.clone()).or_default();
                 *counts.entry(generation.clone()).or_default() += count.as_u64().expect("a number");
             }
         }
     }
-    assert_eq!(ways.len(), 6, "{ways:?}");
-    for (way, counts) in &ways {
-        assert_eq!(counts.len(), 2, "{way} was not served by both: {ways:?}");
+    assert_eq!(kinds.len(), 6, "{kinds:?}");
+    for (kind, counts) in &kinds {
+        assert_eq!(counts.len(), 2, "{kind} was not served by both: {kinds:?}");
     }
-    let new: u64 = ways.values().map(|counts| counts["new"]).sum();
+    let new: u64 = kinds.values().map(|counts| counts["new"]).sum();
     // Of 38 requests, 2 are for the unknown model.
-    assert!((17..=19).contains(&new), "{new} of 36 from new: {ways:?}");
+    assert!((17..=19).contains(&new), "{new} of 36 from new: {kinds:?}");
     proxy.outcomes("completed", 6 * 2 * ROUNDS as u32 + 4).await;
 }
 
-/// What `tests/openai/client.py` saw.
+/// Runs `tests/openai/client.py` and returns its summary.
 async fn library(address: SocketAddr, rounds: u64) -> Value {
     let mut command = Command::new(Dynamo::install().python);
     command

@@ -2,8 +2,8 @@
 
 usage: stream_client.py messages|responses URL COUNT
 
-Prints one line of JSON: what the library made of each stream, as its id and its blocks or items, each a type with its text
-or the arguments of a call. A stream that the library cannot read ends the program with its exception.
+Prints one line of JSON with the id and the blocks or items of each stream, each with its type and its text or the arguments of a
+call. A stream that the library cannot read ends the program with its exception.
 """
 
 import json

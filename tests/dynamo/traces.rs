@@ -1,11 +1,11 @@
-//! One trace over both programs: the spans of a real frontend hang below the attempt that it served.
+//! One trace across both programs: the spans of a real frontend are children of the attempt that it served.
 
 use crate::dynamo::Options;
-use crate::pair::{Pair, Way};
+use crate::pair::{Pair, RequestKind};
 use crate::rig::{Client, Collector, Family, Proxy, until};
 
 #[tokio::test]
-async fn the_spans_of_dynamos_frontend_hang_below_the_attempt_that_it_served() {
+async fn the_spans_of_dynamos_frontend_are_children_of_the_attempt_that_it_served() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -35,13 +35,13 @@ async fn the_spans_of_dynamos_frontend_hang_below_the_attempt_that_it_served() {
         &url,
     ];
     let proxy = Proxy::start_with_env(&args, &[("OTEL_BSP_SCHEDULE_DELAY", "30")]).await;
-    let way = Way {
+    let kind = RequestKind {
         family: Family::Chat,
         stream: true,
     };
     for _ in 0..2 {
         let mut client = Client::connect(proxy.address).await;
-        way.send(&mut client, &[], "<<words=4 each_ms=2>>").await;
+        kind.send(&mut client, &[], "<<words=4 each_ms=2>>").await;
         let response = client.response().await;
         let generation = response.generation().to_owned();
         let (attempt, span) = until("a span of Dynamo below an attempt", async || {

@@ -1,23 +1,23 @@
-//! A uvicorn whose application answers before it has read the request. What was not sent of a body must never be taken from the
-//! next request on the connection.
+//! A uvicorn whose application responds before it has read the request. The server must never read the missing part of a body from
+//! the next request on the connection.
 
 use crate::peers::Uvicorn;
 use crate::rig::{Client, End, Proxy};
 
 const IMPLEMENTATIONS: [&str; 2] = ["httptools", "h11"];
 
-/// What another client sends through the same proxy. Inside a body it would be a request of its own.
+/// The number of requests that another client sends through the same proxy. Uvicorn must not read them as part of a body.
 const VICTIMS: usize = 12;
 
-/// Requests whose body has not been sent to its end when the answer comes: the head, and what follows at once.
+/// Requests whose body is not complete when the response arrives: a name, the head, and the part of the body that is sent.
 fn unfinished() -> Vec<(&'static str, String, String)> {
     let mut cases = Vec::new();
-    // About as long as the requests of others.
+    // About as long as the requests of the other client.
     for length in [100, 200, 400, 5000] {
         let expect = format!("expect: 100-continue\r\ncontent-length: {length}\r\n");
         cases.push(("a body that waits for 100", expect, String::new()));
     }
-    // Too long to be gathered before its head is sent.
+    // Too long to be buffered before the head is sent.
     for length in [70_000, 300_000] {
         let half = format!("content-length: {length}\r\n");
         cases.push(("half a body", half, "x".repeat(length / 2)));
@@ -30,7 +30,7 @@ fn unfinished() -> Vec<(&'static str, String, String)> {
 }
 
 #[tokio::test]
-async fn a_body_that_uvicorn_did_not_get_is_never_taken_from_the_next_request() {
+async fn the_missing_part_of_a_body_is_never_read_from_the_next_request() {
     for http in IMPLEMENTATIONS {
         let uvicorn = Uvicorn::start(http).await;
         for client_protocol in ["http1", "http2"] {
@@ -52,7 +52,7 @@ async fn a_body_that_uvicorn_did_not_get_is_never_taken_from_the_next_request() 
                 drop(attacker);
             }
         }
-        // The server read the requests that were sent, and no others.
+        // The server read exactly the requests that were sent.
         let seen = uvicorn.seen().await;
         let requests = unfinished().len() * 2;
         let of = |prefix: &str| seen.iter().filter(|line| line.contains(prefix)).count();
@@ -62,7 +62,7 @@ async fn a_body_that_uvicorn_did_not_get_is_never_taken_from_the_next_request() 
     }
 }
 
-/// A request of another client is answered as it is, whole.
+/// Asserts that a request of another client gets its own, complete response.
 async fn assert_served(proxy: &Proxy, protocol: &str, target: &str) {
     let target = format!("/victim/{protocol}{target}");
     let headers = [("authorization", "me")];
@@ -81,7 +81,7 @@ async fn assert_served(proxy: &Proxy, protocol: &str, target: &str) {
 }
 
 #[tokio::test]
-async fn an_early_answer_of_uvicorn_reaches_the_client_whole_while_it_still_sends() {
+async fn an_early_response_of_uvicorn_reaches_a_client_that_is_still_sending() {
     for http in IMPLEMENTATIONS {
         let uvicorn = Uvicorn::start(http).await;
         let proxy = Proxy::before_url(&uvicorn.address.to_string(), &[]).await;

@@ -1,33 +1,32 @@
-"""A Dynamo worker that says what it is told to: `old:0 old:1 old:2 …`, one event per word.
+"""A scripted Dynamo worker. It sends `old:0 old:1 old:2 …`, one event per word.
 
-The text names the generation that answered, and is known beforehand to the byte. A prompt
-may carry orders between double angle brackets; of several, the last counts that is for this
-worker:
+The text names the generation and is known in advance. A prompt may contain commands between
+double angle brackets. The last block for this worker counts:
 
     <<tag=a7 words=20 first_ms=50 each_ms=10 die_after=5>>
 
-    for=NAME       only for the workers of this name
-    words=N        how many words (10)
+    for=NAME       only for workers with this name
+    words=N        number of words (10)
     first_ms=N     wait before the first word (0)
     each_ms=N      wait between words (0)
-    die_after=N    the process is gone after N words; 0: before the first
+    die_after=N    the process exits after N words; 0: before the first
     raise_after=N  the engine raises after N words
     hang_after=N   silence after N words, until the request is cancelled
-    http_error=N   the engine refuses with this HTTP status
-    counted=1      the words are `w:0 w:1 …` from every worker, and go on behind those that the
-                   prompt has after the orders: so one worker continues what another began
-    thinks=N       N thoughts `t:0 t:1 …` before the words, between <think> and </think>; none before
-                   words that go on
+    http_error=N   the engine rejects the request with this HTTP status
+    counted=1      every worker sends the words `w:0 w:1 …`, starting after those in the prompt that
+                   follow the commands. So one worker can continue the stream of another
+    thinks=N       N words of reasoning `t:0 t:1 …` before the text, between <think> and </think>;
+                   none if the text is continued
     tag=WORD       names the request in the events file
 
-With --role it does one half of it: `prefill` reads the prompt and hands over who it is,
-`decode` says the words if a prefill worker of its own name has read the prompt.
+With --role it has one role: `prefill` processes the prompt and passes on its name, and `decode`
+sends the words if a prefill worker with the same name has processed the prompt.
 
-Each request leaves lines in the events file: `started TAG`, then `finished TAG WORDS`,
+Each request writes lines to the events file: `started TAG`, then `finished TAG WORDS`,
 `cancelled TAG WORDS` or `failed TAG WORDS`.
 
-With --ready-port it listens there once it is registered. SIGUSR1 closes the port and opens
-it again: to whoever looks at it the worker is not ready, though it serves.
+With --ready-port it listens on this port once it is registered. SIGUSR1 closes the port or opens
+it again: while it is closed, the worker looks not ready, although it serves.
 """
 
 import argparse
@@ -45,7 +44,7 @@ from dynamo.llm.exceptions import HttpError
 from dynamo.runtime import DistributedRuntime
 from dynamo.runtime.logging import configure_dynamo_logging
 
-# Time for words already said to leave the process before it dies.
+# Time for sent words to leave the process before it exits. The runtime does not report this.
 FLUSH_SECONDS = 0.05
 
 
@@ -169,7 +168,7 @@ class Worker:
             yield {"token_ids": ids, **({"finish_reason": "stop"} if last else {})}
 
 
-# What the model is to a frontend, what it does, and whose help it needs.
+# The model types, the worker type, and the other worker types that each role needs.
 ROLES = {
     "worker": (ModelType.Chat | ModelType.Completions, WorkerType.Aggregated, None),
     "prefill": (ModelType.Prefill, WorkerType.Prefill, [[WorkerType.Decode]]),

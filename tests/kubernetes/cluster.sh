@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A real Kubernetes on this machine for as long as a command runs; nothing is left of it afterwards.
+# Runs a real Kubernetes on this machine while a command runs, and removes it afterwards.
 #
-#   cluster.sh possible           says why no cluster with pods can be had here, if so (exit status 1)
+#   cluster.sh possible           says why no cluster with pods is possible here, if so (exit status 1)
 #   cluster.sh run CMD [ARG...]   one node with pods: etcd, API server, controllers, scheduler, kubelet on containerd and
-#                                 runc, kube-proxy, DNS. In network, mount and process namespaces of its own; CMD too
-#   cluster.sh api CMD [ARG...]   etcd and the API server alone: no pods, no root, no namespaces, ports of its own
+#                                 runc, kube-proxy, DNS. CMD runs in the network, mount and process namespaces of the node
+#   cluster.sh api CMD [ARG...]   only etcd and the API server: no pods, no root, no namespaces, free ports
 #
 # CMD finds `kubectl` and KUBECONFIG set, and its exit status is the script's. Several clusters may run at once. Within one:
 #
-#   cluster.sh apiserver pause|resume|stop|start   hurts the API server; `start` returns once it is ready again; needs
-#                                                  CLUSTER_DIR alone
-#   cluster.sh image ARCHIVE...                    gives the node images (made by image.py)
+#   cluster.sh apiserver pause|resume|stop|start   injects a fault; `start` returns once the API server is ready again;
+#                                                  needs only CLUSTER_DIR
+#   cluster.sh image ARCHIVE...                    imports images (built by image.py) on the node
 #
-# Environment: CLUSTER_IMAGES (archives to begin with, separated by spaces), CLUSTER_KEEP (keep the directory with all logs).
-# tests/kubernetes/install.sh has made the programs.
+# Environment: CLUSTER_IMAGES (archives to import at the start, separated by spaces), CLUSTER_KEEP (keep the directory with all logs).
+# tests/kubernetes/install.sh builds the programs.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 home=${XDG_CACHE_HOME:-$HOME/.cache}/crossfade/kubernetes
@@ -39,7 +39,7 @@ possible() {
   fi
 }
 
-# What any cluster needs, pods or not: without it nothing would come up, and be waited for in vain.
+# Checks what every cluster needs. Otherwise the script would wait in vain for a cluster that cannot start.
 made() {
   local program
   for program in openssl python3 curl setpriv "$programs"; do
@@ -182,20 +182,20 @@ until_ok() {
   done
 }
 
-# With curl, as starting kubectl ten times a second would take the processor from what it waits for.
+# With curl, because starting kubectl ten times per second would slow the components that it waits for.
 api_ready() {
   curl -fs --cacert ca.crt "https://127.0.0.1:$api_port/readyz"
 }
 
-# A program of Kubernetes that ends with this script, whatever ends the script.
+# Starts a Kubernetes program that ends with this script, however the script ends.
 program() { # name, arguments; its log is NAME.log, its process NAME.pid
-  # It lives for minutes, and mostly starts: collecting garbage takes a third of the time that this costs.
+  # It runs for minutes and mostly starts up, a third of which would be garbage collection.
   GOGC=400 setpriv --pdeathsig KILL -- "$programs" "$@" >>"$1.log" 2>&1 &
   echo $! >"$1.pid"
   disown
 }
 
-# From scripts of its own in the cluster's directory, so that it can be started again in place.
+# Through scripts in the cluster's directory, so that it can be restarted in place.
 start_apiserver() {
   local advertise=(--advertise-address=$node_ip)
   if [ "$kind" = api ]; then
@@ -259,7 +259,7 @@ images() {
   done
 }
 
-# Below the ports that the kernel gives to connections and to tests that listen on port 0.
+# Below the ephemeral port range, which the kernel uses for connections and for tests that listen on port 0.
 free_ports() {
   python3 - <<'END'
 import random, socket
@@ -300,7 +300,7 @@ hurt_apiserver() {
   esac
 }
 
-# Starts the API server again when asked to; lives in the background of the cluster's script.
+# Restarts the API server on request, in the background of the cluster's script.
 attend() {
   while sleep 0.1; do
     if [ -e start-apiserver ]; then

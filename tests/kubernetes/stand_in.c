@@ -1,10 +1,10 @@
-// Stands in for model servers, each with one model.
+// A fake of model servers, each with one model.
 //
-// As `python3` in images of Dynamo: `python3 -m dynamo.frontend` is a frontend, at DYN_HTTP_PORT; any other module waits, as a worker.
-// Compiled with a GENERATION, as the entry point of images of vLLM: a server at `--port`.
+// As `python3` in images of Dynamo: `python3 -m dynamo.frontend` is a frontend on DYN_HTTP_PORT; any other module only waits, as a worker.
+// Compiled with a GENERATION, as the entry point of images of vLLM: a server on `--port`.
 //
-// A prompt with `words=N each_ms=M` is answered by N words, each M ms after the one before, that name the generation: GENERATION, or by
-// the Dynamo namespace old for dynamo-v1 and the graphs dgd-old, chat-1 and chat-2, and new for any other.
+// The response to a prompt with `words=N each_ms=M` has N words at intervals of M ms that name the generation: GENERATION, or, by Dynamo
+// namespace, old for dynamo-v1 and the graphs dgd-old, chat-1 and chat-2, and new for all others.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <signal.h>

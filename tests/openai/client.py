@@ -2,11 +2,10 @@
 
 usage: client.py BASE_URL MODEL [ROUNDS]
 
-One round asks once in each way: chat, completions and responses, each streamed and whole.
-Prints one line of JSON: for each way how often each generation answered (the word before the
-colon in its `old:0 old:1 …`), with the number of streamed pieces of text; the models; and what
-an unknown model raises. An answer of mixed generations, or one cut short, ends the program
-with an exception.
+One round sends one request of each kind: chat, completions and responses, each streaming and
+unary. Prints one line of JSON: for each kind the number of responses by generation (the word
+before the colon in `old:0 old:1 …`) and of streamed pieces of text; the models; and the error
+for an unknown model. A response of mixed or incomplete text ends the program with an exception.
 """
 
 import json
@@ -21,7 +20,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
 def generation(text: str) -> str:
-    """Who said the whole text; it must be what exactly one generation says."""
+    """The generation that sent the text, which must be the complete text of one generation."""
     name = text.partition(":")[0]
     expected = " ".join(f"{name}:{index}" for index in range(WORDS))
     if text != expected:

@@ -1,9 +1,9 @@
-"""Opens streams with the official client library, all at once, and tells what each amounted to.
+"""Opens concurrent streams with the official client library and prints the result of each.
 
 usage: streams.py BASE_URL MODEL COUNT KIND PROMPT
 
-KIND is chat or completions, or `thinking` for a chat whose thoughts are waited for instead of its
-text. Prints `begun` once every stream has sent text, then one line of JSON for each: the text,
+KIND is chat or completions, or `thinking` for a chat that counts as begun with its first reasoning
+instead of its first text. Prints `begun` once every stream has sent text, then one line of JSON for each: the text,
 the reasoning, the ids, the finish reason and the counts of prompt, completion and both. A stream that breaks off
 ends the program with an exception.
 """
@@ -16,7 +16,7 @@ import openai
 
 
 async def one(client: openai.AsyncOpenAI, model: str, kind: str, prompt: str, begun) -> dict:
-    # With counts in every chunk, so that they are known wherever a stream breaks.
+    # With token counts in every chunk, so that they are known wherever a stream breaks.
     usage = {"include_usage": True, "continuous_usage_stats": True}
     options = {"model": model, "stream": True, "stream_options": usage}
     if kind != "completions":

@@ -1,10 +1,10 @@
-//! Workers of both generations in one StatefulSet: a managed update moves its partition, and back.
+//! Workers of both generations in one StatefulSet: a managed update moves its partition forward and back.
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::fixture::within_patience;
+use crate::fixture::eventually;
 
 const SET: &str = "workers";
 const SIZE: u64 = 3;
@@ -15,13 +15,13 @@ fn template(fixture: &Fixture, generation: &str) -> Value {
     let deployment = fixture.cluster.get(&["deployment", &name]);
     let mut template = deployment["spec"]["template"].clone();
     template["metadata"]["labels"]["app"] = json!(SET);
-    // A worker begins to end once no frontend knows it any more.
+    // The worker terminates only after the frontends have removed it.
     let sleep = json!({"preStop": {"sleep": {"seconds": 5}}});
     template["spec"]["containers"][0]["lifecycle"] = sleep;
     template
 }
 
-/// The manifest of the set with this template, as a person applies it.
+/// The manifest of the StatefulSet with this template, as a user applies it.
 fn set(template: &Value) -> String {
     json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": SET, "namespace": "default"},
@@ -34,7 +34,7 @@ fn set(template: &Value) -> String {
     .to_string()
 }
 
-/// The Service behind which Dynamo looks for the workers of a generation.
+/// The Service through which Dynamo discovers the workers of a generation.
 fn discovery(fixture: &Fixture, generation: &str) -> String {
     let service = fixture
         .cluster
@@ -52,7 +52,7 @@ fn discovery(fixture: &Fixture, generation: &str) -> String {
     .to_string()
 }
 
-/// What is ready of the set, its partition, and how many of its pods are of each Dynamo namespace.
+/// The ready replicas and the partition of the StatefulSet, and the number of its pods in each Dynamo namespace.
 fn pods(fixture: &Fixture) -> (u64, u64, [usize; 2]) {
     let set = fixture.cluster.get(&["statefulset", SET]);
     let partition = &set["spec"]["updateStrategy"]["rollingUpdate"]["partition"];
@@ -71,7 +71,8 @@ fn pods(fixture: &Fixture) -> (u64, u64, [usize; 2]) {
     )
 }
 
-/// Waits until the rollout is in this phase, by its current spec. One worker is missing at most, and none too many.
+/// Waits until the rollout is in this phase with its current spec. Meanwhile, at most one worker may be missing, and there may not
+/// be too many.
 async fn until(managed: &Managed, wanted: &str) -> Value {
     let begun = Instant::now();
     let mut last = None;
@@ -120,17 +121,17 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
             fixture: fixture(0).await,
         },
         deployments: [Vec::new(), Vec::new()],
-        most: SIZE,
-        least: SIZE - 1,
+        max_requested: SIZE,
+        min_ready: SIZE - 1,
     };
     let fixture = managed.fixture();
     for generation in ["old", "new"] {
         fixture.cluster.apply(&discovery(fixture, generation));
     }
     fixture.cluster.apply(&set(&template(fixture, "old")));
-    within_patience("the set is whole", async || pods(fixture).0 == SIZE).await;
+    eventually("the set is whole", async || pods(fixture).0 == SIZE).await;
     fixture.with_model("old").await;
-    let load = Load::aside(fixture.address, STREAMS, SHAPE);
+    let load = Load::start_outside_phases(fixture.address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
 
     fixture.cluster.apply(&set(&template(fixture, "new")));
@@ -142,7 +143,7 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
     until(&managed, "Partition").await;
     assert_eq!(pods(fixture), (SIZE, 1, [1, 2]));
 
-    // Back: the set has forgotten nothing as long as it has a pod of old.
+    // Back: the StatefulSet keeps the old revision as long as it has a pod of old.
     managed.edit(json!({"intent": "Abort"}));
     until(&managed, "RolledBack").await;
     assert_eq!(pods(fixture), (SIZE, SIZE, [3, 0]));
@@ -151,17 +152,17 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
     managed.edit(json!({"intent": "Run", "strategy": {"partition": 0}}));
     until(&managed, "Complete").await;
     assert_eq!(pods(fixture), (SIZE, 0, [0, 3]));
-    assert_eq!(managed.clients_reach(), "new-frontend");
+    assert_eq!(managed.client_selector(), "new-frontend");
     phase(&load, 2, STREAMS).await;
     let ended = load.finish();
-    // Dynamo answers 503 to a request that it routes to a worker which ends at this moment. While new has no worker, nothing else
-    // can take it: a few requests, none of which has begun.
+    // Dynamo responds with 503 to a request that it routes to a terminating worker. While new has no worker, no other server can take
+    // it, so a few requests fail before their first content.
     let failed: Vec<_> = ended
         .iter()
         .filter_map(|(_, ended)| ended.as_ref().err())
         .collect();
     let is_refused =
-        |error: &&String| error.contains(": 503 of old,") && error.contains("said \"\"");
+        |error: &&String| error.contains(": 503 of old,") && error.contains("text \"\"");
     assert!(failed.iter().all(is_refused), "{failed:?}");
     assert!(failed.len() * 200 <= ended.len(), "{failed:?}");
     println!(

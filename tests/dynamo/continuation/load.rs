@@ -1,4 +1,4 @@
-//! Many streams of Dynamo's own mocker, while old's processes are killed at random.
+//! Many streams of Dynamo's mocker while random processes of old are killed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,27 +12,27 @@ use crate::dynamo::{Kind, MODEL, Stack};
 use crate::rig::Client;
 
 const OPEN: usize = 500;
-const LASTS: Duration = Duration::from_secs(120);
+const DURATION: Duration = Duration::from_secs(120);
 const BETWEEN_KILLS: Duration = Duration::from_secs(5);
-/// Tokens of an answer: some ten seconds.
+/// The number of tokens of a response, which takes about ten seconds.
 const TOKENS: u64 = 100;
-/// Ten tokens per second and stream, so that all streams together do not need more than two cores.
+/// Ten tokens per second and stream, so that two cores suffice for all streams.
 const SPEEDUP: f64 = 0.06;
 
-/// How the streams ended.
+/// The number of streams by outcome.
 #[derive(Default)]
-struct Ends {
+struct Outcomes {
     whole: AtomicUsize,
     cut: AtomicUsize,
     refused: AtomicUsize,
-    /// How some of those ended that were cut.
+    /// The ends of some streams that were cut.
     examples: Mutex<Vec<String>>,
-    /// Whole ones whose count of tokens is not what was asked for.
+    /// Complete streams whose token count is not the requested one.
     miscounted: AtomicUsize,
 }
 
 /// Keeps one stream open at a time.
-async fn stream(address: std::net::SocketAddr, stop: Arc<AtomicBool>, ends: Arc<Ends>) {
+async fn stream(address: std::net::SocketAddr, stop: Arc<AtomicBool>, outcomes: Arc<Outcomes>) {
     let body = json!({
         "model": MODEL, "stream": true, "max_tokens": TOKENS, "ignore_eos": true,
         "stream_options": {"include_usage": true, "continuous_usage_stats": true},
@@ -49,19 +49,22 @@ async fn stream(address: std::net::SocketAddr, stop: Arc<AtomicBool>, ends: Arc<
         let counter = match (response.status, text.ends_with("data: [DONE]\n\n")) {
             (200, true) if !text.contains("\"error\"") => {
                 if !counted {
-                    ends.miscounted.fetch_add(1, Ordering::Relaxed);
+                    outcomes.miscounted.fetch_add(1, Ordering::Relaxed);
                 }
-                &ends.whole
+                &outcomes.whole
             }
             (200, _) => {
-                let mut examples = ends.examples.lock().expect("nobody panics with it");
+                let mut examples = outcomes
+                    .examples
+                    .lock()
+                    .expect("no thread panics while it holds the lock");
                 if examples.len() < 5 {
                     let end = text.len().saturating_sub(300);
                     examples.push(text[text.ceil_char_boundary(end)..].to_owned());
                 }
-                &ends.cut
+                &outcomes.cut
             }
-            _ => &ends.refused,
+            _ => &outcomes.refused,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -88,7 +91,7 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
                 "--old", &old, "--old", &other, "--new", &new, "--split", "10",
             ][..],
             &FLAGS,
-            // A stream is to outlive every kill that it meets.
+            // A stream must survive every kill that affects it.
             &[
                 "--gap-timeout",
                 "20s",
@@ -99,15 +102,24 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
         .concat(),
     )
     .await;
-    let (stop, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(Ends::default()));
+    let (stop, outcomes) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(Outcomes::default()),
+    );
     let streams: Vec<_> = (0..OPEN)
-        .map(|_| tokio::spawn(stream(proxy.address, Arc::clone(&stop), Arc::clone(&ends))))
+        .map(|_| {
+            tokio::spawn(stream(
+                proxy.address,
+                Arc::clone(&stop),
+                Arc::clone(&outcomes),
+            ))
+        })
         .collect();
-    let until = Instant::now() + LASTS;
+    let until = Instant::now() + DURATION;
     let mut kills = 0;
     while Instant::now() < until {
+        // The interval is a parameter of the test: the other stack has had this time to recover.
         sleep(BETWEEN_KILLS).await;
-        // One of both has had its time to come back.
         let stack = if kills % 2 == 0 { &mut one } else { &mut two };
         if fastrand::bool() {
             stack.kill_frontend();
@@ -127,12 +139,17 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
     let metrics = proxy.metrics().await;
     println!(
         "{kills} kills, {OPEN} streams at a time: {} whole, {} cut, {} refused, {} miscounted",
-        count(&ends.whole),
-        count(&ends.cut),
-        count(&ends.refused),
-        count(&ends.miscounted),
+        count(&outcomes.whole),
+        count(&outcomes.cut),
+        count(&outcomes.refused),
+        count(&outcomes.miscounted),
     );
-    for example in ends.examples.lock().expect("nobody panics with it").iter() {
+    for example in outcomes
+        .examples
+        .lock()
+        .expect("no thread panics while it holds the lock")
+        .iter()
+    {
         println!("cut: {example}");
     }
     for name in [
@@ -145,6 +162,6 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
         let lines = lines.filter(|line| !line.ends_with(" 0"));
         lines.for_each(|line| println!("{line}"));
     }
-    assert_eq!(count(&ends.cut), 0);
+    assert_eq!(count(&outcomes.cut), 0);
     assert!(metrics.sum("crossfade_continuations_total", &[("outcome", "continued")]) > 0.0);
 }

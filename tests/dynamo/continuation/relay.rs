@@ -29,7 +29,7 @@ impl Relay {
         format!("http://{}", self.address)
     }
 
-    /// Resets all connections, and all that come.
+    /// Resets all connections, including future ones.
     pub fn reset(&self) {
         self.is_up.send_replace(false);
     }

@@ -1,4 +1,4 @@
-//! Many streams at once, of the official client library and of clients over either version of HTTP, and what each amounted to.
+//! Opens many concurrent streams with the official client library or over HTTP/1.1 or HTTP/2, and collects their results.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::dynamo::{Dynamo, MODEL};
-use crate::pair::{Way, data};
+use crate::pair::{RequestKind, data};
 use crate::rig::client::http2;
 use crate::rig::{Client, End, Family, within};
 
-/// How long a stream may take on a busy machine: 18 s, and 10 s of silence before it is continued.
+/// How long a stream may take on a busy machine. Without delays, it takes 18 s, plus 10 s of silence before it is continued.
 const STREAM: Duration = Duration::from_secs(90);
 
-/// What a stream amounted to.
+/// The result of a stream.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub text: String,
@@ -27,7 +27,7 @@ pub struct Answer {
     pub ids: BTreeSet<String>,
     pub finish: Option<String>,
     pub usage: Value,
-    /// It ended with an error event.
+    /// Whether it ended with an error event.
     pub has_error: bool,
     pub is_whole: bool,
 }
@@ -77,16 +77,16 @@ impl Answer {
     }
 }
 
-/// Counts that both kinds of clients report alike.
+/// The token counts that both kinds of clients report in the same form.
 fn without_details(usage: &Value) -> Value {
     let keys = ["prompt_tokens", "completion_tokens", "total_tokens"];
     keys.iter().map(|key| usage[key].clone()).collect()
 }
 
-/// Streams that are open.
+/// Open streams.
 pub enum Streams {
     Library(Library, usize),
-    /// With the connection of all of them, if they share one.
+    /// Streams, and their connection if they share one.
     Raw(Vec<JoinHandle<Answer>>, Option<http2::Client>),
 }
 
@@ -104,11 +104,11 @@ impl Streams {
         prompt: &str,
         beginning: &'static str,
     ) -> Self {
-        let way = Way {
+        let kind = RequestKind {
             family,
             stream: true,
         };
-        let mut body = way.body_for(MODEL, prompt);
+        let mut body = kind.body_for(MODEL, prompt);
         body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
         let body = body.to_string();
         let connection = match is_h2 {
@@ -147,7 +147,7 @@ impl Streams {
         Self::Raw(streams, connection)
     }
 
-    /// What each amounted to.
+    /// Waits for all streams to end, and returns their results.
     pub async fn answers(self) -> Vec<Answer> {
         let mut answers = Vec::new();
         match self {
@@ -155,7 +155,7 @@ impl Streams {
                 for _ in 0..count {
                     let line = timeout(STREAM, library.lines.recv()).await;
                     let line = line.expect("a stream ends in time");
-                    let line = line.expect("each stream is told of");
+                    let line = line.expect("each stream has a line");
                     answers.push(Answer::of_library(&line));
                 }
                 assert!(library.child.wait().expect("it ends").success());

@@ -1,8 +1,8 @@
-//! Models that think before they answer: what was thought is thought again, what was said is continued.
+//! Reasoning models: reasoning is generated again, and an answer is continued.
 
 use super::*;
 
-/// A worker whose thoughts the frontend tells from its answer by this parser.
+/// A pair whose frontends use this reasoning parser.
 async fn pair(parser: &str) -> Pair {
     let options = || Options {
         worker_args: vec!["--reasoning-parser".into(), parser.into()],
@@ -11,7 +11,7 @@ async fn pair(parser: &str) -> Pair {
     Pair::start_with(options(), options()).await
 }
 
-/// Streams of chat through both proxies, which have come as far as `beginning`.
+/// Opens chat streams through both proxies, and returns once each has sent `beginning`.
 async fn begin_chat(proxies: &[Proxy; 2], prompt: &str, beginning: &'static str) -> Vec<Streams> {
     let mut open = Vec::new();
     for proxy in proxies {
@@ -34,16 +34,16 @@ fn thoughts(count: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_model_that_has_only_thought_is_asked_again_and_thinks_once() {
+async fn a_stream_with_only_reasoning_is_sent_again_and_the_client_gets_one_reasoning() {
     let mut pair = pair("basic").await;
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 thinks=60 words=10 each_ms=300>>";
     let open = begin_chat(&proxies, prompt, "t:0").await;
     pair.old.kill_worker(0);
     let answers = answers(open).await;
-    assert_whole(&answers, 10);
+    assert_complete(&answers, 10);
     for answer in &answers {
-        // The first one's, as far as they came; those few that new answered thought to the end.
+        // The reasoning of the first server, as far as it came. The few streams on new have all of it.
         let known = (1..=60).any(|count| answer.reasoning.trim() == thoughts(count));
         assert!(known, "{answer:?}");
     }
@@ -51,31 +51,31 @@ async fn a_model_that_has_only_thought_is_asked_again_and_thinks_once() {
 }
 
 #[tokio::test]
-async fn a_model_that_has_thought_and_begun_to_answer_continues_with_its_answer() {
+async fn a_stream_with_reasoning_and_content_continues_with_the_content() {
     let mut pair = pair("basic").await;
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";
     let open = begin_chat(&proxies, prompt, "w:0").await;
     pair.old.kill_worker(0);
     let answers = answers(open).await;
-    assert_whole(&answers, WORDS);
+    assert_complete(&answers, WORDS);
     for answer in &answers {
         assert_eq!(answer.reasoning.trim(), thoughts(2), "{answer:?}");
     }
     assert_continued(&proxies, STREAMS / 2, "error_event").await;
 }
 
-/// This parser takes everything for a thought until the thoughts are said to end, so a continued answer looks like one.
+/// This parser treats everything before the end marker as reasoning, so it mistakes a continued answer for reasoning.
 #[tokio::test]
-async fn an_answer_that_would_continue_with_thoughts_ends_honestly() {
+async fn an_answer_that_would_continue_with_reasoning_ends_with_an_error_event() {
     let mut pair = pair("deepseek_r1").await;
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";
     let mut open = Vec::new();
     for proxy in &proxies {
         for is_h2 in [false, true] {
-            let way = (Family::Chat, is_h2);
-            let raw = Streams::raw(proxy.address, STREAMS / 4, way, prompt, "w:0");
+            let kind = (Family::Chat, is_h2);
+            let raw = Streams::raw(proxy.address, STREAMS / 4, kind, prompt, "w:0");
             open.push(raw.await);
         }
     }
@@ -83,7 +83,7 @@ async fn an_answer_that_would_continue_with_thoughts_ends_honestly() {
     let mut broken = 0.0;
     for answer in answers(open).await {
         if !answer.has_error {
-            // New answered it from the start.
+            // New served it from the start.
             assert_eq!(answer.text.trim(), text(WORDS), "{answer:?}");
             continue;
         }

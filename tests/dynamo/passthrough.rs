@@ -1,12 +1,12 @@
-//! What comes through the proxy is what Dynamo says, byte for byte; only ids and times differ from request to request.
+//! Responses pass through the proxy byte for byte. Only ids and times differ from request to request.
 
 use crate::dynamo::MODEL;
-use crate::pair::{PROTOCOLS, Pair, SIDE, Way, normal};
+use crate::pair::{PROTOCOLS, Pair, RequestKind, SIDE, normal};
 use crate::rig::{self, End, Family, Response, client::http2};
 
 const PROMPT: &str = "Say much. <<words=120>>";
 
-/// The fields of a head that do not belong to one connection or one moment.
+/// The fields of a response head that do not depend on the connection or the time.
 fn fields(response: &Response) -> Vec<(String, String)> {
     let apart = [
         "date",
@@ -19,8 +19,8 @@ fn fields(response: &Response) -> Vec<(String, String)> {
     fields
 }
 
-/// The fields of an answer that came through the proxy, without the id that it gives to a request that has none: Dynamo
-/// returns only the id of a client.
+/// The fields of a response through the proxy, without the request id that the proxy generates: Dynamo returns a request id only
+/// if the client sent one.
 fn fields_through(through: &Response, direct: &Response) -> Vec<(String, String)> {
     let mut fields = fields(through);
     let id = "x-request-id";
@@ -42,19 +42,19 @@ fn assert_same(through: &Response, direct: &Response, what: &str) {
 }
 
 #[tokio::test]
-async fn each_family_comes_through_byte_for_byte_over_either_protocol() {
+async fn each_family_passes_byte_for_byte_over_either_protocol() {
     let pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let request_id = ("x-request-id", "request-7");
-    for way in Way::all() {
-        let (path, body) = (way.family.path(), way.body(PROMPT));
+    for kind in RequestKind::all() {
+        let (path, body) = (kind.family.path(), kind.body(PROMPT));
         let direct = rig::client::post(pair.old.address(), path, &[request_id], &body).await;
-        way.assert_says(&direct, &pair.old, 120);
+        kind.assert_text(&direct, &pair.old, 120);
         assert_eq!(direct.header("x-request-id"), Some("request-7"));
         for (proxy, protocol) in proxies.iter().zip(PROTOCOLS) {
             let headers = [(SIDE, "old"), request_id];
             let through = rig::client::post(proxy.address, path, &headers, &body).await;
-            assert_same(&through, &direct, &format!("{way:?} over {protocol}"));
+            assert_same(&through, &direct, &format!("{kind:?} over {protocol}"));
         }
     }
     for proxy in &proxies {
@@ -77,27 +77,27 @@ async fn each_family_comes_through_byte_for_byte_over_either_protocol() {
 }
 
 #[tokio::test]
-async fn the_tokens_of_streams_and_of_whole_answers_are_counted_over_either_protocol() {
+async fn the_tokens_of_streams_and_of_unary_responses_are_counted_over_either_protocol() {
     let pair = Pair::start().await;
     for (proxy, protocol) in pair.proxies().await.iter().zip(PROTOCOLS) {
         let mut tokens = 0.0;
-        for way in Way::all() {
-            let mut body = way.body_for(MODEL, PROMPT);
-            if way.family != Family::Responses {
+        for kind in RequestKind::all() {
+            let mut body = kind.body_for(MODEL, PROMPT);
+            if kind.family != Family::Responses {
                 body["max_tokens"] = 7.into();
             } else {
                 body["max_output_tokens"] = 7.into();
             }
-            if way.stream && matches!(way.family, Family::Chat | Family::Completions) {
+            if kind.stream && matches!(kind.family, Family::Chat | Family::Completions) {
                 body["stream_options"] = serde_json::json!({"include_usage": true});
             }
-            let (path, body) = (way.family.path(), body.to_string());
+            let (path, body) = (kind.family.path(), body.to_string());
             let direct = rig::client::post(pair.new.address(), path, &[], &body).await;
             let usage = [r#""completion_tokens":7"#, r#""output_tokens":7"#];
             let text = direct.text();
             assert!(usage.iter().any(|usage| text.contains(usage)), "{text}");
             let through = rig::client::post(proxy.address, path, &[(SIDE, "new")], &body).await;
-            let what = format!("{way:?} over {protocol}");
+            let what = format!("{kind:?} over {protocol}");
             assert_same(&through, &direct, &what);
             let before = tokens;
             tokens += 7.0;
@@ -110,33 +110,33 @@ async fn the_tokens_of_streams_and_of_whole_answers_are_counted_over_either_prot
 }
 
 #[tokio::test]
-async fn many_http2_streams_of_one_client_come_through_over_either_protocol() {
+async fn many_http2_streams_of_one_client_pass_over_either_protocol() {
     const STREAMS: usize = 24;
     let pair = Pair::start().await;
     for proxy in pair.proxies().await {
         let client = http2::Client::connect(proxy.address).await;
-        for way in Way::all() {
-            let (path, body) = (way.family.path(), way.body("<<words=20 each_ms=1>>"));
+        for kind in RequestKind::all() {
+            let (path, body) = (kind.family.path(), kind.body("<<words=20 each_ms=1>>"));
             let direct = rig::client::post(pair.new.address(), path, &[], &body).await;
             let through = client
                 .post(path, &[(SIDE, "new")], &body)
                 .await
                 .response()
                 .await;
-            assert_same(&through, &direct, &format!("{way:?}"));
+            assert_same(&through, &direct, &format!("{kind:?}"));
         }
         let mut open = Vec::new();
-        for (index, way) in Way::streams().cycle().take(STREAMS).enumerate() {
+        for (index, kind) in RequestKind::streams().cycle().take(STREAMS).enumerate() {
             let (side, stack) = [("old", &pair.old), ("new", &pair.new)][index % 2];
-            let body = way.body("<<words=30 each_ms=3>>");
+            let body = kind.body("<<words=30 each_ms=3>>");
             open.push((
-                way,
+                kind,
                 stack,
-                client.post(way.family.path(), &[(SIDE, side)], body).await,
+                client.post(kind.family.path(), &[(SIDE, side)], body).await,
             ));
         }
-        for (way, stack, stream) in open {
-            way.assert_says(&stream.response().await, stack, 30);
+        for (kind, stack, stream) in open {
+            kind.assert_text(&stream.response().await, stack, 30);
         }
         proxy.outcomes("completed", 8 + STREAMS as u32).await;
     }

@@ -1,4 +1,4 @@
-//! A person looks at an update: through the API server, with and without the right to ask its proxies.
+//! `crossfade status` reads an update through the API server, with and without the permission to query its proxies.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,17 +27,17 @@ async fn a_status_asks_the_sidecars_through_the_api_server_where_it_may() {
         rig::client::chat(fixture.address).await;
     }
     let Some(kubeconfig) = fixture.cluster.kubeconfig() else {
-        return eprintln!("SKIPPED: a status: this cluster's rights are not ours to choose");
+        return eprintln!("SKIPPED: status: the permissions in this cluster cannot be changed");
     };
-    let look: Value = serde_json::from_str(&status(&kubeconfig, "json")).expect("JSON");
-    assert_eq!(look["origin"], "1 proxy, queried through the API server");
-    assert_eq!(look["total"]["plan"]["percent"], 25);
-    assert_eq!(look["total"]["plan"]["resource"]["name"], UPDATE);
+    let report: Value = serde_json::from_str(&status(&kubeconfig, "json")).expect("JSON");
+    assert_eq!(report["origin"], "1 proxy, queried through the API server");
+    assert_eq!(report["total"]["plan"]["percent"], 25);
+    assert_eq!(report["total"]["plan"]["resource"]["name"], UPDATE);
     let pod = &fixture.old_pods()[0]["metadata"]["name"];
-    assert_eq!(&look["proxies"][0]["name"], pod);
+    assert_eq!(&report["proxies"][0]["name"], pod);
     println!("{}", status(&kubeconfig, "text"));
 
-    // Of one who may read updates and nothing else.
+    // As a user who may only read updates.
     let config = fixture
         .cluster
         .kubectl(&["config", "view", "--raw", "-o", "json"]);
@@ -48,9 +48,9 @@ async fn a_status_asks_the_sidecars_through_the_api_server_where_it_may() {
     config["users"][0]["user"] = json!({"token": token.trim()});
     let directory = tempfile::tempdir().expect("a directory");
     let reader = directory.path().join("kubeconfig");
-    std::fs::write(&reader, config.to_string()).expect("it is ours");
+    std::fs::write(&reader, config.to_string()).expect("the temporary directory is writable");
     let text = status(&reader, "text");
-    let said = "the status of the resource only: cannot list the pods: pods is forbidden";
-    assert!(text.contains(said), "{text}");
+    let expected = "the status of the resource only: cannot list the pods: pods is forbidden";
+    assert!(text.contains(expected), "{text}");
     assert!(text.contains("wanted     25.0 %"), "{text}");
 }

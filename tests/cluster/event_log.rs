@@ -1,5 +1,5 @@
-//! What happened when: a worker's pod became ready or was lost, as a watch of the API server tells it, and a proxy put another
-//! split in force, as its own watch tells it.
+//! Records when a worker became ready or was lost (from a watch on the API server), and when each proxy applied a new split (from
+//! a watch on the proxy).
 
 use std::collections::HashMap;
 use std::io::BufReader;
@@ -12,7 +12,7 @@ use crossfade::state_api::Client;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::fixture::{Fixture, within_patience};
+use crate::fixture::{Fixture, eventually};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -27,16 +27,16 @@ enum Event {
 
 type Events = Arc<Mutex<Vec<(Instant, Event)>>>;
 
-/// Written from its start until it is dropped, on threads of its own.
-pub struct Chronicle {
+/// Records events on its own threads until it is dropped.
+pub struct EventLog {
     events: Events,
     proxies: Vec<SocketAddr>,
     watch: Child,
 }
 
-impl Chronicle {
-    /// Of the workers of all generations, and of the sidecars that there are now; begun when it has heard of a worker that is
-    /// ready, and of every sidecar.
+impl EventLog {
+    /// Follows the workers of all generations, and the current sidecars. Returns once it has seen a ready worker and the split of
+    /// every sidecar.
     pub async fn start(fixture: &Fixture) -> Self {
         let events = Events::default();
         let proxies = fixture.sidecars();
@@ -58,60 +58,74 @@ impl Chronicle {
             .args(["--watch", "--output-watch-events", "-o", "json"])
             .stdout(Stdio::piped());
         let mut watch = command.spawn().expect("kubectl starts");
-        let told = watch.stdout.take().expect("it is piped");
-        let noted = Arc::clone(&events);
+        let output = watch.stdout.take().expect("it is piped");
+        let log = Arc::clone(&events);
         std::thread::spawn(move || {
             let mut ready = HashMap::new();
             let stream =
-                serde_json::Deserializer::from_reader(BufReader::new(told)).into_iter::<Value>();
+                serde_json::Deserializer::from_reader(BufReader::new(output)).into_iter::<Value>();
             for event in stream.map_while(Result::ok) {
-                note_worker(&noted, &mut ready, &event);
+                record_worker(&log, &mut ready, &event);
             }
         });
         for proxy in proxies.clone() {
-            let noted = Arc::clone(&events);
+            let log = Arc::clone(&events);
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread();
                 let runtime = { runtime }.enable_all().build().expect("a runtime");
-                let _ = runtime.block_on(note_splits(&noted, proxy));
+                let _ = runtime.block_on(record_splits(&log, proxy));
             });
         }
-        let chronicle = Self {
+        let event_log = Self {
             events,
             proxies,
             watch,
         };
-        within_patience("news of all", async || chronicle.has_heard_of_all()).await;
-        chronicle
+        eventually("an event of every source", async || {
+            event_log.has_all_sources()
+        })
+        .await;
+        event_log
     }
 
-    fn has_heard_of_all(&self) -> bool {
-        let events = self.events.lock().expect("nobody panics with it");
-        let has = |is_it: &dyn Fn(&Event) -> bool| events.iter().any(|(_, event)| is_it(event));
-        let told = |wanted: &SocketAddr| {
+    fn has_all_sources(&self) -> bool {
+        let events = self
+            .events
+            .lock()
+            .expect("no thread panics while it holds the lock");
+        let has = |matches: &dyn Fn(&Event) -> bool| events.iter().any(|(_, event)| matches(event));
+        let has_split_of = |wanted: &SocketAddr| {
             has(&|event| matches!(event, Event::Split { proxy, .. } if proxy == wanted))
         };
         has(&|event| matches!(event, Event::Worker { ready: true }))
-            && self.proxies.iter().all(told)
+            && self.proxies.iter().all(has_split_of)
     }
 
-    /// From the first news of a worker after `since` to the moment when the last proxy had this split in force, which may be
-    /// heard of a little later than of what follows from it; none where that was not seen.
-    pub async fn took(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
+    /// The time from the first change of a worker after `since` until the last proxy applied this split. An event may be recorded
+    /// a little later than its effects are visible, so this waits for 30 s before it returns `None`.
+    pub async fn time_to_apply(
+        &self,
+        since: Instant,
+        ready: bool,
+        weights: [u32; 2],
+    ) -> Option<Duration> {
         for _ in 0..300 {
-            let took = self.found(since, ready, weights);
-            if took.is_some() {
-                return took;
+            let time = self.recorded_time(since, ready, weights);
+            if time.is_some() {
+                return time;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         None
     }
 
-    fn found(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
-        let events = self.events.lock().expect("nobody panics with it");
+    fn recorded_time(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
+        let events = self
+            .events
+            .lock()
+            .expect("no thread panics while it holds the lock");
         let later = || events.iter().filter(|(at, _)| *at >= since);
-        let news = later().find_map(|(at, event)| {
+        let changed = later().find_map(|(at, event)| {
             matches!(event, Event::Worker { ready: now } if *now == ready).then_some(*at)
         })?;
         let applied = self.proxies.iter().map(|wanted| {
@@ -124,23 +138,25 @@ impl Chronicle {
             })
         });
         let last = applied.collect::<Option<Vec<_>>>()?.into_iter().max()?;
-        Some(last.saturating_duration_since(news))
+        Some(last.saturating_duration_since(changed))
     }
 }
 
-impl Drop for Chronicle {
+impl Drop for EventLog {
     fn drop(&mut self) {
         let _ = self.watch.kill();
         let _ = self.watch.wait();
     }
 }
 
-fn note(events: &Events, event: Event) {
-    let mut events = events.lock().expect("nobody panics with it");
+fn record(events: &Events, event: Event) {
+    let mut events = events
+        .lock()
+        .expect("no thread panics while it holds the lock");
     events.push((Instant::now(), event));
 }
 
-fn note_worker(events: &Events, known: &mut HashMap<String, bool>, event: &Value) {
+fn record_worker(events: &Events, known: &mut HashMap<String, bool>, event: &Value) {
     let pod = &event["object"];
     let conditions = pod["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -150,11 +166,11 @@ fn note_worker(events: &Events, known: &mut HashMap<String, bool>, event: &Value
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let was = known.insert(name.to_owned(), is_ready).unwrap_or(false);
     if is_ready != was {
-        note(events, Event::Worker { ready: is_ready });
+        record(events, Event::Worker { ready: is_ready });
     }
 }
 
-async fn note_splits(
+async fn record_splits(
     events: &Events,
     proxy: SocketAddr,
 ) -> Result<(), crossfade::state_api::Error> {
@@ -167,14 +183,14 @@ async fn note_splits(
             continue;
         };
         if last.replace(weights) != Some(weights) {
-            note(events, Event::Split { proxy, weights });
+            record(events, Event::Split { proxy, weights });
         }
     }
     Ok(())
 }
 
-/// How many, the median, and what 99 of 100 do not exceed.
-pub fn told(times: &[Duration]) -> String {
+/// The count, the median and the 99th percentile.
+pub fn percentiles(times: &[Duration]) -> String {
     let mut sorted = times.to_vec();
     sorted.sort();
     let at = |percent: usize| sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)];

@@ -1,4 +1,4 @@
-//! Pods that end while streams run through them: deleted, or replaced by an upgrade.
+//! Pods of the old frontends are deleted, or replaced by an upgrade, while streams are open.
 
 use std::fs;
 use std::process::Child;
@@ -7,28 +7,28 @@ use std::time::Duration;
 use serde_json::{Deserializer, Value};
 use tempfile::NamedTempFile;
 
-use crate::fixture::{DRAIN, Fixture, SETTLE, within_patience};
-use crate::load::{Load, Shape, assert_all_well};
+use crate::fixture::{DRAIN, Fixture, SETTLE, eventually};
+use crate::load::{Load, Shape, assert_none_failed};
 
 const SHORT: Shape = Shape {
     words: 5,
     each_ms: 100,
 };
-/// Far longer than the proxy settles, and than Dynamo lets streams run by default once it is told to end.
+/// Much longer than the proxy settles, and than Dynamo by default lets streams continue after SIGTERM.
 const LONG: Shape = Shape {
     words: 100,
     each_ms: 200,
 };
 
 async fn until_gone(fixture: &Fixture, pod: &str) {
-    within_patience("the pod is gone", async || {
+    eventually("the pod is gone", async || {
         let args = ["get", "pod", pod, "-o", "name", "--ignore-not-found"];
         fixture.cluster.kubectl(&args).is_empty()
     })
     .await;
 }
 
-/// Every state of a pod from now on: who only asks now and then misses the last.
+/// Records every state of a pod. Polling would miss the last one.
 struct Watched {
     watch: Child,
     states: NamedTempFile,
@@ -46,13 +46,16 @@ impl Watched {
         }
     }
 
-    /// The last one of a pod that is gone.
+    /// The last state of a pod that has been deleted.
     fn last(mut self) -> Value {
         let _ = self.watch.kill();
         let _ = self.watch.wait();
-        let text = fs::read(self.states.path()).expect("it is ours");
+        let text = fs::read(self.states.path()).expect("the file exists");
         let states = Deserializer::from_slice(&text).into_iter::<Value>();
-        states.map_while(Result::ok).last().expect("it was there")
+        states
+            .map_while(Result::ok)
+            .last()
+            .expect("the pod existed")
     }
 }
 
@@ -67,7 +70,8 @@ fn state<'a>(pod: &'a Value, kind: &str, name: &str) -> &'a Value {
 #[ignore = "in a cluster"]
 async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_sidecar() {
     let fixture = Fixture::ready().await;
-    // As an update ends: new has all by now, and what is long still runs on the old frontend that must not end before it.
+    // As at the end of an update: all requests go to new, and long streams are still open on the old frontend, which must not end
+    // before them.
     fixture.update(0).await;
     fixture.scale("old-frontend", 2);
     fixture.in_force(0).await;
@@ -79,7 +83,7 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
         pods[0]["status"]["podIP"].as_str().expect("an address")
     );
     let admin = admin.parse().expect("an address");
-    within_patience("long streams through the pod", async || {
+    eventually("long streams through the pod", async || {
         let plan = fixture.plan(admin).await;
         plan["openStreams"]["old"].as_u64() >= Some(10)
     })
@@ -94,9 +98,9 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
     until_gone(&fixture, pod).await;
     let took = began.elapsed();
     println!("the pod took {took:?}");
-    assert_all_well(&long.finish());
-    assert_all_well(&load.finish());
-    // Longer than it settles and shorter than its drain limit: the streams decided.
+    assert_none_failed(&long.finish());
+    assert_none_failed(&load.finish());
+    // Longer than the settle time and shorter than the drain limit: the pod waited for the streams.
     assert!(took > Duration::from_secs(SETTLE + 6), "{took:?}");
     assert!(took < Duration::from_secs(SETTLE + DRAIN), "{took:?}");
     let last = watched.last();
@@ -123,12 +127,12 @@ async fn an_upgrade_of_crossfade_itself_loses_no_stream() {
     fixture.update(50).await;
     let load = Load::start(fixture.address, 50, SHORT);
     let long = Load::once(fixture.address, 20, LONG);
-    within_patience("long streams", async || {
+    eventually("long streams", async || {
         let plan = fixture.only_plan().await;
         plan["openStreams"]["old"].as_u64() >= Some(10)
     })
     .await;
-    // Any change of the sidecar's container is an upgrade to Kubernetes.
+    // To Kubernetes, any change of the sidecar's container is an upgrade.
     let patch = r#"{"spec":{"template":{"spec":{"initContainers":[
         {"name":"crossfade","env":[{"name":"CROSSFADE_LOG","value":"debug"}]}]}}}}"#;
     let args = [
@@ -142,6 +146,6 @@ async fn an_upgrade_of_crossfade_itself_loses_no_stream() {
     fixture.cluster.kubectl(&args);
     fixture.rolled_out("old-frontend");
     fixture.in_force(50).await;
-    assert_all_well(&long.finish());
-    assert_all_well(&load.finish());
+    assert_none_failed(&long.finish());
+    assert_none_failed(&load.finish());
 }

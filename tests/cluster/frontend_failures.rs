@@ -1,7 +1,7 @@
-//! Generations that fail: what can be saved is.
+//! A frontend has no model or crashes: requests fail over, and only streams with content are cut.
 
-use crate::fixture::{Fixture, within_patience};
-use crate::load::{Load, Shape, assert_all_well, share};
+use crate::fixture::{Fixture, eventually};
+use crate::load::{Load, Shape, assert_none_failed, share};
 
 const SHAPE: Shape = Shape {
     words: 10,
@@ -16,13 +16,13 @@ async fn a_new_frontend_that_is_ready_but_has_no_model_costs_no_request() {
     fixture.without_model("new").await;
     fixture.update(50).await;
     let load = Load::start(fixture.address, 50, SHAPE);
-    load.begun(150).await;
+    load.wait_for_started(150).await;
     let ended = load.finish();
     fixture.scale("new-worker", 1);
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
 }
 
-/// Kills one frontend of a Dynamo namespace, as the kernel does when memory is short.
+/// Kills one frontend of a Dynamo namespace, as the kernel does when it is out of memory.
 fn kill_a_frontend(namespace: &str) {
     let wanted = format!("dynamo.frontend\0--namespace\0{namespace}\0");
     let processes = std::fs::read_dir("/proc").expect("Linux");
@@ -38,10 +38,10 @@ fn kill_a_frontend(namespace: &str) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
 }
 
-/// To Kubernetes a pod whose frontend is down is not ready, whatever its sidecar can do: there must be another pod.
+/// A pod whose frontend is down is not ready, even if its sidecar could serve. So there must be another pod.
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn when_an_old_frontend_crashes_only_streams_that_it_had_begun_are_cut_and_honestly() {
+async fn when_an_old_frontend_crashes_only_its_started_streams_are_cut_and_get_an_error_event() {
     let fixture = Fixture::ready().await;
     if !fixture.cluster.is_own() {
         println!("skipped: no processes of this cluster can be killed");
@@ -54,7 +54,7 @@ async fn when_an_old_frontend_crashes_only_streams_that_it_had_begun_are_cut_and
         ..SHAPE
     };
     let open = Load::once(fixture.address, 60, long);
-    within_patience("streams of old through both pods", async || {
+    eventually("streams of old through both pods", async || {
         let mut both = true;
         for sidecar in fixture.sidecars() {
             let plan = fixture.plan(sidecar).await;
@@ -64,25 +64,28 @@ async fn when_an_old_frontend_crashes_only_streams_that_it_had_begun_are_cut_and
     })
     .await;
     let load = Load::start(fixture.address, 50, SHAPE);
-    load.begun(60).await;
+    load.wait_for_started(60).await;
     kill_a_frontend("dynamo-v1");
-    load.enter(1);
-    load.begun(200).await;
-    // Whoever comes after the crash does not notice it.
+    load.enter_phase(1);
+    load.wait_for_started(200).await;
+    // Requests that start after the crash are not affected.
     let after: Vec<_> = load.finish();
     let after: Vec<_> = after.into_iter().filter(|(phase, _)| *phase == 1).collect();
-    assert_all_well(&after);
+    assert_none_failed(&after);
     let open = open.finish();
     let (whole, new) = share(&open, 0);
     println!(
-        "{whole} of {} streams whole, {new} of them by new",
+        "{whole} of {} streams complete, {new} of them from new",
         open.len()
     );
-    assert!((29..=31).contains(&new), "all that new carried, not {new}");
-    assert!(whole > new, "the other pod's streams go on");
-    assert!(whole < open.len(), "nothing was cut: did it crash?");
+    assert!((29..=31).contains(&new), "not all streams of new: {new}");
+    assert!(whole > new, "the streams of the other pod were cut");
+    assert!(
+        whole < open.len(),
+        "no stream was cut: did the frontend crash?"
+    );
     for error in open.iter().filter_map(|(_, end)| end.as_ref().err()) {
-        assert!(error.contains(r#""error""#), "no honest end: {error}");
+        assert!(error.contains(r#""error""#), "no error event: {error}");
     }
     fixture.rolled_out("old-frontend");
     fixture.scale("old-frontend", 1);

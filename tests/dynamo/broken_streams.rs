@@ -1,31 +1,35 @@
-//! What dies after its first token ends honestly.
+//! A worker, frontend or engine fails after the first token: the stream ends with an error event.
 
 use serde_json::Value;
 
-use crate::pair::{Pair, Way, access, data, normal, read_until};
+use crate::pair::{Pair, RequestKind, access, data, normal, read_until};
 use crate::rig::{Client, End, Family, Response};
 
-/// A stream that has said two words, and will say no more.
-struct Stuck {
-    way: Way,
+/// A stream that has sent two words and sends no more.
+struct StalledStream {
+    kind: RequestKind,
     client: Client,
     begun: String,
 }
 
-impl Stuck {
-    async fn open(way: Way, address: std::net::SocketAddr, side: &str) -> Self {
+impl StalledStream {
+    async fn open(kind: RequestKind, address: std::net::SocketAddr, side: &str) -> Self {
         let prompt = format!("<<words=5>> <<for={side} hang_after=2 words=9>>");
-        let mut client = way.open(address, side, &prompt).await;
+        let mut client = kind.open(address, side, &prompt).await;
         assert_eq!(client.head().await.status, 200);
         let begun = read_until(&mut client, &format!("{side}:1")).await;
-        Self { way, client, begun }
+        Self {
+            kind,
+            client,
+            begun,
+        }
     }
 
-    /// All of the body, and how it ended.
-    async fn rest(mut self) -> (Way, String, End) {
+    /// The complete body, and how it ended.
+    async fn rest(mut self) -> (RequestKind, String, End) {
         let rest = String::from_utf8(self.client.body().await).expect("text");
         (
-            self.way,
+            self.kind,
             self.begun + &rest,
             self.client.end.expect("the body has ended"),
         )
@@ -33,22 +37,22 @@ impl Stuck {
 }
 
 #[tokio::test]
-async fn dynamos_own_error_after_the_death_of_a_worker_is_passed_on_untouched() {
+async fn dynamos_own_error_after_a_worker_dies_is_forwarded_unchanged() {
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let mut streams = Vec::new();
-    for way in Way::streams() {
-        let direct = Stuck::open(way, pair.old.address(), "old").await;
+    for kind in RequestKind::streams() {
+        let direct = StalledStream::open(kind, pair.old.address(), "old").await;
         let mut through = Vec::new();
         for proxy in &proxies {
-            through.push(Stuck::open(way, proxy.address, "old").await);
+            through.push(StalledStream::open(kind, proxy.address, "old").await);
         }
         streams.push((direct, through));
     }
     pair.old.kill_worker(0);
     for (direct, through) in streams {
-        let (way, direct, end) = direct.rest().await;
-        assert_eq!(way.said_in(&direct), pair.old.text(2));
+        let (kind, direct, end) = direct.rest().await;
+        assert_eq!(kind.text_in(&direct), pair.old.text(2));
         assert!(
             direct.contains("error") && end == End::Clean,
             "{end:?}: {direct}"
@@ -58,7 +62,7 @@ async fn dynamos_own_error_after_the_death_of_a_worker_is_passed_on_untouched() 
             assert_eq!(
                 (normal(&through), end),
                 (normal(&direct), End::Clean),
-                "{way:?}"
+                "{kind:?}"
             );
         }
     }
@@ -75,22 +79,22 @@ async fn the_death_of_a_frontend_mid_stream_is_reported_by_an_error_event_and_an
     let proxies = pair.proxies().await;
     let mut streams = Vec::new();
     for proxy in &proxies {
-        for way in Way::streams() {
-            streams.push(Stuck::open(way, proxy.address, "new").await);
+        for kind in RequestKind::streams() {
+            streams.push(StalledStream::open(kind, proxy.address, "new").await);
         }
     }
     pair.new.kill_frontend();
     for stream in streams {
-        let (way, text, end) = stream.rest().await;
-        assert!(end.is_unclean(), "{way:?} ended well: {text}");
-        assert!(text.ends_with("\n\n"), "{way:?}: half an event: {text}");
-        assert_eq!(way.said_in(&text), pair.new.text(2), "{way:?}");
+        let (kind, text, end) = stream.rest().await;
+        assert!(end.is_unclean(), "{kind:?} ended well: {text}");
+        assert!(text.ends_with("\n\n"), "{kind:?}: half an event: {text}");
+        assert_eq!(kind.text_in(&text), pair.new.text(2), "{kind:?}");
         assert!(
-            !way.is_complete(&text) && !text.contains("[DONE]"),
-            "{way:?}: {text}"
+            !kind.is_complete(&text) && !text.contains("[DONE]"),
+            "{kind:?}: {text}"
         );
         let error: Value = serde_json::from_str(data(&text).last().expect("events")).expect("JSON");
-        match way.family {
+        match kind.family {
             Family::Chat | Family::Completions => {
                 assert_eq!(error["error"]["code"], 502, "{text}");
                 assert!(
@@ -122,17 +126,17 @@ async fn the_death_of_a_frontend_mid_stream_is_reported_by_an_error_event_and_an
 }
 
 #[tokio::test]
-async fn an_engine_that_fails_mid_stream_is_not_tried_again() {
+async fn a_request_whose_engine_fails_mid_stream_is_not_retried() {
     let pair = Pair::start().await;
     let proxy = pair.proxy(50, &[]).await;
-    for way in Way::streams() {
+    for kind in RequestKind::streams() {
         let prompt = "<<words=5>> <<for=new words=9 raise_after=2>>";
-        let ask = |address| way.ask(address, "new", prompt);
+        let ask = |address| kind.response(address, "new", prompt);
         let (direct, through): (Response, Response) =
             (ask(pair.new.address()).await, ask(proxy.address).await);
-        assert_eq!(way.said_in(&direct.text()), pair.new.text(2));
-        assert_eq!(normal(&through.text()), normal(&direct.text()), "{way:?}");
-        assert_eq!(through.end, direct.end, "{way:?}");
+        assert_eq!(kind.text_in(&direct.text()), pair.new.text(2));
+        assert_eq!(normal(&through.text()), normal(&direct.text()), "{kind:?}");
+        assert_eq!(through.end, direct.end, "{kind:?}");
     }
     let lines = access(&proxy, 4, &["answered", "attempts", "outcome"]).await;
     assert_eq!(lines, ["new 1 failed"; 4]);

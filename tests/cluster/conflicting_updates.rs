@@ -1,6 +1,6 @@
-//! Two resources for one deployment.
+//! Two updates of the same deployment.
 
-use crate::fixture::{Fixture, UPDATE, within_patience};
+use crate::fixture::{Fixture, UPDATE, eventually};
 
 const YOUNGER: &str = "younger-update";
 
@@ -19,7 +19,7 @@ spec:
   sourceDeployment: dgd-old
 "
     ));
-    within_patience("the conflict is told", async || {
+    eventually("the conflict is reported", async || {
         let events = fixture.cluster.get(&["events"]);
         let events = events["items"].as_array().expect("a list");
         events.iter().any(|event| {

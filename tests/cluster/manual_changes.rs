@@ -1,16 +1,16 @@
-//! People take a hand in an update: hold it, limit it, edit it, take it away.
+//! A user caps, pauses, edits, resumes and deletes an update.
 
 use std::process::Command;
 
 use serde_json::json;
 
-use crate::fixture::{UPDATE, within_patience};
-use crate::load::{Load, assert_all_well};
+use crate::fixture::{UPDATE, eventually};
+use crate::load::{Load, assert_none_failed};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase, signal, workers};
 
 const STREAMS: usize = 100;
 
-/// `crossfade` as a person runs it.
+/// Runs `crossfade` as a user does.
 fn crossfade(rollout: &Rollout, args: &[&str]) {
     let mut command = Command::new(crate::program());
     command.args(args).args([UPDATE, "-n", "default", "--yes"]);
@@ -24,20 +24,20 @@ fn crossfade(rollout: &Rollout, args: &[&str]) {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
-    let rollout = Rollout::begun([2, 2], json!({"maxTrafficSplitPercent": 10})).await;
+async fn an_update_is_capped_paused_edited_resumed_and_deleted_half_way() {
+    let rollout = Rollout::start([2, 2], json!({"maxTrafficSplitPercent": 10})).await;
     let fixture = &rollout.fixture;
-    let load = Load::aside(fixture.address, STREAMS, SHAPE);
+    let load = Load::start_outside_phases(fixture.address, STREAMS, SHAPE);
 
-    let update = rollout.splits(9, 1).await;
+    let update = rollout.wait_for_split(9, 1).await;
     assert_eq!(update["status"]["rule"], "Cap", "{update}");
     phase(&load, 0, STREAMS).await;
 
-    // An edit of one who did not pause is taken back, and told.
+    // Without a pause, the controller reverts an edit of the split and reports it.
     rollout.edit(&json!({"trafficSplitPercent": 5, "weights": null}));
-    let said = rollout.happens("SplitContested").await;
-    assert!(said.contains("set spec.paused"), "{said}");
-    rollout.splits(9, 1).await;
+    let message = rollout.wait_for_event("SplitContested").await;
+    assert!(message.contains("set spec.paused"), "{message}");
+    rollout.wait_for_split(9, 1).await;
 
     crossfade(&rollout, &["set", "--split", "7"]);
     fixture.in_force(7).await;
@@ -47,7 +47,7 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
             status["rule"] == "Paused" && status["wanted"]["percent"] == 7
         })
         .await;
-    // What the workers do is looked at, and moves nothing.
+    // The controller counts the workers, but does not move the split.
     if fixture.cluster.is_own() {
         let one = &workers("new")[..1];
         for ready in ["1/2", "2/2"] {
@@ -64,13 +64,13 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
 
     rollout.edit(&json!({"maxTrafficSplitPercent": null}));
     crossfade(&rollout, &["resume"]);
-    rollout.splits(1, 1).await;
+    rollout.wait_for_split(1, 1).await;
     phase(&load, 2, STREAMS).await;
 
     fixture.cluster.kubectl(&["delete", "duc", UPDATE]);
     fixture.in_force(0).await;
     phase(&load, 3, STREAMS).await;
-    within_patience("the controller has no update", async || {
+    eventually("the controller has no update", async || {
         let counts = rollout.counts().await;
         counts.sum("crossfade_controller_updates", &[]) == 0.0
     })
@@ -82,7 +82,7 @@ async fn an_update_is_capped_paused_edited_resumed_and_taken_away_half_way() {
     );
 
     let ended = load.finish();
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     assert_share(&ended, 0, [9, 1], 1.0);
     assert_share(&ended, 1, [93, 7], 1.0);
     assert_share(&ended, 2, [1, 1], 1.0);

@@ -1,15 +1,15 @@
-//! Generations of which each has halves: Dynamo's prefill and decode workers, and the scarcer half counts.
+//! Generations with prefill and decode workers: the scarcer role determines the split.
 
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, UPDATE};
-use crate::load::{Load, assert_all_well};
+use crate::load::{Load, assert_none_failed};
 use crate::rollout::{Rollout, SHAPE, assert_share, phase};
 
 const STREAMS: usize = 100;
 
-/// Makes, beside a generation's worker Deployment and Service, the same for one half of the work.
-pub fn half(fixture: &Fixture, generation: &str, role: &str, replicas: u32) {
+/// Creates copies of a generation's worker Deployment and Service for one role.
+pub fn create_role(fixture: &Fixture, generation: &str, role: &str, replicas: u32) {
     let name = format!("{generation}-{role}");
     for kind in ["deployment", "service"] {
         let mut object = fixture
@@ -42,10 +42,10 @@ pub fn half(fixture: &Fixture, generation: &str, role: &str, replicas: u32) {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn of_prefill_and_decode_workers_the_scarcer_half_counts() {
+async fn the_scarcer_of_the_prefill_and_decode_workers_counts() {
     let fixture = Fixture::with_controller([0, 0]).await;
-    half(&fixture, "old", "prefill", 2);
-    half(&fixture, "old", "decode", 1);
+    create_role(&fixture, "old", "prefill", 2);
+    create_role(&fixture, "old", "decode", 1);
     for deployment in ["old-prefill", "old-decode"] {
         fixture.rolled_out(deployment);
     }
@@ -54,34 +54,34 @@ async fn of_prefill_and_decode_workers_the_scarcer_half_counts() {
     let fixture = &rollout.fixture;
     rollout.update(UPDATE, "new", json!({}));
     fixture.in_force(0).await;
-    let load = Load::aside(fixture.address, STREAMS, SHAPE);
+    let load = Load::start_outside_phases(fixture.address, STREAMS, SHAPE);
 
-    // One half alone serves nobody.
-    half(fixture, "new", "prefill", 1);
+    // Prefill workers alone cannot serve.
+    create_role(fixture, "new", "prefill", 1);
     fixture.rolled_out("new-prefill");
     let update = rollout
-        .until(UPDATE, "half of it is seen", |update| {
+        .until(UPDATE, "the prefill worker is counted", |update| {
             update["status"]["new"]["roles"]["prefill"]["ready"] == 1
         })
         .await;
     assert_eq!(update["spec"]["trafficSplitPercent"], 0, "{update}");
-    let said = update["status"]["message"].as_str().unwrap_or_default();
-    assert!(said.contains("no ready decode worker"), "{said}");
+    let message = update["status"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("no ready decode worker"), "{message}");
     phase(&load, 0, STREAMS).await;
 
-    half(fixture, "new", "decode", 1);
-    // 1 of 2 prefill and 1 of 1 decode workers: half of a whole.
-    rollout.splits(2, 1).await;
+    create_role(fixture, "new", "decode", 1);
+    // Old has 2 prefill workers and 1 decode worker, new has 1 of each: half the capacity.
+    rollout.wait_for_split(2, 1).await;
     phase(&load, 1, STREAMS).await;
-    fixture.wants("new-prefill", 2);
-    rollout.splits(1, 1).await;
+    fixture.set_replicas("new-prefill", 2);
+    rollout.wait_for_split(1, 1).await;
     phase(&load, 2, STREAMS).await;
-    fixture.wants("old-prefill", 1);
-    rollout.splits(1, 2).await;
+    fixture.set_replicas("old-prefill", 1);
+    rollout.wait_for_split(1, 2).await;
     fixture.settled().await;
     phase(&load, 3, STREAMS).await;
-    fixture.wants("new-decode", 0);
-    let update = rollout.splits(1, 0).await;
+    fixture.set_replicas("new-decode", 0);
+    let update = rollout.wait_for_split(1, 0).await;
     assert_eq!(update["status"]["rule"], "NewCannotServe", "{update}");
 
     let ended = load.finish();
@@ -92,7 +92,7 @@ async fn of_prefill_and_decode_workers_the_scarcer_half_counts() {
             fixture.cluster.kubectl(&args);
         }
     }
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     for (phase, weights) in [[1, 0], [2, 1], [1, 1], [1, 2]].into_iter().enumerate() {
         assert_share(&ended, phase, weights, 1.0);
     }

@@ -1,13 +1,13 @@
-//! A Service that is an alias of another name (`ExternalName`), which cluster DNS answers with a CNAME.
+//! The new Service is of type `ExternalName`, which cluster DNS resolves to a CNAME.
 
-use crate::fixture::{Fixture, UPDATE, within_patience};
+use crate::fixture::{Fixture, UPDATE, eventually};
 use crate::rig::{self, CHAT};
 
-/// A namespace that the update has nothing to do with.
+/// A namespace without a relation to the update.
 const ELSEWHERE: &str = "elsewhere";
 const PROMPT: &str = r#"{"model":"tiny","max_tokens":50,"messages":[{"role":"user","content":"secret <<words=3>>"}]}"#;
 
-/// Makes `alias` in the update's namespace an alias of this name.
+/// Creates the ExternalName Service `alias` in the namespace of the update.
 fn alias_of(fixture: &Fixture, name: &str) {
     fixture.apply(&format!(
         "apiVersion: v1
@@ -18,8 +18,8 @@ spec: {{type: ExternalName, externalName: {name}}}
     ));
 }
 
-/// Puts a Service in another namespace whose only endpoint is the frontend of new, so that it answers what it is sent.
-fn open_elsewhere(fixture: &Fixture) {
+/// Creates a Service in another namespace whose only endpoint is the frontend of new, so that it responds to every request.
+fn create_service_elsewhere(fixture: &Fixture) {
     let pods = fixture.cluster.get(&["pods", "-l", "app=new-frontend"]);
     let ip = pods["items"][0]["status"]["podIP"].as_str().unwrap();
     fixture.apply(&format!(
@@ -52,7 +52,7 @@ async fn generation(fixture: &Fixture) -> String {
 #[ignore = "in a cluster"]
 async fn an_alias_that_leads_out_of_the_namespace_gets_no_prompt_and_one_within_it_does() {
     let fixture = Fixture::ready().await;
-    open_elsewhere(&fixture);
+    create_service_elsewhere(&fixture);
     alias_of(&fixture, &format!("catcher.{ELSEWHERE}.svc.cluster.local"));
     fixture.cluster.apply(&format!(
         "apiVersion: nvidia.com/v1alpha1
@@ -66,18 +66,18 @@ spec:
     ));
     fixture.in_force(100).await;
     let logs = ["logs", "deployment/old-frontend", "-c", "crossfade"];
-    within_patience("the proxy says why it is not used", async || {
-        let said = fixture.cluster.kubectl(&logs);
-        said.contains("is an alias of catcher.elsewhere.svc.cluster.local")
-            && said.contains("outside its namespace")
+    eventually("the proxy says why it is not used", async || {
+        let output = fixture.cluster.kubectl(&logs);
+        output.contains("is an alias of catcher.elsewhere.svc.cluster.local")
+            && output.contains("outside its namespace")
     })
     .await;
     for _ in 0..20 {
         assert_eq!(generation(&fixture).await, "old");
     }
-    // The same name, once it leads to a Service beside it.
+    // The alias is used once it resolves to a Service in the same namespace.
     alias_of(&fixture, "new.default.svc.cluster.local");
-    within_patience("new serves", async || generation(&fixture).await == "new").await;
+    eventually("new serves", async || generation(&fixture).await == "new").await;
     fixture
         .cluster
         .kubectl(&["delete", "duc", UPDATE, "--ignore-not-found"]);

@@ -1,16 +1,16 @@
-//! What Dynamo refuses is refused as Dynamo puts it, once.
+//! Dynamo's client errors are forwarded unchanged and not retried.
 
 use crate::dynamo::Options;
-use crate::pair::{Pair, SIDE, Way, access};
+use crate::pair::{Pair, RequestKind, SIDE, access};
 use crate::rig::{self, Client, End, Family};
 
-const CHAT: Way = Way {
+const CHAT: RequestKind = RequestKind {
     family: Family::Chat,
     stream: true,
 };
 
 #[tokio::test]
-async fn a_request_that_dynamo_finds_wrong_is_refused_in_its_words_and_never_tried_again() {
+async fn dynamos_rejection_of_an_invalid_request_is_forwarded_and_not_retried() {
     let pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let wrong = [
@@ -55,24 +55,24 @@ async fn a_request_that_dynamo_finds_wrong_is_refused_in_its_words_and_never_tri
 }
 
 #[tokio::test]
-async fn a_stream_whose_engine_finds_the_request_wrong_is_not_tried_again() {
+async fn a_request_that_the_engine_rejects_is_not_retried() {
     let pair = Pair::start().await;
     let proxy = pair.proxy(50, &[]).await;
-    for way in Way::all() {
+    for kind in RequestKind::all() {
         let prompt = "<<words=5>> <<for=new tag=wrong http_error=422>>";
-        let direct = way.ask(pair.new.address(), "new", prompt).await;
-        let through = way.ask(proxy.address, "new", prompt).await;
+        let direct = kind.response(pair.new.address(), "new", prompt).await;
+        let through = kind.response(proxy.address, "new", prompt).await;
         assert_eq!(
             (through.status, through.end),
             (direct.status, direct.end),
-            "{way:?}"
+            "{kind:?}"
         );
         let normal = crate::pair::normal;
-        assert_eq!(normal(&through.text()), normal(&direct.text()), "{way:?}");
+        assert_eq!(normal(&through.text()), normal(&direct.text()), "{kind:?}");
         let text = direct.text();
         assert!(
             text.contains("\"error\":{") || direct.status == 400,
-            "{way:?}: {text}"
+            "{kind:?}: {text}"
         );
     }
     access(&proxy, 8, &[]).await;
@@ -134,11 +134,15 @@ async fn dynamos_413_reaches_a_client_that_is_still_uploading() {
     for proxy in &proxies {
         let lines = access(proxy, 2, &["answered", "attempts", "status"]).await;
         assert_eq!(lines, ["old 1 413"; 2]);
-        CHAT.assert_says(&CHAT.ask(proxy.address, "old", "").await, &pair.old, 10);
-        // The other generation has another limit, so the proxy has none of its own in between.
+        CHAT.assert_text(
+            &CHAT.response(proxy.address, "old", "").await,
+            &pair.old,
+            10,
+        );
+        // The proxy itself has no lower limit: the other generation accepts the body.
         let body = CHAT.body("<<words=3>>") + &" ".repeat(SENT);
         let response = rig::client::post(proxy.address, rig::CHAT, &[(SIDE, "new")], body).await;
-        CHAT.assert_says(&response, &pair.new, 3);
+        CHAT.assert_text(&response, &pair.new, 3);
     }
     let events = pair.new.events();
     assert_eq!(

@@ -1,7 +1,7 @@
-//! Three new frontends get equal shares: behind their Service's one address, and by the addresses of their pods.
+//! Three new frontends get equal shares, both through the address of their Service and through the addresses of their pods.
 
-use crate::fixture::{Fixture, within_patience};
-use crate::load::{Load, Shape, assert_all_well};
+use crate::fixture::{Fixture, eventually};
+use crate::load::{Load, Shape, assert_none_failed};
 use crate::rig;
 
 const SHAPE: Shape = Shape {
@@ -10,7 +10,7 @@ const SHAPE: Shape = Shape {
 };
 const STREAMS: usize = 120;
 
-/// Requests that each pod of new has begun with, by its own count.
+/// The number of requests that each pod of new has started, from its own metrics.
 async fn counts(fixture: &Fixture) -> Vec<f64> {
     let list = fixture.cluster.get(&["pods", "-l", "app=new-frontend"]);
     let pods = list["items"].as_array().expect("a list");
@@ -28,12 +28,12 @@ async fn counts(fixture: &Fixture) -> Vec<f64> {
     counts
 }
 
-/// The shares of the pods, in percent, of at least so many streams from now on.
+/// Starts at least this number of streams and returns the share of each pod, in percent.
 async fn shares(fixture: &Fixture, streams: usize) -> Vec<f64> {
     let before = counts(fixture).await;
     let load = Load::start(fixture.address, STREAMS, SHAPE);
-    load.begun(streams).await;
-    assert_all_well(&load.finish());
+    load.wait_for_started(streams).await;
+    assert_none_failed(&load.finish());
     let after = counts(fixture).await;
     let new: Vec<f64> = after.iter().zip(before).map(|(b, a)| b - a).collect();
     let all: f64 = new.iter().sum();
@@ -41,7 +41,7 @@ async fn shares(fixture: &Fixture, streams: usize) -> Vec<f64> {
     new.iter().map(|count| count * 100.0 / all).collect()
 }
 
-/// Sets a variable of the sidecars, and waits until they run with it.
+/// Sets an environment variable of the sidecars, and waits until they have restarted.
 async fn set(fixture: &Fixture, name: &str, value: &str) {
     let patch = format!(
         r#"{{"spec":{{"template":{{"spec":{{"initContainers":[
@@ -60,8 +60,8 @@ async fn set(fixture: &Fixture, name: &str, value: &str) {
     fixture.settled().await;
 }
 
-/// What `deploy/endpoints` adds.
-fn let_see_slices(fixture: &Fixture) {
+/// Adds the rule of `deploy/endpoints` to the role of the sidecars.
+fn grant_endpoint_slices(fixture: &Fixture) {
     let rule = r#"[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["discovery.k8s.io"],
         "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}}]"#;
     let args = [
@@ -84,10 +84,10 @@ async fn three_new_frontends_get_equal_shares() {
     let by_service = shares(&fixture, 2400).await;
     println!("by the Service's address: {by_service:.1?} %");
 
-    let_see_slices(&fixture);
+    grant_endpoint_slices(&fixture);
     set(&fixture, "CROSSFADE_KUBE_ENDPOINTS", "true").await;
     fixture.in_force(100).await;
-    within_patience("the three pods are known", async || {
+    eventually("the three pods are known", async || {
         let page = rig::client::get(fixture.sidecars()[0], "/metrics")
             .await
             .text();
@@ -99,8 +99,8 @@ async fn three_new_frontends_get_equal_shares() {
 
     set(&fixture, "CROSSFADE_KUBE_ENDPOINTS", "false").await;
     fixture.scale("new-frontend", 1);
-    // The kernel draws a pod for each connection: of some hundred connections a third each, give or take.
+    // The kernel picks a random pod for each of some hundred connections.
     assert!(by_service.iter().all(|share| (share - 33.3).abs() < 12.0));
-    // By load: who answers more slowly gets less.
+    // The proxy balances by load: slower pods get fewer requests.
     assert!(by_pods.iter().all(|share| (share - 33.3).abs() < 12.0));
 }

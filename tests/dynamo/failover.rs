@@ -1,34 +1,39 @@
-//! What dies before its first token is saved by the other generation, and its client does not notice.
+//! A worker or frontend fails before the first token: the other generation serves the request, and the client sees no error.
 
-use crate::pair::{Pair, Way, access, read_until};
+use crate::pair::{Pair, RequestKind, access, read_until};
 use crate::rig::{Client, Family, Proxy, eventually};
 
-const CHAT: Way = Way {
+const CHAT: RequestKind = RequestKind {
     family: Family::Chat,
     stream: true,
 };
 
-/// One request of each kind that waits for its first token on `side`; the other side would say five words.
-async fn in_prefill(proxy: &Proxy, pair: &Pair, side: &str, name: &str) -> Vec<(Way, Client)> {
+/// Opens one request of each kind that waits for its first token on `side`. The other side would send five words.
+async fn in_prefill(
+    proxy: &Proxy,
+    pair: &Pair,
+    side: &str,
+    name: &str,
+) -> Vec<(RequestKind, Client)> {
     let mut open = Vec::new();
-    for (index, way) in Way::all().enumerate() {
+    for (index, kind) in RequestKind::all().enumerate() {
         let tag = format!("{name}{index}");
         let prompt = format!("<<words=5>> <<for={side} tag={tag} hang_after=0>>");
-        open.push((way, way.open(proxy.address, side, &prompt).await));
+        open.push((kind, kind.open(proxy.address, side, &prompt).await));
         let stack = if side == "old" { &pair.old } else { &pair.new };
         stack.wait_event(&format!("started {tag}")).await;
     }
     open
 }
 
-async fn assert_saved(open: Vec<(Way, Client)>, by: &crate::dynamo::Stack) {
-    for (way, mut client) in open {
-        way.assert_says(&client.response().await, by, 5);
+async fn assert_recovered(open: Vec<(RequestKind, Client)>, by: &crate::dynamo::Stack) {
+    for (kind, mut client) in open {
+        kind.assert_text(&client.response().await, by, 5);
     }
 }
 
 #[tokio::test]
-async fn a_worker_that_is_killed_before_its_first_token_costs_nothing() {
+async fn requests_of_a_worker_that_is_killed_before_the_first_token_are_recovered() {
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let mut open = Vec::new();
@@ -37,7 +42,7 @@ async fn a_worker_that_is_killed_before_its_first_token_costs_nothing() {
     }
     pair.old.kill_worker(0);
     for open in open {
-        assert_saved(open, &pair.new).await;
+        assert_recovered(open, &pair.new).await;
     }
     for proxy in &proxies {
         let lines = access(proxy, 8, &["generation", "answered", "attempts", "outcome"]).await;
@@ -58,10 +63,10 @@ async fn a_worker_that_is_killed_before_its_first_token_costs_nothing() {
             "{:?}",
             metrics.of("crossfade_recovered_requests_total")
         );
-        // The frontend still counts on the dead worker, until its lease ends.
-        for way in Way::all() {
-            way.assert_says(
-                &way.ask(proxy.address, "old", "<<words=5>>").await,
+        // The frontend still routes to the dead worker until its lease expires.
+        for kind in RequestKind::all() {
+            kind.assert_text(
+                &kind.response(proxy.address, "old", "<<words=5>>").await,
                 &pair.new,
                 5,
             );
@@ -70,7 +75,7 @@ async fn a_worker_that_is_killed_before_its_first_token_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_frontend_that_is_killed_before_the_first_token_costs_nothing() {
+async fn requests_of_a_frontend_that_is_killed_before_the_first_token_are_recovered() {
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let mut open = Vec::new();
@@ -79,14 +84,14 @@ async fn a_frontend_that_is_killed_before_the_first_token_costs_nothing() {
     }
     pair.new.kill_frontend();
     for open in open {
-        assert_saved(open, &pair.old).await;
+        assert_recovered(open, &pair.old).await;
     }
     for proxy in &proxies {
         let lines = access(proxy, 8, &["generation", "answered", "cause", "outcome"]).await;
         assert_eq!(lines, ["new old broken completed"; 8]);
-        for way in Way::all() {
-            way.assert_says(
-                &way.ask(proxy.address, "new", "<<words=5>>").await,
+        for kind in RequestKind::all() {
+            kind.assert_text(
+                &kind.response(proxy.address, "new", "<<words=5>>").await,
                 &pair.old,
                 5,
             );
@@ -97,17 +102,17 @@ async fn a_frontend_that_is_killed_before_the_first_token_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_frontend_without_workers_costs_nothing() {
+async fn requests_to_a_frontend_without_workers_are_recovered() {
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;
-    // It deregisters at once, unlike one that is killed.
+    // Unlike a killed worker, it deregisters at once.
     pair.new.term_worker(0);
     pair.new.worker_exit(0).await;
     pair.new.wait_empty().await;
-    // For a moment it says that the model is not found; then its routes are switched off.
+    // At first the frontend responds that the model is not found. Then it disables its routes.
     eventually("an empty 404 to each kind of request", async || {
-        for way in Way::all() {
-            let refusal = way.ask(pair.new.address(), "new", "").await;
+        for kind in RequestKind::all() {
+            let refusal = kind.response(pair.new.address(), "new", "").await;
             if (refusal.status, refusal.text()) != (404, String::new()) {
                 return false;
             }
@@ -116,18 +121,18 @@ async fn a_frontend_without_workers_costs_nothing() {
     })
     .await;
     for proxy in &proxies {
-        for way in Way::all() {
-            let response = way.ask(proxy.address, "new", "<<words=5>>").await;
-            way.assert_says(&response, &pair.old, 5);
+        for kind in RequestKind::all() {
+            let response = kind.response(proxy.address, "new", "<<words=5>>").await;
+            kind.assert_text(&response, &pair.old, 5);
             assert_eq!(response.generation(), "old");
         }
         let lines = access(proxy, 8, &["generation", "answered", "cause", "outcome"]).await;
         assert_eq!(lines, ["new old no_workers completed"; 8]);
     }
-    // With all on new, old is still a failover target; with nothing on new, new is none for old.
+    // At 100 percent, old is still a failover target. At 0 percent, new is not.
     let all = pair.proxy(100, &[]).await;
-    CHAT.assert_says(
-        &CHAT.ask(all.address, "new", "<<words=5>>").await,
+    CHAT.assert_text(
+        &CHAT.response(all.address, "new", "<<words=5>>").await,
         &pair.old,
         5,
     );
@@ -135,7 +140,7 @@ async fn a_frontend_without_workers_costs_nothing() {
     pair.old.term_worker(0);
     pair.old.wait_empty().await;
     let none = pair.proxy(0, &[]).await;
-    assert_eq!(CHAT.ask(none.address, "old", "").await.status, 404);
+    assert_eq!(CHAT.response(none.address, "old", "").await.status, 404);
 }
 
 #[tokio::test]
@@ -145,12 +150,12 @@ async fn a_draining_frontend_completes_its_streams_and_new_requests_fail_over() 
     let proxies = pair.proxies().await;
     let mut open = Vec::new();
     for proxy in &proxies {
-        for way in Way::streams() {
+        for kind in RequestKind::streams() {
             let prompt = format!("<<words={WORDS} each_ms=20>>");
-            let mut client = way.open(proxy.address, "old", &prompt).await;
+            let mut client = kind.open(proxy.address, "old", &prompt).await;
             let head = client.head().await;
             let begun = read_until(&mut client, "old:0").await;
-            open.push((way, client, head, begun));
+            open.push((kind, client, head, begun));
         }
     }
     pair.old.term_frontend();
@@ -160,14 +165,14 @@ async fn a_draining_frontend_completes_its_streams_and_new_requests_fail_over() 
     })
     .await;
     for proxy in &proxies {
-        for way in Way::all() {
-            way.assert_says(
-                &way.ask(proxy.address, "old", "<<words=5>>").await,
+        for kind in RequestKind::all() {
+            kind.assert_text(
+                &kind.response(proxy.address, "old", "<<words=5>>").await,
                 &pair.new,
                 5,
             );
         }
-        // The first are told so; then the endpoint rests, and is not asked.
+        // The first requests get a 503 from it. Then the endpoint is ejected.
         let lines = access(proxy, 8, &["answered", "attempts", "outcome"]).await;
         assert_eq!(
             lines, ["new 2 completed"; 8],
@@ -182,10 +187,10 @@ async fn a_draining_frontend_completes_its_streams_and_new_requests_fail_over() 
         );
         assert_eq!(metrics.sum("crossfade_open_streams", &[]), 4.0);
     }
-    for (way, mut client, head, begun) in open {
+    for (kind, mut client, head, begun) in open {
         let mut response = client.rest(head).await;
         response.body.splice(0..0, begun.into_bytes());
-        way.assert_says(&response, &pair.old, WORDS);
+        kind.assert_text(&response, &pair.old, WORDS);
     }
     for proxy in &proxies {
         proxy.outcomes("completed", 12).await;
@@ -194,11 +199,11 @@ async fn a_draining_frontend_completes_its_streams_and_new_requests_fail_over() 
 }
 
 #[tokio::test]
-async fn a_silent_worker_costs_no_more_than_the_deadline_for_the_first_event() {
+async fn requests_of_a_silent_worker_are_recovered_after_the_first_event_timeout() {
     let pair = Pair::start().await;
     let proxy = pair.proxy(50, &["--first-event-timeout", "1"]).await;
     let open = in_prefill(&proxy, &pair, "new", "a").await;
-    assert_saved(open, &pair.old).await;
+    assert_recovered(open, &pair.old).await;
     let lines = access(&proxy, 8, &["generation", "answered", "cause", "outcome"]).await;
     assert_eq!(lines, ["new old deadline completed"; 8]);
     for tag in 0..8 {
@@ -208,28 +213,32 @@ async fn a_silent_worker_costs_no_more_than_the_deadline_for_the_first_event() {
 }
 
 #[tokio::test]
-async fn an_engine_that_fails_on_new_is_recovered_on_old_but_not_the_other_way_round() {
+async fn engine_failures_of_new_are_recovered_on_old_but_not_the_other_way_round() {
     let pair = Pair::start().await;
     let proxy = pair.proxy(50, &[]).await;
     let prompt = "<<words=5>> <<for=new http_error=500>>";
-    for way in Way::all() {
-        way.assert_says(&way.ask(proxy.address, "new", prompt).await, &pair.old, 5);
+    for kind in RequestKind::all() {
+        kind.assert_text(
+            &kind.response(proxy.address, "new", prompt).await,
+            &pair.old,
+            5,
+        );
     }
     proxy.recovers(&[("cause", "server_error")], 8.0).await;
     let prompt = "<<words=5>> <<for=old http_error=500>>";
-    for way in Way::all() {
-        let direct = way.ask(pair.old.address(), "old", prompt).await;
-        let through = way.ask(proxy.address, "old", prompt).await;
+    for kind in RequestKind::all() {
+        let direct = kind.response(pair.old.address(), "old", prompt).await;
+        let through = kind.response(proxy.address, "old", prompt).await;
         assert_eq!(
             (through.status, through.end),
             (direct.status, direct.end),
-            "{way:?}"
+            "{kind:?}"
         );
         let (through, direct) = (through.text(), direct.text());
         assert_eq!(
             crate::pair::normal(&through),
             crate::pair::normal(&direct),
-            "{way:?}"
+            "{kind:?}"
         );
         assert!(direct.contains("Internal server error"), "{direct}");
     }

@@ -1,4 +1,4 @@
-//! New is judged while its share grows step by step: it passes the first step and fails at the second.
+//! New is analyzed while its share grows: it passes the first step and fails the second.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::fixture::{Fixture, UPDATE, within_patience};
-use crate::pair::Way;
+use crate::fixture::{Fixture, UPDATE, eventually};
+use crate::pair::RequestKind;
 use crate::rig::{Client, End, Family};
 use crate::rollout::{Rollout, processes, signal, since};
 
-const CHAT: Way = Way {
+const CHAT: RequestKind = RequestKind {
     family: Family::Chat,
     stream: true,
 };
 const CLIENTS: usize = 8;
-/// How long what must not change is watched.
+/// How long the test watches that the split does not change.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// Clients that never pause. New refuses what they ask while `fails` says so, and old recovers it.
+/// Clients that send requests without a pause. While `fails` is set, new fails their requests and old recovers them.
 pub struct Clients {
     fails: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
@@ -49,7 +49,7 @@ impl Clients {
                     assert_eq!((response.status, response.end), (200, End::Clean));
                     assert!(
                         !response.text().contains("\"error\""),
-                        "clients see nothing"
+                        "clients see no error"
                     );
                 }
             });
@@ -57,7 +57,7 @@ impl Clients {
         Self { fails, stop, tasks }
     }
 
-    /// From now on new refuses.
+    /// From now on, new fails all requests.
     pub fn fail(&self) {
         self.fails.store(true, Ordering::Relaxed);
     }
@@ -68,10 +68,10 @@ impl Clients {
     }
 }
 
-/// Refuses every split of which new gets nothing, for as long as it lives.
-struct Refusal<'a>(&'a Fixture);
+/// Denies every split that gives new nothing, until it is dropped.
+struct DenyAllOldPolicy<'a>(&'a Fixture);
 
-impl<'a> Refusal<'a> {
+impl<'a> DenyAllOldPolicy<'a> {
     async fn new(fixture: &'a Fixture) -> Self {
         let api = "admissionregistration.k8s.io/v1";
         let policy = json!({
@@ -90,19 +90,19 @@ impl<'a> Refusal<'a> {
         });
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
         fixture.cluster.apply(&list.to_string());
-        let refusal = Self(fixture);
+        let policy = Self(fixture);
         let patch = json!({"spec": {"trafficSplitPercent": 0, "weights": null}}).to_string();
-        within_patience("all to old is refused", async || {
+        eventually("all to old is refused", async || {
             let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
             let args = [&args[..], &["--dry-run=server"]].concat();
             !fixture.cluster.try_kubectl(&args, "").status.success()
         })
         .await;
-        refusal
+        policy
     }
 }
 
-impl Drop for Refusal<'_> {
+impl Drop for DenyAllOldPolicy<'_> {
     fn drop(&mut self) {
         for kind in [
             "validatingadmissionpolicybinding",
@@ -114,8 +114,8 @@ impl Drop for Refusal<'_> {
     }
 }
 
-/// The exit status of `crossfade judge`, and what it says.
-fn judged(fixture: &Fixture) -> (Option<i32>, Value) {
+/// The exit status and the report of `crossfade judge`.
+fn analysis_report(fixture: &Fixture) -> (Option<i32>, Value) {
     let mut command = Command::new(crate::program());
     command.args(["judge", UPDATE, "-n", "default", "-o", "json"]);
     if let Some(kubeconfig) = fixture.cluster.kubeconfig() {
@@ -127,51 +127,52 @@ fn judged(fixture: &Fixture) -> (Option<i32>, Value) {
     (output.status.code(), report)
 }
 
-/// All requests go to old, and that stays so.
-async fn stays_rolled_back(rollout: &Rollout) {
+/// Asserts that all requests go to old for the time of [`WATCHED`].
+async fn assert_stays_rolled_back(rollout: &Rollout) {
     let begun = Instant::now();
     while begun.elapsed() < WATCHED {
         let update = rollout.get(UPDATE);
         assert_eq!(update["spec"]["weights"], json!({"old": 1, "new": 0}));
         assert_eq!(update["status"]["analysis"]["verdict"], "Fail", "{update}");
+        // A poll interval.
         sleep(Duration::from_millis(200)).await;
     }
 }
 
-/// Kills the leading controller, and waits until another one leads.
-async fn another_leads(rollout: &Rollout) {
+/// Kills the leading controller, and waits until another replica leads.
+async fn kill_leader_and_wait(rollout: &Rollout) {
     let killed = rollout.holder();
     let own = format!("POD_NAME={}\0", rollout.leader());
     signal(&processes("\0controller\0", &own), libc::SIGKILL);
-    within_patience("another leads", async || rollout.holder() != killed).await;
+    eventually("another replica leads", async || rollout.holder() != killed).await;
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn new_that_fails_at_its_second_step_is_rolled_back_no_matter_what_happens_to_the_controller()
 {
-    // What latencies the machine has, nobody knows.
+    // The latencies on this machine are unknown, so their limits are high.
     let analysis = json!({
         "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
     });
     let steps = json!([
         {"percent": 5, "holdSeconds": 2}, {"percent": 25, "holdSeconds": 600}, {"percent": 100},
     ]);
-    let rollout = Rollout::begun([2, 2], json!({"analysis": analysis, "steps": steps})).await;
+    let rollout = Rollout::start([2, 2], json!({"analysis": analysis, "steps": steps})).await;
     let fixture = &rollout.fixture;
     if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be killed");
     }
-    rollout.splits(19, 1).await;
-    // Without a request there is no verdict, and no further step.
-    let (status, report) = judged(fixture);
+    rollout.wait_for_split(19, 1).await;
+    // Without requests there is no verdict, and no next step.
+    let (status, report) = analysis_report(fixture);
     assert_eq!(status, Some(3), "{report:#}");
     let clients = Clients::of(fixture);
-    let update = rollout.splits(3, 1).await;
+    let update = rollout.wait_for_split(3, 1).await;
     assert_eq!(update["status"]["rule"], "Step", "{update}");
-    within_patience("new is good enough", async || judged(fixture).0 == Some(0)).await;
+    eventually("new passes", async || analysis_report(fixture).0 == Some(0)).await;
 
-    let refusal = Refusal::new(fixture).await;
+    let policy = DenyAllOldPolicy::new(fixture).await;
     clients.fail();
     let begun = Instant::now();
     let update = rollout
@@ -179,25 +180,25 @@ async fn new_that_fails_at_its_second_step_is_rolled_back_no_matter_what_happens
             update["status"]["memory"]["trial"]["failure"].is_object()
         })
         .await;
-    println!("new fails: that is recorded {} later", since(begun));
+    println!("new fails; recorded {} later", since(begun));
     let weights = &update["spec"]["weights"];
     assert_eq!(*weights, json!({"old": 3, "new": 1}), "not written yet");
-    another_leads(&rollout).await;
+    kill_leader_and_wait(&rollout).await;
     clients.fails.store(false, Ordering::Relaxed);
-    drop(refusal);
-    let update = rollout.splits(1, 0).await;
+    drop(policy);
+    let update = rollout.wait_for_split(1, 0).await;
     let analysis = &update["status"]["analysis"];
     assert_eq!(analysis["verdict"], "Fail", "{analysis}");
     let text = analysis["message"].as_str().expect("a sentence");
     assert!(text.starts_with("New fails "), "{text}");
     assert!(text.contains(" % of requests, old 0.0 % ("), "{text}");
-    println!("{}", rollout.happens("AnalysisFailed").await);
-    let (status, report) = judged(fixture);
+    println!("{}", rollout.wait_for_event("AnalysisFailed").await);
+    let (status, report) = analysis_report(fixture);
     assert_eq!(status, Some(1), "{report:#}");
     assert_eq!(report["verdict"], "fail", "{report:#}");
 
-    // The next one has not forgotten it either, though nothing fails any more.
-    another_leads(&rollout).await;
-    stays_rolled_back(&rollout).await;
+    // The next leader keeps the failure, although new no longer fails.
+    kill_leader_and_wait(&rollout).await;
+    assert_stays_rolled_back(&rollout).await;
     clients.end().await;
 }

@@ -1,11 +1,12 @@
-//! The main job: from four workers of old to four of new, worker by worker, by nothing but the workers' own coming and going.
+//! A full update: old is scaled from four workers to none and new from none to four, and the controller moves the split
+//! accordingly.
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::chronicle::{Chronicle, told};
+use crate::event_log::{EventLog, percentiles};
 use crate::fixture::{SHELL, UPDATE};
-use crate::load::{Load, Shape, assert_all_well, share};
+use crate::load::{Load, Shape, assert_none_failed, share};
 use crate::rollout::{Rollout, assert_share, phase, signal, workers};
 
 /// Streams that are open at any time.
@@ -16,7 +17,7 @@ const SHAPE: Shape = Shape {
 };
 const SIDECARS: u32 = 2;
 
-/// Workers of old and new, step by step, and the split that follows: c_new ÷ (c_old + c_new), in lowest terms.
+/// The workers of old and new in each step, and the split that follows: c_new ÷ (c_old + c_new), in lowest terms.
 const STEPS: [([u32; 2], [u32; 2]); 8] = [
     ([4, 1], [4, 1]),
     ([3, 1], [3, 1]),
@@ -28,7 +29,7 @@ const STEPS: [([u32; 2], [u32; 2]); 8] = [
     ([0, 4], [0, 1]),
 ];
 
-/// A pod that is ready and looks like a worker of new, and serves no model.
+/// A ready pod with the labels of a new worker that serves no model.
 fn impostor() -> String {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -45,20 +46,20 @@ fn impostor() -> String {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream() {
-    let rollout = Rollout::begun([4, 0], json!({"clientService": "old"})).await;
+    let rollout = Rollout::start([4, 0], json!({"clientService": "old"})).await;
     let fixture = &rollout.fixture;
     fixture.scale("old-frontend", SIDECARS);
     fixture.in_force(0).await;
-    let chronicle = Chronicle::start(fixture).await;
-    let load = Load::aside(fixture.address, STREAMS, SHAPE);
+    let event_log = EventLog::start(fixture).await;
+    let load = Load::start_outside_phases(fixture.address, STREAMS, SHAPE);
 
-    // New's frontend is ready, and so is a worker, as far as one can see; the model is not there.
+    // The frontend of new and a pod that looks like a worker are ready, but the model is not served.
     fixture.cluster.apply(&impostor());
     let update = rollout
-        .until(UPDATE, "the model is missed", |update| {
+        .until(UPDATE, "the missing model is reported", |update| {
             let status = &update["status"];
-            let said = status["message"].as_str().unwrap_or_default();
-            status["new"]["workers"] == "1/1" && said.contains("does not serve the model tiny")
+            let message = status["message"].as_str().unwrap_or_default();
+            status["new"]["workers"] == "1/1" && message.contains("does not serve the model tiny")
         })
         .await;
     assert_eq!(update["spec"]["trafficSplitPercent"], 0, "{update}");
@@ -72,32 +73,31 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         let begun = Instant::now();
         for (side, name) in ["old", "new"].into_iter().enumerate() {
             if wanted[side] != now[side] {
-                fixture.wants(&format!("{name}-worker"), wanted[side]);
+                fixture.set_replicas(&format!("{name}-worker"), wanted[side]);
             }
         }
         let is_more = wanted[1] > now[1];
         now = wanted;
-        let update = rollout.splits(weights[0], weights[1]).await;
+        let update = rollout.wait_for_split(weights[0], weights[1]).await;
         let percent = f64::from(100 * weights[1]) / f64::from(weights[0] + weights[1]);
-        let told = update["spec"]["trafficSplitPercent"].as_f64();
-        assert_eq!(told, Some(percent.round()), "{update}");
+        let written = update["spec"]["trafficSplitPercent"].as_f64();
+        assert_eq!(written, Some(percent.round()), "{update}");
         assert_eq!(
             update["status"]["new"]["workers"],
             format!("{0}/{0}", wanted[1])
         );
-        // Until a worker has gone requests may still meet it, and be saved elsewhere.
+        // While a worker terminates, requests may still reach it and fail over.
         fixture.settled().await;
         phase(&load, step + 1, STREAMS).await;
-        // By now everyone who was to tell of it has been heard.
-        let took = chronicle.took(begun, is_more, weights).await;
-        println!("{wanted:?}: {weights:?} in force {took:?} after the worker's news");
-        // The first one waits for Dynamo to find the worker, and for the model.
+        let took = event_log.time_to_apply(begun, is_more, weights).await;
+        println!("{wanted:?}: {weights:?} in force {took:?} after the worker's change");
+        // The first step also waits until Dynamo discovers the worker, and for the model.
         times.extend(took.filter(|_| step > 0));
     }
-    assert_eq!(times.len(), STEPS.len() - 1, "each step was seen");
+    assert_eq!(times.len(), STEPS.len() - 1, "not all steps were recorded");
     println!(
-        "from a worker's news to the split in force at {SIDECARS} proxies, of {}",
-        told(&times)
+        "from a worker's change to the split in force at {SIDECARS} proxies: {}",
+        percentiles(&times)
     );
 
     let update = rollout
@@ -107,19 +107,19 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         .await;
     assert_eq!(update["spec"]["oldDraining"], true, "{update}");
     for reason in ["Draining", "Complete"] {
-        rollout.happens(reason).await;
+        rollout.wait_for_event(reason).await;
     }
     let counts = rollout.counts().await;
     let more = |name: &str| counts.sum(name, &[]) - before.sum(name, &[]);
     println!(
-        "the controller: {} KiB; for {} changes {} writes and {} looks",
+        "the controller: {} KiB; for {} changes {} writes and {} reconciles",
         counts.sum("process_resident_memory_bytes", &[]) / 1024.0,
         STEPS.len(),
         more("crossfade_controller_writes_total"),
         more("crossfade_controller_reconciles_total"),
     );
 
-    // The pods of old carry all of new's streams, until clients go elsewhere.
+    // All streams of new pass through the pods of old until clients connect to new.
     assert_eq!(update["status"]["safeToDeleteOld"], false, "{update}");
     let selector = r#"{"spec":{"selector":{"app":"new-frontend"}}}"#;
     let args = ["patch", "service", "old", "--type=merge", "-p", selector];
@@ -129,15 +129,18 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
             update["status"]["safeToDeleteOld"] == true
         })
         .await;
-    fixture.wants("old-frontend", 0);
+    fixture.set_replicas("old-frontend", 0);
     fixture.settled().await;
     phase(&load, STEPS.len() + 1, STREAMS).await;
 
     let ended = load.finish();
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     println!("{} streams, none failed or cut", ended.len());
     let (all, new) = share(&ended, 0);
-    assert!(all >= STREAMS && new == 0, "{new} of {all} without a model");
+    assert!(
+        all >= STREAMS && new == 0,
+        "new served {new} of {all} without a model"
+    );
     for (step, (_, weights)) in STEPS.into_iter().enumerate() {
         assert_share(&ended, step + 1, weights, f64::from(SIDECARS));
     }
@@ -146,36 +149,40 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn a_worker_that_wavers_is_followed_each_time_and_its_streams_run_on() {
+async fn the_split_follows_a_worker_that_flaps_and_no_stream_is_cut() {
     const TIMES: usize = 10;
-    let rollout = Rollout::begun([2, 2], json!({})).await;
+    let rollout = Rollout::start([2, 2], json!({})).await;
     let fixture = &rollout.fixture;
     if !fixture.cluster.is_own() {
         return println!("skipped: no processes of this cluster can be signalled");
     }
-    rollout.splits(1, 1).await;
-    let chronicle = Chronicle::start(fixture).await;
-    let load = Load::aside(fixture.address, 100, SHAPE);
+    rollout.wait_for_split(1, 1).await;
+    let event_log = EventLog::start(fixture).await;
+    let load = Load::start_outside_phases(fixture.address, 100, SHAPE);
     let one = &workers("new")[..1];
     let (mut lost, mut found) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {
         for (is_found, weights, times) in [(false, [2, 1], &mut lost), (true, [1, 1], &mut found)] {
             let begun = Instant::now();
             signal(one, libc::SIGUSR1);
-            rollout.splits(weights[0], weights[1]).await;
-            times.extend(chronicle.took(begun, is_found, weights).await);
+            rollout.wait_for_split(weights[0], weights[1]).await;
+            times.extend(event_log.time_to_apply(begun, is_found, weights).await);
         }
     }
     println!(
-        "from a worker's readiness to the split in force, of {}",
-        told(&found)
+        "from a worker's readiness to the split in force: {}",
+        percentiles(&found)
     );
     println!(
-        "from a worker's loss to the split in force, of {}",
-        told(&lost)
+        "from a worker's loss to the split in force: {}",
+        percentiles(&lost)
     );
-    assert_all_well(&load.finish());
-    assert_eq!((found.len(), lost.len()), (TIMES, TIMES), "all were seen");
+    assert_none_failed(&load.finish());
+    assert_eq!(
+        (found.len(), lost.len()),
+        (TIMES, TIMES),
+        "not all changes were recorded"
+    );
     let spec: &Value = &rollout.get(UPDATE)["spec"];
     assert_eq!(spec["weights"], json!({"old": 1, "new": 1}));
 }

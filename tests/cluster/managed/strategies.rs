@@ -1,4 +1,4 @@
-//! Every other form of a managed update: limits, proportions, holds, aborts, refusals, and controllers that are killed.
+//! Managed updates with other strategies and faults: limits, roles, holds, aborts, quotas, and controllers that are killed.
 
 use std::cell::Cell;
 use std::env;
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::fixture::within_patience;
-use crate::rollout_halves::half;
-use crate::verdict::Clients;
+use crate::analysis::Clients;
+use crate::fixture::eventually;
+use crate::prefill_decode::create_role;
 
-/// Streams that are open for longer than the hand-over takes.
+/// Streams that last longer than the hand-over.
 const LONG: Shape = Shape {
     words: 60,
     each_ms: 500,
 };
 
-/// Whether these scenarios are asked for.
-fn is_asked_for() -> bool {
+/// Whether the long scenarios are enabled.
+fn long_tests_enabled() -> bool {
     let is = env::var_os("CROSSFADE_TEST_LONG").is_some();
     if !is {
         println!("skipped: runs with make rollouts");
@@ -27,25 +27,25 @@ fn is_asked_for() -> bool {
 }
 
 impl Managed {
-    /// Begins the rollout beneath a load.
+    /// Starts a load and then the rollout.
     async fn begin(&self, more: &Value) -> Load {
-        let load = Load::aside(self.fixture().address, STREAMS, SHAPE);
+        let load = Load::start_outside_phases(self.fixture().address, STREAMS, SHAPE);
         phase(&load, 0, STREAMS).await;
         self.fixture().cluster.apply(&manifest(more));
         load
     }
 
-    /// Ends the load, whose streams all have to be whole, and takes the rollout away.
+    /// Ends the load, asserts that all its streams completed, and deletes the rollout.
     async fn end(self, load: Load) {
         phase(&load, 1, STREAMS).await;
         let ended = load.finish();
-        assert_all_well(&ended);
+        assert_none_failed(&ended);
         println!("{} streams, none failed or cut", ended.len());
         self.remove();
     }
 
     /// Asserts that nothing is written for some seconds.
-    async fn rests(&self) {
+    async fn assert_no_writes(&self) {
         let written = || {
             let version = |kind: &str, name: &str| {
                 let object = self.fixture().cluster.get(&[kind, name]);
@@ -60,14 +60,15 @@ impl Managed {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(5) {
             assert_eq!(written(), before);
+            // A poll interval.
             sleep(Duration::from_millis(200)).await;
         }
     }
 
-    /// Waits until the rollout says this.
-    async fn says(&self, what: &str) -> Value {
+    /// Waits until the status of the rollout contains this text.
+    async fn wait_for_status_text(&self, what: &str) -> Value {
         let mut object = Value::Null;
-        within_patience(what, async || {
+        eventually(what, async || {
             object = self.fixture().cluster.get(&["dro", NAME]);
             object["status"].to_string().contains(what)
         })
@@ -79,7 +80,7 @@ impl Managed {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let roles = ["prefill", "decode"];
@@ -87,13 +88,13 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
     let managed = Managed {
         deployments,
         // A unit is at most two workers.
-        most: 8,
-        least: 6,
+        max_requested: 8,
+        min_ready: 6,
         ..Managed::with_workers(0, 0, 0).await
     };
     for (role, full) in roles.into_iter().zip([4, 2]) {
-        half(managed.fixture(), "old", role, full);
-        half(managed.fixture(), "new", role, 0);
+        create_role(managed.fixture(), "old", role, full);
+        create_role(managed.fixture(), "new", role, 0);
         managed.fixture().rolled_out(&format!("old-{role}"));
     }
     managed.fixture().with_model("old").await;
@@ -105,17 +106,17 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
         .begin(&json!({"source": side("old"), "target": side("new")}))
         .await;
     let keeps = async |managed: &Managed| {
-        within_patience("both sides are whole units", async || {
+        eventually("both sides are whole units", async || {
             let whole = [[0, 0], [1, 1], [2, 1], [3, 2], [4, 2]];
-            let asked = managed.asked();
-            asked
+            let requested = managed.requested();
+            requested
                 .iter()
                 .all(|side| whole.iter().any(|unit| unit == &side[..]))
         })
         .await;
     };
     managed.until_with("Complete", keeps).await;
-    assert_eq!(managed.asked(), [vec![0, 0], vec![4, 2]]);
+    assert_eq!(managed.requested(), [vec![0, 0], vec![4, 2]]);
     let cluster = Cluster::around();
     managed.end(load).await;
     for side in ["old", "new"] {
@@ -129,54 +130,54 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn without_surge_a_worker_of_old_makes_room_for_each_of_new() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(3, 0, 1).await;
     let strategy = json!({"strategy": {"maxSurge": 0, "maxUnavailable": 1}});
     let load = managed.begin(&strategy).await;
     managed.until("Complete").await;
-    assert_eq!(managed.asked(), [vec![0], vec![3]]);
+    assert_eq!(managed.requested(), [vec![0], vec![3]]);
     managed.end(load).await;
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_partition_and_a_hold_stop_a_rollout_where_it_is() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(4, 1, 0).await;
     let strategy = json!({"strategy": {"maxSurge": 1, "maxUnavailable": 0, "partition": 2}});
     let load = managed.begin(&strategy).await;
     managed.until("Partition").await;
-    assert_eq!(managed.asked(), [vec![2], vec![2]]);
-    managed.rests().await;
+    assert_eq!(managed.requested(), [vec![2], vec![2]]);
+    managed.assert_no_writes().await;
     managed.edit(json!({"intent": "Hold", "strategy": {"partition": 0}}));
     managed.until("Held").await;
-    managed.rests().await;
-    assert_eq!(managed.asked(), [vec![2], vec![2]]);
+    managed.assert_no_writes().await;
+    assert_eq!(managed.requested(), [vec![2], vec![2]]);
     managed.edit(json!({"intent": "Run"}));
     managed.until("Complete").await;
-    assert_eq!(managed.asked(), [vec![0], vec![4]]);
+    assert_eq!(managed.requested(), [vec![0], vec![4]]);
     managed.end(load).await;
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_rollout_can_be_aborted_at_each_step() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
     let load = managed.begin(&json!({})).await;
-    // A step is known by its sizes: an edit comes too late for one that is over at once.
+    // A step is identified by its sizes. An edit may come too late for a step that is over at once.
     for (old, new) in [(2, 1), (1, 1), (1, 2), (0, 2)] {
         let was_there = Cell::new(false);
         let abort = async |managed: &Managed| {
-            if !was_there.get() && managed.asked() == [vec![old], vec![new]] {
+            if !was_there.get() && managed.requested() == [vec![old], vec![new]] {
                 was_there.set(true);
-                println!("aborts at {old} and {new}");
+                println!("aborting at {old} and {new}");
                 managed.edit(json!({"intent": "Abort"}));
             }
         };
@@ -186,7 +187,7 @@ async fn a_rollout_can_be_aborted_at_each_step() {
         assert!(was_there.get(), "never {old} and {new}");
         managed.until("RolledBack").await;
         assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
-        assert_eq!(managed.clients_reach(), "old-frontend");
+        assert_eq!(managed.client_selector(), "old-frontend");
         managed.edit(json!({"intent": "Run"}));
     }
     managed.until("Complete").await;
@@ -196,10 +197,10 @@ async fn a_rollout_can_be_aborted_at_each_step() {
     managed.end(load).await;
 }
 
-/// Refuses every status of a rollout, for as long as it lives: what was done cannot be recorded.
-struct Unrecorded<'a>(&'a Fixture);
+/// Denies every write to the status of a rollout until it is dropped, so that actions cannot be recorded.
+struct DenyStatusWrites<'a>(&'a Fixture);
 
-impl<'a> Unrecorded<'a> {
+impl<'a> DenyStatusWrites<'a> {
     fn new(fixture: &'a Fixture) -> Self {
         let api = "admissionregistration.k8s.io/v1";
         let policy = json!({
@@ -222,7 +223,7 @@ impl<'a> Unrecorded<'a> {
     }
 }
 
-impl Drop for Unrecorded<'_> {
+impl Drop for DenyStatusWrites<'_> {
     fn drop(&mut self) {
         let kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy";
         let args = ["delete", kinds, "unrecorded", "--ignore-not-found"];
@@ -230,11 +231,11 @@ impl Drop for Unrecorded<'_> {
     }
 }
 
-/// What is done and cannot be recorded is neither lost nor done twice, whoever leads next.
+/// The next leader neither loses nor repeats an action that could not be recorded.
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothing() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
@@ -243,15 +244,18 @@ async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothi
     }
     let load = managed.begin(&json!({})).await;
     let kill = async |managed: &Managed| {
-        let unrecorded = Unrecorded::new(managed.fixture());
-        // Time for an action that is not recorded. There is no state to wait for: the status stays as it is.
+        let denied = DenyStatusWrites::new(managed.fixture());
+        // Gives the controller time for an action. The status cannot change, so there is no condition to wait for.
         sleep(Duration::from_secs(2)).await;
         let killed = managed.rollout.holder();
         managed.kill_the_leader();
-        within_patience("another leads", async || managed.rollout.holder() != killed).await;
+        eventually("another replica leads", async || {
+            managed.rollout.holder() != killed
+        })
+        .await;
         // As above, for the new leader.
         sleep(Duration::from_secs(2)).await;
-        drop(unrecorded);
+        drop(denied);
     };
     managed.until_with("Complete", kill).await;
     assert_eq!(managed.sizes(), [vec![(0, 0)], vec![(2, 2)]]);
@@ -261,13 +265,13 @@ async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothi
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_new_generation_that_fails_is_scaled_down_again() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
     let clients = Clients::of(managed.fixture());
     clients.fail();
-    // What latencies the machine has, nobody knows.
+    // The latencies on this machine are unknown, so their limits are high.
     let analysis = json!({"analysis": {
         "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
     }});
@@ -275,22 +279,22 @@ async fn a_new_generation_that_fails_is_scaled_down_again() {
     let object = managed.until("RolledBack").await;
     assert_eq!(object["status"]["analysis"]["verdict"], "Fail", "{object}");
     assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
-    managed.rests().await;
+    managed.assert_no_writes().await;
     clients.end().await;
     managed.remove();
 }
 
-/// A stream that is open at the hand-over ends by the frontend and the worker with which it began.
+/// A stream that is open at the hand-over stays on its frontend and worker until it ends.
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
-    let load = Load::aside(managed.fixture().address, 20, LONG);
+    let load = Load::start_outside_phases(managed.fixture().address, 20, LONG);
     phase(&load, 0, 20).await;
-    // The streams are longer than the pods' grace period allows for in general.
+    // The streams last longer than the grace period of the pods, which needs `allowShortGrace`.
     let more = json!({
         "strategy": {"maxSurge": 1, "maxUnavailable": 0, "allowShortGrace": true},
         "handover": {"clients": "Automatic", "retire": "Delete"},
@@ -318,21 +322,21 @@ async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
         sleep(Duration::from_millis(500)).await;
     }
     println!("old deleted after {}", since(begun));
-    within_patience("old is deleted", async || {
+    eventually("old is deleted", async || {
         !is_there("old-worker") && !is_there("old-frontend")
     })
     .await;
     assert!(is_there("new-worker") && is_there("new-frontend"));
     phase(&load, 1, 20).await;
     let ended = load.finish();
-    assert_all_well(&ended);
+    assert_none_failed(&ended);
     managed.remove();
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_worker_that_never_becomes_ready_takes_nothing_from_old() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
@@ -357,13 +361,13 @@ async fn a_worker_that_never_becomes_ready_takes_nothing_from_old() {
     assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(1, 0)]]);
     let update = managed.fixture().cluster.get(&["duc", NAME]);
     assert_eq!(update["spec"]["trafficSplitPercent"], 0);
-    managed.rests().await;
+    managed.assert_no_writes().await;
     port(9091);
     managed.until("Complete").await;
     managed.end(load).await;
 }
 
-/// GPUs that the node offers and the workers ask for.
+/// GPUs that the node offers and the workers request.
 struct Gpus(Cluster);
 
 const GPU: &str = "nvidia.com/gpu";
@@ -424,12 +428,12 @@ impl Drop for Gpus {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_budget_and_a_quota_of_gpus_limit_the_surge() {
-    if !is_asked_for() {
+    if !long_tests_enabled() {
         return;
     }
-    // Of the three more that the surge allows, the budget leaves one.
+    // The surge allows three more workers, the GPU budget only one.
     let managed = Managed {
-        most: 4,
+        max_requested: 4,
         ..Managed::with_workers(3, 1, 0).await
     };
     let gpus = Gpus::each_worker_takes_one(4);
@@ -441,11 +445,11 @@ async fn a_budget_and_a_quota_of_gpus_limit_the_surge() {
     let load = managed.begin(&json!({ "strategy": strategy })).await;
     let object = managed.until("Refused").await;
     println!("{}", object["status"]["message"]);
-    managed.says("quota").await;
-    assert_eq!(managed.asked(), [vec![3], vec![0]]);
+    managed.wait_for_status_text("quota").await;
+    assert_eq!(managed.requested(), [vec![3], vec![0]]);
     gpus.quota(4);
     let object = managed.until("Complete").await;
-    assert_eq!(managed.asked(), [vec![0], vec![3]]);
+    assert_eq!(managed.requested(), [vec![0], vec![3]]);
     assert_eq!(
         object["status"]["gpus"]["peak"], 4,
         "{:#}",
