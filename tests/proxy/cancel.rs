@@ -1,8 +1,8 @@
-//! The client goes away: its upstream request is cancelled at once, and counts as cancelled.
+//! When a client disconnects, its upstream request is cancelled at once and counted as cancelled.
 
 use crate::rig::*;
 
-/// Ways to hang, at each stage of a request.
+/// Scripts that hang, one for each stage of a request.
 fn stages() -> Vec<(&'static str, Script)> {
     vec![
         ("prefill, before the head", Script::new().hang()),
@@ -20,7 +20,7 @@ fn stages() -> Vec<(&'static str, Script)> {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_its_upstream_at_every_stage() {
+async fn a_client_that_disconnects_cancels_its_upstream_request_at_every_stage() {
     for protocol in ["http1", "http2"] {
         for (stage, script) in stages() {
             let old = Upstream::always(script).await;
@@ -97,7 +97,7 @@ async fn an_http2_connection_that_breaks_cancels_all_its_upstreams() {
 }
 
 #[tokio::test]
-async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_whole() {
+async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_complete() {
     let old = Upstream::always(chat_stream("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for framing in ["content-length: 100", "transfer-encoding: chunked"] {
@@ -114,12 +114,12 @@ async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_whole() {
             .await;
         drop(client);
     }
-    // Whatever reached the upstream of them, it is over before this one.
+    // Earlier uploads that reached the upstream have ended before this request.
     eventually("nothing is open", async || {
         proxy.metrics().await.sum("crossfade_open_streams", &[]) == 0.0
     })
     .await;
-    eventually("no half request is taken for a whole one", async || {
+    eventually("no incomplete request looks complete", async || {
         old.requests()
             .iter()
             .all(|request| request.is_gone() && !request.is_complete())
@@ -129,7 +129,7 @@ async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_whole() {
 }
 
 #[tokio::test]
-async fn the_tunnel_of_a_client_that_goes_away_is_closed() {
+async fn the_tunnel_of_a_client_that_disconnects_is_closed() {
     let head =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let old = Upstream::always(Script::new().raw(head).step(upstream::Step::Echo)).await;

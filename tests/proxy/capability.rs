@@ -1,4 +1,4 @@
-//! Endpoints are asked ahead of need whether they can continue a text, and only the right refusal is proof.
+//! The proxy probes in advance whether an endpoint can continue a text. Only the expected rejection proves it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ const CAPABILITY: &str = "crossfade_continuation_capability";
 const ON: [&str; 2] = ["--continuation", "same-generation"];
 const TINY: &str = r#"{"object":"list","data":[{"id":"tiny"}]}"#;
 
-/// The answer of a server that continues texts.
+/// The response of a server that can continue texts.
 fn proof() -> Script {
     let both =
         "Validation: Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
@@ -19,7 +19,7 @@ fn proof() -> Script {
     )
 }
 
-/// A server that lists `models`, answers the proxy's question by `answer`, and serves everybody else.
+/// A server that lists `models`, responds to the proxy's probe with `answer`, and serves all other requests.
 fn server(
     models: impl Into<String>,
     answer: Script,
@@ -36,14 +36,14 @@ fn server(
     }
 }
 
-/// What it was asked about models by the proxy itself.
+/// The probes that a server received from the proxy.
 fn questions(server: &Upstream) -> Vec<Arc<Received>> {
     let mut questions = server.requests();
     questions.retain(|request| request.header(QUESTION).is_some() && request.method == "POST");
     questions
 }
 
-/// What `/plan` shows of the endpoint at `address`.
+/// The endpoint at `address` on `/plan`.
 async fn shown(proxy: &Proxy, address: &str) -> serde_json::Value {
     let plan: serde_json::Value = serde_json::from_str(&proxy.plan().await).unwrap();
     let endpoints = plan["endpoints"].as_array().unwrap();
@@ -55,19 +55,19 @@ async fn shown(proxy: &Proxy, address: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn only_the_refusal_of_both_fields_is_proof() {
+async fn only_the_rejection_of_both_fields_is_proof() {
     let unknown_fields = r#"{"message":"Unsupported parameter(s): `continue_final_message`, `add_generation_prompt`"}"#;
     let mut servers = Vec::new();
     for (answer, state) in [
         (proof(), "supported"),
         (Script::new().json(400, unknown_fields), "unsupported"),
-        // It ignores the fields.
+        // The server ignores the fields.
         (healthy_reply(), "unsupported"),
         (Script::new().sse().events(&chat_text("old")), "unsupported"),
         (Script::new().json(503, "{}"), "unknown"),
         (Script::new().reset(), "unknown"),
         (Script::new().hang(), "unknown"),
-        // Nobody asked for another protocol.
+        // The server switches protocols without being asked.
         (
             Script::new().head(101, &[]).chunk("what follows"),
             "unknown",
@@ -98,13 +98,13 @@ async fn only_the_refusal_of_both_fields_is_proof() {
         let both = ["continue_final_message", "add_generation_prompt"];
         assert!(both.iter().all(|field| body[field] == true), "{body}");
     }
-    // They are no requests of a client.
+    // Probes are not counted as requests of clients.
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_requests_total", &[]), 0.0);
     assert!(proxy.access().is_empty());
 }
 
-/// A complete response, as of a server that ignores what it does not know.
+/// A complete response, as from a server that ignores unknown fields.
 fn healthy_reply() -> Script {
     Script::new().json(
         200,
@@ -113,7 +113,7 @@ fn healthy_reply() -> Script {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_until_a_plan_continues_streams() {
+async fn servers_are_not_probed_until_a_plan_enables_continuation() {
     let old = Upstream::start(server(TINY, proof())).await;
     let plan = PlanFile::new(&manifest("127.0.0.1:9", 1, 0, ""));
     let proxy = Proxy::planned(&old, &plan, &[]).await;
@@ -129,7 +129,7 @@ async fn nothing_is_asked_until_a_plan_continues_streams() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_is_asked_again_before_it_counts() {
+async fn a_server_that_comes_back_is_probed_again() {
     let port = Port::take();
     let old = Upstream::at(port.address, server(TINY, proof())).await;
     let proxy = Proxy::before(&old, &ON).await;
@@ -147,7 +147,7 @@ async fn a_server_that_comes_back_is_asked_again_before_it_counts() {
 }
 
 #[tokio::test]
-async fn the_questions_about_a_long_list_of_models_are_bounded() {
+async fn the_probes_for_a_long_list_of_models_are_bounded() {
     let models: Vec<_> = (0..500)
         .map(|number| serde_json::json!({"id": format!("m{number}")}))
         .collect();
@@ -160,7 +160,7 @@ async fn the_questions_about_a_long_list_of_models_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_sibling_answers_a_question_itself_and_takes_it_for_no_request() {
+async fn another_proxy_responds_to_a_probe_itself_and_does_not_count_it_as_a_request() {
     let (own, other) = (
         Upstream::start(server(TINY, proof())).await,
         Upstream::start(server(TINY, proof())).await,
@@ -175,7 +175,7 @@ async fn a_sibling_answers_a_question_itself_and_takes_it_for_no_request() {
     proxy.counts(CAPABILITY, &supported, 2.0).await;
     assert_eq!(questions(&other).len(), 1);
     assert!(sibling.access().is_empty());
-    // A client that pretends to ask such a question is counted.
+    // A client that forges a probe is counted.
     let mut client = Client::connect(sibling.address).await;
     let headers = [(QUESTION, "1"), ("content-type", "application/json")];
     client.post(CHAT, &headers, STREAMING).await;

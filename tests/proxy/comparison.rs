@@ -1,4 +1,4 @@
-//! What both generations are compared by: failed attempts by who failed them, and samples per kind of request.
+//! The data by which generations are compared: failed attempts by generation, and latency samples by kind of request.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use crossfade::analysis::{Counts, Side, Stratum};
 use crossfade::state_api::Client as StateClient;
 
 const FAILED: &str = "crossfade_failed_attempts_total";
-/// Latencies count at once.
+/// Latencies count from the start.
 const AT_ONCE: &str = "analysis: {warmupSeconds: 0}";
-/// No other target is tried.
+/// Requests are not retried on another target.
 const NO_FAILOVER: &str = "failover: {enabled: false}";
 
 async fn counts(proxy: &Proxy) -> Counts {
     let address = proxy.admin.to_string();
     let client = StateClient::connect(&address, Duration::from_secs(5)).await;
-    let told = client.unwrap().compare(false).await.unwrap();
-    let told = told.expect("the proxy knows");
-    assert_eq!(told.counts.len(), 1, "no past was asked for");
-    told.counts[0].read()
+    let reply = client.unwrap().compare(false).await.unwrap();
+    let reply = reply.expect("the proxy knows");
+    assert_eq!(reply.counts.len(), 1, "past counts were not requested");
+    reply.counts[0].read()
 }
 
-/// Both sides over all strata, once `count` first attempts are over.
+/// Waits for `count` first attempts, and returns both sides summed over all strata.
 async fn sides(proxy: &Proxy, count: u64) -> [Side; 2] {
     until("the exchanges are over", async || {
         let sides = counts(proxy).await.total();
@@ -30,14 +30,14 @@ async fn sides(proxy: &Proxy, count: u64) -> [Side; 2] {
     .await
 }
 
-/// Requests that began, and that failed.
+/// The numbers of started and of failed requests.
 fn figures(side: &Side) -> (u64, u64) {
     assert_eq!(side.attempts.started, side.attempts.ended);
     (side.attempts.started, side.attempts.failed)
 }
 
 #[tokio::test]
-async fn what_new_fails_counts_against_it_though_old_recovers_it() {
+async fn a_failure_of_new_counts_against_it_although_old_recovers_the_request() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -86,7 +86,7 @@ async fn what_new_fails_counts_against_it_though_old_recovers_it() {
 }
 
 #[tokio::test]
-async fn each_failed_attempt_counts_once_whatever_failed_and_whoever_hears_of_it() {
+async fn each_failed_attempt_counts_once_whatever_failed() {
     for (script, cause) in [
         (status(503), Some("unavailable")),
         (status(500), Some("server_error")),
@@ -120,7 +120,7 @@ async fn each_failed_attempt_counts_once_whatever_failed_and_whoever_hears_of_it
 }
 
 #[tokio::test]
-async fn a_connection_that_no_one_accepts_counts_against_its_generation() {
+async fn a_refused_connection_counts_against_its_generation() {
     let old = Upstream::start(healthy("old")).await;
     let nobody = Upstream::nobody().to_string();
     let args = ["--old", &old.url(), "--new", &nobody, "--split", "50"];
@@ -135,7 +135,7 @@ async fn a_connection_that_no_one_accepts_counts_against_its_generation() {
 }
 
 #[tokio::test]
-async fn what_no_server_did_counts_against_none() {
+async fn failures_that_no_server_caused_count_against_no_generation() {
     let old = Upstream::start(healthy("old")).await;
     let gate = Gate::closed();
     let waits = Script::new().sse().events(&content("new", 0)).wait(&gate);
@@ -147,14 +147,14 @@ async fn what_no_server_did_counts_against_none() {
         "x-generation",
     ];
     let proxy = Proxy::split_with(&old, &new, 100, &more).await;
-    // The client leaves.
+    // The client disconnects.
     let mut client = client::open_chat(proxy.address).await;
     client.head().await;
     client.until(&content("new", 0)).await;
     drop(client);
     let [_, side] = sides(&proxy, 1).await;
     assert_eq!(figures(&side), (1, 0));
-    // Not the split sends it to old, so it is not compared.
+    // The split does not assign this request, so it is not compared.
     let forced = [("x-generation", "old")];
     let response = client::post(proxy.address, CHAT, &forced, STREAMING).await;
     assert_eq!(response.generation(), "old");
@@ -164,13 +164,13 @@ async fn what_no_server_did_counts_against_none() {
     assert_eq!((figures(&old_side), figures(&new_side)), ((0, 0), (1, 0)));
     assert_eq!(
         new_side.attempts.completed, 0,
-        "the client did not stay to the end"
+        "the client disconnected before the end"
     );
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
 #[tokio::test]
-async fn streams_are_sampled_by_class_and_size_of_the_body() {
+async fn streams_are_sampled_by_class_and_body_size() {
     let paced = |name: &'static str| {
         serving(stream_of(
             &(0..5).map(|index| content(name, index)).collect::<String>(),
@@ -205,7 +205,7 @@ async fn streams_are_sampled_by_class_and_size_of_the_body() {
 }
 
 #[tokio::test]
-async fn latencies_of_a_server_of_new_that_was_added_just_now_do_not_count() {
+async fn latencies_of_a_new_server_that_was_just_added_do_not_count() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -222,7 +222,7 @@ async fn latencies_of_a_server_of_new_that_was_added_just_now_do_not_count() {
 }
 
 #[tokio::test]
-async fn the_past_is_reported_if_asked_for() {
+async fn past_counts_are_reported_on_request() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -230,13 +230,16 @@ async fn the_past_is_reported_if_asked_for() {
     let client = StateClient::connect(&address, Duration::from_secs(5))
         .await
         .unwrap();
-    let told = until("a second has passed", async || {
-        let told = client.compare(true).await.unwrap().unwrap();
-        (told.counts.len() == 2).then_some(told)
+    let reply = until("a second has passed", async || {
+        let reply = client.compare(true).await.unwrap().unwrap();
+        (reply.counts.len() == 2).then_some(reply)
     })
     .await;
-    assert!(told.process.unwrap().started.is_some());
-    let ages = told.counts.iter().map(|counts| counts.age.unwrap().seconds);
+    assert!(reply.process.unwrap().started.is_some());
+    let ages = reply
+        .counts
+        .iter()
+        .map(|counts| counts.age.unwrap().seconds);
     let ages: Vec<_> = ages.collect();
     assert!(ages[0] >= 1 && ages[1] == 0, "{ages:?}");
 }
@@ -253,7 +256,7 @@ async fn another_new_generation_starts_without_a_record() {
     let mut client = client::open_chat(proxy.address).await;
     let head = client.head().await;
     assert_eq!(counts(&proxy).await.total()[1].attempts.started, 1);
-    // Another weight is no other generation.
+    // Another weight does not make another generation.
     plan.write(&manifest(&bad.url(), 1, 1, NO_FAILOVER));
     proxy.counts("crossfade_plan_epoch", &[], 2.0).await;
     assert_eq!(counts(&proxy).await.total()[1].attempts.started, 1);
@@ -261,7 +264,7 @@ async fn another_new_generation_starts_without_a_record() {
     plan.write(&manifest(&good.url(), 0, 1, NO_FAILOVER));
     proxy.counts("crossfade_plan_epoch", &[], 3.0).await;
     assert_eq!(counts(&proxy).await.total(), <[Side; 2]>::default());
-    // What the earlier one does to its last stream is not this one's.
+    // The end of a stream of the earlier generation does not count against this one.
     gate.open();
     client.rest(head).await;
     proxy.outcomes("truncated", 1).await;
@@ -270,9 +273,9 @@ async fn another_new_generation_starts_without_a_record() {
     assert_eq!(figures(&new), (1, 0));
 }
 
-/// New may refuse what old takes. Requests without a session go to either side by the split alone, so clients cannot cause that.
+/// New may reject requests that old accepts. Without a session, only the split selects the side, so clients cannot cause this.
 #[tokio::test]
-async fn a_request_that_is_refused_counts_against_its_generation() {
+async fn a_rejected_request_counts_against_its_generation() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(422))).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -289,9 +292,9 @@ async fn a_request_that_is_refused_counts_against_its_generation() {
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
-/// A client knows where its session leads, and could send what any server refuses to new only.
+/// A client can find out the generation of its session, and could send invalid requests only to new.
 #[tokio::test]
-async fn a_refusal_in_a_session_says_nothing_of_a_generation() {
+async fn a_rejection_in_a_session_does_not_count() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(400))).await;
     let plan = manifest(&new.url(), 0, 1, "affinity: {headers: [x-session]}");
@@ -302,12 +305,12 @@ async fn a_refusal_in_a_session_says_nothing_of_a_generation() {
     }
     let [_, new_side] = sides(&proxy, 2).await;
     assert_eq!(figures(&new_side), (2, 0));
-    assert_eq!(new_side.attempts.decided, 0, "it is no success either");
+    assert_eq!(new_side.attempts.decided, 0, "it counted as a success");
 }
 
-/// Nor does what fails there on any server: an unknown model, or a prompt that crashes its server.
+/// A request could fail on any server, for example because of an unknown model or a prompt that crashes its server.
 #[tokio::test]
-async fn a_failure_in_a_session_counts_once_the_other_generation_has_answered_the_request() {
+async fn a_failure_in_a_session_counts_once_the_other_generation_has_served_the_request() {
     let answers = || chat_stream("old");
     let no_budget = "failover: {retryBudgetPercent: 0}";
     for (case, old, new, failover, failed) in [
@@ -331,7 +334,7 @@ async fn a_failure_in_a_session_counts_once_the_other_generation_has_answered_th
             "{case}"
         );
     }
-    // While the retry budget is used up, nothing is known of the others.
+    // Without retry budget, it is unknown whether the other generation would have served the request.
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(503))).await;
     let more = "affinity: {headers: [x-session]}\nfailover: {retryBudgetPercent: 1}";
@@ -346,9 +349,9 @@ async fn a_failure_in_a_session_counts_once_the_other_generation_has_answered_th
     assert_eq!(side.attempts.decided, side.attempts.failed);
 }
 
-/// What is not tried on old has no control group while new gets all requests.
+/// While new gets all requests, only retries on old are a control group.
 #[tokio::test]
-async fn only_failures_of_a_kind_that_is_retried_are_compared_with_retries() {
+async fn only_retryable_failures_are_compared_with_retries() {
     let old = Upstream::start(healthy("old")).await;
     for (script, unanswered) in [
         (status(503), 1),
@@ -369,9 +372,9 @@ async fn only_failures_of_a_kind_that_is_retried_are_compared_with_retries() {
     }
 }
 
-/// The second attempts that old gets are its figures while it gets no first ones.
+/// While old gets no first attempts, its second attempts are its figures.
 #[tokio::test]
-async fn second_attempts_on_old_are_counted_apart() {
+async fn second_attempts_on_old_are_counted_separately() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -399,9 +402,9 @@ async fn second_attempts_on_old_are_counted_apart() {
     );
 }
 
-/// What old recovers is an error of new, though no client sees it.
+/// A request that old recovers is an error of new, although no client sees it.
 #[tokio::test]
-async fn the_error_ratio_of_a_generation_has_what_another_one_completed() {
+async fn the_error_ratio_of_a_generation_includes_requests_that_the_other_recovered() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -422,7 +425,7 @@ async fn the_error_ratio_of_a_generation_has_what_another_one_completed() {
     );
 }
 
-/// What is odd about the requests of one session is the session's doing.
+/// Failures in one session may all have the same cause in the session itself.
 #[tokio::test]
 async fn a_session_counts_once_however_many_requests_it_sends() {
     let old = Upstream::start(healthy("old")).await;
@@ -438,12 +441,12 @@ async fn a_session_counts_once_however_many_requests_it_sends() {
     proxy.outcomes("completed", 40).await;
     let [old_side, new_side] = counts(&proxy).await.total();
     let all = old_side.attempts.started + new_side.attempts.started;
-    // A minute may have begun meanwhile.
+    // Another minute may have started meanwhile.
     assert!((2..=4).contains(&all), "{all}");
 }
 
 #[tokio::test]
-async fn a_client_that_gives_up_has_waited_at_least_so_long() {
+async fn the_wait_of_a_client_that_gives_up_is_a_lower_bound_of_the_latency() {
     let old = Upstream::start(healthy("old")).await;
     let gate = Gate::closed();
     let silent = Script::new().sse().wait(&gate);
@@ -457,6 +460,7 @@ async fn a_client_that_gives_up_has_waited_at_least_so_long() {
             client.head().await;
             client.until(&content("new", 0)).await;
         }
+        // The client waits for this long before it gives up.
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(client);
         let [_, side] = sides(&proxy, 1).await;

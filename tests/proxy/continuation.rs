@@ -1,9 +1,9 @@
-//! Streams that break after their first content and are continued by another server.
+//! Streams break after their first content, and another server continues them.
 
 mod messages;
-mod replaced;
+mod replaced_servers;
 mod rewriting;
-mod silence;
+mod unresponsive_servers;
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const ANY: &str = "failover: {retryBudgetPercent: 100, continuation: {mode: AnyG
 const SAME: &str = "failover: {retryBudgetPercent: 100, continuation: {mode: SameGeneration}}";
 const PROTOCOLS: [&str; 2] = ["http1", "http2"];
 
-/// A request for a stream of chat, with more fields.
+/// A streaming chat request with additional fields.
 fn asking(more: Value) -> String {
     let mut body = json!({
         "model": "tiny", "stream": true, "messages": [{"role": "user", "content": "say"}],
@@ -32,9 +32,9 @@ fn prompting() -> String {
     json!({"model": "tiny", "stream": true, "prompt": "say: "}).to_string()
 }
 
-/// What a client sees of a stream.
+/// A stream as its client sees it.
 #[derive(Debug, Default)]
-struct Seen {
+struct ReceivedStream {
     text: String,
     reasoning: String,
     ids: BTreeSet<String>,
@@ -45,8 +45,8 @@ struct Seen {
     errors: Vec<Value>,
 }
 
-fn seen(response: &Response) -> Seen {
-    let mut seen = Seen::default();
+fn seen(response: &Response) -> ReceivedStream {
+    let mut seen = ReceivedStream::default();
     for line in response.text().lines() {
         if let Some(comment) = line.strip_prefix(": ") {
             seen.comments.push(comment.to_owned());
@@ -84,8 +84,8 @@ fn seen(response: &Response) -> Seen {
     seen
 }
 
-/// Asserts that the client got the whole text as one stream, and returns what it saw.
-fn assert_one(response: &Response, count: usize, what: &str) -> Seen {
+/// Asserts that the client got the complete text as one stream, and returns the stream.
+fn assert_one(response: &Response, count: usize, what: &str) -> ReceivedStream {
     let seen = seen(response);
     let text = response.text();
     assert_eq!(
@@ -99,7 +99,7 @@ fn assert_one(response: &Response, count: usize, what: &str) -> Seen {
     seen
 }
 
-/// Asserts that the stream ended with an error, and that so many words came.
+/// Asserts that the stream ended with an error after `count` words.
 fn assert_ended(response: &Response, count: usize, what: &str) {
     let seen = seen(response);
     assert!(response.end.is_unclean(), "{what}: {}", response.text());
@@ -113,7 +113,7 @@ fn assert_ended(response: &Response, count: usize, what: &str) {
     assert_eq!(seen.comments, [""; 0], "{what}");
 }
 
-/// Waits until so many endpoints have proven that they continue a chat: the others are asked after them.
+/// Waits until `count` endpoints have proven that they can continue a chat. The other protocols are probed after that.
 async fn proven(proxy: &Proxy, count: u32) {
     let labels = [("api", "chat"), ("state", "supported")];
     proxy
@@ -140,12 +140,12 @@ async fn assert_counted(proxy: &Proxy, outcome: &str, reason: &str) {
     );
 }
 
-/// How many requests for an answer or the rest of one a server got, without probes.
+/// The number of requests that a server got, without probes.
 fn asked(server: &Upstream) -> usize {
     answers(server).len()
 }
 
-/// These requests.
+/// The requests that a server got, without probes.
 fn answers(server: &Upstream) -> Vec<std::sync::Arc<Received>> {
     let mut requests = server.requests();
     requests.retain(|received| {
@@ -155,10 +155,10 @@ fn answers(server: &Upstream) -> Vec<std::sync::Arc<Received>> {
     requests
 }
 
-/// What a server does instead of going on.
+/// How a server breaks off.
 type How = fn(Script) -> Script;
 
-/// Ways to break off, each with its cause.
+/// The ways to break off, each with its cause.
 fn breaks() -> Vec<(&'static str, How)> {
     vec![
         ("connection", Script::reset),
@@ -199,7 +199,7 @@ async fn whatever_breaks_a_stream_another_server_continues_and_its_client_sees_o
             let what = format!("{protocol} {index}: {cause}");
             let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
             let seen = assert_one(&response, 20, &what);
-            // A server that reports an error lives: other workers may be behind it.
+            // A server that reports an error stays healthy: it may have other workers.
             let by = if cause == "error_event" { "old" } else { "new" };
             let comment = format!("crossfade continued (old → {by}, {cause})");
             assert_eq!(seen.comments, [comment], "{what}");
@@ -216,7 +216,7 @@ async fn whatever_breaks_a_stream_another_server_continues_and_its_client_sees_o
             let metrics = proxy.metrics().await;
             let gap = metrics.sum("crossfade_continuation_gap_seconds_count", &[]);
             assert_eq!(gap, 1.0, "{what}");
-            // The server that continues it failed nothing.
+            // The server that continues the stream has no failure.
             let failure = match cause {
                 "connection" | "truncated" => "broken",
                 "gap_timeout" => "deadline",
@@ -275,7 +275,7 @@ async fn a_stream_is_continued_on_its_own_generation_before_the_other_one() {
 }
 
 #[tokio::test]
-async fn the_other_generation_is_not_asked_unless_the_plan_says_so() {
+async fn the_other_generation_continues_a_stream_only_if_the_plan_allows_it() {
     let mut old = Counting::new("old", 20).breaking(5, Script::reset);
     old.breaks_again = Some((0, std::sync::Arc::new(Script::reset)));
     let old = Upstream::start(old.handler()).await;
@@ -290,7 +290,7 @@ async fn the_other_generation_is_not_asked_unless_the_plan_says_so() {
 }
 
 #[tokio::test]
-async fn token_counts_are_those_of_the_whole_answer() {
+async fn token_counts_are_those_of_the_complete_answer() {
     for counts in [false, true] {
         let mut first = Counting::new("old", 20).breaking(5, Script::reset);
         let mut second = Counting::new("new", 20);
@@ -347,7 +347,7 @@ async fn a_stream_is_continued_as_often_as_the_plan_allows() {
         let seen = seen(&response);
         if complete {
             assert_eq!(seen.comments.len(), 2, "{}", response.text());
-            // The third server is the first again, which breaks what it continues too, or new.
+            // The third server is new, or the first one again, which also breaks off continued streams.
             assert!(
                 seen.text == words(20) || seen.text == words(15),
                 "{}",
@@ -362,7 +362,7 @@ async fn a_stream_is_continued_as_often_as_the_plan_allows() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_prove_that_it_continues_is_never_asked_to() {
+async fn a_server_without_a_proof_is_never_asked_to_continue() {
     for flags in [Flags::Ignored, Flags::Refused] {
         let mut second = Counting::new("new", 20);
         second.flags = flags;
@@ -374,14 +374,14 @@ async fn a_server_that_does_not_prove_that_it_continues_is_never_asked_to() {
         assert_ended(&response, 5, &format!("{flags:?}"));
         assert_eq!(asked(&new), 0, "{flags:?}");
         assert_counted(&proxy, "ended", "not_supported").await;
-        // Completions need no flags.
+        // Completions need no flags, and so no proof.
         let response = client::post(proxy.address, COMPLETIONS, &[], prompting()).await;
         assert_one(&response, 20, "completions");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_the_question_is_not_asked_for_the_rest() {
+async fn a_server_that_never_responds_to_the_probe_is_not_asked_to_continue() {
     let old = Counting::new("old", 20).breaking(5, Script::reset);
     let flags = Flags::Hangs;
     let old = Upstream::start(Counting { flags, ..old }.handler()).await;
@@ -394,7 +394,7 @@ async fn a_server_that_never_answers_the_question_is_not_asked_for_the_rest() {
     assert_counted(&proxy, "ended", "not_supported").await;
 }
 
-/// With `bodyFields`, a body is read as a whole before it is sent.
+/// With `bodyFields`, the complete body is read before it is sent.
 #[tokio::test]
 async fn the_body_of_a_stream_that_cannot_be_continued_is_released() {
     let tool = r#"data: {"id":"a","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}"#;
@@ -415,7 +415,7 @@ async fn the_body_of_a_stream_that_cannot_be_continued_is_released() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_after_it_proved_what_it_can_do_ends_the_stream_honestly() {
+async fn if_the_only_proven_server_is_gone_the_stream_ends_with_an_error_event() {
     let gate = Gate::closed();
     let wait = gate.clone();
     let how = move |script: Script| script.wait(&wait).reset();
@@ -428,8 +428,8 @@ async fn a_server_that_goes_away_after_it_proved_what_it_can_do_ends_the_stream_
     client.post(CHAT, &[], asking(json!({}))).await;
     let head = client.head().await;
     client.until("\"logprobs\":null}]}\n\n").await;
-    // Old alone is asked for an answer, so what new has got is the question.
-    eventually("new proves what it can do", async || {
+    // Only old gets requests, so new has only got the probe.
+    eventually("new has a proof", async || {
         let proven = [("generation", "new"), ("state", "supported")];
         let metrics = proxy.metrics().await;
         metrics.sum("crossfade_continuation_capability", &proven) == 1.0
@@ -455,7 +455,7 @@ async fn an_error_about_the_request_is_forwarded() {
     }
 }
 
-/// Asserts that a stream that breaks with an error event ends with it and with what follows it.
+/// Asserts that the error event of a stream and everything after it are forwarded.
 async fn assert_error_is_forwarded(proxy: &Proxy, reason: &str) {
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
     let seen = seen(&response);
@@ -467,7 +467,7 @@ async fn assert_error_is_forwarded(proxy: &Proxy, reason: &str) {
 }
 
 #[tokio::test]
-async fn an_error_event_that_no_one_can_make_up_for_is_forwarded_with_what_follows() {
+async fn an_error_event_without_a_server_to_continue_is_forwarded_with_what_follows() {
     let how = |script: Script| script.chunk(error_event(503)).pause(50).chunk(DONE);
     let mut old = Counting::new("old", 20).breaking(5, how);
     old.breaks_again = Some((
@@ -481,7 +481,8 @@ async fn an_error_event_that_no_one_can_make_up_for_is_forwarded_with_what_follo
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_continued_ends_as_before_and_the_reason_is_reported() {
+async fn a_request_that_cannot_be_continued_ends_as_without_continuation_and_the_reason_is_reported()
+ {
     for (more, reason) in [
         (json!({"n": 2}), "choices"),
         (json!({"logprobs": true}), "logprobs"),
@@ -511,7 +512,8 @@ async fn a_request_that_cannot_be_continued_ends_as_before_and_the_reason_is_rep
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_ends_as_before_and_the_reason_is_reported() {
+async fn a_stream_that_cannot_be_continued_ends_as_without_continuation_and_the_reason_is_reported()
+{
     let finish = r#"data: {"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
     let tool = r#"data: {"id":"a","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}"#;
     let logprobs =
@@ -559,8 +561,7 @@ async fn a_stream_that_cannot_be_continued_ends_as_before_and_the_reason_is_repo
 }
 
 #[tokio::test]
-async fn while_a_model_only_thinks_its_request_is_asked_again_and_the_second_thoughts_are_dropped()
-{
+async fn a_stream_with_only_reasoning_is_sent_again_and_the_second_reasoning_is_dropped() {
     let mut first = Counting::new("old", 20);
     first.thinks = [3, 0];
     let mut first = first.breaking(0, Script::reset);
@@ -579,7 +580,7 @@ async fn while_a_model_only_thinks_its_request_is_asked_again_and_the_second_tho
 }
 
 #[tokio::test]
-async fn an_answer_continues_by_its_content_and_not_if_the_second_model_thinks_again() {
+async fn an_answer_continues_with_its_content_unless_the_second_model_reasons_again() {
     for (thinks, goes_on) in [(0, true), (2, false)] {
         let mut first = Counting::new("old", 20).breaking(5, Script::reset);
         first.thinks = [3, thinks];
@@ -592,7 +593,7 @@ async fn an_answer_continues_by_its_content_and_not_if_the_second_model_thinks_a
         let response = client::post(proxy.address, CHAT, &[], body).await;
         if goes_on {
             let seen = assert_one(&response, 20, "thinks");
-            // The second server is given the five words, and not the three thoughts.
+            // The second server gets the five words of content, and not the three of reasoning.
             let expected =
                 json!({"prompt_tokens": 10, "completion_tokens": 23, "total_tokens": 33});
             assert_eq!(seen.usage, [expected]);
@@ -606,7 +607,7 @@ async fn an_answer_continues_by_its_content_and_not_if_the_second_model_thinks_a
 }
 
 #[tokio::test]
-async fn a_server_that_fails_before_it_continues_is_followed_by_another() {
+async fn if_a_server_fails_before_it_continues_the_next_one_is_tried() {
     let role =
         r#"data: {"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#;
     let early: Vec<How> = vec![
@@ -639,7 +640,7 @@ async fn a_server_that_fails_before_it_continues_is_followed_by_another() {
 
 #[tokio::test]
 async fn the_retry_budget_does_not_limit_the_first_attempt_of_a_generation() {
-    // Three retries for this plan.
+    // The plan's budget allows three retries.
     let lines =
         "failover: {retryBudgetPercent: 1, continuation: {mode: AnyGeneration, maxPerStream: 3}}";
     let mut gone = Counting::new("old", 20).breaking(5, Script::reset);
@@ -665,7 +666,7 @@ async fn the_retry_budget_does_not_limit_the_first_attempt_of_a_generation() {
 }
 
 #[tokio::test]
-async fn nothing_is_continued_by_default_and_the_comment_can_be_left_out() {
+async fn nothing_is_continued_by_default_and_the_comment_can_be_disabled() {
     let old = Upstream::start(
         Counting::new("old", 20)
             .breaking(5, Script::reset)
@@ -717,13 +718,13 @@ async fn a_stream_on_new_is_continued_on_old_until_old_drains() {
     let proxy = Proxy::planned(&old, &plan, &[]).await;
     let before = asked(&old);
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
-    // The same server may go on, but old is not asked.
+    // Another server of new may continue, but old may not.
     assert_one(&response, 20, "draining");
     assert_eq!(asked(&old), before);
 }
 
 #[tokio::test]
-async fn a_server_that_needs_a_key_is_asked_what_it_can_do_with_that_of_the_client() {
+async fn a_server_that_needs_a_key_is_probed_with_that_of_the_client() {
     const KEY: [(&str, &str); 1] = [("authorization", "Bearer k1")];
     let server = |name| Counting {
         key: Some("k1"),
@@ -732,13 +733,13 @@ async fn a_server_that_needs_a_key_is_asked_what_it_can_do_with_that_of_the_clie
     let old = Upstream::start(server("old").breaking(5, Script::reset).handler()).await;
     let new = Upstream::start(server("new").handler()).await;
     let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
-    // The first stream makes its model known.
+    // The first stream makes its model known to the proxy.
     let response = client::post(proxy.address, CHAT, &KEY, asking(json!({}))).await;
     assert_one(&response, 20, "asked in need");
     let proof = |state| [("generation", "new"), ("api", "chat"), ("state", state)];
     let capability = "crossfade_continuation_capability";
     proxy.counts(capability, &proof("supported"), 1.0).await;
-    // Its own questions, without a key, take nothing back.
+    // The proxy's own probes, which have no key, do not revoke the proof.
     let response = client::post(proxy.address, CHAT, &KEY, asking(json!({}))).await;
     assert_one(&response, 20, "known");
     let questions = |key: bool| {
@@ -750,7 +751,7 @@ async fn a_server_that_needs_a_key_is_asked_what_it_can_do_with_that_of_the_clie
         });
         all.len()
     };
-    // Each stream asks on the connection that it goes on with.
+    // Each stream probes on the connection on which it continues.
     assert_eq!(questions(true), 2);
     let other = [("authorization", "Bearer k2")];
     let response = client::post(proxy.address, CHAT, &other, asking(json!({}))).await;

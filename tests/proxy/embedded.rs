@@ -20,23 +20,23 @@ use crossfade::sse::Outcome;
 use futures_util::stream::{self, StreamExt};
 use http::{StatusCode, header};
 
-/// What the old generation, in this process, does with a chat.
+/// What the old generation, which runs in this process, does with a chat.
 #[derive(Clone, Copy)]
 enum Old {
     Answers,
     /// Status 503.
     Refuses,
-    /// A 200 whose first data is an error event.
+    /// A 200 whose first event is an error.
     FailsLate,
-    /// One event of content, and then nothing.
+    /// One content event, and then nothing.
     Hangs,
 }
 
 #[derive(Clone)]
-struct Seen {
+struct OldState {
     old: Old,
     bodies: Arc<Mutex<Vec<String>>>,
-    /// Answers of old that are alive.
+    /// The number of open responses of old.
     open: Arc<AtomicUsize>,
 }
 
@@ -48,19 +48,19 @@ impl Drop for Alive {
     }
 }
 
-async fn chat(State(seen): State<Seen>, body: String) -> Response {
-    seen.bodies.lock().unwrap().push(body);
-    let text = match seen.old {
+async fn chat(State(state): State<OldState>, body: String) -> Response {
+    state.bodies.lock().unwrap().push(body);
+    let text = match state.old {
         Old::Answers => chat_text("old"),
         Old::Refuses => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
         Old::FailsLate => role("old") + &error_event(503) + DONE,
         Old::Hangs => role("old") + &content("old", 0),
     };
-    seen.open.fetch_add(1, Ordering::SeqCst);
-    let alive = Alive(Arc::clone(&seen.open));
+    state.open.fetch_add(1, Ordering::SeqCst);
+    let alive = Alive(Arc::clone(&state.open));
     let events: Vec<String> = text.split_inclusive("\n\n").map(str::to_owned).collect();
     let events = stream::iter(events.into_iter().map(Ok::<_, Infallible>));
-    let body = match seen.old {
+    let body = match state.old {
         Old::Hangs => Body::from_stream(events.chain(stream::pending()).map(move |event| {
             let _ = &alive;
             event
@@ -74,7 +74,7 @@ async fn chat(State(seen): State<Seen>, body: String) -> Response {
 struct Frontend {
     address: SocketAddr,
     handle: Handle,
-    seen: Seen,
+    state: OldState,
 }
 
 impl Frontend {
@@ -85,7 +85,7 @@ impl Frontend {
     async fn of(builder: Builder, old: Old) -> Self {
         let embedded = builder.start().await.unwrap();
         tokio::spawn(embedded.follow);
-        let seen = Seen {
+        let state = OldState {
             old,
             bodies: Arc::default(),
             open: Arc::default(),
@@ -93,7 +93,7 @@ impl Frontend {
         let router = Router::new()
             .route(CHAT, post(chat))
             .route("/health", get(async || "healthy"))
-            .with_state(seen.clone())
+            .with_state(state.clone())
             .layer(embedded.layer);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -101,7 +101,7 @@ impl Frontend {
         Self {
             address,
             handle: embedded.handle,
-            seen,
+            state,
         }
     }
 
@@ -110,7 +110,7 @@ impl Frontend {
     }
 
     fn served_by_old(&self) -> usize {
-        self.seen.bodies.lock().unwrap().len()
+        self.state.bodies.lock().unwrap().len()
     }
 
     async fn counts(&self, generation: Generation, outcome: Outcome, count: u64) {
@@ -123,7 +123,7 @@ impl Frontend {
 }
 
 #[tokio::test]
-async fn the_frontend_s_own_service_and_the_new_generation_share_by_the_plan() {
+async fn the_plan_splits_requests_between_the_embedded_service_and_new() {
     let new = Upstream::start(healthy("new")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 3, 1, ""));
     let frontend = Frontend::start(&plan, Old::Answers).await;
@@ -144,7 +144,7 @@ async fn the_frontend_s_own_service_and_the_new_generation_share_by_the_plan() {
 }
 
 #[tokio::test]
-async fn what_is_no_inference_is_the_frontend_s_own() {
+async fn requests_without_inference_go_to_the_embedded_service() {
     let new = Upstream::start(healthy("new")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
     let frontend = Frontend::start(&plan, Old::Answers).await;
@@ -179,7 +179,7 @@ async fn a_session_stays_on_its_generation() {
 }
 
 #[tokio::test]
-async fn new_recovers_what_the_service_in_this_process_fails() {
+async fn new_recovers_requests_that_the_embedded_service_fails() {
     let new = Upstream::start(healthy("new")).await;
     for (old, head) in [(Old::Refuses, "new"), (Old::FailsLate, "old")] {
         let plan = mostly_old(&new, "");
@@ -194,14 +194,14 @@ async fn new_recovers_what_the_service_in_this_process_fails() {
 }
 
 #[tokio::test]
-async fn the_service_in_this_process_recovers_what_new_fails() {
+async fn the_embedded_service_recovers_requests_that_new_fails() {
     let new = Upstream::always(error_first(502)).await;
     let plan = mostly_new(&new, "");
     let frontend = Frontend::start(&plan, Old::Answers).await;
     frontend.chat().await.assert_is(chat_text("old"));
     drop(new);
     frontend.chat().await.assert_is(chat_text("old"));
-    let bodies = frontend.seen.bodies.lock().unwrap().clone();
+    let bodies = frontend.state.bodies.lock().unwrap().clone();
     assert_eq!(bodies, [STREAMING, STREAMING]);
     assert_eq!(frontend.handle.context.metrics.recovered_total(), 2);
 }
@@ -228,7 +228,7 @@ async fn a_changed_plan_takes_effect_and_a_bad_one_does_not() {
 }
 
 #[tokio::test]
-async fn a_builder_takes_flags_and_without_a_source_all_goes_to_old() {
+async fn a_builder_accepts_flags_and_without_a_plan_source_all_requests_go_to_old() {
     let new = Upstream::start(healthy("new")).await;
     let spec = |percent| DynamoUpdateConfigSpec {
         traffic_split_percent: Some(percent),
@@ -239,7 +239,7 @@ async fn a_builder_takes_flags_and_without_a_source_all_goes_to_old() {
     let by_flags = SplitLayer::builder().flags(spec(100));
     let frontend = Frontend::of(by_flags.clone(), Old::Answers).await;
     frontend.chat().await.assert_is(chat_text("new"));
-    // What else counts of the settings.
+    // Other settings of the builder.
     let limited = by_flags.with(|config| config.proxy.max_requests = 0);
     let frontend = Frontend::of(limited, Old::Answers).await;
     assert_eq!(frontend.chat().await.status, 503);
@@ -254,17 +254,17 @@ async fn a_builder_takes_flags_and_without_a_source_all_goes_to_old() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_cancels_the_service_in_this_process() {
+async fn a_client_that_disconnects_cancels_the_embedded_service() {
     let new = Upstream::start(healthy("new")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
     let frontend = Frontend::start(&plan, Old::Hangs).await;
     let mut client = client::open_chat(frontend.address).await;
     assert_eq!(client.head().await.status, 200);
     client.until(&content("old", 0)).await;
-    assert_eq!(frontend.seen.open.load(Ordering::SeqCst), 1);
+    assert_eq!(frontend.state.open.load(Ordering::SeqCst), 1);
     drop(client);
     eventually("the answer of old is dropped", async || {
-        frontend.seen.open.load(Ordering::SeqCst) == 0
+        frontend.state.open.load(Ordering::SeqCst) == 0
     })
     .await;
     frontend

@@ -1,4 +1,4 @@
-//! The gRPC of the admin port, of the running program: its state, its health, what it says of itself.
+//! The gRPC services on the admin port: state, health and reflection.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -34,7 +34,7 @@ fn plan(state: &v1::State) -> &v1::Plan {
     state.plan.as_ref().unwrap()
 }
 
-/// A chat up to its first content, and what follows.
+/// A chat up to its first content, and the rest.
 fn two_parts(name: &str) -> (String, String) {
     let text = chat_text(name);
     let first = role(name) + &content(name, 0);
@@ -42,20 +42,20 @@ fn two_parts(name: &str) -> (String, String) {
     (first, rest)
 }
 
-/// A stream that goes on when the gate opens.
+/// A stream that continues when the gate opens.
 fn waiting(name: &str, gate: &Gate) -> Script {
     let (first, rest) = two_parts(name);
     let script = Script::new().sse().events(&first);
     script.wait(gate).events(&rest)
 }
 
-/// A whole chat with a pause in it.
+/// A complete chat with a pause.
 fn paced(name: &str) -> Script {
     let (first, rest) = two_parts(name);
     Script::new().sse().events(&first).pause(2).events(&rest)
 }
 
-/// A chat that has got its first content.
+/// Opens a chat and waits for its first content.
 async fn open(proxy: &Proxy, name: &str) -> Client {
     let mut client = client::open_chat(proxy.address).await;
     assert_eq!(client.head().await.status, 200);
@@ -64,7 +64,7 @@ async fn open(proxy: &Proxy, name: &str) -> Client {
 }
 
 #[tokio::test]
-async fn the_state_says_which_process_this_is_and_what_is_in_force() {
+async fn the_state_names_the_process_and_the_plan_in_force() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let url = new.url();
@@ -122,7 +122,7 @@ async fn a_plan_from_flags_has_no_resource() {
     assert_eq!((&plan.resource, plan.max_percent), (&None, None));
 }
 
-/// The histogram of this name and generation as the page of metrics has it.
+/// The histogram with this name and generation on `/metrics`.
 fn shown(metrics: &Metrics, name: &str, generation: &str) -> v1::Histogram {
     let labels = [("generation", generation)];
     let mut buckets: Vec<(f64, u64)> = metrics
@@ -144,7 +144,7 @@ fn shown(metrics: &Metrics, name: &str, generation: &str) -> v1::Histogram {
 }
 
 #[tokio::test]
-async fn its_figures_are_those_of_the_metrics() {
+async fn the_figures_of_the_state_equal_the_metrics() {
     let gate = Gate::closed();
     let old = Upstream::start(serving(paced("old"))).await;
     let waits = waiting("new", &gate);
@@ -157,7 +157,7 @@ async fn its_figures_are_those_of_the_metrics() {
     })
     .await;
     let proxy = Proxy::split(&old, &new, 50).await;
-    // Seven each time, so that each case meets both sides; chats between them, so that new is not ejected.
+    // Seven requests per case, so that each case reaches both sides. Chats in between keep new from being ejected.
     for _ in 0..4 {
         for _ in 0..5 {
             proxy.chat().await;
@@ -171,7 +171,7 @@ async fn its_figures_are_those_of_the_metrics() {
     refused.send("nonsense\r\n\r\n").await;
     refused.until_closed().await;
     proxy.counts("crossfade_requests_total", &[], 29.0).await;
-    // One that stays open on new; old does not wait.
+    // One stream that stays open on new.
     let mut left = loop {
         let mut client = Client::connect(proxy.address).await;
         client.post(CHAT, &[("x-case", "waits")], STREAMING).await;
@@ -288,7 +288,7 @@ async fn a_refused_plan_is_reported_until_a_good_one_comes() {
     assert_eq!((plan(&state).epoch, plan(&state).percent), (1, 25));
     assert!(plan(&state).refused_total > 0);
     file.replace(&manifest(&new.url(), 1, 1, ""));
-    eventually("it is forgotten", async || {
+    eventually("it is dropped", async || {
         let state = client.get().await.unwrap();
         plan(&state).refusal.is_none() && plan(&state).epoch == 2
     })
@@ -296,14 +296,14 @@ async fn a_refused_plan_is_reported_until_a_good_one_comes() {
 }
 
 #[tokio::test]
-async fn a_watch_reports_at_once_then_of_each_plan_and_at_each_interval() {
+async fn a_watch_reports_at_once_then_after_each_plan_and_at_each_interval() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let file = PlanFile::new(&manifest(&new.url(), 3, 1, ""));
     let proxy = Proxy::planned(&old, &file, &[]).await;
     let client = client(&proxy).await;
 
-    // Far longer than any test waits: what comes, comes for a reason.
+    // Much longer than any test waits, so only changes cause reports.
     let mut plans = client.watch(Duration::from_secs(3600)).await.unwrap();
     let next = async |watching: &mut crossfade::state_api::StateStream| {
         let state = within("a state", watching.next()).await.unwrap();
@@ -328,7 +328,7 @@ async fn a_watch_reports_at_once_then_of_each_plan_and_at_each_interval() {
     let whole = times[3].duration_since(times[0]).unwrap();
     assert!(
         whole >= Duration::from_millis(290),
-        "more often than it may: {whole:?}"
+        "continued too often: {whole:?}"
     );
 }
 
@@ -370,7 +370,7 @@ async fn a_watch_continues_through_the_drain_and_ends_with_the_process() {
 }
 
 #[tokio::test]
-async fn watchers_that_do_not_listen_do_not_hold_the_process() {
+async fn watchers_that_do_not_read_do_not_block_the_process() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     let client = client(&proxy).await;
@@ -384,7 +384,7 @@ async fn watchers_that_do_not_listen_do_not_hold_the_process() {
     assert!(matches!(busy, Error::TooManyWatches), "{busy:?}");
     assert_eq!(watchings.len(), 8);
     client.get().await.unwrap();
-    // Who comes from elsewhere has a share of its own.
+    // Another address has its own quota.
     let other = other_address(&proxy).await;
     let mut others = Vec::new();
     for _ in 0..8 {
@@ -392,7 +392,7 @@ async fn watchers_that_do_not_listen_do_not_hold_the_process() {
     }
     let busy = watch_from(other).await.unwrap_err();
     assert_eq!(busy.code(), Code::ResourceExhausted);
-    // A place is free again when a watch is dropped.
+    // Dropping a watch frees its quota.
     watchings.pop();
     let again = until("a place", async || client.watch(DEADLINE).await.ok()).await;
     watchings.push(again);
@@ -406,7 +406,7 @@ async fn watchers_that_do_not_listen_do_not_hold_the_process() {
     );
 }
 
-/// A connection from another address of this machine than all others.
+/// A connection from another address of this machine.
 async fn other_address(proxy: &Proxy) -> Channel {
     let admin = proxy.admin;
     let connect = tower::service_fn(move |_: http::Uri| async move {
@@ -452,19 +452,19 @@ async fn health_follows_readyz() {
         .await
         .unwrap()
         .into_inner();
-    let told = within("a status", watching.message())
+    let reported = within("a status", watching.message())
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(told.status(), ServingStatus::Serving);
+    assert_eq!(reported.status(), ServingStatus::Serving);
 
     let mut stream = open(&proxy, "old").await;
     proxy.terminate();
-    let told = within("a status", watching.message())
+    let reported = within("a status", watching.message())
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(told.status(), ServingStatus::NotServing);
+    assert_eq!(reported.status(), ServingStatus::NotServing);
     assert_eq!(
         health(&channel, "").await.unwrap(),
         ServingStatus::NotServing
@@ -477,7 +477,7 @@ async fn health_follows_readyz() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_reaches_no_model_server_is_not_serving() {
+async fn a_proxy_that_cannot_reach_a_model_server_is_not_serving() {
     let nobody = Upstream::nobody();
     let proxy = Proxy::start(&["--old", &nobody.to_string()]).await;
     let channel = channel(&proxy).await;
@@ -562,7 +562,7 @@ async fn nothing_else_can_be_called() {
         let answer = client.unary(request, path.clone(), codec).await;
         assert_eq!(answer.unwrap_err().code(), Code::Unimplemented, "{path}");
     }
-    // gRPC needs HTTP/2, and what a page in a browser can send is a request for a page.
+    // gRPC needs HTTP/2. A request that a page in a browser can send is treated as a request for a page.
     let head = "POST /crossfade.v1.Proxy/Get HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n";
     for kind in ["application/grpc", "application/grpc-web", "text/plain"] {
         let mut client = Client::connect(proxy.admin).await;
@@ -618,7 +618,7 @@ async fn pages_are_served_over_http2_too_and_to_head() {
 }
 
 #[tokio::test]
-async fn the_client_says_what_is_wrong_with_the_other_side() {
+async fn the_client_reports_what_is_wrong_with_the_server() {
     let connect = async |address: &str, millis| {
         StateClient::connect(address, Duration::from_millis(millis)).await
     };
@@ -637,7 +637,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
     let error = connect(&nobody, 1000).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
 
-    // Accepts connections and never says a word.
+    // Accepts connections and sends nothing.
     let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = mute.local_addr().unwrap().to_string();
     let error = match connect(&address, 200).await {
@@ -646,7 +646,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
     };
     assert!(matches!(error, Error::Timeout(_)), "{error:?}");
 
-    // Speaks HTTP/2 and is no crossfade: the data port of one.
+    // Uses HTTP/2 but is not an admin port: the data port of a proxy.
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let client = connect(&proxy.address.to_string(), 2000).await.unwrap();
@@ -658,7 +658,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
 }
 
 #[tokio::test]
-async fn a_watch_that_names_no_interval_has_one() {
+async fn a_watch_without_an_interval_uses_the_default() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = ProxyClient::new(channel(&proxy).await);
@@ -673,10 +673,10 @@ async fn a_watch_that_names_no_interval_has_one() {
 }
 
 #[tokio::test]
-async fn a_client_that_gives_no_room_for_responses_is_closed_and_others_get_theirs() {
+async fn a_client_that_opens_no_window_for_responses_is_closed_and_others_are_served() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
-    // As many as one host may have.
+    // As many connections as one host may have.
     let mut silent = Vec::new();
     for _ in 0..2 {
         let io = tokio::net::TcpStream::connect(proxy.admin).await.unwrap();
@@ -707,6 +707,6 @@ async fn a_client_that_gives_no_room_for_responses_is_closed_and_others_get_thei
         }
     };
     let closed = tokio::time::timeout(Duration::from_secs(60), closed).await;
-    assert!(closed.is_ok(), "they keep what they have");
+    assert!(closed.is_ok(), "idle connections were closed");
     assert_eq!(asks().await.map(|head| head.status), Ok(200));
 }

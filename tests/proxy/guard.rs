@@ -1,8 +1,8 @@
-//! What crossfade has forwarded is not forwarded again by the same update, and nobody can pretend that it was.
+//! The guard header prevents that a request is forwarded twice for the same update, and cannot be forged.
 
 use crate::rig::*;
 
-/// The marks of crossfade in what an upstream got.
+/// The guard headers of a request that an upstream received.
 fn marks(received: &Received) -> Vec<(String, String)> {
     let mut marks = received.headers.clone();
     marks.retain(|(name, _)| name.starts_with("x-crossfade"));
@@ -10,7 +10,7 @@ fn marks(received: &Received) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_its_own_new_generation_serves_by_old() {
+async fn a_proxy_that_is_its_own_new_generation_sends_requests_to_old() {
     let old = Upstream::start(healthy("old")).await;
     let port = Port::take();
     let (itself, old_url) = (port.address.to_string(), old.url());
@@ -30,7 +30,7 @@ async fn a_proxy_that_is_its_own_new_generation_serves_by_old() {
 }
 
 #[tokio::test]
-async fn a_sibling_of_the_same_update_serves_by_its_old() {
+async fn another_proxy_of_the_same_update_sends_requests_to_its_old() {
     let old = Upstream::start(healthy("old")).await;
     let sibling_old = Upstream::start(healthy("sibling")).await;
     let new = Upstream::start(healthy("new")).await;
@@ -69,7 +69,7 @@ async fn two_updates_in_a_chain_both_split() {
 }
 
 #[tokio::test]
-async fn a_client_cannot_switch_the_split_off_by_a_forged_mark() {
+async fn a_client_cannot_bypass_the_split_with_a_forged_guard_header() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split_with(&old, &new, 100, &["--guard-key", "secret"]).await;
@@ -89,7 +89,7 @@ async fn a_client_cannot_switch_the_split_off_by_a_forged_mark() {
 }
 
 #[tokio::test]
-async fn a_mark_of_another_guard_key_means_nothing() {
+async fn a_guard_header_with_another_key_is_ignored() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let other = Proxy::split_with(&old, &new, 100, &["--guard-key", "other"]).await;
@@ -105,7 +105,7 @@ async fn a_mark_of_another_guard_key_means_nothing() {
 }
 
 #[tokio::test]
-async fn old_gets_no_mark() {
+async fn old_gets_no_guard_header() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await;

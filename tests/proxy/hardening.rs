@@ -1,4 +1,5 @@
-//! What once went wrong in corners: clients that leave or lie, answers that break off, files that change unnoticed.
+//! Regression tests for edge cases: clients that disconnect or send wrong lengths, responses that break off, files that change
+//! unnoticed.
 
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,7 +15,7 @@ fn trailers() -> Step {
     Step::End(vec![("x-took".into(), "5".into())])
 }
 
-/// The head of a POST whose body comes in chunks.
+/// The head of a POST with a chunked body.
 fn chunked() -> String {
     format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
 }
@@ -24,7 +25,7 @@ fn chunk(letter: &str, count: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_its_body_is_read_for_affinity_gives_its_permit_back() {
+async fn a_client_that_disconnects_while_its_body_is_read_for_affinity_returns_its_permit() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let flags = ["--max-requests", "3", BY_USER[0], BY_USER[1]];
@@ -45,7 +46,7 @@ async fn a_client_that_leaves_while_its_body_is_read_for_affinity_gives_its_perm
         proxy.chat().await.status == 200
     })
     .await;
-    // All of them: three more are served at once.
+    // All permits are back: three more requests are served concurrently.
     let gate = Gate::closed();
     let slow = Upstream::always(Script::new().sse().wait(&gate).events(&chat_text("old"))).await;
     let proxy = Proxy::split_with(&slow, &slow, 50, &flags).await;
@@ -72,7 +73,7 @@ async fn a_client_that_leaves_while_its_body_is_read_for_affinity_gives_its_perm
 }
 
 #[tokio::test]
-async fn an_error_says_which_side_failed_and_why_but_not_where_it_is() {
+async fn an_error_names_the_side_that_failed_and_the_reason_but_no_address() {
     let (old, new) = ("127.0.0.1:9", "127.0.0.1:1");
     for path in [CHAT, MESSAGES, MODELS] {
         let proxy = Proxy::start(&["--old", old, "--new", new, "--split", "50"]).await;
@@ -81,13 +82,13 @@ async fn an_error_says_which_side_failed_and_why_but_not_where_it_is() {
             path => client::post(proxy.address, path, &[], STREAMING).await,
         };
         assert_eq!(answer.status, 502);
-        let said = answer.text();
+        let body = answer.text();
         for word in ["old: ", "new: ", "connection refused"] {
-            assert!(said.contains(word), "{said}");
+            assert!(body.contains(word), "{body}");
         }
         assert!(
-            !said.contains("127.0.0.1") && !said.contains("os error"),
-            "{said}"
+            !body.contains("127.0.0.1") && !body.contains("os error"),
+            "{body}"
         );
         let why = proxy.access_line(1).await["why"].to_string();
         assert!(why.contains(old) && why.contains(new), "{why}");
@@ -95,7 +96,7 @@ async fn an_error_says_which_side_failed_and_why_but_not_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_plan_is_never_stored_in_a_file_of_another_user() {
+async fn the_last_good_plan_is_never_stored_in_a_file_of_another_user() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let directory = tempfile::tempdir().unwrap();
@@ -107,7 +108,7 @@ async fn a_plan_is_never_stored_in_a_file_of_another_user() {
     let flags = ["--state-dir", state.to_str().unwrap()];
     let _proxy = Proxy::planned(&old, &mostly_new(&new, ""), &flags).await;
     let kept = state.join("last-good-plan.json");
-    eventually("it is kept", async || kept.exists()).await;
+    eventually("it is stored", async || kept.exists()).await;
     assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
     assert!(!kept.is_symlink() && !state.join("last-good-plan.new").exists());
     let mode = std::os::unix::fs::PermissionsExt::mode(&kept.metadata().unwrap().permissions());
@@ -115,7 +116,7 @@ async fn a_plan_is_never_stored_in_a_file_of_another_user() {
 }
 
 #[tokio::test]
-async fn the_time_that_a_client_takes_for_its_body_is_not_the_model_servers() {
+async fn the_time_that_a_client_takes_to_send_its_body_does_not_count_against_the_model_server() {
     let slow = Script::new().sse().pause(100).events(&chat_text("old"));
     let old = Upstream::always(slow).await;
     let new = Upstream::start(healthy("new")).await;
@@ -127,6 +128,7 @@ async fn the_time_that_a_client_takes_for_its_body_is_not_the_model_servers() {
         200_000
     );
     client.send(head + "{\"model\":\"tiny\",").await;
+    // The client takes this long to send its body, longer than the timeout of the model server.
     tokio::time::sleep(Duration::from_millis(1300)).await;
     client.send(" ".repeat(200_000 - 17) + "}").await;
     client.response().await.assert_is(chat_text("old"));
@@ -134,7 +136,7 @@ async fn the_time_that_a_client_takes_for_its_body_is_not_the_model_servers() {
 }
 
 #[tokio::test]
-async fn nothing_is_forwarded_behind_the_hole_in_a_body_that_is_too_large() {
+async fn nothing_is_forwarded_after_the_missing_part_of_a_body_that_is_too_large() {
     for more in [&[][..], &BY_USER] {
         let old = Upstream::start(healthy("old")).await;
         let new = Upstream::start(healthy("new")).await;
@@ -163,7 +165,7 @@ async fn nothing_is_forwarded_behind_the_hole_in_a_body_that_is_too_large() {
         }
         proxy.counts("crossfade_open_streams", &[], 0.0).await;
         for request in old.requests().iter().chain(&new.requests()) {
-            eventually("it is given up", async || request.is_gone()).await;
+            eventually("it is cancelled", async || request.is_gone()).await;
             assert!(!request.is_complete(), "{more:?}");
             assert!(!request.body().contains(&b'c'), "{more:?}");
         }
@@ -171,7 +173,7 @@ async fn nothing_is_forwarded_behind_the_hole_in_a_body_that_is_too_large() {
 }
 
 #[tokio::test]
-async fn an_http2_request_without_exactly_one_authority_is_refused() {
+async fn an_http2_request_without_exactly_one_authority_is_rejected() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
@@ -223,7 +225,7 @@ async fn uploads_that_are_too_large_or_break_off_do_not_eject_the_endpoint() {
                 let before = old.count();
                 let mut client = Client::connect(proxy.address).await;
                 client.send(chunked() + &chunk("a", 100)).await;
-                // Only what has begun there can be blamed on the endpoint.
+                // The request must have started at the endpoint before the client fails.
                 let request = old.request(before + 1).await;
                 if breaks_off {
                     drop(client);
@@ -231,7 +233,7 @@ async fn uploads_that_are_too_large_or_break_off_do_not_eject_the_endpoint() {
                     client.send(chunk("b", 2000)).await;
                     assert_eq!(client.response().await.status, 413, "{round}");
                 }
-                eventually("it is given up", async || request.is_gone()).await;
+                eventually("it is cancelled", async || request.is_gone()).await;
             }
             let plan = proxy.plan().await;
             assert!(plan.contains(&old.url()), "{plan}");
@@ -243,7 +245,7 @@ async fn uploads_that_are_too_large_or_break_off_do_not_eject_the_endpoint() {
 }
 
 #[tokio::test]
-async fn an_answer_that_ends_with_trailers_is_completed() {
+async fn a_response_that_ends_with_trailers_is_completed() {
     let headers = [("content-type", "application/json")];
     let script = Script::new()
         .head(200, &headers)
@@ -274,7 +276,7 @@ async fn a_stream_that_ends_with_trailers_before_any_content_is_recovered() {
 }
 
 #[tokio::test]
-async fn the_trailers_of_a_stream_that_moved_are_those_of_the_server_that_went_on() {
+async fn the_trailers_of_a_recovered_stream_are_those_of_the_second_server() {
     let ends = |by: &str| Step::End(vec![("x-by".into(), by.into())]);
     for protocol in ["http1", "http2"] {
         for hold in ["5", "0"] {
@@ -302,7 +304,7 @@ async fn the_trailers_of_a_stream_that_moved_are_those_of_the_server_that_went_o
 }
 
 #[tokio::test]
-async fn the_list_of_models_comes_while_one_side_hangs() {
+async fn the_list_of_models_is_served_while_one_side_hangs() {
     let answering = Upstream::always(models(&["a"])).await;
     let hanging = Upstream::always(Script::new().hang()).await;
     let one = Proxy::split(&answering, &hanging, 50).await;
@@ -320,7 +322,7 @@ async fn the_list_of_models_comes_while_one_side_hangs() {
 }
 
 #[tokio::test]
-async fn only_what_was_recovered_counts_as_recovered() {
+async fn only_recovered_requests_count_as_recovered() {
     for body in [STREAMING, UNARY] {
         let old = Upstream::always(status(503)).await;
         let new = Upstream::always(status(503)).await;
@@ -335,7 +337,7 @@ async fn only_what_was_recovered_counts_as_recovered() {
 }
 
 #[tokio::test]
-async fn a_404_that_breaks_off_is_recovered_or_a_bad_gateway() {
+async fn a_404_that_breaks_off_is_recovered_or_becomes_a_bad_gateway() {
     let headers = [
         ("content-type", "application/json"),
         ("content-length", "100"),
@@ -359,7 +361,7 @@ async fn a_404_that_breaks_off_is_recovered_or_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn a_plan_replaced_by_one_as_long_and_as_old_is_seen() {
+async fn a_plan_replaced_by_one_with_the_same_length_and_time_is_noticed() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let text = |old, new_share| manifest(&new.url(), old, new_share, "");
@@ -380,7 +382,7 @@ async fn a_plan_replaced_by_one_as_long_and_as_old_is_seen() {
 }
 
 #[tokio::test]
-async fn a_half_written_plan_is_not_taken_because_its_neighbour_is_closed() {
+async fn a_half_written_plan_is_not_read_when_another_file_in_its_directory_is_closed() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let text = |old, new_share| manifest(&new.url(), old, new_share, "");
@@ -390,7 +392,7 @@ async fn a_half_written_plan_is_not_taken_because_its_neighbour_is_closed() {
     let mut writer = std::fs::File::create(file.path()).unwrap();
     writer.write_all(text(1, 0).as_bytes()).unwrap();
     for _ in 0..30 {
-        // It is never still for long enough to be taken for that reason.
+        // The file changes too often to be considered stable.
         writer.set_modified(SystemTime::now()).unwrap();
         std::fs::write(file.directory().join("neighbour"), "x").unwrap();
         assert_eq!(proxy.chat().await.generation(), "new");
@@ -401,7 +403,7 @@ async fn a_half_written_plan_is_not_taken_because_its_neighbour_is_closed() {
 }
 
 #[tokio::test]
-async fn a_switch_of_protocols_that_no_one_asked_for_is_a_bad_gateway() {
+async fn an_unrequested_switch_of_protocols_is_a_bad_gateway() {
     let head =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let old = Upstream::always(Script::new().raw(head).step(Step::Echo)).await;
@@ -418,7 +420,7 @@ async fn a_switch_of_protocols_that_no_one_asked_for_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn an_answer_in_chunks_is_forwarded_without_the_length_it_also_claims() {
+async fn a_chunked_response_is_forwarded_without_its_content_length() {
     for fields in [
         "transfer-encoding: chunked\r\ncontent-length: 5",
         "content-length: 1\r\ntransfer-encoding: chunked",
@@ -439,8 +441,8 @@ async fn an_answer_in_chunks_is_forwarded_without_the_length_it_also_claims() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_stalled_upload_cancels_it() {
-    // A model server that takes the connection and reads nothing.
+async fn a_client_that_disconnects_during_a_stalled_upload_cancels_it() {
+    // A model server that accepts the connection and reads nothing.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let proxy = Proxy::before_url(&address, &[]).await;

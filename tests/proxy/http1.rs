@@ -1,10 +1,11 @@
-//! HTTP/1.1 between a client and the upstream: what a good proxy forwards, adds and takes off, and all that is not a plain POST.
+//! HTTP/1.1 semantics: which headers the proxy forwards, adds and removes, connection reuse, framing, upgrades, and methods other
+//! than POST.
 
 use crate::rig::upstream::Step;
 use crate::rig::*;
 
 #[tokio::test]
-async fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
+async fn hop_by_hop_headers_of_a_request_are_removed_and_all_others_stay() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let headers = [
@@ -59,7 +60,7 @@ async fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
 }
 
 #[tokio::test]
-async fn what_other_proxies_said_is_continued() {
+async fn the_forwarding_headers_of_other_proxies_are_extended() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let headers = [
@@ -85,7 +86,7 @@ async fn what_other_proxies_said_is_continued() {
 }
 
 #[tokio::test]
-async fn what_a_response_means_for_one_connection_is_taken_off() {
+async fn hop_by_hop_headers_of_a_response_are_removed() {
     let headers = [
         ("content-type", "application/json"),
         ("content-length", "2"),
@@ -106,7 +107,7 @@ async fn what_a_response_means_for_one_connection_is_taken_off() {
 }
 
 #[tokio::test]
-async fn connections_to_the_upstream_are_used_again() {
+async fn connections_to_the_upstream_are_reused() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for _ in 0..10 {
@@ -120,19 +121,19 @@ async fn connections_to_the_upstream_are_used_again() {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_upstream_closed_while_idle_costs_no_request() {
+async fn no_request_fails_because_the_upstream_closed_an_idle_connection() {
     let port = Port::take();
     let old = Upstream::at(port.address, healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
-    // The next server at that address knows nothing of the old connection.
+    // The next server at this address does not know the old connection.
     drop(old);
     let old = Upstream::at(port.address, healthy("again")).await;
     proxy.chat().await.assert_is(chat_text("again"));
     assert_eq!(old.count(), 1);
 }
 
-/// A server that breaks off its second request, which comes on the connection of the first, after it has read it.
+/// A server that reads its second request, which arrives on the connection of the first, and then breaks off.
 async fn breaks_the_second(breaks: Script) -> Upstream {
     let count = std::sync::atomic::AtomicUsize::new(0);
     Upstream::start(
@@ -145,7 +146,7 @@ async fn breaks_the_second(breaks: Script) -> Upstream {
 }
 
 #[tokio::test]
-async fn a_post_that_the_server_may_have_read_is_not_sent_to_it_again() {
+async fn a_post_that_the_server_may_have_read_is_not_resent_to_it() {
     for (name, breaks) in [
         ("a reset", Script::new().reset()),
         ("an end", Script::new().eof()),
@@ -175,7 +176,7 @@ async fn a_post_that_the_server_may_have_read_is_not_sent_to_it_again() {
 }
 
 #[tokio::test]
-async fn a_get_is_sent_once_more_unless_the_server_has_begun_to_answer() {
+async fn a_get_is_resent_once_unless_the_server_has_started_to_respond() {
     for (breaks, status, count) in [
         (Script::new().reset(), 200, 3),
         (Script::new().eof(), 200, 3),
@@ -197,7 +198,7 @@ async fn a_get_is_sent_once_more_unless_the_server_has_begun_to_answer() {
 }
 
 #[tokio::test]
-async fn a_chunked_request_body_arrives_whole() {
+async fn a_chunked_request_body_arrives_complete() {
     let old = Upstream::start(healthy("old")).await;
     for protocol in ["http1", "http2"] {
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
@@ -216,7 +217,7 @@ async fn a_chunked_request_body_arrives_whole() {
             .await;
         client.response().await.assert_is(chat_text("old"));
         assert_eq!(old.last().body(), STREAMING.as_bytes());
-        // The connection is still in step.
+        // The connection is still in sync.
         client.post(CHAT, &[], UNARY).await;
         client.response().await.assert_is(unary_text("old"));
     }
@@ -280,7 +281,7 @@ async fn a_client_that_expects_100_continue_gets_it_before_it_sends_its_body() {
 }
 
 #[tokio::test]
-async fn an_answer_may_come_before_the_body_was_sent() {
+async fn a_response_may_arrive_before_the_body_was_sent() {
     let refusal = || status(413).leaving_the_body();
     let old = Upstream::always(refusal()).await;
     let proxy = Proxy::before(&old, &[]).await;
@@ -297,7 +298,7 @@ async fn an_answer_may_come_before_the_body_was_sent() {
 }
 
 #[tokio::test]
-async fn an_early_answer_reaches_a_client_that_is_still_sending() {
+async fn an_early_response_reaches_a_client_that_is_still_sending() {
     let old = Upstream::always(status(413).leaving_the_body()).await;
     let proxy = Proxy::before(&old, &[]).await;
     let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
@@ -310,7 +311,7 @@ async fn an_early_answer_reaches_a_client_that_is_still_sending() {
         for _ in 0..length / 10_000 {
             is_open = is_open && writer.write_all(&[b'x'; 10_000]).await.is_ok();
         }
-        // A client that gets its answer stops sending.
+        // A client that gets its response stops sending.
         std::future::pending::<()>().await;
     });
     let mut client = Client::over(tokio::io::join(reader, tokio::io::sink()));
@@ -338,7 +339,7 @@ async fn a_head_request_gets_the_head_only() {
 }
 
 #[tokio::test]
-async fn answers_without_a_body_leave_the_connection_in_step() {
+async fn responses_without_a_body_leave_the_connection_in_sync() {
     for code in [204, 304] {
         let old = Upstream::always(Script::new().head(code, &[("content-length", "0")])).await;
         let proxy = Proxy::before(&old, &[]).await;
@@ -352,7 +353,7 @@ async fn answers_without_a_body_leave_the_connection_in_step() {
 }
 
 #[tokio::test]
-async fn interim_answers_of_the_upstream_do_not_end_the_exchange() {
+async fn interim_responses_of_the_upstream_do_not_end_the_exchange() {
     let script = Script::new()
         .raw("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
         .then(chat_stream("old"));
@@ -361,9 +362,10 @@ async fn interim_answers_of_the_upstream_do_not_end_the_exchange() {
     proxy.chat().await.assert_is(chat_text("old"));
 }
 
-/// What a server sends for ever costs a thread only turns: others are served, and a client that leaves is noticed.
+/// A server that sends without end does not block its thread: other requests are served, and a disconnect of the client is
+/// noticed.
 #[tokio::test]
-async fn a_server_that_floods_is_left_and_others_are_served() {
+async fn a_server_that_sends_without_end_is_disconnected_and_other_requests_are_served() {
     let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(100);
     let extension = format!("1;{}\r\nx\r\n", "e".repeat(1000)).repeat(16);
     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -385,7 +387,7 @@ async fn a_server_that_floods_is_left_and_others_are_served() {
             assert!(response.end.is_unclean(), "{name}");
         }
         eventually("the server is left", async || old.last().is_gone()).await;
-        // What the sockets of both sides may hold by the limits of the kernel, and some.
+        // More than the socket buffers of both sides can hold.
         let most = 16 << 20;
         let sent = sent.load(std::sync::atomic::Ordering::Relaxed);
         assert!(sent < most, "{name}: {sent}");
@@ -393,8 +395,8 @@ async fn a_server_that_floods_is_left_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_is_noticed_while_the_server_floods() {
-    // Comments are no content, so the answer is held, and each of them is read for nothing.
+async fn a_client_disconnect_is_noticed_while_the_server_sends_without_end() {
+    // Comments are not content, so the response stays retryable while they are read.
     let comment = format!(":{}\n\n", "c".repeat(1000)).repeat(30);
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let times = 100_000;
@@ -413,7 +415,7 @@ async fn a_client_that_leaves_is_noticed_while_the_server_floods() {
     let mut client = client;
     client.head().await;
     let mut reading = tokio::spawn(async move { while client.piece().await.is_some() {} });
-    // Others on the same thread go on.
+    // Other requests on the same thread are served.
     for _ in 0..20 {
         assert_eq!(client::get(proxy.address, "/nowhere").await.status, 200);
     }
@@ -426,7 +428,7 @@ async fn a_client_that_leaves_is_noticed_while_the_server_floods() {
 }
 
 #[tokio::test]
-async fn http_1_0_gets_an_answer_that_ends_with_the_connection() {
+async fn http_1_0_gets_a_response_that_ends_with_the_connection() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for host in ["", "Host: a\r\n"] {
@@ -455,9 +457,9 @@ fn http_1_0(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// To a client that waits for the end of the connection every end but a reset means that the answer is whole.
+/// If a response ends with its connection, the client treats every end except a reset as the end of a complete response.
 #[tokio::test]
-async fn an_answer_that_is_cut_for_http_1_0_ends_by_a_reset() {
+async fn a_cut_response_to_an_http_1_0_client_ends_with_a_reset() {
     let begun = || Script::new().sse().chunk(content("old", 0));
     let whole = || Script::new().head(200, &[]).chunk("begun");
     let until_close = || {
@@ -494,7 +496,7 @@ async fn an_answer_that_is_cut_for_http_1_0_ends_by_a_reset() {
 }
 
 #[tokio::test]
-async fn so_does_one_whose_client_half_closed_or_whose_proxy_died() {
+async fn so_does_a_response_whose_client_half_closed_or_whose_proxy_died() {
     let script = Script::new().sse().chunk(content("old", 0)).hang();
     let old = Upstream::always(script).await;
     let proxy = Proxy::before(&old, &[]).await;
@@ -515,7 +517,7 @@ async fn so_does_one_whose_client_half_closed_or_whose_proxy_died() {
 }
 
 #[tokio::test]
-async fn a_tunnel_that_is_cut_ends_by_a_reset() {
+async fn a_tunnel_that_is_cut_ends_with_a_reset() {
     let switch =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let upgrade =
@@ -539,7 +541,7 @@ async fn a_tunnel_that_is_cut_ends_by_a_reset() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_host_is_given_that_of_the_server() {
+async fn a_request_without_a_host_gets_that_of_the_server() {
     let old = Upstream::start(healthy("old")).await;
     for protocol in ["http1", "http2"] {
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
@@ -553,7 +555,7 @@ async fn a_request_without_a_host_is_given_that_of_the_server() {
 }
 
 #[tokio::test]
-async fn an_answer_that_has_no_content_has_no_length() {
+async fn a_response_that_has_no_content_has_no_content_length() {
     for length in ["5", "0"] {
         let script = Script::new().head(204, &[("content-length", length)]);
         let old = Upstream::always(script).await;
@@ -607,7 +609,7 @@ async fn trailers_reach_the_server_however_the_body_was_read() {
 }
 
 #[tokio::test]
-async fn trailers_of_an_answer_that_belong_into_a_head_are_left_out() {
+async fn trailers_of_a_response_that_belong_in_a_head_are_removed() {
     let trailers = [
         ("x-sum", "1"),
         ("content-length", "5"),
@@ -636,7 +638,7 @@ async fn trailers_of_an_answer_that_belong_into_a_head_are_left_out() {
 }
 
 #[tokio::test]
-async fn trailers_that_connection_names_are_for_one_connection() {
+async fn trailers_that_are_named_in_connection_are_removed() {
     let answer = "HTTP/1.1 200 OK\r\nconnection: X-Hop\r\nx-hop: 1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-hop: 2\r\nx-sum: 3\r\n\r\n";
     let old = Upstream::always(Script::new().raw(answer)).await;
     for affinity in [&[][..], &["--affinity-body-field", "user"]] {
@@ -657,10 +659,10 @@ async fn trailers_that_connection_names_are_for_one_connection() {
     }
 }
 
-/// More than all buffers on the way hold.
+/// More bytes than all buffers on the path hold.
 const MUCH: usize = 64 << 20;
 
-/// A server that sends an answer of `MUCH` bytes at once, and reads what is to be read of the request only if it `reads`.
+/// A server that starts a response of `MUCH` bytes at once, and reads the body of the request only if `reads`.
 async fn talks_while_it_listens(
     reads: bool,
 ) -> (std::net::SocketAddr, tokio::sync::watch::Receiver<usize>) {
@@ -693,7 +695,7 @@ async fn talks_while_it_listens(
 }
 
 #[tokio::test]
-async fn a_request_is_sent_on_while_its_client_does_not_read_the_answer() {
+async fn a_request_is_forwarded_while_its_client_does_not_read_the_response() {
     let (address, mut counted) = talks_while_it_listens(true).await;
     let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let mut client = Client::connect_narrow(proxy.address).await;
@@ -715,7 +717,7 @@ async fn a_request_is_sent_on_while_its_client_does_not_read_the_answer() {
 }
 
 #[tokio::test]
-async fn so_it_is_for_a_client_that_speaks_http2() {
+async fn the_same_holds_for_an_http2_client() {
     let (address, mut counted) = talks_while_it_listens(true).await;
     let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let client = client::http2::Client::connect(proxy.address).await;
@@ -730,7 +732,7 @@ async fn so_it_is_for_a_client_that_speaks_http2() {
 }
 
 #[tokio::test]
-async fn an_answer_is_read_on_while_its_server_does_not_read_the_request() {
+async fn a_response_is_forwarded_while_its_server_does_not_read_the_request() {
     let (address, _) = talks_while_it_listens(false).await;
     let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
@@ -761,7 +763,7 @@ async fn a_client_that_asks_for_it_has_its_connection_closed() {
     response.assert_is(chat_text("old"));
     assert_eq!(response.header("connection"), Some("close"));
     assert_eq!(client.until_closed().await, (vec![], End::Eof));
-    // That was about the client's connection only.
+    // The header applied to the client's connection only.
     proxy.chat().await;
     assert_eq!(old.connections(), 1);
 }
@@ -810,7 +812,7 @@ async fn an_absolute_target_replaces_the_host() {
 }
 
 #[tokio::test]
-async fn options_for_the_server_itself_and_other_methods_pass() {
+async fn options_asterisk_and_other_methods_pass() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
@@ -835,7 +837,7 @@ async fn options_for_the_server_itself_and_other_methods_pass() {
 }
 
 #[tokio::test]
-async fn targets_pass_as_they_are() {
+async fn request_targets_pass_unchanged() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for target in [
@@ -910,7 +912,7 @@ async fn a_websocket_is_tunnelled_both_ways() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_is_refused_is_a_plain_answer() {
+async fn a_rejected_upgrade_is_an_ordinary_response() {
     let old = Upstream::always(status(426)).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
@@ -934,7 +936,7 @@ async fn the_upstream_is_never_half_closed() {
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = client::open_chat(proxy.address).await;
     client.head().await;
-    // The scripted server takes a half-close for a disconnect, as Dynamo does.
+    // The scripted server treats a half-close as a disconnect, as Dynamo does.
     client.assert_silent(50).await;
     assert!(!old.last().is_gone());
     gate.open();
@@ -942,7 +944,7 @@ async fn the_upstream_is_never_half_closed() {
 }
 
 #[tokio::test]
-async fn a_malformed_answer_of_the_upstream_is_a_bad_gateway() {
+async fn a_malformed_response_of_the_upstream_is_a_bad_gateway() {
     let long = "x".repeat(300_000);
     for raw in [
         "HELLO\r\n\r\n".to_owned(),
@@ -961,7 +963,7 @@ async fn a_malformed_answer_of_the_upstream_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn bad_chunks_of_the_upstream_are_a_broken_stream() {
+async fn malformed_chunks_of_the_upstream_break_the_stream() {
     for bad in [
         "zz\r\nabc\r\n",
         "3\r\nabcd\r\n",
@@ -992,7 +994,7 @@ async fn bad_chunks_of_the_upstream_are_a_broken_stream() {
 }
 
 #[tokio::test]
-async fn what_came_with_bad_chunks_is_forwarded_before_them() {
+async fn data_before_malformed_chunks_is_forwarded() {
     let good = content("old", 0);
     for content_type in ["text/event-stream", "application/octet-stream"] {
         let answer = format!(
@@ -1010,7 +1012,7 @@ async fn what_came_with_bad_chunks_is_forwarded_before_them() {
 }
 
 #[tokio::test]
-async fn an_answer_s_head_is_bounded_in_however_many_pieces_it_comes() {
+async fn a_response_head_is_bounded_in_however_many_pieces_it_arrives() {
     let head = |length: usize| {
         let padding = "x".repeat(length);
         format!("HTTP/1.1 200 OK\r\nx-padding: {padding}\r\ncontent-length: 2\r\n\r\n{{}}")
@@ -1026,8 +1028,8 @@ async fn an_answer_s_head_is_bounded_in_however_many_pieces_it_comes() {
 }
 
 #[tokio::test]
-async fn an_answer_that_no_one_asked_for_spoils_only_its_connection() {
-    // A server that sends a second answer behind the first must not have it taken for that of the next request.
+async fn an_unsolicited_response_invalidates_only_its_connection() {
+    // A second response after the first must not be used as the response to the next request.
     let extra = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
     let script = Script::new().json(200, "{}").raw(extra);
     let old = Upstream::always(script).await;
@@ -1039,11 +1041,11 @@ async fn an_answer_that_no_one_asked_for_spoils_only_its_connection() {
     }
 }
 
-/// Bytes that a server sends beyond its answer, as an answer to nobody.
+/// An unsolicited response after the requested one.
 const SURPLUS: &str = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
 
 #[tokio::test]
-async fn what_a_server_sends_beyond_an_answer_is_never_read_as_the_next_one() {
+async fn bytes_after_a_response_are_never_read_as_the_next_response() {
     let whole = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
     let answers = [
         format!("{whole}content-length: 2\r\n\r\n{{}}"),
@@ -1057,14 +1059,14 @@ async fn what_a_server_sends_beyond_an_answer_is_never_read_as_the_next_one() {
         for surplus in surpluses {
             for in_one_piece in [true, false] {
                 let [gate, sent] = [Gate::closed(), Gate::closed()];
-                let told = sent.clone();
+                let opened = sent.clone();
                 let odd = match in_one_piece {
                     true => Script::new().raw(format!("{answer}{surplus}")),
                     // While the connection is idle.
                     false => Script::new().raw(answer).wait(&gate).raw(surplus),
                 };
                 let odd = odd.step(Step::Then(std::sync::Arc::new(move |_| {
-                    told.open();
+                    opened.open();
                     Script::new()
                 })));
                 let old = Upstream::start(move |request| match request.header("x-odd") {
@@ -1089,8 +1091,8 @@ async fn what_a_server_sends_beyond_an_answer_is_never_read_as_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_body_that_an_answer_must_not_have_is_never_read_as_the_next_one() {
-    // To HEAD, and of a status without content: what is sent as their body is the surplus.
+async fn the_body_of_a_response_that_must_not_have_one_is_never_read_as_the_next_response() {
+    // Responses to HEAD and with a status without content have no body, so any body is surplus.
     let with_body = |status: &str| {
         let length = SURPLUS.len();
         format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{SURPLUS}")
@@ -1114,13 +1116,13 @@ async fn a_body_that_an_answer_must_not_have_is_never_read_as_the_next_one() {
             ))
             .await;
         assert_eq!(client.head().await.status.to_string(), status[..3]);
-        // The same connection of the client goes on with its next answer.
+        // The client's connection continues with the next response.
         client.post(CHAT, &[], STREAMING).await;
         client.response().await.assert_is(chat_text("old"));
     }
 }
 
-/// Refusals that a server may send before it has read the request's body, whatever the form of the answer.
+/// Error responses that a server may send before it has read the body of the request, with all framings.
 fn early_answers() -> Vec<(&'static str, Script)> {
     let stream = [("content-type", "text/event-stream")];
     vec![
@@ -1159,10 +1161,10 @@ fn early_answers() -> Vec<(&'static str, Script)> {
     ]
 }
 
-/// What was left unsent of a request is the beginning of the next one on its connection: whoever comes next would be read
-/// as that body, and get the answer to what stands in it.
+/// If the connection of an incomplete request were reused, the server would read the next request as the missing part of the
+/// body.
 #[tokio::test]
-async fn a_connection_whose_request_was_not_sent_to_its_end_is_never_reused() {
+async fn a_connection_with_an_incomplete_request_is_never_reused() {
     let framings = ["content-length: 100000", "transfer-encoding: chunked"];
     let expectations = ["expect: 100-continue\r\n", ""];
     for (name, answer) in early_answers() {
@@ -1182,13 +1184,13 @@ async fn a_connection_whose_request_was_not_sent_to_its_end_is_never_reused() {
                     ))
                     .await;
                 if expects.is_empty() {
-                    // The body begins and does not end.
+                    // The body starts but does not end.
                     client.send("6\r\nbegun!\r\n").await;
                 }
                 let head = client.head().await;
                 assert!(head.status >= 200, "{name}: {}", head.status);
                 client.rest(head).await;
-                // What another client asks is not read as the rest of that body.
+                // The request of another client is not read as the rest of that body.
                 let other = client::post(proxy.address, CHAT, &[], STREAMING).await;
                 other.assert_is(chat_text("old"));
                 let seen = old.requests();
@@ -1202,7 +1204,7 @@ async fn a_connection_whose_request_was_not_sent_to_its_end_is_never_reused() {
 }
 
 #[tokio::test]
-async fn a_body_that_was_promised_by_100_and_broken_off_ends_its_connection() {
+async fn a_body_that_breaks_off_after_100_continue_ends_its_connection() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;

@@ -32,7 +32,7 @@ async fn all_four_pairs_of_versions_pass_a_stream() {
 }
 
 #[tokio::test]
-async fn the_authority_becomes_the_host_and_back() {
+async fn the_authority_becomes_the_host_and_vice_versa() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http1"]).await;
     let client = Http2::connect(proxy.address).await;
@@ -83,7 +83,7 @@ async fn the_streams_of_one_connection_are_split_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_hundred_streams_run_side_by_side_on_one_connection() {
+async fn a_hundred_streams_run_concurrently_on_one_connection() {
     for protocol in ["http1", "http2"] {
         let gate = Gate::closed();
         let script = Script::new()
@@ -111,7 +111,7 @@ async fn a_hundred_streams_run_side_by_side_on_one_connection() {
     }
 }
 
-/// A server whose streams are as long as anybody reads them, and the bytes that it got rid of.
+/// A server whose streams never end, and the number of bytes that it has sent.
 async fn flooding() -> (Upstream, std::sync::Arc<std::sync::atomic::AtomicU64>) {
     let sent = std::sync::Arc::default();
     let events = content("old", 0).repeat(64).into();
@@ -125,7 +125,7 @@ async fn flooding() -> (Upstream, std::sync::Arc<std::sync::atomic::AtomicU64>) 
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
+async fn a_stream_that_is_not_read_does_not_block_other_streams() {
     let (old, _) = flooding().await;
     for protocol in ["http1", "http2"] {
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
@@ -161,7 +161,7 @@ async fn large_bodies_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn an_early_answer_reaches_the_client() {
+async fn an_early_response_reaches_the_client() {
     let old = Upstream::always(status(413).leaving_the_body()).await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
     let client = Http2::connect(proxy.address).await;
@@ -174,7 +174,7 @@ async fn an_early_answer_reaches_the_client() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_says_goodbye_loses_no_request() {
+async fn no_request_fails_when_an_upstream_sends_goaway() {
     let port = Port::take();
     let old = Upstream::at(port.address, healthy("old")).await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
@@ -185,7 +185,7 @@ async fn an_upstream_that_says_goodbye_loses_no_request() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_speaks_only_http1_is_a_clear_error_for_http2() {
+async fn an_http1_only_upstream_is_a_clear_error_for_http2() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let old = listener.local_addr().unwrap().to_string();
     let serving = tokio::spawn(async move {
@@ -206,7 +206,7 @@ async fn an_upstream_that_speaks_only_http1_is_a_clear_error_for_http2() {
     serving.abort();
 }
 
-/// A proxy in front of one server that is played by hand.
+/// A proxy in front of one frame-by-frame server.
 async fn before_frames(server: &FrameServer, more: &[&str]) -> Proxy {
     let flags = [&["--upstream-protocol", "http2"], more].concat();
     Proxy::before_url(&server.url(), &flags).await
@@ -215,7 +215,7 @@ async fn before_frames(server: &FrameServer, more: &[&str]) -> Proxy {
 const SSE: (&str, &str) = ("content-type", "text/event-stream");
 const OK: (&str, &str) = (":status", "200");
 
-/// How an HTTP/2 model server may break an answer off that it has begun.
+/// How an HTTP/2 model server may break off a response.
 #[derive(Clone, Copy, Debug)]
 enum Break {
     /// RST_STREAM with this error code.
@@ -224,7 +224,7 @@ enum Break {
     GoAway(u32),
     /// The end of the connection.
     Eof,
-    /// The end of the stream, before the length that was announced.
+    /// The end of the stream before the announced length.
     Short,
 }
 
@@ -238,7 +238,7 @@ const BREAKS: [Break; 7] = [
     Break::Short,
 ];
 
-/// A server that sends `body` of an answer that is to be longer, and breaks it off.
+/// A server that sends `body` as the start of a longer response and then breaks it off.
 async fn breaking(how: Break, content_type: &'static str, body: String) -> FrameServer {
     FrameServer::answering(&[], move |mut frames, stream| {
         let body = body.clone();
@@ -263,7 +263,7 @@ async fn breaking(how: Break, content_type: &'static str, body: String) -> Frame
 }
 
 #[tokio::test]
-async fn an_answer_that_an_http2_server_breaks_off_is_never_taken_for_whole() {
+async fn a_response_that_an_http2_server_breaks_off_never_looks_complete() {
     let half = &unary_text("old")[..40];
     for how in BREAKS {
         let server = breaking(how, "application/json", half.to_owned()).await;
@@ -274,7 +274,7 @@ async fn an_answer_that_an_http2_server_breaks_off_is_never_taken_for_whole() {
         let line = proxy.access_line(1).await;
         assert_eq!(line["outcome"], "truncated", "{how:?}: {line}");
 
-        // A client of HTTP/2 sees a reset with an error code.
+        // An HTTP/2 client gets a reset with an error code.
         let mut frames = Frames::connect(proxy.address, &[]).await;
         frames.request(1, 0, "POST", CHAT).await;
         frames.send(DATA, END_STREAM, 1, UNARY.as_bytes()).await;
@@ -313,7 +313,7 @@ async fn a_stream_that_an_http2_server_breaks_off_ends_with_an_error_event() {
 }
 
 #[tokio::test]
-async fn what_an_http2_server_breaks_off_before_the_content_moves_to_the_other_generation() {
+async fn a_stream_that_an_http2_server_breaks_off_before_content_is_recovered() {
     let old = Upstream::start(healthy("old")).await;
     for how in BREAKS {
         for begun in [String::new(), role("new")] {
@@ -329,7 +329,7 @@ async fn what_an_http2_server_breaks_off_before_the_content_moves_to_the_other_g
 }
 
 #[tokio::test]
-async fn a_reset_without_error_behind_the_whole_answer_changes_nothing() {
+async fn a_no_error_reset_after_a_complete_response_is_ignored() {
     let server = FrameServer::answering(&[], |mut frames, stream| async move {
         frames.headers(stream, 0, &[OK]).await;
         frames.send(DATA, END_STREAM, stream, b"whole").await;
@@ -347,7 +347,7 @@ async fn a_reset_without_error_behind_the_whole_answer_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_longer_than_announced_is_no_answer() {
+async fn a_response_that_is_longer_than_announced_is_rejected() {
     let server = FrameServer::answering(&[], |mut frames, stream| async move {
         let fields = [OK, ("content-length", "3")];
         frames.headers(stream, 0, &fields).await;
@@ -364,7 +364,7 @@ async fn an_answer_that_is_longer_than_announced_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_goaway_that_includes_the_stream_lets_it_run_to_its_end() {
+async fn a_goaway_that_includes_the_stream_lets_it_complete() {
     let server = FrameServer::answering(&[], |mut frames, stream| async move {
         let text = chat_text("old");
         let (first, rest) = text.split_at(100);
@@ -382,7 +382,7 @@ async fn a_goaway_that_includes_the_stream_lets_it_run_to_its_end() {
     assert_eq!(server.connections(), 3);
 }
 
-/// What a server does to the first request, on a connection that has carried another one.
+/// How a server rejects the second request of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     /// GOAWAY that does not include the request (RFC 9113 §6.8).
@@ -391,9 +391,9 @@ enum Refusal {
     Refused,
     /// One of the two above, after an interim response.
     AfterInterim { goes_away: bool },
-    /// A reset that does not say that nothing was done.
+    /// A reset that does not exclude that the request was processed.
     Reset(u32),
-    /// A frame that is an error of the connection, which the proxy itself finds.
+    /// A frame that the proxy detects as a connection error.
     Malformed,
     /// GOAWAY that includes the request, and the end of the connection.
     LateGoAway,
@@ -401,7 +401,7 @@ enum Refusal {
     Eof,
 }
 
-/// How many requests reached a server that refuses the second one, and the status that the client saw of it.
+/// The number of requests that reached a server that rejects the second one, and the status that the client got for it.
 async fn refused(how: Refusal) -> (usize, u16) {
     let requests = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = requests.clone();
@@ -443,7 +443,7 @@ async fn refused(how: Refusal) -> (usize, u16) {
 }
 
 #[tokio::test]
-async fn a_request_is_sent_again_only_where_the_server_says_that_it_has_not_begun_with_it() {
+async fn a_request_is_resent_only_if_the_server_says_that_it_has_not_processed_it() {
     for how in [Refusal::GoAway, Refusal::Refused] {
         assert_eq!(refused(how).await, (3, 200), "{how:?}");
     }
@@ -462,7 +462,7 @@ async fn a_request_is_sent_again_only_where_the_server_says_that_it_has_not_begu
 }
 
 #[tokio::test]
-async fn a_server_s_limit_of_streams_is_a_reason_for_another_connection() {
+async fn beyond_a_servers_limit_of_streams_another_connection_is_opened() {
     const STREAMS: usize = 15;
     let server = FrameServer::answering(
         &[(MAX_CONCURRENT_STREAMS, 10)],
@@ -486,14 +486,14 @@ async fn a_server_s_limit_of_streams_is_a_reason_for_another_connection() {
     assert_eq!(server.connections(), 2);
     drop(clients);
     proxy.counts("crossfade_open_streams", &[], 0.0).await;
-    // What was given up makes room.
+    // Cancelled streams free their places.
     let mut client = client::open_chat(proxy.address).await;
     assert_eq!(client.head().await.status, 200);
     assert_eq!(server.connections(), 2);
 }
 
 #[tokio::test]
-async fn streams_that_no_one_reads_do_not_stop_another_one_of_the_same_upstream_connection() {
+async fn streams_that_are_not_read_do_not_block_another_one_on_the_same_upstream_connection() {
     let (old, sent) = flooding().await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
     let mut unread = Vec::new();
@@ -503,7 +503,7 @@ async fn streams_that_no_one_reads_do_not_stop_another_one_of_the_same_upstream_
         assert_eq!(client.head().await.status, 200);
         unread.push(client);
     }
-    // Each has filled what lies between it and the server.
+    // Each stream has filled all buffers between the client and the server.
     stands_still(&sent).await;
     for _ in 0..5 {
         let response = client::post(proxy.address, "/v1/embeddings", &[], UNARY).await;
@@ -513,8 +513,8 @@ async fn streams_that_no_one_reads_do_not_stop_another_one_of_the_same_upstream_
 }
 
 #[tokio::test]
-async fn an_upload_that_a_server_does_not_take_does_not_stop_another_request_to_it() {
-    // A server that gives its windows back for no stream, as one does whose application does not read.
+async fn an_upload_that_a_server_does_not_read_does_not_block_another_request_to_it() {
+    // A server that never opens the window of a stream, as if its application did not read.
     let server = FrameServer::start(&[], |_, mut frames| async move {
         while let Some(frame) = frames.try_next().await {
             if frame.ends_stream() {
@@ -537,7 +537,7 @@ async fn an_upload_that_a_server_does_not_take_does_not_stop_another_request_to_
 }
 
 #[tokio::test]
-async fn interim_answers_of_an_http2_server_have_an_end() {
+async fn interim_responses_of_an_http2_server_are_bounded() {
     let server = FrameServer::answering(&[], |mut frames, stream| async move {
         while frames.headers(stream, 0, &[(":status", "103")]).await {
             tokio::task::yield_now().await;
@@ -550,7 +550,7 @@ async fn interim_answers_of_an_http2_server_have_an_end() {
     assert_eq!(response.status, 502);
 }
 
-/// Requests of HTTP/2 that must not reach a model server: `(what, fields)`, beyond those that are always there.
+/// HTTP/2 requests that must not reach a model server: `(what, fields)`, in addition to the default fields.
 const MALFORMED: [(&str, &[(&str, &str)]); 21] = [
     (
         "no authority",
@@ -756,7 +756,7 @@ async fn a_malformed_request_over_http2_reaches_no_model_server() {
         assert_eq!(sent.status.to_string(), status, "{client_expects}");
     }
     assert_eq!(old.count(), 1);
-    // The same with nothing wrong, an asterisk where it may be, and a fragment, which is no part of what a server gets.
+    // Valid requests: without a fault, with an asterisk where it is allowed, and with a fragment, which is not forwarded.
     for (method, path, target) in [
         ("GET", "/a", "/a"),
         ("OPTIONS", "*", "*"),
@@ -793,7 +793,7 @@ async fn an_http2_client_that_expects_100_continue_gets_it_before_it_sends_its_b
             let next = std::future::poll_fn(|cx| response.poll_informational(cx));
             let interim = within("an interim response", next).await;
             let interim = interim.map(|interim| interim.unwrap().status().as_u16());
-            // The early refusal may come before anyone wants the body, or after.
+            // The early rejection may come before or after `100 Continue`.
             if !refuses {
                 assert_eq!(interim, Some(100), "{protocol}");
                 body.send_data(STREAMING.into(), true).unwrap();
@@ -811,20 +811,20 @@ async fn an_http2_client_that_expects_100_continue_gets_it_before_it_sends_its_b
     }
 }
 
-/// What a server may send beyond the answer to the request of a stream.
+/// What a server may send in addition to the response of a stream.
 #[derive(Clone, Copy, Debug)]
 enum Stray {
     DataBehindTheEnd,
     HeadBehindTheEnd,
-    /// The answer to a request that was not made yet.
+    /// The response to a request that has not been sent yet.
     Ahead,
     Pushed,
-    /// Another head after the first one.
+    /// A second head.
     SecondHead,
 }
 
 #[tokio::test]
-async fn what_an_http2_server_sends_beyond_an_answer_is_no_one_s_answer() {
+async fn frames_after_a_response_are_never_used_as_another_response() {
     for stray in [
         Stray::DataBehindTheEnd,
         Stray::HeadBehindTheEnd,
@@ -888,7 +888,7 @@ async fn what_an_http2_server_sends_beyond_an_answer_is_no_one_s_answer() {
 }
 
 #[tokio::test]
-async fn the_crumbs_of_a_cookie_are_joined() {
+async fn split_cookie_fields_are_joined() {
     for protocol in ["http1", "http2"] {
         let old = Upstream::start(healthy("old")).await;
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
@@ -906,7 +906,7 @@ async fn the_crumbs_of_a_cookie_are_joined() {
 }
 
 #[tokio::test]
-async fn a_request_that_its_client_resets_is_never_taken_for_whole() {
+async fn a_request_that_its_client_resets_never_looks_complete() {
     for protocol in ["http1", "http2"] {
         let old = Upstream::start(healthy("old")).await;
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
@@ -917,19 +917,20 @@ async fn a_request_that_its_client_resets_is_never_taken_for_whole() {
             let request = old.request(2 * n + 1).await;
             eventually("half a body", async || request.body_length() == 20).await;
             frames.reset(1, code).await;
-            // Another request, so that it is known that the reset was read.
+            // The response to another request shows that the reset was read.
             frames.request(3, END_STREAM, "GET", "/health").await;
             frames.end_of(3).await;
             proxy.counts("crossfade_open_streams", &[], 0.0).await;
+            // Gives a wrong end of the request time to arrive.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             assert!(!request.is_complete(), "{protocol}: {code}");
             if protocol == "http1" {
-                // What was left unsent of it would be the next one's beginning.
+                // The server would read the next request as the missing part of the body.
                 assert_ne!(old.last().connection, request.connection, "{code}");
             }
         }
         proxy.outcomes("cancelled", 2).await;
-        // The same if its connection breaks.
+        // The same if the connection breaks.
         let mut frames = Frames::connect(proxy.address, &[]).await;
         frames.request(1, 0, "POST", CHAT).await;
         frames.send(DATA, 0, 1, &STREAMING.as_bytes()[..20]).await;
@@ -941,7 +942,7 @@ async fn a_request_that_its_client_resets_is_never_taken_for_whole() {
 }
 
 #[tokio::test]
-async fn trailers_pass_both_ways_but_those_that_belong_into_a_head() {
+async fn trailers_pass_both_ways_except_those_that_belong_in_a_head() {
     let owned = |fields: &[(&str, &str)]| -> Vec<(String, String)> {
         let fields = fields.iter();
         fields
@@ -984,7 +985,7 @@ async fn trailers_pass_both_ways_but_those_that_belong_into_a_head() {
 }
 
 #[tokio::test]
-async fn uploads_that_are_not_read_do_not_stop_another_request_of_the_same_connection() {
+async fn uploads_that_are_not_read_do_not_block_another_request_on_the_same_connection() {
     let old = Upstream::start(|received| match &*received.target {
         "/v1/stalled" => Script::new().hang().leaving_the_body(),
         _ => unary("old"),
@@ -1003,7 +1004,7 @@ async fn uploads_that_are_not_read_do_not_stop_another_request_of_the_same_conne
         }
         uploads.push(upload);
     }
-    // Each has filled what lies between it and the server.
+    // Each upload has filled all buffers between the client and the server.
     stands_still_by(async || proxy.metrics().await.sum("crossfade_memory_bytes", &[]) as u64).await;
     for _ in 0..5 {
         let small = client.post("/v1/embeddings", &[], UNARY);
@@ -1012,12 +1013,12 @@ async fn uploads_that_are_not_read_do_not_stop_another_request_of_the_same_conne
 }
 
 #[tokio::test]
-async fn a_flood_of_an_http2_client_ends_its_connection_or_is_taken_in_its_stride() {
+async fn a_flood_of_an_http2_client_ends_its_connection_or_does_no_harm() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
     let before = proxy.memory();
-    // Streams that are reset at once (CVE-2023-44487), and heads without an end: the connection is ended.
+    // Streams that are reset at once (CVE-2023-44487) and heads without an end: the proxy closes the connection.
     let mut resets = Vec::new();
     for n in 0..1000 {
         let stream = 2 * n + 1;
@@ -1047,7 +1048,7 @@ async fn a_flood_of_an_http2_client_ends_its_connection_or_is_taken_in_its_strid
         assert_eq!(calm.code(), ENHANCE_YOUR_CALM);
         proxy.chat().await.assert_is(chat_text("old"));
     }
-    // What must be answered, of a client that reads no answers: nothing piles up.
+    // Frames that need a reply, from a client that does not read: replies do not accumulate.
     for flood in [
         frame(PING, 0, 0, &[0; 8]).repeat(1_000_000),
         frame(SETTINGS, 0, 0, &[]).repeat(1_000_000),
@@ -1063,9 +1064,9 @@ async fn a_flood_of_an_http2_client_ends_its_connection_or_is_taken_in_its_strid
 }
 
 #[tokio::test]
-async fn a_client_that_opens_streams_only_to_reset_them_is_sent_away() {
+async fn a_client_that_opens_streams_only_to_reset_them_is_disconnected() {
     let old = Upstream::start(healthy("old")).await;
-    // Requests whose bodies are waited for, so that nothing else takes time.
+    // The proxy waits for the bodies of these requests, so that nothing else takes time.
     let proxy = Proxy::before(&old, &["--affinity-body-field", "user"]).await;
     let mut frames = Frames::connect(proxy.address, &[]).await;
     let mut stream = 1;
@@ -1075,7 +1076,7 @@ async fn a_client_that_opens_streams_only_to_reset_them_is_sent_away() {
             frames.request(stream, 0, "POST", CHAT).await;
             stream += 2;
         }
-        // Each was taken before it is given up.
+        // The proxy has accepted each stream before it is reset.
         frames.send(PING, 0, 0, &[0; 8]).await;
         let answer = frames.next_of(&[PING, GOAWAY]).await;
         if let Some(frame) = answer.filter(|frame| frame.kind == GOAWAY) {
@@ -1104,7 +1105,7 @@ async fn a_head_over_http2_that_is_too_large_is_431() {
 }
 
 #[tokio::test]
-async fn an_http2_connection_that_rests_too_long_is_ended() {
+async fn an_http2_connection_that_is_idle_for_too_long_is_closed() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--idle-timeout", "0.5"]).await;
     for busy in [true, false] {
@@ -1113,23 +1114,23 @@ async fn an_http2_connection_that_rests_too_long_is_ended() {
             frames.request(1, END_STREAM, "GET", "/health").await;
             frames.end_of(1).await;
         }
-        // PINGs are no requests.
+        // PINGs do not count as activity.
         frames.send(PING, 0, 0, &[0; 8]).await;
         let seen = frames.until_closed().await;
         assert!(seen.iter().any(|frame| frame.kind == GOAWAY), "{seen:?}");
-        // One that acknowledges nothing is not waited for.
+        // The proxy does not wait for a client that acknowledges nothing.
         let mut frames = Frames::connect(proxy.address, &[]).await;
         frames.answers = false;
         frames.until_closed().await;
     }
-    // One that has a stream open is not idle.
+    // A connection with an open stream is not idle.
     let gate = Gate::closed();
     let old = Upstream::always(Script::new().sse().events(&content("old", 0)).wait(&gate)).await;
     let proxy = Proxy::before(&old, &["--idle-timeout", "0.2"]).await;
     let client = Http2::connect(proxy.address).await;
     let mut stream = client.chat().await;
     stream.until(&content("old", 0)).await;
-    // One that came later is ended before.
+    // A newer connection is closed before it.
     let mut later = Frames::connect(proxy.address, &[]).await;
     later.until_closed().await;
     gate.open();
@@ -1137,7 +1138,7 @@ async fn an_http2_connection_that_rests_too_long_is_ended() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_begin_with_http2_is_ended_at_the_limit_of_a_head() {
+async fn a_client_that_does_not_complete_the_http2_preface_is_closed_at_the_head_timeout() {
     let authority = tls::Authority::new();
     let files = authority.issue("proxy");
     let old = Upstream::start(healthy("old")).await;
@@ -1150,7 +1151,7 @@ async fn a_client_that_does_not_begin_with_http2_is_ended_at_the_limit_of_a_head
     let clear = Proxy::before(&old, &more).await;
     let encrypted = Proxy::before(&old, &more_tls).await;
     let config = authority.client(&["h2"], None);
-    for said in [&b""[..], &PREFACE[..10], PREFACE] {
+    for beginning in [&b""[..], &PREFACE[..10], PREFACE] {
         let stream = tls::connect(encrypted.address, config.clone())
             .await
             .unwrap();
@@ -1158,19 +1159,19 @@ async fn a_client_that_does_not_begin_with_http2_is_ended_at_the_limit_of_a_head
         for mut frames in connections {
             let start = std::time::Instant::now();
             frames.answers = false;
-            frames.raw(said).await;
+            frames.raw(beginning).await;
             frames.until_closed().await;
             let took = start.elapsed();
             assert!(
                 took < std::time::Duration::from_secs(3),
-                "{said:?}: {took:?}"
+                "{beginning:?}: {took:?}"
             );
         }
     }
 }
 
 #[tokio::test]
-async fn a_stream_whose_client_takes_nothing_is_reset_at_the_write_timeout() {
+async fn a_stream_whose_client_reads_nothing_is_reset_at_the_write_timeout() {
     let large = "x".repeat(1 << 20);
     let old = Upstream::start(move |received| match &*received.target {
         "/large" => Script::new().answer(200, "text/plain", &large),
@@ -1187,13 +1188,13 @@ async fn a_stream_whose_client_takes_nothing_is_reset_at_the_write_timeout() {
     proxy.outcomes("cancelled", 1).await;
     let why = proxy.access_line(1).await["why"].to_string();
     assert!(why.contains("read nothing"), "{why}");
-    // An answer that waits as a whole in the connection ends the connection.
+    // If the complete response is buffered in the connection, the connection is closed.
     frames.request(3, END_STREAM, "GET", "/small").await;
     frames.until_closed().await;
 }
 
-/// A server with small windows, which it gives back at once. On its first connection it refuses each request, when it has
-/// got something of its body, where it `refuses`; otherwise it answers with the length of the body.
+/// A server with small windows, which it reopens at once. It responds with the length of the body. If `refuses`, it rejects each
+/// request on its first connection after it has received a part of the body.
 async fn small_windows(refuses: bool) -> FrameServer {
     let settings = &[(INITIAL_WINDOW_SIZE, 2000), (MAX_CONCURRENT_STREAMS, 3)];
     FrameServer::start(settings, move |connection, mut frames| async move {
@@ -1221,11 +1222,11 @@ async fn small_windows(refuses: bool) -> FrameServer {
 }
 
 #[tokio::test]
-async fn uploads_that_come_in_pieces_arrive_through_small_windows_also_when_they_are_sent_again() {
+async fn uploads_in_pieces_arrive_through_small_windows_even_if_they_are_resent() {
     for refuses in [false, true] {
         let server = small_windows(refuses).await;
         let url = server.url();
-        // With another place to go the body is kept.
+        // With another target, the body is kept for a retry.
         let both = ["--old", &url, "--new", &url, "--split", "50"];
         let proxy = Proxy::start(&[&both[..], &["--upstream-protocol", "http2"]].concat()).await;
         let address = proxy.address;
@@ -1242,6 +1243,7 @@ async fn uploads_that_come_in_pieces_arrive_through_small_windows_also_when_they
                 for _ in 0..10 {
                     let chunk = format!("{piece:x}\r\n{}\r\n", "x".repeat(piece));
                     client.send(chunk).await;
+                    // So that the proxy reads each piece separately.
                     tokio::time::sleep(std::time::Duration::from_millis(3)).await;
                 }
                 client.send("0\r\n\r\n").await;
@@ -1267,7 +1269,7 @@ async fn while_old_drains_connections_older_than_ten_seconds_are_closed() {
     staying.post(CHAT, &[], UNARY).await;
     assert_eq!(staying.response().await.status, 200);
     let begun = std::time::Instant::now();
-    eventually("it is told to close", async || {
+    eventually("the connection is told to close", async || {
         leaving.post(CHAT, &[], UNARY).await;
         let response = leaving.response().await;
         assert_eq!((response.status, response.generation()), (200, "new"));

@@ -1,4 +1,4 @@
-//! The layer inside a frontend follows a cluster as the program does.
+//! The layer inside a frontend follows an update in a cluster, like the program.
 
 use std::process::Command;
 
@@ -9,11 +9,11 @@ use crossfade::config::ClusterSource;
 use crossfade::proxy::SplitLayer;
 use serde_json::json;
 
-/// Set in the process in which the test runs alone.
+/// Set in the separate process in which the test runs.
 const ALONE: &str = "CROSSFADE_TEST_ALONE";
 
-/// The layer finds the API server by the environment of the process, which must not be changed beside other threads: the test
-/// starts itself again, in a process whose environment names the file.
+/// The layer finds the API server through the environment of the process, which must not be changed while other threads run. So
+/// the test runs itself again in a separate process with another environment.
 #[tokio::test]
 async fn the_layer_follows_the_update_of_a_cluster() {
     if std::env::var_os(ALONE).is_some() {
@@ -67,11 +67,11 @@ async fn follows(api: &ApiServer) {
     assert!(is("old").await);
     api.apply("u", to_new(100));
     eventually("new serves", async || is("new").await).await;
-    // Old is this very process: it needs no asking.
+    // Old is this process, so it is not queried.
     api.delete("u");
     eventually("old serves", async || is("old").await).await;
     api.event("DeletedAllToOld").await;
-    // What /plan tells of the program is told here as well.
+    // The embedding frontend gets the same information as `/plan` shows.
     eventually("the remark", async || {
         let remarks = status.remarks.load();
         remarks.iter().any(|remark| remark.contains("names 'mine'"))

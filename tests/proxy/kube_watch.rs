@@ -1,6 +1,6 @@
-//! The plan from a cluster: followed as it is edited, kept while the API server is away, contested, deleted.
+//! The plan comes from a cluster: the update is edited, contested and deleted, and the API server is away.
 //!
-//! The API server is one that does as told; `tests/api_server` has a real one.
+//! The API server is a fake; `tests/api_server` uses a real one.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn pair() -> (Upstream, Upstream) {
     )
 }
 
-/// All to `new`, or nothing.
+/// A spec with this percentage for `new`.
 fn spec(new: &Upstream, percent: u8) -> Value {
     json!({
         "newFrontendService": new.url(), "trafficSplitPercent": percent, "sourceDeployment": "mine",
@@ -25,7 +25,7 @@ async fn follow(api: &ApiServer, old: &Upstream, more: &[&str]) -> Proxy {
     follow_as("mine", api, old, more).await
 }
 
-/// As a proxy of this deployment.
+/// Starts a proxy of this deployment.
 async fn follow_as(deployment: &str, api: &ApiServer, old: &Upstream, more: &[&str]) -> Proxy {
     let old = old.url();
     let mut args = vec![
@@ -83,7 +83,7 @@ async fn an_edit_is_in_force_within_30_ms_and_the_delay_is_in_the_metrics() {
             (plan(&proxy).await["trafficSplitPercent"] == edit * 5).then_some(())
         })
         .await;
-        // By the test's own clock, which also measures the test.
+        // Measured by the test, so this includes delays of the test itself.
         assert!(begin.elapsed() < Duration::from_millis(500));
     }
     proxy.serves("new").await;
@@ -91,13 +91,13 @@ async fn an_edit_is_in_force_within_30_ms_and_the_delay_is_in_the_metrics() {
     let applied = |le: &str| metrics.sum("crossfade_plan_apply_seconds_bucket", &[("le", le)]);
     assert!(metrics.sum("crossfade_plan_apply_seconds_count", &[]) >= 20.0);
     assert!(applied("0.03") >= 19.0, "{}", metrics.text);
-    // The first one, and twenty.
+    // The first plan and twenty edits.
     assert_eq!(metrics.sum("crossfade_plan_generation", &[]), 21.0);
     assert_eq!(lost(&proxy).await, 0.0);
 }
 
 #[tokio::test]
-async fn only_the_update_of_the_own_deployment_is_followed() {
+async fn a_proxy_follows_only_the_update_of_its_own_deployment() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let mut other = spec(&new, 100);
     other["sourceDeployment"] = json!("other");
@@ -111,7 +111,7 @@ async fn only_the_update_of_the_own_deployment_is_followed() {
 }
 
 #[tokio::test]
-async fn the_first_plan_is_in_force_before_it_says_that_it_serves() {
+async fn the_first_plan_is_in_force_before_the_proxy_reports_that_it_serves() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -125,22 +125,22 @@ async fn while_the_api_server_is_away_the_last_good_plan_stays_and_its_age_is_sh
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     api.stop().await;
-    eventually("it is noticed", async || lost(&proxy).await > 0.0).await;
+    eventually("the change is noticed", async || lost(&proxy).await > 0.0).await;
     assert!(plan(&proxy).await["sourceLostSeconds"].as_f64().unwrap() > 0.0);
     assert_eq!(proxy.chat().await.generation(), "new");
     assert!(is_ready(&proxy).await);
     says(&proxy, "the API server is unreachable").await;
-    // What changed meanwhile is taken up.
+    // Changes during the outage are applied.
     api.apply("u", spec(&new, 0));
     api.restart().await;
     proxy.serves("old").await;
-    eventually("it is found again", async || lost(&proxy).await == 0.0).await;
+    eventually("it is restored", async || lost(&proxy).await == 0.0).await;
     assert_eq!(plan(&proxy).await["sourceLostSeconds"], Value::Null);
     says(&proxy, "the API server responds again").await;
 }
 
 #[tokio::test]
-async fn contact_is_found_again_though_nothing_has_changed() {
+async fn contact_is_restored_although_nothing_has_changed() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -149,14 +149,18 @@ async fn contact_is_found_again_though_nothing_has_changed() {
         api.fault(Some(status));
         eventually("the loss is noticed", async || lost(&proxy).await > 0.0).await;
         api.fault(None);
-        eventually("it is found again", async || lost(&proxy).await == 0.0).await;
+        eventually("it is restored", async || lost(&proxy).await == 0.0).await;
     }
     assert_eq!(proxy.chat().await.generation(), "new");
-    assert_eq!(api.asked().0, 1, "it resumes and does not list anew");
+    assert_eq!(
+        api.lists_and_watches().0,
+        1,
+        "the watch must resume without a new list"
+    );
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_is_resumed_and_one_that_is_too_old_starts_again() {
+async fn a_watch_that_ends_is_resumed_and_one_that_has_expired_lists_again() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 0));
     let proxy = follow(&api, &old, &[]).await;
@@ -165,20 +169,20 @@ async fn a_watch_that_ends_is_resumed_and_one_that_is_too_old_starts_again() {
     api.watched(2).await;
     api.apply("u", spec(&new, 100));
     proxy.serves("new").await;
-    assert_eq!(api.asked().0, 1);
-    // Its history is gone (410): listed anew, and what it missed is found.
+    assert_eq!(api.lists_and_watches().0, 1);
+    // The history is gone (410), so the proxy lists again and finds what it missed.
     api.stop().await;
     api.compact();
     api.apply("u", spec(&new, 0));
     api.compact();
     api.restart().await;
     proxy.serves("old").await;
-    assert_eq!(api.asked().0, 2);
+    assert_eq!(api.lists_and_watches().0, 2);
     assert_eq!(lost(&proxy).await, 0.0);
 }
 
 #[tokio::test]
-async fn it_starts_without_an_api_server_and_serves_old() {
+async fn a_proxy_starts_without_an_api_server_and_serves_old() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     api.stop().await;
@@ -193,7 +197,7 @@ async fn it_starts_without_an_api_server_and_serves_old() {
 }
 
 #[tokio::test]
-async fn it_starts_without_an_api_server_and_serves_the_plan_it_kept() {
+async fn a_proxy_starts_without_an_api_server_and_serves_the_last_good_plan() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let kept = tempfile::tempdir().unwrap();
     let directory = kept.path().display().to_string();
@@ -204,12 +208,12 @@ async fn it_starts_without_an_api_server_and_serves_the_plan_it_kept() {
     api.stop().await;
     let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
     assert_eq!(proxy.chat().await.generation(), "new");
-    // Deleted meanwhile: old answers, all go there, and nothing is kept.
+    // The update was deleted meanwhile. Old responds, so all requests go there and the stored plan is removed.
     api.delete("u");
     api.restart().await;
     proxy.serves("old").await;
     let file = kept.path().join("last-good-plan.json");
-    eventually("nothing is kept", async || !file.exists()).await;
+    eventually("nothing is stored", async || !file.exists()).await;
     drop(proxy);
     api.stop().await;
     let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
@@ -217,7 +221,7 @@ async fn it_starts_without_an_api_server_and_serves_the_plan_it_kept() {
 }
 
 #[tokio::test]
-async fn the_plan_it_kept_is_the_cluster_s_again_once_the_api_server_is_back() {
+async fn the_last_good_plan_is_replaced_by_the_clusters_once_the_api_server_is_back() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let kept = tempfile::tempdir().unwrap();
     let directory = kept.path().display().to_string();
@@ -233,10 +237,10 @@ async fn the_plan_it_kept_is_the_cluster_s_again_once_the_api_server_is_back() {
             .ends_with("last-good-plan.json"),
         "{page}"
     );
-    // In a cluster every field means something, wherever it was read.
+    // All fields have an effect in a cluster, so there are no remarks about them, even for a stored plan.
     assert_eq!(page["withoutEffect"], json!([]));
     api.restart().await;
-    eventually("the source is told", async || {
+    eventually("the page shows the source", async || {
         plan(&proxy).await["source"] == "cluster: default/u"
     })
     .await;
@@ -248,7 +252,7 @@ async fn the_plan_it_kept_is_the_cluster_s_again_once_the_api_server_is_back() {
 }
 
 #[tokio::test]
-async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
+async fn a_stored_plan_is_validated_against_the_current_flags() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let kept = tempfile::tempdir().unwrap();
     let directory = kept.path().display().to_string();
@@ -258,7 +262,7 @@ async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
     assert_eq!(proxy.chat().await.generation(), "new");
     drop(proxy);
     api.stop().await;
-    // Of another deployment, and without the flag by which it went out of the namespace.
+    // As another deployment, and without the flag that allowed the target outside the namespace.
     let other = follow_as("other", &api, &old, &state).await;
     assert_eq!(other.chat().await.generation(), "old");
     says(&other, "belongs to another deployment").await;
@@ -269,7 +273,7 @@ async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_one_knows_keeps_no_edit_waiting() {
+async fn an_unresolvable_name_does_not_delay_edits() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 0));
     let proxy = follow(&api, &old, &["--old-peers", "http://nobody.invalid:1"]).await;
@@ -288,7 +292,7 @@ async fn a_name_that_no_one_knows_keeps_no_edit_waiting() {
 }
 
 #[tokio::test]
-async fn certificates_carry_the_names_as_they_are_written() {
+async fn certificates_are_checked_against_the_names_as_written() {
     let api = ApiServer::start().await;
     let old = Upstream::start(healthy("old")).await;
     let authority = crate::rig::tls::Authority::new();
@@ -320,11 +324,11 @@ async fn certificates_carry_the_names_as_they_are_written() {
         .await;
     };
     serves(&new).await;
-    // Each target has its own.
+    // Each target has its own name.
     api.apply("u", to("https://new:8000,https://more.default:8000"));
     serves(&more).await;
     serves(&new).await;
-    // One that is not on the certificate: failover to old recovers what cannot be sent.
+    // A name that is not on the certificate: old recovers the requests.
     api.apply("u", to("https://new.default:8000"));
     serves(&old).await;
     let mut named = to("https://new.default:8000");
@@ -334,7 +338,7 @@ async fn certificates_carry_the_names_as_they_are_written() {
 }
 
 #[tokio::test]
-async fn who_follows_nothing_says_whom_it_seeks() {
+async fn a_proxy_without_an_update_reports_which_deployment_it_looks_for() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let proxy = follow(&api, &old, &[]).await;
     says(&proxy, "follows the updates of the namespace").await;
@@ -379,10 +383,10 @@ async fn a_bad_update_changes_nothing_and_is_reported_in_log_metric_page_and_one
         note.ends_with("The last good plan stays in force."),
         "{note}"
     );
-    // Both wrote it, and it is one.
+    // Both proxies have written it, and there is one Event.
     eventually("both proxies have written", async || api.event_tries() == 2).await;
     assert_eq!(api.events().len(), 1);
-    // What does not change the spec says nothing anew; what mends it clears the page.
+    // A change outside of the spec causes no new report. A fix clears the page.
     api.phase("u", "Degraded");
     api.apply("u", spec(&new, 0));
     proxy.serves("old").await;
@@ -397,7 +401,7 @@ async fn a_bad_update_changes_nothing_and_is_reported_in_log_metric_page_and_one
 }
 
 #[tokio::test]
-async fn a_target_outside_the_namespace_is_refused() {
+async fn a_target_outside_the_namespace_is_rejected() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &["--cluster-domain", "cluster.local"]).await;
@@ -410,7 +414,7 @@ async fn a_target_outside_the_namespace_is_refused() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_a_bad_update_also_at_the_start() {
+async fn unusable_certificates_make_an_update_invalid_also_at_startup() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let mut bad = spec(&new, 100);
     bad["newFrontendService"] = json!("https://127.0.0.1:1");
@@ -425,7 +429,7 @@ async fn certificates_that_cannot_be_used_are_a_bad_update_also_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_certificate_file_without_an_end_is_a_bad_update() {
+async fn an_endless_certificate_file_makes_an_update_invalid() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -439,7 +443,7 @@ async fn a_certificate_file_without_an_end_is_a_bad_update() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_missing_are_reported_once_and_taken_when_they_come() {
+async fn missing_certificates_are_reported_once_and_used_when_they_appear() {
     let (api, old) = (
         ApiServer::start().await,
         Upstream::start(healthy("old")).await,
@@ -458,7 +462,7 @@ async fn certificates_that_are_missing_are_reported_once_and_taken_when_they_com
     api.apply("u", early);
     let note = api.event("Invalid").await;
     assert!(note.contains("ca.pem: No such file"), "{note}");
-    // The status is written again and again.
+    // The status is written repeatedly.
     for phase in ["Pending", "Degraded", "Pending"] {
         api.phase("u", phase);
     }
@@ -471,17 +475,17 @@ async fn certificates_that_are_missing_are_reported_once_and_taken_when_they_com
     std::fs::copy(authority.file(), &file).unwrap();
     proxy.serves("new").await;
     assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
-    // And it is this update whose end matters.
+    // The deletion of this update has an effect.
     api.delete("u");
     proxy.serves("old").await;
 }
 
 #[tokio::test]
-async fn what_only_a_proxy_can_judge_is_reported_by_an_event() {
+async fn faults_that_only_a_proxy_can_detect_are_reported_by_an_event() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
-    for (change, told) in [
+    for (change, expected) in [
         (json!({"newFrontendService": "new:0"}), "has the port '0'"),
         (
             json!({"newFrontendService": "new:99999"}),
@@ -511,9 +515,9 @@ async fn what_only_a_proxy_can_judge_is_reported_by_an_event() {
             bad[field] = value.clone();
         }
         api.apply("u", bad);
-        eventually(&format!("an Event with {told:?}"), async || {
+        eventually(&format!("an Event with {expected:?}"), async || {
             let mut events = api.events().into_iter();
-            events.any(|(reason, note)| reason == "Invalid" && note.contains(told))
+            events.any(|(reason, note)| reason == "Invalid" && note.contains(expected))
         })
         .await;
         assert_eq!(proxy.chat().await.generation(), "new", "{change}");
@@ -521,7 +525,7 @@ async fn what_only_a_proxy_can_judge_is_reported_by_an_event() {
 }
 
 #[tokio::test]
-async fn before_the_definition_is_there_it_serves_old_and_then_follows() {
+async fn a_proxy_serves_old_until_the_resource_definition_exists_and_then_follows() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     api.fault(Some(404));
@@ -534,15 +538,15 @@ async fn before_the_definition_is_there_it_serves_old_and_then_follows() {
 }
 
 #[tokio::test]
-async fn when_the_right_to_read_is_taken_the_update_that_rules_continues() {
+async fn when_read_permission_is_revoked_the_current_update_stays_in_force() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     api.fault(Some(403));
     says(&proxy, "the API server is unreachable").await;
-    eventually("it is noticed", async || lost(&proxy).await > 0.0).await;
-    // What cannot be seen is not deleted.
+    eventually("the change is noticed", async || lost(&proxy).await > 0.0).await;
+    // An update that cannot be read is not treated as deleted.
     assert_eq!(proxy.chat().await.generation(), "new");
     api.delete("u");
     for _ in 0..10 {
@@ -553,32 +557,32 @@ async fn when_the_right_to_read_is_taken_the_update_that_rules_continues() {
 }
 
 #[tokio::test]
-async fn an_edit_with_two_losses_is_reported_for_both() {
+async fn an_update_that_conflicts_with_two_others_is_reported_for_both() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("a", spec(&new, 0));
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     api.apply("b", spec(&new, 100));
     api.apply("c", spec(&new, 0));
-    let told = async |text: &str| {
+    let wait_for_conflict = async |text: &str| {
         eventually(text, async || {
             let mut events = api.events().into_iter();
             events.any(|(reason, note)| reason == "Conflict" && note.contains(text))
         })
         .await;
     };
-    told("'c' does nothing: the older 'a' controls").await;
+    wait_for_conflict("'c' does nothing: the older 'a' controls").await;
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 2.0);
     api.delete("a");
-    told("'c' does nothing: the older 'b' controls").await;
+    wait_for_conflict("'c' does nothing: the older 'b' controls").await;
     proxy.serves("new").await;
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 1.0);
 }
 
 #[tokio::test]
-async fn of_two_updates_the_older_rules_until_the_younger_supersedes_it() {
+async fn the_older_of_two_updates_controls_until_the_younger_supersedes_it() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("b", spec(&new, 0));
     let proxy = follow(&api, &old, &[]).await;
@@ -604,7 +608,7 @@ async fn of_two_updates_the_older_rules_until_the_younger_supersedes_it() {
         plan(&proxy).await["remarks"] == json!([])
     })
     .await;
-    // The one that was superseded may go.
+    // The superseded update may be deleted.
     api.delete("b");
     api.apply("c", spec(&new, 0));
     says(&proxy, "'c' does nothing: the older 'a' controls").await;
@@ -612,7 +616,7 @@ async fn of_two_updates_the_older_rules_until_the_younger_supersedes_it() {
 }
 
 #[tokio::test]
-async fn when_the_update_is_deleted_and_old_answers_all_go_to_old() {
+async fn when_the_update_is_deleted_and_old_responds_all_requests_go_to_old() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -623,7 +627,7 @@ async fn when_the_update_is_deleted_and_old_answers_all_go_to_old() {
     let note = api.event("DeletedAllToOld").await;
     assert!(note.contains("old answers and gets all requests"), "{note}");
     assert_eq!(plan(&proxy).await["identity"]["name"], Value::Null);
-    // And the next update begins as the first did.
+    // The next update starts like the first.
     api.apply("v", spec(&new, 100));
     proxy.serves("new").await;
 }
@@ -631,7 +635,7 @@ async fn when_the_update_is_deleted_and_old_answers_all_go_to_old() {
 #[tokio::test]
 async fn when_the_update_is_deleted_and_old_is_silent_new_keeps_its_share() {
     let new = Upstream::start(healthy("new")).await;
-    // It accepts and never answers.
+    // Old accepts connections and never responds.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let old = format!("http://{}", silent.local_addr().unwrap());
     let api = ApiServer::start().await;
@@ -664,10 +668,11 @@ async fn when_the_update_is_deleted_and_old_is_silent_new_keeps_its_share() {
     );
 }
 
-/// What old says when it is asked, and whether it is to get all requests then.
+/// The response of old to the query, and whether it then gets all requests.
 #[tokio::test]
-async fn when_the_update_is_deleted_any_answer_of_old_counts_but_that_it_cannot_serve() {
-    for (shown, said, answers) in [
+async fn when_the_update_is_deleted_old_gets_all_requests_unless_it_responds_that_it_cannot_serve()
+{
+    for (shown, response, answers) in [
         ("models", models(&["tiny"]), true),
         ("404", model_not_found(), true),
         (
@@ -682,8 +687,8 @@ async fn when_the_update_is_deleted_any_answer_of_old_counts_but_that_it_cannot_
         let new = Upstream::start(healthy("new")).await;
         let serves = healthy("old");
         let old = Upstream::start(move |received| match &*received.target {
-            MODELS => said.clone(),
-            // The plan asks for a model that only new has.
+            MODELS => response.clone(),
+            // The plan requires a model that only new has.
             target if target.contains("only-new") => model_not_found(),
             _ => serves(received),
         });
@@ -715,7 +720,7 @@ async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
     api.delete("a");
     api.event("DeletedAllToOld").await;
     proxy.serves("old").await;
-    // What is wrong with the other one is told and stays so.
+    // The error of the other update stays reported.
     let note = api.event("Invalid").await;
     assert!(note.contains("must be from 0 to 100"), "{note}");
     let page = plan(&proxy).await;
@@ -726,9 +731,9 @@ async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
 }
 
 #[tokio::test]
-async fn an_update_that_is_edited_away_is_reported_as_far_as_it_is_known() {
-    // Who hears of its own updates alone cannot tell it from one that was deleted.
-    for (selects, told) in [
+async fn an_update_whose_deployment_is_edited_is_reported_as_far_as_the_proxy_knows() {
+    // A proxy that watches only its own updates cannot distinguish this from a deletion.
+    for (selects, expected) in [
         (
             true,
             "update 'u' was deleted or no longer names this deployment",
@@ -746,16 +751,16 @@ async fn an_update_that_is_edited_away_is_reported_as_far_as_it_is_known() {
         other["sourceDeployment"] = json!("other");
         api.apply("u", other);
         let note = api.event("DeletedAllToOld").await;
-        assert!(note.starts_with(told), "{note}");
+        assert!(note.starts_with(expected), "{note}");
         proxy.serves("old").await;
-        // And back again.
+        // Edited back.
         api.apply("u", spec(&new, 100));
         proxy.serves("new").await;
     }
 }
 
 #[tokio::test]
-async fn a_proxy_of_one_deployment_hears_nothing_of_the_updates_of_others() {
+async fn a_proxy_of_one_deployment_does_not_watch_the_updates_of_others() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let mut other = spec(&new, 100);
     other["sourceDeployment"] = json!("other");
@@ -768,23 +773,23 @@ async fn a_proxy_of_one_deployment_hears_nothing_of_the_updates_of_others() {
     }
     api.apply("u", spec(&new, 100));
     proxy.serves("new").await;
-    assert_eq!(api.told(), 1);
-    // By several names no field selector can ask.
+    assert_eq!(api.events_sent(), 1);
+    // A field selector cannot select several names.
     let both = follow_as("mine,mine-too", &api, &old, &[]).await;
     api.watched(2).await;
     api.phase("other", "Draining");
-    eventually("it is told", async || api.told() == 2).await;
+    eventually("the summary reports it", async || api.events_sent() == 2).await;
     assert_eq!(both.chat().await.generation(), "new");
 }
 
 #[tokio::test]
-async fn an_api_server_that_cannot_select_updates_is_asked_for_all_of_them() {
+async fn without_field_selectors_a_proxy_watches_all_updates() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     assert_eq!(proxy.chat().await.generation(), "new");
-    // The definition is put back to an older one while it watches.
+    // The definition is downgraded while the proxy watches.
     api.cannot_select();
     says(&proxy, "cannot select updates by spec.sourceDeployment").await;
     api.apply("u", spec(&new, 0));
@@ -796,7 +801,7 @@ async fn an_api_server_that_cannot_select_updates_is_asked_for_all_of_them() {
             .any(|line| line.contains("the API server is unreachable")),
         "{lines:#?}"
     );
-    // One that begins there is no worse off.
+    // The same for a proxy that starts now.
     let late = follow(&api, &old, &[]).await;
     api.apply("u", spec(&new, 100));
     late.serves("new").await;
@@ -804,7 +809,7 @@ async fn an_api_server_that_cannot_select_updates_is_asked_for_all_of_them() {
 }
 
 #[tokio::test]
-async fn a_deletion_also_ends_what_was_refused() {
+async fn a_deletion_also_clears_a_rejection() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -819,7 +824,7 @@ async fn a_deletion_also_ends_what_was_refused() {
 }
 
 #[tokio::test]
-async fn a_new_update_ends_the_question_to_old() {
+async fn a_new_update_ends_the_query_of_old() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
@@ -885,7 +890,7 @@ async fn the_addresses_behind_the_service_are_balanced_and_followed() {
     }
     let (one, two) = (first.count() - one, second.count() - two);
     assert!(one > 5 && two > 5, "{one} {two}");
-    // One of them goes.
+    // One address is removed.
     api.slice("new", port, &["127.0.0.2"]);
     eventually("only the second is left", async || {
         let before = first.count();
@@ -899,7 +904,7 @@ async fn the_addresses_behind_the_service_are_balanced_and_followed() {
 }
 
 #[test]
-fn the_flags_of_a_cluster_say_what_is_wrong() {
+fn invalid_cluster_flags_are_explained() {
     for (args, reason) in [
         (&["--kube"][..], "--kube-deployment"),
         (
@@ -936,8 +941,8 @@ fn the_flags_of_a_cluster_say_what_is_wrong() {
         let mut all = vec!["proxy", "--old", "o:1"];
         all.extend(args);
         let output = crate::rig::proxy::run(&all);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(reason), "{args:?}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(reason), "{args:?}: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! From the first socket to the exit status: readiness, settling, draining, and the end of what does not end.
+//! The lifecycle of the process: readiness, settling, draining, the drain limit, and exit statuses.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::rig::tls::{Authority, connect};
 use crate::rig::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A stream that goes on when the gate opens; its text.
+/// A stream that continues when the gate opens, and its text.
 fn waiting(gate: &Gate) -> (Script, String) {
     let text = chat_text("old");
     let first = role("old") + &content("old", 0);
@@ -20,7 +20,7 @@ fn waiting(gate: &Gate) -> (Script, String) {
     )
 }
 
-/// A chat that has got its first content.
+/// Opens a chat and waits for its first content.
 async fn open(proxy: &Proxy) -> (Client, String) {
     let mut client = client::open_chat(proxy.address).await;
     assert_eq!(client.head().await.status, 200);
@@ -29,7 +29,7 @@ async fn open(proxy: &Proxy) -> (Client, String) {
 }
 
 #[tokio::test]
-async fn a_server_is_ready_once_it_reports_it() {
+async fn readyz_reports_readiness() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     eventually("ready", async || proxy.admin("/readyz").await.status == 200).await;
@@ -37,7 +37,7 @@ async fn a_server_is_ready_once_it_reports_it() {
 }
 
 #[tokio::test]
-async fn an_idle_proxy_ends_at_once_with_status_0() {
+async fn an_idle_proxy_exits_at_once_with_status_0() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await;
@@ -53,7 +53,7 @@ async fn an_idle_proxy_ends_at_once_with_status_0() {
 }
 
 #[tokio::test]
-async fn asked_to_stop_it_settles_then_drains_then_ends() {
+async fn after_sigterm_a_proxy_settles_then_drains_then_exits() {
     let gate = Gate::closed();
     let (script, text) = waiting(&gate);
     let old = Upstream::start(move |received| match &*received.target {
@@ -78,10 +78,10 @@ async fn asked_to_stop_it_settles_then_drains_then_ends() {
         asked.elapsed() < Duration::from_millis(900),
         "not ready at once"
     );
-    // Settling: old and new connections are served.
+    // Settling: existing and new connections are served.
     let response = client::get(proxy.address, "/health").await;
     response.assert_is("fine");
-    // Draining: what is answered is told to go elsewhere, then nothing more is accepted.
+    // Draining: responses close their connections, then no new connections are accepted.
     let mut closes = false;
     while !closes {
         assert!(asked.elapsed() < Duration::from_secs(5), "never draining");
@@ -113,7 +113,7 @@ async fn asked_to_stop_it_settles_then_drains_then_ends() {
         },
     )
     .await;
-    // The open stream runs on to its natural end.
+    // The open stream completes.
     stream.assert_silent(100).await;
     assert_eq!(proxy.ended(), None);
     assert_eq!(proxy.admin("/livez").await.status, 200);
@@ -126,7 +126,7 @@ async fn asked_to_stop_it_settles_then_drains_then_ends() {
 }
 
 #[tokio::test]
-async fn at_the_drain_limit_the_rest_is_ended_honestly_with_status_3() {
+async fn at_the_drain_limit_open_streams_end_with_an_error_event_and_status_3() {
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;
     let mut proxy = Proxy::before(&old, &["--drain", "0.2"]).await;
@@ -158,19 +158,19 @@ async fn at_the_drain_limit_the_rest_is_ended_honestly_with_status_3() {
 }
 
 #[tokio::test]
-async fn at_the_drain_limit_what_has_no_head_yet_is_ended_too() {
+async fn at_the_drain_limit_requests_without_a_response_head_are_ended_too() {
     let old = Upstream::always(Script::new().hang()).await;
     let mut proxy = Proxy::before(&old, &["--drain", "0.1"]).await;
     let mut client = client::open_chat(proxy.address).await;
     old.request(1).await;
     proxy.terminate();
-    let told = Instant::now();
+    let started = Instant::now();
     if let Ok(head) = within("an answer or a close", client.try_head()).await {
         assert!(head.status >= 500, "{}", head.status);
     }
     assert_eq!(proxy.end().await, Some(3));
-    // The client has all of its answer, so nothing more is waited for than that it closes.
-    let took = told.elapsed();
+    // The client has its complete response, so the proxy only waits for the client to close.
+    let took = started.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
     let line = proxy.access_line(1).await;
     assert_eq!(
@@ -180,7 +180,7 @@ async fn at_the_drain_limit_what_has_no_head_yet_is_ended_too() {
 }
 
 #[tokio::test]
-async fn at_the_drain_limit_a_client_that_is_still_sending_its_request_is_told() {
+async fn at_the_drain_limit_a_client_that_is_still_sending_its_request_gets_a_response() {
     for (framing, part) in [
         ("content-length: 100", "x"),
         ("content-length: 100000", "x"),
@@ -201,7 +201,7 @@ async fn at_the_drain_limit_a_client_that_is_still_sending_its_request_is_told()
 }
 
 #[tokio::test]
-async fn who_comes_while_it_is_out_of_file_descriptors_waits() {
+async fn clients_wait_while_the_proxy_is_out_of_file_descriptors() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     let mut idle = Client::connect(proxy.address).await;
@@ -213,7 +213,7 @@ async fn who_comes_while_it_is_out_of_file_descriptors_waits() {
             proxy.terminate();
             idle.until_closed().await;
         } else {
-            eventually("it says why", async || {
+            eventually("the reason is reported", async || {
                 proxy.lines().concat().contains("cannot accept connections")
             })
             .await;
@@ -226,7 +226,7 @@ async fn who_comes_while_it_is_out_of_file_descriptors_waits() {
     assert_eq!(proxy.end().await, Some(0));
 }
 
-/// Waits until it says that it drains.
+/// Waits until the proxy reports that it drains.
 async fn drains(proxy: &Proxy) {
     eventually("it drains", async || {
         proxy
@@ -238,7 +238,7 @@ async fn drains(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn a_connection_that_has_sent_nothing_yet_is_still_answered_when_a_drain_begins() {
+async fn the_first_request_on_an_idle_connection_is_still_served_when_a_drain_begins() {
     let old = Upstream::start(healthy("old")).await;
     let authority = Authority::new();
     let files = authority.issue("server");
@@ -254,7 +254,7 @@ async fn a_connection_that_has_sent_nothing_yet_is_still_answered_when_a_drain_b
         };
         let mut silent = Client::connect(proxy.address).await;
         proxy.counts("crossfade_connections", &[], 2.0).await;
-        let told = Instant::now();
+        let started = Instant::now();
         proxy.terminate();
         drains(&proxy).await;
         fresh.get("/health", &[]).await;
@@ -263,15 +263,15 @@ async fn a_connection_that_has_sent_nothing_yet_is_still_answered_when_a_drain_b
             (head.status, head.headers.get("connection")),
             (200, Some("close"))
         );
-        // Who stays silent is not waited for longer than a moment.
+        // The proxy waits only briefly for a client that stays silent.
         silent.until_closed().await;
         assert_eq!(proxy.end().await, Some(0));
-        assert!(told.elapsed() < Duration::from_secs(4));
+        assert!(started.elapsed() < Duration::from_secs(4));
     }
 }
 
 #[tokio::test]
-async fn a_client_that_connects_while_a_drain_begins_is_answered_or_refused_but_never_reset() {
+async fn a_client_that_connects_while_a_drain_begins_is_served_or_refused_but_never_reset() {
     let old = Upstream::start(healthy("old")).await;
     for _ in 0..3 {
         let before = old.count();
@@ -302,16 +302,16 @@ async fn a_client_that_connects_while_a_drain_begins_is_answered_or_refused_but_
 }
 
 #[tokio::test]
-async fn a_hangup_cuts_nothing() {
+async fn sighup_cuts_nothing() {
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;
     let mut proxy = Proxy::before(&old, &["--settle", "0"]).await;
     let (mut stream, _) = open(&proxy).await;
-    // Twice: the second SIGTERM would end it at once.
+    // Twice, because a second SIGTERM would end the process at once.
     for _ in 0..2 {
         proxy.signal(libc::SIGHUP);
     }
-    eventually("it says that it heard it", async || {
+    eventually("the signal is logged", async || {
         proxy.lines().concat().contains("SIGHUP is ignored")
     })
     .await;
@@ -324,7 +324,7 @@ async fn a_hangup_cuts_nothing() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
+async fn a_second_signal_ends_the_process_at_once() {
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;
     for settle in ["0", "60"] {
@@ -332,7 +332,7 @@ async fn a_second_signal_ends_it_at_once() {
         let (mut stream, _) = open(&proxy).await;
         proxy.terminate();
         eventually("not ready", async || {
-            // While draining the admin port may be the first to go.
+            // While the proxy drains, the admin port may be closed first.
             tokio::net::TcpStream::connect(proxy.admin).await.is_err()
                 || proxy.admin("/readyz").await.status == 503
         })
@@ -351,7 +351,7 @@ async fn a_second_signal_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn an_interrupt_is_as_good_as_a_termination() {
+async fn sigint_has_the_same_effect_as_sigterm() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     proxy.signal(libc::SIGINT);
@@ -359,7 +359,7 @@ async fn an_interrupt_is_as_good_as_a_termination() {
 }
 
 #[tokio::test]
-async fn an_http2_connection_gets_goaway_and_its_streams_run_on() {
+async fn an_http2_connection_gets_goaway_and_its_streams_complete() {
     let gate = Gate::closed();
     let (script, text) = waiting(&gate);
     let old = Upstream::always(script).await;
@@ -381,7 +381,7 @@ async fn an_http2_connection_gets_goaway_and_its_streams_run_on() {
 }
 
 #[tokio::test]
-async fn a_keep_alive_connection_is_closed_behind_the_stream_it_carries() {
+async fn a_keep_alive_connection_is_closed_after_its_open_stream() {
     let gate = Gate::closed();
     let (script, _) = waiting(&gate);
     let old = Upstream::always(script).await;
@@ -395,14 +395,15 @@ async fn a_keep_alive_connection_is_closed_behind_the_stream_it_carries() {
     assert_eq!(proxy.end().await, Some(0));
 }
 
-/// Runs `crossfade drain`, as a hook does.
-fn tell_to_drain(proxy: &Proxy) {
+/// Runs `crossfade drain`, as a preStop hook does.
+fn run_drain_command(proxy: &Proxy) {
     let output = crate::rig::proxy::run(&["drain", "--admin", &proxy.admin.to_string()]);
     assert!(output.status.success(), "{output:?}");
 }
 
 #[tokio::test]
-async fn a_requested_drain_reports_when_its_last_stream_has_ended_and_stays_until_the_signal() {
+async fn a_requested_drain_reports_the_end_of_its_last_stream_and_the_process_stays_until_the_signal()
+ {
     let gate = Gate::closed();
     let (script, text) = waiting(&gate);
     let old = Upstream::always(script).await;
@@ -410,19 +411,19 @@ async fn a_requested_drain_reports_when_its_last_stream_has_ended_and_stays_unti
     let (mut stream, seen) = open(&proxy).await;
     let mut waits = Client::connect(proxy.admin).await;
     waits.get("/drained", &[("host", "localhost")]).await;
-    let told = tokio::spawn(async move { waits.response().await });
+    let drained = tokio::spawn(async move { waits.response().await });
 
-    tell_to_drain(&proxy);
+    run_drain_command(&proxy);
     assert_eq!(proxy.admin("/readyz").await.status, 503);
-    tell_to_drain(&proxy);
+    run_drain_command(&proxy);
     stream.assert_silent(300).await;
-    assert!(!told.is_finished(), "while a stream is open");
+    assert!(!drained.is_finished(), "while a stream is open");
     gate.open();
     assert_eq!(
         seen + &String::from_utf8(stream.body().await).unwrap(),
         text
     );
-    told.await.unwrap().assert_is("drained\n");
+    drained.await.unwrap().assert_is("drained\n");
     assert_eq!(proxy.admin("/livez").await.status, 200);
     assert!(proxy.ended().is_none(), "before the signal");
     proxy.terminate();
@@ -430,12 +431,13 @@ async fn a_requested_drain_reports_when_its_last_stream_has_ended_and_stays_unti
 }
 
 #[tokio::test]
-async fn a_signal_while_it_drains_on_request_changes_nothing_and_a_second_one_ends_it() {
+async fn the_first_signal_during_a_requested_drain_changes_nothing_and_the_second_ends_the_process()
+{
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     let (mut stream, _) = open(&proxy).await;
-    tell_to_drain(&proxy);
+    run_drain_command(&proxy);
     proxy.terminate();
     stream.assert_silent(300).await;
     assert!(proxy.ended().is_none());
@@ -456,7 +458,7 @@ async fn waiting_for_a_drain_that_does_not_begin_ends_with_an_error() {
     let limit = Duration::from_secs(40);
     tokio::time::timeout(limit, reading).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
-    // A hook that begins late, on a busy node, is still waited for.
+    // The proxy still waits for a hook that starts late on a busy node.
     assert!(asked.elapsed() > Duration::from_secs(14));
     proxy.chat().await.assert_is(chat_text("old"));
 }
@@ -465,15 +467,15 @@ async fn waiting_for_a_drain_that_does_not_begin_ends_with_an_error() {
 fn a_drain_without_a_process_is_an_error() {
     let output = crate::rig::proxy::run(&["drain", "--admin", "127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("no crossfade on this machine has the admin port 127.0.0.1:9"),
-        "{said}"
+        text.contains("no crossfade on this machine has the admin port 127.0.0.1:9"),
+        "{text}"
     );
 }
 
 #[tokio::test]
-async fn a_put_to_any_other_page_of_the_admin_port_changes_nothing() {
+async fn a_put_to_any_other_path_of_the_admin_port_changes_nothing() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for path in ["/plan", "/metrics", "/readyz", "/livez", "/drained"] {
@@ -500,13 +502,13 @@ async fn a_put_to_any_other_page_of_the_admin_port_changes_nothing() {
     for wrong in ["crossfade=loudly", "nonsense", ""] {
         assert_eq!(set(wrong).await, 400, "{wrong}");
     }
-    // What it would change is not for who comes over TCP, though it be from this machine.
+    // Changes are not allowed over TCP, even from this machine.
     assert_eq!(set("debug").await, 403);
     proxy.chat().await.assert_is(chat_text("old"));
 }
 
-/// What a process of `user` gets for a request on the local socket of a proxy; `None` where this process may not become that
-/// user.
+/// The response to a request that a process of `user` sends to the local socket of a proxy; `None` if this process may not
+/// become that user.
 fn asked_by(
     user: Option<u32>,
     admin: std::net::SocketAddr,
@@ -517,7 +519,7 @@ fn asked_by(
     use std::os::unix::net::{SocketAddr, UnixStream};
     let asking = std::thread::spawn(move || {
         if let Some(user) = user {
-            // By the system call alone it is so for this thread only, which ends with it.
+            // The raw system call applies to this thread only, which ends afterwards.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
             if changed != 0 {
                 return None;
@@ -528,12 +530,12 @@ fn asked_by(
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        let mut said = String::new();
-        // One that is sent away may find that out while it writes or while it reads.
+        let mut response = String::new();
+        // A rejected client may notice while it writes or while it reads.
         let _ = stream.write_all(request.as_bytes());
-        match stream.read_to_string(&mut said) {
+        match stream.read_to_string(&mut response) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("no end"),
-            _ => Some(said),
+            _ => Some(response),
         }
     });
     asking.join().unwrap()
@@ -553,9 +555,9 @@ async fn another_user_of_the_same_machine_gets_nothing_from_the_local_socket() {
     assert!(own.starts_with("HTTP/1.1 200"), "{own}");
     let drain = "PUT /drain HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     for request in [page, drain] {
-        // Only root can be somebody else.
-        if let Some(said) = ask(Some(65534), request).await {
-            assert_eq!(said, "");
+        // Only root can become another user.
+        if let Some(response) = ask(Some(65534), request).await {
+            assert_eq!(response, "");
         }
     }
     assert_eq!(proxy.admin("/readyz").await.status, 200);
@@ -610,7 +612,7 @@ async fn the_log_level_is_changed_from_the_same_machine() {
 }
 
 #[tokio::test]
-async fn an_admin_port_answers_to_no_name_of_strangers() {
+async fn the_admin_port_rejects_unknown_host_names() {
     let old = Upstream::start(healthy("old")).await;
     let flags = [
         "--admin-host",
@@ -684,7 +686,7 @@ async fn credentials_and_prompts_are_never_logged() {
 }
 
 #[tokio::test]
-async fn there_is_one_access_line_per_exchange_with_all_that_is_known_of_it() {
+async fn there_is_one_complete_access_line_per_exchange() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -725,11 +727,11 @@ async fn chats(proxy: &Proxy, count: usize) {
 }
 
 #[tokio::test]
-async fn an_output_that_no_one_reads_holds_no_request_and_no_end() {
+async fn an_output_that_is_not_read_delays_neither_requests_nor_the_exit() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     proxy.read(Reading::Stopped);
-    // Some 300 bytes each: far more than the pipe and a thread's own lines take.
+    // About 300 bytes each: much more than the pipe and a thread's buffer hold.
     chats(&proxy, 2000).await;
     assert_eq!(proxy.admin("/livez").await.status, 200);
     assert_eq!(proxy.metrics().await.sum(DROPPED, &[]), 0.0, "they wait");
@@ -745,11 +747,11 @@ async fn an_output_that_no_one_reads_holds_no_request_and_no_end() {
 }
 
 #[tokio::test]
-async fn lines_for_which_there_is_no_room_are_dropped_and_counted() {
+async fn lines_that_do_not_fit_are_dropped_and_counted() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.read(Reading::Stopped);
-    // Each line holds its path.
+    // Each line contains the path.
     let path = format!("/v1/chat/completions/{}", "x".repeat(60_000));
     let before = proxy.memory();
     let mut client = Client::connect(proxy.address).await;
@@ -764,7 +766,7 @@ async fn lines_for_which_there_is_no_room_are_dropped_and_counted() {
     }
     let grown = proxy.memory() - before;
     assert!(grown < 24 << 20, "{grown} bytes");
-    // What the proxy itself has to say still has room.
+    // The proxy's own log lines still fit.
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum(DROPPED, &[("kind", "log")]), 0.0);
     proxy.read(Reading::On);
@@ -778,7 +780,7 @@ async fn lines_for_which_there_is_no_room_are_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn an_output_that_was_closed_is_no_reason_to_stop_serving_or_to_spin() {
+async fn a_proxy_whose_output_was_closed_keeps_serving_and_does_not_spin() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     proxy.read(Reading::Closed);
@@ -788,6 +790,7 @@ async fn an_output_that_was_closed_is_no_reason_to_stop_serving_or_to_spin() {
     })
     .await;
     let before = proxy.processor_time();
+    // The interval of the measurement.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let taken = proxy.processor_time() - before;
     assert!(taken < Duration::from_millis(300), "{taken:?}");
@@ -797,7 +800,7 @@ async fn an_output_that_was_closed_is_no_reason_to_stop_serving_or_to_spin() {
 }
 
 #[tokio::test]
-async fn access_lines_can_be_switched_off_and_come_as_text() {
+async fn access_lines_can_be_disabled_and_written_as_text() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &["--no-access-log"]).await;
     proxy.chat().await;
@@ -819,7 +822,7 @@ async fn access_lines_can_be_switched_off_and_come_as_text() {
     .await;
 }
 
-/// What a client does that could hold a drain.
+/// Client behaviour that could delay a drain.
 #[derive(Clone, Copy, Debug)]
 enum Holds {
     NeverReads,
@@ -856,7 +859,7 @@ impl Holds {
         matches!(self, Self::NeverReadsOverTls | Self::SendsHalfATlsHandshake)
     }
 
-    /// Does it until the future is dropped.
+    /// Behaves this way until the future is dropped.
     async fn hold(self, proxy: &Proxy, authority: &Authority, is_ready: &Cell<bool>) {
         let post = |fields: &str| format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n");
         let mut client = match self {
@@ -873,7 +876,7 @@ impl Holds {
             }
             Self::NeverReadsOverHttp2 => {
                 let client = client::http2::Client::connect(proxy.address).await;
-                // No window is given for what is not read.
+                // The window is not reopened for data that is not read.
                 http2 = Some(client.post("/v1/flood", &[], STREAMING).await);
             }
             Self::HalfCloses => {
@@ -933,11 +936,12 @@ async fn a_drain_ends_within_its_limit_whatever_clients_do() {
         let flags = if holds.over_tls() { &tls[..] } else { &[] };
         async move {
             let mut proxy = Proxy::before(old, &[&["--drain", "1"], flags].concat()).await;
-            let told = {
+            let started = {
                 let is_ready = Cell::new(false);
                 let mut holding = std::pin::pin!(holds.hold(&proxy, authority, &is_ready));
                 let is_held = async {
-                    eventually("it holds", async || is_ready.get()).await;
+                    eventually("the hold is in force", async || is_ready.get()).await;
+                    // The effect at the proxy, for example full buffers, cannot be seen from outside.
                     tokio::time::sleep(Duration::from_millis(300)).await;
                 };
                 tokio::select! {
@@ -945,8 +949,8 @@ async fn a_drain_ends_within_its_limit_whatever_clients_do() {
                     () = is_held => {}
                 }
                 proxy.terminate();
-                let told = Instant::now();
-                // It goes on with it to the end.
+                let started = Instant::now();
+                // The client behaves this way until the process exits.
                 let _ = tokio::time::timeout(Duration::from_millis(3500), async {
                     tokio::select! {
                         () = holding.as_mut() => {}
@@ -956,11 +960,11 @@ async fn a_drain_ends_within_its_limit_whatever_clients_do() {
                     }
                 })
                 .await;
-                told
+                started
             };
             let status = proxy.end().await;
             assert!(matches!(status, Some(0 | 3)), "{holds:?}: {status:?}");
-            let took = told.elapsed();
+            let took = started.elapsed();
             assert!(took < Duration::from_secs(4), "{holds:?} took {took:?}");
         }
     });
@@ -968,7 +972,7 @@ async fn a_drain_ends_within_its_limit_whatever_clients_do() {
 }
 
 #[tokio::test]
-async fn an_http2_client_without_a_request_does_not_hold_a_drain() {
+async fn an_http2_client_without_a_request_does_not_delay_a_drain() {
     use crate::rig::frames::{END_STREAM, Frames, HEADERS, INITIAL_WINDOW_SIZE};
     use client::http2::Client as Http2;
     let authority = tls::Authority::new();
@@ -980,8 +984,8 @@ async fn an_http2_client_without_a_request_does_not_hold_a_drain() {
         let flags = if what == 0 { &more[..] } else { &[] };
         let mut proxy = Proxy::before(&old, flags).await;
         let address = proxy.address;
-        // One that has said nothing behind its TLS handshake, one that acknowledges nothing, one that has had an answer and
-        // then acknowledges nothing, one that goes on to ask, one that takes nothing of its answer, and a friendly one.
+        // A client that sends nothing after its TLS handshake, one that acknowledges nothing, one that got a response and
+        // then acknowledges nothing, one that keeps sending requests, one that does not read its response, and a normal one.
         let (mut kept, mut friendly) = (Vec::new(), Vec::new());
         match what {
             0 => kept.push(Frames::over(
@@ -1016,6 +1020,7 @@ async fn an_http2_client_without_a_request_does_not_hold_a_drain() {
             let mut stream = 3;
             while what == 3 && kept[0].request(stream, END_STREAM, "GET", "/health").await {
                 stream += 2;
+                // Limits the request rate.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             kept

@@ -1,4 +1,4 @@
-//! Limits, and the clear answers that tell of them.
+//! Limits, and the responses to requests that exceed them.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ async fn a_body_that_is_too_large_is_413() {
     response.own_error();
     assert_eq!(old.count(), 1);
 
-    // With no length to judge by, it is noticed on the way.
+    // Without a content length, the proxy notices while it forwards.
     let mut client = Client::connect(proxy.address).await;
     client
         .send(format!(
@@ -82,7 +82,7 @@ async fn a_body_that_is_too_large_is_413() {
             .all(|request| !request.is_complete())
     );
 
-    // And no 100 is said to what will be refused.
+    // A request that will be rejected gets no `100 Continue`.
     let mut client = Client::connect(proxy.address).await;
     client
         .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 5000\r\n\r\n"))
@@ -143,7 +143,7 @@ async fn requests_beyond_the_limit_are_503_with_retry_after() {
 }
 
 #[tokio::test]
-async fn a_cancelled_request_frees_its_place() {
+async fn a_cancelled_request_returns_its_permit() {
     let old = Upstream::always(Script::new().hang()).await;
     let proxy = Proxy::before(&old, &["--max-requests", "1"]).await;
     for n in 1..=5 {
@@ -168,12 +168,13 @@ async fn a_slow_head_is_408_or_a_close() {
     client.until_closed().await;
     assert!(start.elapsed() >= Duration::from_millis(180));
 
-    // A byte now and then does not help.
+    // Sending a byte now and then does not extend the timeout.
     let mut client = Client::connect(proxy.address).await;
     for byte in b"GET /health HTTP/1.1\r\nHost: aaaaaaaaaaaa" {
         if !client.try_send([*byte]).await {
             break;
         }
+        // The sending rate of the client.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let answer = tokio::time::timeout(Duration::from_millis(100), client.try_head()).await;
@@ -184,7 +185,7 @@ async fn a_slow_head_is_408_or_a_close() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_ended_on_a_connection_used_before() {
+async fn a_slow_head_on_a_reused_connection_is_ended() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--head-timeout", "0.2"]).await;
     let mut client = Client::connect(proxy.address).await;
@@ -195,7 +196,7 @@ async fn a_slow_head_is_ended_on_a_connection_used_before() {
 }
 
 #[tokio::test]
-async fn a_slow_body_and_a_slow_answer_are_no_slow_head() {
+async fn a_slow_body_or_response_does_not_count_as_a_slow_head() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--head-timeout", "0.2"]).await;
     let mut client = Client::connect(proxy.address).await;
@@ -206,6 +207,7 @@ async fn a_slow_body_and_a_slow_answer_are_no_slow_head() {
         ))
         .await;
     for piece in STREAMING.as_bytes().chunks(STREAMING.len() / 4) {
+        // Slower in total than the timeout for a head.
         tokio::time::sleep(Duration::from_millis(80)).await;
         client.send(piece).await;
     }
@@ -217,7 +219,7 @@ async fn a_slow_body_and_a_slow_answer_are_no_slow_head() {
 }
 
 #[tokio::test]
-async fn an_upstream_s_slow_head_is_a_504_where_that_is_limited() {
+async fn a_slow_response_head_is_a_504_if_it_is_limited() {
     let old = Upstream::always(Script::new().hang()).await;
     let proxy = Proxy::before(&old, &["--upstream-head-timeout", "0.1"]).await;
     let response = proxy.chat().await;
@@ -227,7 +229,7 @@ async fn an_upstream_s_slow_head_is_a_504_where_that_is_limited() {
 }
 
 #[tokio::test]
-async fn an_error_of_its_own_has_the_family_s_form() {
+async fn the_proxys_own_errors_have_the_format_of_the_family() {
     let nobody = Upstream::nobody().to_string();
     let proxy = Proxy::start(&["--old", &nobody, "--new", &nobody, "--split", "50"]).await;
     for path in [CHAT, COMPLETIONS, RESPONSES, "/v1/embeddings"] {
@@ -262,7 +264,7 @@ async fn connections_beyond_the_limit_are_closed_at_once_and_counted() {
     }
     let refused = "crossfade_connections_refused_total";
     proxy.counts(refused, &[], 90.0).await;
-    // Those that are open are served, and whose place is free is another's.
+    // Open connections are served, and a closed one makes room for another.
     for client in &mut open {
         client.get("/health", &[]).await;
         assert_eq!(client.response().await.status, 200);
@@ -288,7 +290,7 @@ fn processor_time(pid: u32) -> f64 {
     (ticks[0] + ticks[1]) / 100.0
 }
 
-/// Ends the listening of a process' socket from outside: every `accept` on it fails from now on.
+/// Shuts down the listening socket of another process, so that every `accept` on it fails.
 fn break_listener(pid: u32, port: u16) {
     let inode = std::fs::read_to_string("/proc/net/tcp")
         .unwrap()
@@ -319,7 +321,7 @@ fn break_listener(pid: u32, port: u16) {
 }
 
 #[tokio::test]
-async fn an_error_of_accept_that_comes_again_is_counted_and_does_not_take_a_core() {
+async fn repeated_accept_errors_are_counted_and_do_not_use_a_core() {
     let old = Upstream::start(healthy("old")).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     let mut open = Client::connect(proxy.address).await;
@@ -334,22 +336,22 @@ async fn an_error_of_accept_that_comes_again_is_counted_and_does_not_take_a_core
     eventually("a second passed", async || begun.elapsed().as_secs() > 0).await;
     let used = processor_time(proxy.pid()) - used;
     assert!(used < 0.3, "{used} s of processor time in a second");
-    let said = || {
+    let logged = || {
         let lines = proxy.lines();
         lines
             .iter()
             .filter(|line| line.contains("cannot accept connections"))
             .count()
     };
-    assert!((1..5).contains(&said()), "{} times", said());
-    // What is open is served, and the process drains as ever.
+    assert!((1..5).contains(&logged()), "{} times", logged());
+    // Open connections are served, and the process drains normally.
     open.get("/health", &[]).await;
     assert_eq!(open.response().await.status, 200);
     proxy.terminate();
     assert_eq!(proxy.end().await, Some(0));
 }
 
-/// The timer that the kernel keeps for the proxy's end of a connection (`tr` of proc(5)); 2 is keep-alive.
+/// The kernel's timer for the proxy's side of a connection (`tr` in proc(5)); 2 is keep-alive.
 fn kernel_timer(proxy: std::net::SocketAddr, client: std::net::SocketAddr) -> Option<String> {
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     std::fs::read_to_string("/proc/net/tcp")
@@ -361,7 +363,7 @@ fn kernel_timer(proxy: std::net::SocketAddr, client: std::net::SocketAddr) -> Op
 }
 
 #[tokio::test]
-async fn clients_and_readers_of_the_admin_port_are_asked_whether_they_are_still_there() {
+async fn connections_of_both_ports_have_tcp_keep_alive() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for address in [proxy.address, proxy.admin] {
@@ -374,7 +376,7 @@ async fn clients_and_readers_of_the_admin_port_are_asked_whether_they_are_still_
     }
 }
 
-/// A server that sends more than all buffers on the way can hold.
+/// A server that sends more than all buffers on the path can hold.
 async fn flooding() -> Upstream {
     let event = content("old", 0).repeat(64);
     let times = (200 << 20) / event.len();
@@ -392,7 +394,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An HTTP/2 connection with the head of a chat and all the window there can be.
+/// An HTTP/2 connection with the head of a chat and the largest possible windows.
 fn wide_open_head() -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]));
@@ -480,7 +482,7 @@ async fn a_client_that_reads_nothing_is_reset_after_the_write_timeout_and_counts
 }
 
 #[tokio::test]
-async fn a_stream_that_waits_for_the_model_is_no_stalled_client_and_neither_are_comments() {
+async fn a_stream_that_waits_for_the_model_does_not_count_as_a_stalled_client_even_with_comments() {
     for comments in [&[][..], &["--keep-alive-comments", "0.02"]] {
         let gate = Gate::closed();
         let script = Script::new().sse().chunk(role("old")).wait(&gate);
@@ -502,7 +504,7 @@ async fn a_stream_that_waits_for_the_model_is_no_stalled_client_and_neither_are_
 }
 
 #[tokio::test]
-async fn a_client_is_not_charged_for_time_in_which_the_process_stood_still() {
+async fn time_in_which_the_process_was_stopped_does_not_count_against_a_client() {
     let sent = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
     let event = content("old", 0).repeat(64);
     let times = (24 << 20) / event.len();
@@ -527,7 +529,7 @@ async fn a_client_is_not_charged_for_time_in_which_the_process_stood_still() {
     assert_eq!(body.len(), event.len() * times + DONE.len());
 }
 
-/// A tunnel through the proxy to a server that sends everything back.
+/// A tunnel through the proxy to a server that echoes everything.
 async fn tunnel(proxy: &Proxy) -> Client {
     let mut client = Client::connect(proxy.address).await;
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
@@ -537,7 +539,7 @@ async fn tunnel(proxy: &Proxy) -> Client {
 }
 
 #[tokio::test]
-async fn a_tunnel_through_which_nothing_passes_is_closed_after_its_limit() {
+async fn an_idle_tunnel_is_closed_after_its_timeout() {
     let head =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let old = Upstream::always(Script::new().raw(head).step(Step::Echo)).await;
@@ -547,6 +549,7 @@ async fn a_tunnel_through_which_nothing_passes_is_closed_after_its_limit() {
     while begun.elapsed() < Duration::from_millis(1500) {
         client.send("ping").await;
         assert_eq!(client.exactly(4).await, b"ping");
+        // Traffic at intervals shorter than the idle timeout.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let idle = Instant::now();
@@ -561,7 +564,10 @@ async fn a_tunnel_through_which_nothing_passes_is_closed_after_its_limit() {
         .counts("crossfade_client_timeouts_total", &labels, 1.0)
         .await;
     proxy.counts("crossfade_open_streams", &[], 0.0).await;
-    eventually("upstream is closed", async || old.open() == 0).await;
+    eventually("the upstream connection is closed", async || {
+        old.open() == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -600,7 +606,7 @@ async fn a_request_body_that_stalls_is_408_after_the_body_timeout() {
         client.write_all(&sent).await.unwrap();
         counts_one_slow_body(&proxy).await;
     }
-    eventually("upstream is let go", async || {
+    eventually("the upstream is disconnected", async || {
         old.requests().iter().all(|request| request.is_gone())
     })
     .await;
@@ -619,7 +625,7 @@ async fn counts_one_slow_body(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn a_small_body_that_comes_byte_by_byte_has_one_limit_for_all_of_it() {
+async fn a_small_body_that_arrives_byte_by_byte_has_one_limit_for_all_of_it() {
     let old = Upstream::start(healthy("old")).await;
     let flags = ["--body-timeout", "0.5", "--head-timeout", "0.5"];
     for expect in ["", "expect: 100-continue\r\n"] {
@@ -630,6 +636,7 @@ async fn a_small_body_that_comes_byte_by_byte_has_one_limit_for_all_of_it() {
         client.send(head).await;
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(5) && client.try_send("x").await {
+            // The sending rate of the client.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(begun.elapsed() < Duration::from_secs(5));
@@ -638,7 +645,7 @@ async fn a_small_body_that_comes_byte_by_byte_has_one_limit_for_all_of_it() {
 }
 
 #[tokio::test]
-async fn a_body_of_any_length_that_comes_byte_by_byte_ends_in_time() {
+async fn a_body_of_any_length_that_arrives_byte_by_byte_is_ended_in_time() {
     let old = Upstream::start(healthy("old")).await;
     let flags = ["--body-timeout", "0.2", "--head-timeout", "0.2"];
     for framing in ["transfer-encoding: chunked", "content-length: 100000"] {
@@ -652,6 +659,7 @@ async fn a_body_of_any_length_that_comes_byte_by_byte_ends_in_time() {
         };
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) && client.try_send(byte).await {
+            // The sending rate of the client.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(begun.elapsed() < Duration::from_secs(20), "{framing}");
@@ -660,7 +668,7 @@ async fn a_body_of_any_length_that_comes_byte_by_byte_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_large_body_may_take_as_long_as_it_keeps_coming() {
+async fn a_large_body_may_take_as_long_as_it_makes_progress() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--body-timeout", "0.5"]).await;
     let piece = "x".repeat(10_000);
@@ -670,6 +678,7 @@ async fn a_large_body_may_take_as_long_as_it_keeps_coming() {
         let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n");
         client.send(head).await;
         for _ in 0..10 {
+            // The sending rate of the client.
             tokio::time::sleep(Duration::from_millis(100)).await;
             match chunked {
                 true => client.send(format!("2710\r\n{piece}\r\n")).await,
@@ -685,7 +694,7 @@ async fn a_large_body_may_take_as_long_as_it_keeps_coming() {
 }
 
 #[tokio::test]
-async fn a_client_is_not_charged_for_a_model_server_that_does_not_read() {
+async fn a_model_server_that_does_not_read_does_not_count_against_the_client() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let args = ["--old", &address, "--body-timeout", "0.3"];
@@ -718,7 +727,7 @@ async fn a_client_is_not_charged_for_a_model_server_that_does_not_read() {
 }
 
 #[tokio::test]
-async fn an_answer_that_has_begun_continues_though_the_rest_of_its_request_does_not_come() {
+async fn a_started_response_continues_although_the_rest_of_its_request_does_not_arrive() {
     let gate = Gate::closed();
     let script = Script::new().sse().events(&content("old", 0)).wait(&gate);
     let script = script.events(&content("old", 1)).events(DONE);
@@ -741,7 +750,7 @@ async fn an_answer_that_has_begun_continues_though_the_rest_of_its_request_does_
 }
 
 #[tokio::test]
-async fn the_admin_port_bounds_the_connections_of_one_address() {
+async fn the_admin_port_limits_the_connections_of_one_address() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut open = Vec::new();
@@ -789,5 +798,8 @@ async fn a_tunnel_whose_client_reads_nothing_is_reset_after_the_write_timeout() 
         "{line}"
     );
     assert_eq!(client.until_closed().await.1, crate::rig::End::Reset);
-    eventually("upstream is closed", async || old.open() == 0).await;
+    eventually("the upstream connection is closed", async || {
+        old.open() == 0
+    })
+    .await;
 }

@@ -1,4 +1,4 @@
-//! The running program between clients and model servers that do as told. Needs nothing but the machine.
+//! Runs the program between scripted clients and scripted model servers. Has no prerequisites.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,34 +9,34 @@
 #[path = "../support/rig.rs"]
 mod rig;
 
-mod access;
+mod access_log;
+mod broken_streams;
 mod cancel;
 mod capability;
 mod comparison;
 mod continuation;
-mod descriptors;
 mod embedded;
+mod failover;
+mod file_descriptors;
 mod grpc;
 mod guard;
 mod hardening;
-mod heads;
-mod honest_end;
 mod http1;
 mod http2;
 mod kube_embedded;
 mod kube_watch;
-mod late_switch;
 mod lifecycle;
 mod limits;
+mod load_balancing;
 mod metrics;
 mod models;
-mod moves;
+mod moving_streams;
 mod plan_file;
 mod pools;
-mod ports;
+mod port_exhaustion;
+mod request_smuggling;
 mod rollback;
 mod split;
-mod spread;
 mod stream;
 mod tls;
 mod tracing;

@@ -1,11 +1,11 @@
-//! What is counted, and that its label sets are closed.
+//! The values of the metrics, and their closed label sets.
 
 use std::collections::BTreeSet;
 
 use crate::rig::*;
 
 #[tokio::test]
-async fn every_metric_is_there_with_help_and_labels_from_closed_sets() {
+async fn every_metric_exists_with_help_and_labels_from_closed_sets() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -133,7 +133,7 @@ async fn exchanges_are_counted_by_assignment_reason_and_class() {
 }
 
 #[tokio::test]
-async fn the_time_to_the_first_event_is_that_of_the_first_content() {
+async fn the_time_to_the_first_event_ends_with_the_first_content() {
     let script = Script::new()
         .sse()
         .chunk(": hello\n\n")
@@ -160,7 +160,7 @@ async fn the_time_to_the_first_event_is_that_of_the_first_content() {
 }
 
 #[tokio::test]
-async fn a_stream_lasts_until_its_end_and_counts_once_for_who_answered_it() {
+async fn a_stream_is_timed_to_its_end_and_counted_once_for_the_generation_that_served_it() {
     let paced = |name: &'static str| {
         let script = Script::new().sse().chunk(content(name, 0)).pause(200);
         script.chunk(DONE)
@@ -173,7 +173,7 @@ async fn a_stream_lasts_until_its_end_and_counts_once_for_who_answered_it() {
     .await;
     let new = Upstream::always(status(503)).await;
     let proxy = Proxy::split(&old, &new, 50).await;
-    // Every other one is saved from new.
+    // Every other stream fails on new and is recovered.
     for _ in 0..4 {
         proxy.chat().await;
     }
@@ -188,7 +188,7 @@ async fn a_stream_lasts_until_its_end_and_counts_once_for_who_answered_it() {
     assert_eq!((count("old"), count("new")), (4.0, 0.0));
     let seconds = metrics.sum(&format!("{name}_sum"), &[]);
     assert!((0.8..8.0).contains(&seconds), "{seconds}");
-    // One whose client leaves has ended, too.
+    // A stream whose client disconnects has ended, too.
     let old_only = Proxy::before(&old, &[]).await;
     let mut leaving = Client::connect(old_only.address).await;
     leaving.post(CHAT, &[("x-case", "long")], STREAMING).await;
@@ -201,7 +201,7 @@ async fn a_stream_lasts_until_its_end_and_counts_once_for_who_answered_it() {
 }
 
 #[tokio::test]
-async fn every_gap_every_byte_and_every_token_counts() {
+async fn every_gap_byte_and_token_is_counted() {
     let usage = "data: {\"id\":\"a\",\"choices\":[],\"usage\":{\"prompt_tokens\":16,\"completion_tokens\":3,\"total_tokens\":19}}\n\n";
     let text: String = (0..10).map(|index| content("old", index)).collect();
     let text = role("old") + &text + usage + DONE;
@@ -218,7 +218,7 @@ async fn every_gap_every_byte_and_every_token_counts() {
     let events = metrics.sum("crossfade_events_total", &old);
     assert!((30.0..=39.0).contains(&events), "{events}");
     let gaps = metrics.sum("crossfade_inter_event_seconds_count", &old);
-    // Each stream has one less than events, however many of them come together.
+    // Each stream has one gap fewer than events, however many arrive together.
     assert_eq!(gaps, events - 3.0);
     let tokens = |kind| {
         metrics.sum(
@@ -230,7 +230,7 @@ async fn every_gap_every_byte_and_every_token_counts() {
 }
 
 #[tokio::test]
-async fn tokens_of_a_whole_answer_count() {
+async fn tokens_of_a_unary_response_are_counted() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     client::post(proxy.address, CHAT, &[], UNARY)
@@ -241,7 +241,7 @@ async fn tokens_of_a_whole_answer_count() {
 }
 
 #[tokio::test]
-async fn a_recovered_stream_is_counted_for_the_side_that_answered() {
+async fn a_recovered_stream_is_counted_for_the_side_that_served_it() {
     let new = Upstream::always(stream_of(&role("new")).reset()).await;
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -283,7 +283,7 @@ async fn open_streams_follow_the_side_that_carries_them() {
 }
 
 #[tokio::test]
-async fn an_ejected_endpoint_is_no_healthy_one() {
+async fn an_ejected_endpoint_does_not_count_as_healthy() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::always(status(503)).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -295,7 +295,7 @@ async fn an_ejected_endpoint_is_no_healthy_one() {
             .sum("crossfade_pool_endpoints", &labels)
     };
     assert_eq!(count("healthy").await, 1.0);
-    // Three answers are no reason: any client may provoke them.
+    // Three error responses do not eject: any client could provoke them.
     for _ in 0..3 {
         proxy.chat().await;
     }
@@ -313,7 +313,7 @@ async fn a_probe_finds_a_dead_generation_before_a_request_does() {
     let new = Upstream::start({
         let empty = empty.clone();
         move |received| match received.method.as_str() {
-            // `/health` says nothing; an empty list of models does.
+            // `/health` does not tell; an empty list of models does.
             "GET" if empty.load(std::sync::atomic::Ordering::Relaxed) => models(&[]),
             "GET" => models(&["tiny"]),
             _ => chat_stream("new"),
@@ -331,7 +331,7 @@ async fn a_probe_finds_a_dead_generation_before_a_request_does() {
     proxy.serves("new").await;
 }
 
-/// Reads a stream; the gaps between the pieces in which it came, in seconds, ascending.
+/// Reads a stream and returns the gaps between its pieces, in seconds, sorted.
 async fn measured_gaps(proxy: &Proxy) -> Vec<f64> {
     let mut client = client::open_chat(proxy.address).await;
     client.head().await;
@@ -358,29 +358,29 @@ async fn the_figures_of_the_last_minutes_are_those_that_clients_measured() {
             script.events("data: [DONE]\n\n").end()
         }
     };
-    let told = |proxy: &Proxy, window: &str| {
+    let figures = |proxy: &Proxy, window: &str| {
         let address = proxy.admin.to_string();
         let output = crate::rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
-        let look: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        look["total"]["old"][window].clone()
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["total"]["old"][window].clone()
     };
     let old = Upstream::start(paced(30)).await;
     let proxy = Proxy::before(&old, &[]).await;
     assert_eq!(
-        told(&proxy, "lastMinute")["gap"]["p50"],
+        figures(&proxy, "lastMinute")["gap"]["p50"],
         serde_json::Value::Null
     );
     let gaps = measured_gaps(&proxy).await;
     proxy.outcomes("completed", 1).await;
     let median = gaps[gaps.len() / 2];
     for window in ["lastMinute", "lastFiveMinutes"] {
-        let recent = told(&proxy, window);
+        let recent = figures(&proxy, window);
         let p50 = recent["gap"]["p50"].as_f64().unwrap();
         assert!(
             (p50 / median - 1.0).abs() < 0.1,
             "{window}: {p50} for {median}"
         );
-        // One first token is too little to tell anything of them.
+        // A single first token is too little data.
         assert_eq!(recent["firstEvent"]["count"], 1);
         assert_eq!(recent["firstEvent"]["p50"], serde_json::Value::Null);
         assert_eq!(recent["outcomes"]["completed"], 1);

@@ -1,4 +1,4 @@
-//! `GET /v1/models` and below it: the models of both generations while both serve.
+//! `GET /v1/models` and `/v1/models/{id}`: the models of both generations while both serve.
 
 use crate::rig::*;
 
@@ -44,7 +44,7 @@ async fn the_list_is_the_union_by_id_while_new_has_a_share() {
 }
 
 #[tokio::test]
-async fn once_old_drains_only_new_is_asked_for_models() {
+async fn once_old_drains_only_new_is_queried_for_models() {
     let old = knowing(&["only-old"], "old").await;
     let new = knowing(&["only-new"], "new").await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));
@@ -58,7 +58,7 @@ async fn once_old_drains_only_new_is_asked_for_models() {
 }
 
 #[tokio::test]
-async fn the_list_is_old_s_own_bytes_while_new_has_no_share() {
+async fn the_list_is_that_of_old_byte_for_byte_while_new_has_no_share() {
     let body = r#"{ "object":"list" , "data":[{"id":"a","x":[1, 2]}]}"#;
     let old = Upstream::always(Script::new().json(200, body)).await;
     let new = knowing(&["b"], "new").await;
@@ -68,7 +68,7 @@ async fn the_list_is_old_s_own_bytes_while_new_has_no_share() {
 }
 
 #[tokio::test]
-async fn one_side_failing_leaves_the_other_s_answer() {
+async fn if_one_side_fails_the_list_is_that_of_the_other() {
     for failing in [
         status(503),
         empty_404(),
@@ -110,7 +110,7 @@ async fn both_sides_failing_is_an_error_that_names_them() {
 }
 
 #[tokio::test]
-async fn a_model_is_mentioned_by_the_side_that_has_it() {
+async fn a_model_is_described_by_the_side_that_has_it() {
     let old = knowing(&["both", "only-old"], "old").await;
     let new = knowing(&["both", "only-new"], "new").await;
     let proxy = Proxy::split(&old, &new, 50).await;

@@ -1,4 +1,4 @@
-//! The plan from a file: taken when it is good, whatever way it was changed; left alone when it is not.
+//! The plan comes from a file: valid changes are applied however the file was changed, and invalid ones are rejected.
 
 use std::fs;
 use std::io::Write;
@@ -32,7 +32,7 @@ async fn rejected(proxy: &Proxy, count: u32) {
 }
 
 #[tokio::test]
-async fn a_file_is_taken_however_it_is_changed() {
+async fn a_change_is_applied_however_the_file_is_written() {
     let (old, new) = pair().await;
     let mut file = PlanFile::new(&all_old(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;
@@ -59,7 +59,7 @@ fn watches(proxy: &Proxy) -> usize {
 }
 
 #[tokio::test]
-async fn only_the_directory_that_a_link_leads_to_now_is_watched() {
+async fn only_the_directory_that_a_link_currently_points_to_is_watched() {
     let (old, new) = pair().await;
     let releases = tempfile::TempDir::new().unwrap();
     let file = PlanFile::new(&all_old(&new));
@@ -79,10 +79,10 @@ async fn only_the_directory_that_a_link_leads_to_now_is_watched() {
         fs::rename(&link, file.path()).unwrap();
         proxy.serves(generation).await;
     }
-    eventually("those before are left", async || watches(&proxy) == 2).await;
+    eventually("the earlier ones are closed", async || watches(&proxy) == 2).await;
     fs::write(&last, all_new(&new)).unwrap();
     proxy.serves("new").await;
-    // Back to a file of the own directory, which is still watched.
+    // Back to a file in the plan's own directory, which is still watched.
     file.replace(&all_old(&new));
     proxy.serves("old").await;
     eventually("only that one is left", async || watches(&proxy) == 1).await;
@@ -105,7 +105,7 @@ async fn the_volume_of_a_config_map_is_followed_through_its_swaps() {
 }
 
 #[tokio::test]
-async fn a_bad_file_changes_nothing_and_says_what_is_wrong() {
+async fn an_invalid_file_changes_nothing_and_is_explained() {
     let (old, new) = pair().await;
     let file = PlanFile::new(&all_new(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;
@@ -130,7 +130,7 @@ async fn a_bad_file_changes_nothing_and_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_change_while_it_starts_is_not_missed() {
+async fn a_change_during_startup_is_not_missed() {
     let (old, new) = pair().await;
     for micros in (0..30_000).step_by(1_500) {
         let file = PlanFile::new(&all_old(&new));
@@ -138,6 +138,7 @@ async fn a_change_while_it_starts_is_not_missed() {
         let args = ["--old", &*old, "--plan", &plan];
         let starting = Proxy::start(&args);
         let changing = async {
+            // Changes the file at different moments of the startup, which the proxy does not report.
             tokio::time::sleep(std::time::Duration::from_micros(micros)).await;
             file.replace(&all_new(&new));
         };
@@ -147,7 +148,7 @@ async fn a_change_while_it_starts_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_file_that_goes_away_changes_nothing() {
+async fn a_deleted_file_changes_nothing() {
     let (old, new) = pair().await;
     let file = PlanFile::new(&all_new(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;
@@ -160,12 +161,12 @@ async fn a_file_that_goes_away_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_half_written_file_is_not_taken() {
+async fn a_half_written_file_is_not_applied() {
     let (old, new) = pair().await;
     let file = PlanFile::new(&all_new(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;
     proxy.serves("new").await;
-    // Cut here, the text is a valid manifest of another meaning: 1 % where 100 % is being written.
+    // Up to here, the text is a valid manifest with another meaning: 1 percent instead of 100.
     let text = format!(
         "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nspec:\n  newFrontendService: {}\n  trafficSplitPercent: 1",
         new.url()
@@ -178,7 +179,7 @@ async fn a_half_written_file_is_not_taken() {
     }
     writer.write_all(b"00\n").unwrap();
     drop(writer);
-    eventually("the whole file is taken", async || {
+    eventually("the complete file is applied", async || {
         proxy.plan().await.contains("\"epoch\": 2")
     })
     .await;
@@ -218,7 +219,7 @@ async fn the_last_good_plan_survives_a_restart_with_a_bad_or_missing_file() {
 }
 
 #[tokio::test]
-async fn a_damaged_state_is_no_reason_not_to_start() {
+async fn a_damaged_state_file_does_not_prevent_startup() {
     let (old, new) = pair().await;
     let state = tempfile::TempDir::new().unwrap();
     let file = PlanFile::new(&all_new(&new));
@@ -234,10 +235,10 @@ async fn a_damaged_state_is_no_reason_not_to_start() {
 }
 
 #[tokio::test]
-async fn without_a_good_plan_of_any_kind_it_does_not_start_and_says_why() {
+async fn without_any_valid_plan_the_proxy_does_not_start_and_says_why() {
     let (old, new) = pair().await;
     let (wrong, missing) = (PlanFile::new(&bad(&new)), PlanFile::none());
-    for (file, said) in [
+    for (file, expected) in [
         (wrong, "spec.maxTrafficSplitPercent"),
         (missing, "cannot be read"),
     ] {
@@ -247,12 +248,15 @@ async fn without_a_good_plan_of_any_kind_it_does_not_start_and_says_why() {
         let output = proxy::run(&args);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(&plan) && stderr.contains(said), "{stderr}");
+        assert!(
+            stderr.contains(&plan) && stderr.contains(expected),
+            "{stderr}"
+        );
     }
 }
 
 #[tokio::test]
-async fn the_plan_page_reports_what_is_in_force_since_when_and_from_where() {
+async fn the_plan_page_reports_the_plan_in_force_its_time_and_its_source() {
     let (old, new) = pair().await;
     let more = "sourceDeployment: dgd-old\naffinity: {headers: [x-mine]}";
     let file = PlanFile::new(&manifest(&new.url(), 3, 1, more));
@@ -291,7 +295,7 @@ async fn open_streams_keep_the_plan_they_started_with() {
     let mut client = client::open_chat(proxy.address).await;
     client.head().await;
     let mut seen = client.until(events[1]).await;
-    // To old, and the new servers are called otherwise: their pool is gone.
+    // The plan sends everything to old and renames the new servers, so their pool is gone.
     let nobody = Upstream::nobody().to_string();
     file.replace(&manifest(&nobody, 1, 0, ""));
     proxy.counts("crossfade_plan_epoch", &[], 2.0).await;
@@ -302,7 +306,7 @@ async fn open_streams_keep_the_plan_they_started_with() {
 }
 
 #[tokio::test]
-async fn targets_move_with_the_plan() {
+async fn a_changed_target_is_applied() {
     let (old, new) = pair().await;
     let newer = Upstream::start(healthy("newer")).await;
     let file = PlanFile::new(&all_new(&new));

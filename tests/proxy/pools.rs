@@ -1,4 +1,4 @@
-//! The servers of one generation: how requests spread over them, when one is let rest, and what probes change.
+//! The endpoints of one generation: load balancing, ejection and probes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::rig::*;
 use plan_file::{manifest, mostly_old};
 
-/// New is nowhere, and all goes to old.
+/// New has no listener, and all requests go to old.
 const ALL_OLD: [&str; 4] = ["--new", "127.0.0.1:9", "--split", "0"];
 
 async fn two() -> [Upstream; 2] {
@@ -25,7 +25,7 @@ async fn before([a, b]: &[Upstream; 2], more: &[&str]) -> Proxy {
     Proxy::start(&args).await
 }
 
-/// What `/plan` says of an endpoint.
+/// An endpoint on `/plan`.
 async fn endpoint(proxy: &Proxy, address: SocketAddr) -> serde_json::Value {
     let page: serde_json::Value = serde_json::from_str(&proxy.plan().await).unwrap();
     let endpoints = page["endpoints"].as_array().unwrap();
@@ -44,7 +44,7 @@ fn inferences(server: &Upstream) -> usize {
     posts.count()
 }
 
-/// A server that lists a model only while it is told to.
+/// A server that lists a model only while `lists` is set.
 async fn listing(lists: &Arc<AtomicBool>) -> Upstream {
     let lists = lists.clone();
     let answer = healthy("old");
@@ -58,23 +58,26 @@ async fn listing(lists: &Arc<AtomicBool>) -> Upstream {
     .await
 }
 
-/// Asserts that of two probed servers the one without a model is left out until it has one.
+/// Asserts that, of two probed servers, the one without a model gets no requests until it has one.
 async fn assert_left_out_while_empty(
     proxy: &Proxy,
     [empty, full]: [&Upstream; 2],
     lists: &AtomicBool,
 ) {
-    eventually("the empty one is found unhealthy", async || {
+    eventually("the endpoint without a model is unhealthy", async || {
         !is_healthy(proxy, empty.address).await
     })
     .await;
-    eventually("the full one is probed", async || full.count() > 0).await;
+    eventually("the endpoint with a model is probed", async || {
+        full.count() > 0
+    })
+    .await;
     for _ in 0..20 {
         proxy.chat().await.assert_is(chat_text("old"));
     }
     assert_eq!((inferences(empty), inferences(full)), (0, 20));
     lists.store(true, Ordering::Relaxed);
-    eventually("it is found healthy again", async || {
+    eventually("it is healthy again", async || {
         is_healthy(proxy, empty.address).await
     })
     .await;
@@ -86,7 +89,7 @@ async fn assert_left_out_while_empty(
 }
 
 #[tokio::test]
-async fn requests_spread_over_two_servers_in_both_ways_to_name_them() {
+async fn requests_are_balanced_over_two_servers_named_in_either_way() {
     let servers = two().await;
     let [a, b] = [servers[0].url(), servers[1].url()];
     let both = format!("{a},{b}");
@@ -96,7 +99,7 @@ async fn requests_spread_over_two_servers_in_both_ways_to_name_them() {
         for _ in 0..60 {
             proxy.chat().await.assert_is(chat_text("old"));
         }
-        // By chance alone less than once in a million.
+        // By chance, this fails less than once in a million runs.
         for (server, earlier) in servers.iter().zip(earlier) {
             let count = server.count() - earlier;
             assert!((10..=50).contains(&count), "{count} of 60 by {flags:?}");
@@ -126,7 +129,7 @@ async fn the_next_stream_goes_to_the_server_with_fewer_open_ones() {
     for pairs in 1..=6 {
         for _ in 0..2 {
             let stream = client::open_chat(proxy.address).await;
-            // The chunk before the gate is held back until content: the request is what shows.
+            // The proxy holds the chunk before the gate until content, so the test waits for the request at the server.
             let sent = streams.len() + 1;
             eventually("the stream reaches a server", async || {
                 servers[0].count() + servers[1].count() == sent
@@ -166,7 +169,7 @@ async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_c
     assert!(is_healthy(&proxy, dead).await);
 
     let mut sent = 0;
-    eventually("the dead one is ejected", async || {
+    eventually("the dead endpoint is ejected", async || {
         let response = proxy.chat().await;
         sent += 1;
         let text = chat_text(response.generation());
@@ -175,7 +178,7 @@ async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_c
     })
     .await;
     assert!(is_healthy(&proxy, up.address).await);
-    // Its sibling in the pool took each of its requests, so nothing had to leave the generation.
+    // The other endpoint of the pool recovered each request, so none had to leave the generation.
     assert_eq!((up.count(), new.count()), (sent, 0));
     assert_eq!(proxy.recovered(&[]).await, 0.0);
 
@@ -190,13 +193,13 @@ async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_c
 }
 
 #[tokio::test]
-async fn no_request_fails_while_another_server_of_the_pool_can_be_reached() {
+async fn no_request_fails_while_another_server_of_the_pool_is_reachable() {
     let up = Upstream::start(healthy("old")).await;
     let dead = Upstream::nobody();
     let (a, b) = (up.url(), dead.to_string());
     let flags = ["--old", &a, "--old", &b, "--hold", "0"];
     let proxy = Proxy::start(&[&flags[..], &ALL_OLD].concat()).await;
-    eventually("the dead one is ejected", async || {
+    eventually("the dead endpoint is ejected", async || {
         proxy.chat().await.assert_is(chat_text("old"));
         !is_healthy(&proxy, dead).await
     })
@@ -213,7 +216,7 @@ async fn a_probed_server_without_models_gets_no_requests_until_it_has_one() {
 }
 
 #[tokio::test]
-async fn a_plan_with_a_probe_leaves_out_a_server_without_models_until_it_has_one() {
+async fn a_plan_with_a_probe_skips_a_server_without_models_until_it_has_one() {
     let lists = Arc::new(AtomicBool::new(false));
     let [empty, full] = [listing(&lists).await, Upstream::start(healthy("old")).await];
     let new = Upstream::start(healthy("new")).await;
@@ -224,7 +227,7 @@ async fn a_plan_with_a_probe_leaves_out_a_server_without_models_until_it_has_one
 }
 
 #[tokio::test]
-async fn a_plan_with_a_probe_does_so_also_after_one_without() {
+async fn a_plan_with_a_probe_also_does_so_after_a_plan_without_one() {
     let lists = Arc::new(AtomicBool::new(false));
     let [empty, full] = [listing(&lists).await, Upstream::start(healthy("old")).await];
     let new = Upstream::start(healthy("new")).await;
@@ -238,7 +241,7 @@ async fn a_plan_with_a_probe_does_so_also_after_one_without() {
 }
 
 #[tokio::test]
-async fn a_server_is_asked_for_no_models_where_no_probe_is_wanted() {
+async fn a_server_is_not_queried_for_models_without_a_probe() {
     let lists = Arc::new(AtomicBool::new(false));
     let servers = [listing(&lists).await, listing(&lists).await];
     let proxy = before(&servers, &[]).await;
@@ -263,7 +266,7 @@ async fn servers_of_either_generation_can_be_given_by_name() {
 }
 
 #[tokio::test]
-async fn requests_one_after_another_use_one_connection_of_their_thread() {
+async fn consecutive_requests_use_one_connection_of_their_thread() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--threads", "1"]).await;
     let mut client = Client::connect(proxy.address).await;
@@ -278,7 +281,7 @@ async fn requests_one_after_another_use_one_connection_of_their_thread() {
     assert_eq!((old.count(), old.connections()), (40, 1));
 }
 
-/// Answers 503 to whoever asks for it.
+/// Responds with 503 to requests that ask for it.
 fn on_demand(name: &'static str) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
     let answer = healthy(name);
     move |received| match received.header("x-fail") {
@@ -292,7 +295,7 @@ async fn plan_page(proxy: &Proxy) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_client_that_makes_old_answer_with_errors_moves_no_one_else() {
+async fn a_client_that_provokes_errors_of_old_does_not_affect_other_clients() {
     for attempts in [3, 30, 80] {
         let old = Upstream::start(on_demand("old")).await;
         let new = Upstream::start(healthy("new")).await;
@@ -311,7 +314,7 @@ async fn a_client_that_makes_old_answer_with_errors_moves_no_one_else() {
 }
 
 #[tokio::test]
-async fn a_client_that_makes_one_of_two_servers_fail_takes_away_no_more_than_one() {
+async fn a_client_that_provokes_failures_of_one_server_does_not_eject_the_other() {
     let (a, b) = (
         Upstream::start(on_demand("old")).await,
         Upstream::start(on_demand("old")).await,
@@ -333,7 +336,7 @@ async fn a_client_that_makes_one_of_two_servers_fail_takes_away_no_more_than_one
 }
 
 #[tokio::test]
-async fn who_answered_is_reported_beside_who_was_assigned() {
+async fn the_generation_that_served_a_request_is_reported_next_to_the_assigned_one() {
     let old = Upstream::always(status(503)).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 5).await;
@@ -352,7 +355,7 @@ async fn who_answered_is_reported_beside_who_was_assigned() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_requests_and_never_answers_is_ejected() {
+async fn a_server_that_never_responds_is_ejected() {
     let hung = Upstream::always(Script::new().hang()).await;
     let silent = Upstream::always(Script::new().sse().hang()).await;
     for bad in [&hung, &silent] {
@@ -383,7 +386,7 @@ async fn a_server_that_takes_requests_and_never_answers_is_ejected() {
 }
 
 #[tokio::test]
-async fn a_generation_that_never_answers_is_not_asked_each_time() {
+async fn a_generation_that_never_responds_is_not_tried_each_time() {
     for script in [Script::new().hang(), Script::new().sse().hang()] {
         let old = Upstream::always(script).await;
         let new = Upstream::start(healthy("new")).await;
@@ -397,7 +400,7 @@ async fn a_generation_that_never_answers_is_not_asked_each_time() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_does_not_eject() {
+async fn a_client_that_disconnects_does_not_eject_an_endpoint() {
     let old = Upstream::always(Script::new().hang()).await;
     let proxy = Proxy::before(
         &old,
@@ -414,7 +417,7 @@ async fn a_client_that_goes_away_does_not_eject() {
 }
 
 #[tokio::test]
-async fn every_move_away_from_a_dead_generation_is_charged_to_the_retry_budget() {
+async fn every_failover_from_a_dead_generation_is_charged_to_the_retry_budget() {
     let dead = Upstream::nobody();
     let new = Upstream::start(healthy("new")).await;
     let lines = "failover: {retryBudgetPercent: 1}";
@@ -427,14 +430,14 @@ async fn every_move_away_from_a_dead_generation_is_charged_to_the_retry_budget()
         by_new += usize::from(response.status == 200);
         assert!(matches!(response.status, 200 | 502), "{}", response.text());
     }
-    // The bucket of 1 % holds three, and earns some for the requests and the seconds.
+    // A budget of 1 percent starts with three retries and earns more per request and per second.
     assert!((3..=10).contains(&by_new), "{by_new} moved");
     let metrics = proxy.metrics().await;
     assert!(metrics.sum("crossfade_retries_refused_total", &[]) >= 90.0);
 }
 
 #[tokio::test]
-async fn a_process_without_descriptors_does_not_eject_servers_nor_move_requests() {
+async fn a_process_without_descriptors_neither_ejects_servers_nor_fails_over() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split_with(&old, &new, 1, &["--threads", "1"]).await;
@@ -466,17 +469,17 @@ async fn a_process_without_descriptors_does_not_eject_servers_nor_move_requests(
     assert_eq!(new.count(), moved);
     assert!(is_healthy(&proxy, old.address).await);
     proxy.chat().await.assert_is(chat_text("old"));
-    let said = async || {
+    let reason = async || {
         let lines = proxy.access();
         let refused = lines.iter().find(|line| line["status"] == 503)?;
         refused["why"].as_str().map(str::to_owned)
     };
-    let why = until("it says why", said).await;
+    let why = until("the reason is reported", reason).await;
     assert!(why.contains("this host cannot open"), "{why}");
 }
 
 #[tokio::test]
-async fn a_model_server_is_asked_not_to_compress_what_may_be_a_stream() {
+async fn the_proxy_asks_model_servers_not_to_compress_possible_streams() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let accept = [("accept-encoding", "gzip, br")];
@@ -494,7 +497,7 @@ async fn a_model_server_is_asked_not_to_compress_what_may_be_a_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_compressed_all_the_same_passes_as_it_is_and_is_counted() {
+async fn a_stream_that_is_compressed_nevertheless_passes_unchanged_and_is_counted() {
     let headers = [
         ("content-type", "text/event-stream"),
         ("content-encoding", "gzip"),

@@ -1,4 +1,4 @@
-//! A proxy that has its plan from a file judges new by itself, and takes its requests away if it fails.
+//! A proxy with a plan from a file analyzes new itself, and rolls it back if it fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ async fn page(proxy: &Proxy) -> Value {
     serde_json::from_str(&proxy.plan().await).unwrap()
 }
 
-/// Sends chats until the page's analysis is as `wanted` says.
-async fn judged(proxy: &Proxy, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+/// Sends chats until `wanted` holds for the analysis on the plan page.
+async fn wait_for_analysis(proxy: &Proxy, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until(what, async || {
         proxy.chat().await;
         let page = page(proxy).await;
@@ -32,7 +32,7 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     let bad = Upstream::start(serving(status(500))).await;
     let file = PlanFile::new(&plan(&bad, (1, 1), ROLL_BACK));
     let proxy = Proxy::planned(&old, &file, &[]).await;
-    let rolled = judged(&proxy, "it rolls back", |analysis| {
+    let rolled = wait_for_analysis(&proxy, "it rolls back", |analysis| {
         analysis["rolledBack"] == true
     })
     .await;
@@ -63,7 +63,7 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     }
     assert_eq!(bad.count(), asked);
 
-    // Another split of the same new changes nothing.
+    // Another split for the same new generation changes nothing.
     file.write(&plan(&bad, (1, 9), ROLL_BACK));
     let epoch = rolled["epoch"].as_u64().unwrap();
     let edited = until("the edit is in force", async || {
@@ -75,7 +75,7 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     assert_eq!(edited["trafficSplitPercent"], 0, "{edited}");
     assert_eq!(bad.count(), asked);
 
-    // Nor does another spelling of it.
+    // Nor does another spelling of its address.
     let spelled = bad.url().replace("127.0.0.1", "localhost");
     assert_ne!(spelled, bad.url());
     file.write(&manifest(&spelled, 1, 9, ROLL_BACK));
@@ -89,7 +89,7 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     }
     assert_eq!(bad.count(), asked);
 
-    // Nor does another server beside it.
+    // Nor does an additional server.
     let good = Upstream::start(healthy("new")).await;
     let both = format!("{},{}", good.url(), bad.url());
     file.write(&manifest(&both, 1, 9, ROLL_BACK));
@@ -102,10 +102,10 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
         assert_eq!(proxy.chat().await.generation(), "old");
     }
 
-    // Another new does.
+    // Another new generation does.
     file.write(&plan(&good, (1, 1), ROLL_BACK));
     proxy.serves("new").await;
-    let fresh = judged(&proxy, "it judges anew", |analysis| {
+    let fresh = wait_for_analysis(&proxy, "a new analysis starts", |analysis| {
         analysis["verdict"] == "inconclusive"
     })
     .await;
@@ -122,15 +122,15 @@ async fn a_roll_back_survives_a_restart_until_the_plan_names_another_new() {
     let kept = state.path().join("rolled-back.json");
     let file = PlanFile::new(&plan(&bad, (1, 1), ROLL_BACK));
     let mut proxy = Proxy::planned(&old, &file, &flags).await;
-    let rolled = judged(&proxy, "it rolls back", |analysis| {
+    let rolled = wait_for_analysis(&proxy, "it rolls back", |analysis| {
         analysis["rolledBack"] == true
     })
     .await;
-    eventually("it is kept", async || kept.exists()).await;
+    eventually("it is stored", async || kept.exists()).await;
     proxy.signal(libc::SIGKILL);
     assert_eq!(proxy.end().await, None);
 
-    // The plan's share may have been edited meanwhile.
+    // The share in the plan may have been edited meanwhile.
     file.write(&plan(&bad, (1, 9), ROLL_BACK));
     let asked = bad.count();
     let mut proxy = Proxy::planned(&old, &file, &flags).await;
@@ -142,14 +142,14 @@ async fn a_roll_back_survives_a_restart_until_the_plan_names_another_new() {
     assert_eq!(again["analysis"], rolled["analysis"], "{again}");
     assert_eq!(again["trafficSplitPercent"], 0);
 
-    // Not where old drains, because new gets all requests: it could not take them.
+    // While old drains, new gets all requests and the rollback has no effect, because old could not take them.
     let draining = format!("{ROLL_BACK}\noldDraining: true");
     file.write(&plan(&bad, (0, 1), &draining));
     until("the split is that of the plan", async || {
         (page(&proxy).await["trafficSplitPercent"] == 100).then_some(())
     })
     .await;
-    // With another split it does not drain.
+    // With another split, old does not drain.
     file.write(&plan(&bad, (1, 9), &draining));
     until("it is rolled back again", async || {
         (page(&proxy).await["trafficSplitPercent"] == 0).then_some(())
@@ -159,7 +159,7 @@ async fn a_roll_back_survives_a_restart_until_the_plan_names_another_new() {
     proxy.serves("old").await;
     assert!(kept.exists());
 
-    // Another new ends it, also for the next process.
+    // Another new generation ends the rollback, also for the next process.
     let good = Upstream::start(healthy("new")).await;
     file.write(&plan(&good, (0, 1), ROLL_BACK));
     proxy.serves("new").await;
@@ -170,10 +170,9 @@ async fn a_roll_back_survives_a_restart_until_the_plan_names_another_new() {
     assert_eq!(proxy.chat().await.generation(), "new");
 }
 
-/// Something was rolled back, and what cannot be known: old takes the requests.
+/// It is unknown which generation was rolled back, so old gets the requests.
 #[tokio::test]
-async fn if_what_was_kept_of_a_roll_back_is_damaged_new_gets_nothing_until_the_plan_names_another()
-{
+async fn if_the_stored_rollback_is_damaged_new_gets_nothing_until_the_plan_names_another() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     for damaged in ["\0garbage{", "", "{}", "{\"new\": 3, \"why\": \"\"}"] {
@@ -196,9 +195,9 @@ async fn if_what_was_kept_of_a_roll_back_is_damaged_new_gets_nothing_until_the_p
     }
 }
 
-/// It may be of another new generation, from before an edit of the plan.
+/// The stored rollback may be of another new generation, from before an edit of the plan.
 #[tokio::test]
-async fn what_was_kept_of_another_new_is_forgotten() {
+async fn a_stored_rollback_of_another_new_generation_is_dropped() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let state = tempfile::tempdir().unwrap();
@@ -216,13 +215,14 @@ async fn what_was_kept_of_another_new_is_forgotten() {
 }
 
 #[tokio::test]
-async fn if_it_is_to_hold_the_split_stays_and_the_log_says_so_once() {
+async fn with_hold_the_split_stays_and_the_log_says_so_once() {
     let old = Upstream::start(healthy("old")).await;
     let bad = Upstream::start(serving(status(500))).await;
     let file = PlanFile::new(&plan(&bad, (1, 1), "analysis: {}"));
     let proxy = Proxy::planned(&old, &file, &[]).await;
     for what in ["new fails", "it looks again"] {
-        let failed = judged(&proxy, what, |analysis| analysis["verdict"] == "fail").await;
+        let failed =
+            wait_for_analysis(&proxy, what, |analysis| analysis["verdict"] == "fail").await;
         assert_eq!(failed["analysis"]["rolledBack"], false);
         assert_eq!(failed["trafficSplitPercent"], 50);
     }
@@ -233,14 +233,14 @@ async fn if_it_is_to_hold_the_split_stays_and_the_log_says_so_once() {
     assert_eq!(logged.count(), 1, "{lines:?}");
 }
 
-/// While new gets all requests, there is no control group but those that old gets after new has failed them.
+/// While new gets all requests, the only control group are the requests that old gets after new has failed them.
 #[tokio::test]
-async fn new_that_fails_while_it_gets_all_requests_is_rolled_back_by_what_old_makes_of_them() {
+async fn new_that_fails_while_it_gets_all_requests_is_rolled_back_if_old_completes_them() {
     let old = Upstream::start(healthy("old")).await;
     let bad = Upstream::start(serving(status(500))).await;
     let file = PlanFile::new(&plan(&bad, (0, 1), ROLL_BACK));
     let proxy = Proxy::planned(&old, &file, &[]).await;
-    let rolled = judged(&proxy, "it rolls back", |analysis| {
+    let rolled = wait_for_analysis(&proxy, "it rolls back", |analysis| {
         analysis["rolledBack"] == true
     })
     .await;
@@ -250,7 +250,7 @@ async fn new_that_fails_while_it_gets_all_requests_is_rolled_back_by_what_old_ma
     assert_eq!(proxy.chat().await.generation(), "old");
 }
 
-/// What old did before new's first request counts, even before the plan named this new.
+/// The requests of old before the first request of new count, even those from before the plan named this new generation.
 #[tokio::test]
 async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothing() {
     let old = Upstream::start(healthy("old")).await;
@@ -262,7 +262,7 @@ async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothin
         proxy.chat().await;
     }
     file.write(&plan(&bad, (9, 1), ROLL_BACK));
-    until("it has looked", async || {
+    until("it has compared", async || {
         let page = page(&proxy).await;
         (page["analysis"] != Value::Null).then_some(())
     })
@@ -270,7 +270,7 @@ async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothin
     while bad.count() < 2 {
         proxy.chat().await;
     }
-    // That they are new's is no chance beside so many of old.
+    // With so many successes of old, two failures of new are significant.
     for _ in 0..9 {
         proxy.chat().await;
     }
@@ -282,9 +282,9 @@ async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothin
     assert_eq!(bad.count(), 2);
 }
 
-/// Long after its first requests, for which there is a test of its own.
+/// Long after the first requests of new, for which there is another test.
 #[tokio::test]
-async fn new_that_crashes_after_it_was_good_is_rolled_back_and_clients_notice_nothing() {
+async fn new_that_crashes_after_a_pass_is_rolled_back_and_clients_see_no_error() {
     let old = Upstream::start(healthy("old")).await;
     let crashed = Arc::new(AtomicBool::new(false));
     let crashes = Arc::clone(&crashed);
@@ -301,7 +301,7 @@ async fn new_that_crashes_after_it_was_good_is_rolled_back_and_clients_notice_no
     while new.count() < 60 {
         proxy.chat().await;
     }
-    judged(&proxy, "new is good so far", |analysis| {
+    wait_for_analysis(&proxy, "new passes so far", |analysis| {
         analysis["verdict"] == "inconclusive"
     })
     .await;
@@ -315,14 +315,14 @@ async fn new_that_crashes_after_it_was_good_is_rolled_back_and_clients_notice_no
     assert_eq!(rolled["trafficSplitPercent"], 0, "{rolled}");
 }
 
-/// A person who wants new back says so by another new or another process, not by the margins.
+/// Only another new generation or another process ends a rollback. Changed limits do not.
 #[tokio::test]
-async fn a_roll_back_stays_if_the_plan_only_holds_or_has_no_analysis_any_more() {
+async fn a_rollback_stays_if_the_plan_changes_to_hold_or_drops_the_analysis() {
     let old = Upstream::start(healthy("old")).await;
     let bad = Upstream::start(serving(status(500))).await;
     let file = PlanFile::new(&plan(&bad, (1, 1), ROLL_BACK));
     let proxy = Proxy::planned(&old, &file, &[]).await;
-    judged(&proxy, "it rolls back", |analysis| {
+    wait_for_analysis(&proxy, "it rolls back", |analysis| {
         analysis["rolledBack"] == true
     })
     .await;
@@ -342,9 +342,9 @@ async fn a_roll_back_stays_if_the_plan_only_holds_or_has_no_analysis_any_more() 
     }
 }
 
-/// What both fail is not new's fault.
+/// Requests that both generations fail are not the fault of new.
 #[tokio::test]
-async fn new_that_fails_what_old_fails_as_well_is_not_rolled_back() {
+async fn new_is_not_rolled_back_for_requests_that_old_fails_as_well() {
     let old = Upstream::start(serving(status(500))).await;
     let bad = Upstream::start(serving(status(500))).await;
     let file = PlanFile::new(&plan(&bad, (0, 1), ROLL_BACK));
@@ -359,7 +359,7 @@ async fn new_that_fails_what_old_fails_as_well_is_not_rolled_back() {
 }
 
 #[tokio::test]
-async fn without_an_analysis_nothing_is_judged() {
+async fn without_an_analysis_there_is_no_verdict() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -370,28 +370,25 @@ async fn without_an_analysis_nothing_is_judged() {
     assert!(!metrics.text.contains("crossfade_analysis_reason"));
 }
 
-/// What follows from a failure is not what it is found by.
+/// The action that follows from a failure can be configured after the failure was detected.
 #[tokio::test]
-async fn new_that_has_failed_is_rolled_back_once_the_plan_says_so() {
+async fn new_that_has_failed_is_rolled_back_once_the_plan_enables_it() {
     let old = Upstream::start(healthy("old")).await;
     let bad = Upstream::start(serving(status(500))).await;
     let file = PlanFile::new(&plan(&bad, (1, 1), "analysis: {onFailure: Hold}"));
     let proxy = Proxy::planned(&old, &file, &[]).await;
-    judged(&proxy, "it fails", |analysis| analysis["verdict"] == "fail").await;
+    wait_for_analysis(&proxy, "it fails", |analysis| analysis["verdict"] == "fail").await;
     file.write(&plan(&bad, (1, 1), ROLL_BACK));
-    until(
-        "it is rolled back, though nothing new is seen",
-        async || {
-            let page = page(&proxy).await;
-            (page["analysis"]["rolledBack"] == true).then_some(())
-        },
-    )
+    until("it is rolled back without new requests", async || {
+        let page = page(&proxy).await;
+        (page["analysis"]["rolledBack"] == true).then_some(())
+    })
     .await;
 }
 
-/// Equal sides are not enough for a pass: both may be down, or so slow that every client gives up.
+/// Equal generations are not enough for a pass: both may be down, or so slow that every client gives up.
 #[tokio::test]
-async fn new_that_completes_nothing_does_not_pass_though_old_is_no_better() {
+async fn new_that_completes_nothing_does_not_pass_although_old_is_no_better() {
     let analysis = "analysis: {warmupSeconds: 0, minSamples: 20, ttftP95Ratio: 100}";
     let gate = Gate::closed();
     let silent = Script::new().sse().wait(&gate);

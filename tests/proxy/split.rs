@@ -1,4 +1,4 @@
-//! Which generation a request goes to: exact shares, sessions, pins, overrides, and what is not split at all.
+//! Which generation gets a request: exact shares, sessions, pinned workers, overrides, and requests that are not split.
 
 use crate::rig::*;
 
@@ -9,7 +9,7 @@ async fn pair() -> (Upstream, Upstream) {
     )
 }
 
-/// Sends `count` requests on one connection; which generation answered each.
+/// Sends `count` requests on one connection, and returns the generation of each.
 async fn generations(
     proxy: &Proxy,
     count: usize,
@@ -78,7 +78,7 @@ async fn proxies_that_start_together_do_not_all_begin_with_the_same_generation()
         let proxy = Proxy::split(&old, &new, 50).await;
         proxy.chat().await;
     }
-    // By chance alone once in 2^23.
+    // By chance, this fails once in 2^23 runs.
     assert!(old.count() > 0 && new.count() > 0);
 }
 
@@ -167,7 +167,7 @@ async fn a_body_field_holds_a_session_when_it_is_enabled() {
         seen.iter().all(|generation| *generation == seen[0]),
         "{seen:?}"
     );
-    // The body that was looked into has arrived whole.
+    // The body arrives complete although the proxy has read it.
     let last = if seen[0] == "old" {
         old.last()
     } else {
@@ -177,10 +177,10 @@ async fn a_body_field_holds_a_session_when_it_is_enabled() {
 }
 
 #[tokio::test]
-async fn sticky_requests_are_counted_so_that_the_whole_meets_the_share() {
+async fn requests_with_a_session_count_so_that_the_total_matches_the_share() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 50).await;
-    // One session with all its requests on one side; the free ones make up for it.
+    // All requests of one session go to one side. Those without a session compensate for it.
     let sticky = generations(&proxy, 20, &[("x-session-id", "a")], UNARY).await;
     let free = generations(&proxy, 60, &[], UNARY).await;
     let all = new_among(&sticky) + new_among(&free);
@@ -188,7 +188,7 @@ async fn sticky_requests_are_counted_so_that_the_whole_meets_the_share() {
 }
 
 #[tokio::test]
-async fn a_busy_session_moves_the_share_of_others_to_at_most_twice_the_weight() {
+async fn a_busy_session_raises_the_share_of_others_to_at_most_twice_the_weight() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 5).await;
     let mut session = String::new();
@@ -204,7 +204,7 @@ async fn a_busy_session_moves_the_share_of_others_to_at_most_twice_the_weight() 
 }
 
 #[tokio::test]
-async fn what_names_a_worker_stays_on_old_until_all_is_new() {
+async fn requests_with_a_pinned_worker_go_to_old_until_new_gets_everything() {
     for (percent, expected) in [(50, "old"), (99, "old"), (100, "new")] {
         let (old, new) = pair().await;
         let proxy = Proxy::split(&old, &new, percent).await;
@@ -243,7 +243,7 @@ async fn the_override_header_chooses_only_where_it_is_enabled() {
 }
 
 #[tokio::test]
-async fn old_that_drains_takes_nothing_by_the_override_header_either() {
+async fn while_old_drains_the_override_header_cannot_select_it() {
     let (old, new) = pair().await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));
     let proxy = Proxy::planned(&old, &plan, &["--override-header", "x-generation"]).await;
@@ -253,7 +253,7 @@ async fn old_that_drains_takes_nothing_by_the_override_header_either() {
 }
 
 #[tokio::test]
-async fn what_is_not_split_goes_to_new_once_old_drains_and_what_is_about_the_frontend_does_not() {
+async fn once_old_drains_unsplit_requests_go_to_new_except_those_about_the_frontend_itself() {
     let (old, new) = pair().await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
     let proxy = Proxy::planned(&old, &plan, &[]).await;
@@ -284,7 +284,7 @@ async fn what_is_not_split_goes_to_new_once_old_drains_and_what_is_about_the_fro
     for (method, path) in LOCAL {
         assert_eq!(generation(method, path).await, "old", "{method} {path}");
     }
-    // While old has a share, it does not drain, whatever the plan says.
+    // While old has a share, it does not drain, even if the plan says so.
     plan.replace(&manifest(&new.url(), 1, 99, "oldDraining: true"));
     eventually("old has a share", async || {
         generation("POST", "/any").await == "old"
@@ -293,7 +293,7 @@ async fn what_is_not_split_goes_to_new_once_old_drains_and_what_is_about_the_fro
 }
 
 #[tokio::test]
-async fn how_long_no_client_came_is_reported_and_health_checks_do_not_count() {
+async fn the_time_since_the_last_client_request_is_reported_and_health_checks_do_not_count() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 50).await;
     let quiet = || {
@@ -302,19 +302,19 @@ async fn how_long_no_client_came_is_reported_and_health_checks_do_not_count() {
         let state: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         state["total"]["quietSeconds"].as_f64().unwrap()
     };
-    eventually("nobody came for two seconds", async || quiet() >= 2.0).await;
+    eventually("no client request for two seconds", async || quiet() >= 2.0).await;
     for path in ["/health", "/metrics", MODELS] {
         client::get(proxy.address, path).await;
     }
-    assert!(quiet() >= 2.0, "which is nobody who needs it");
+    assert!(quiet() >= 2.0, "old was asked, which cannot serve it");
     for path in [CHAT, "/tokenize"] {
         client::post(proxy.address, path, &[], UNARY).await;
         assert!(quiet() < 1.0, "{path}");
-        eventually("nobody comes any more", async || quiet() >= 1.5).await;
+        eventually("no more requests", async || quiet() >= 1.5).await;
     }
 }
 
-/// What `crossfade status` reports about a proxy.
+/// The output of `crossfade status` for a proxy.
 fn state(proxy: &Proxy) -> serde_json::Value {
     let address = proxy.admin.to_string();
     let output = crate::rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
@@ -327,7 +327,7 @@ fn quiet(proxy: &Proxy) -> f64 {
 }
 
 #[tokio::test]
-async fn a_request_that_is_still_being_sent_is_a_client_and_follows_the_plan_of_its_end() {
+async fn a_request_that_is_still_being_sent_counts_as_a_client_and_uses_the_plan_at_its_end() {
     let (old, new) = pair().await;
     let plan = PlanFile::new(&manifest(&new.url(), 1, 1, ""));
     let proxy = Proxy::planned(&old, &plan, &[]).await;
@@ -336,36 +336,40 @@ async fn a_request_that_is_still_being_sent_is_a_client_and_follows_the_plan_of_
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     let mut slow = Client::connect(proxy.address).await;
     slow.send(format!("{head}{}", &body[..10])).await;
-    eventually("it is noticed", async || quiet(&proxy) == 0.0).await;
+    eventually("the change is noticed", async || quiet(&proxy) == 0.0).await;
     plan.replace(&manifest(&new.url(), 0, 1, "oldDraining: true"));
     eventually("old drains", async || {
         state(&proxy)["plan"]["oldDrains"] == true
     })
     .await;
+    // The client pauses for this long. Meanwhile, nothing changes that the test could wait for.
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     let now = state(&proxy);
     assert_eq!(now["quietSeconds"], 0.0, "{now}");
     assert_eq!(now["old"]["openStreams"], 0, "{now}");
     slow.send(&body[10..]).await;
     assert_eq!(slow.response().await.generation(), "new");
-    eventually("nobody sends", async || quiet(&proxy) > 1.5).await;
+    eventually("no sending clients", async || quiet(&proxy) > 1.5).await;
 
-    // It waits in the middle of its head.
+    // The client pauses in the middle of the head.
     slow.send(&head[..30]).await;
-    eventually("a head is noticed", async || quiet(&proxy) == 0.0).await;
+    eventually("the head has arrived", async || quiet(&proxy) == 0.0).await;
     slow.send(format!("{}{body}", &head[30..])).await;
     assert_eq!(slow.response().await.generation(), "new");
-    eventually("nobody sends any more", async || quiet(&proxy) > 1.5).await;
+    eventually("no more sending clients", async || quiet(&proxy) > 1.5).await;
 
     let mut gone = Client::connect(proxy.address).await;
     gone.send(format!("{head}{}", &body[..10])).await;
-    eventually("another one is noticed", async || quiet(&proxy) == 0.0).await;
+    eventually("another connection is counted", async || {
+        quiet(&proxy) == 0.0
+    })
+    .await;
     drop(gone);
-    eventually("it is gone", async || quiet(&proxy) > 1.5).await;
+    eventually("it has disconnected", async || quiet(&proxy) > 1.5).await;
 }
 
 #[tokio::test]
-async fn a_request_whose_session_is_still_to_come_is_a_client() {
+async fn a_request_whose_body_is_still_being_read_for_affinity_counts_as_a_client() {
     let (old, new) = pair().await;
     let lines = "affinity: {bodyFields: [user]}\noldDraining: true";
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, lines));
@@ -373,18 +377,19 @@ async fn a_request_whose_session_is_still_to_come_is_a_client() {
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
     let mut slow = Client::connect(proxy.address).await;
     slow.send(format!("{head}9\r\n{{\"user\": \r\n")).await;
-    eventually("it is noticed", async || quiet(&proxy) == 0.0).await;
+    eventually("the change is noticed", async || quiet(&proxy) == 0.0).await;
+    // The client pauses for this long. Meanwhile, nothing changes that the test could wait for.
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     let now = state(&proxy);
     assert_eq!(now["quietSeconds"], 0.0, "{now}");
     assert_eq!(now["new"]["openStreams"], 0, "{now}");
     slow.send("4\r\n\"a\"}\r\n0\r\n\r\n").await;
     assert_eq!(slow.response().await.generation(), "new");
-    eventually("nobody sends", async || quiet(&proxy) > 1.5).await;
+    eventually("no sending clients", async || quiet(&proxy) > 1.5).await;
 }
 
 #[tokio::test]
-async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
+async fn only_posts_under_the_prefixes_are_split_and_all_others_go_to_old() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 100).await;
     let mut client = Client::connect(proxy.address).await;
@@ -441,7 +446,7 @@ async fn the_observed_share_is_reported_and_absent_without_traffic() {
     assert_eq!(kind(&metrics, "wanted"), Some(0.25));
     assert_eq!(kind(&metrics, "observed"), None);
     generations(&proxy, 40, &[], UNARY).await;
-    // Not open to the split, so not counted.
+    // Not split, so not counted.
     generations(&proxy, 40, &[("x-gateway-worker-id", "1")], UNARY).await;
     client::get(proxy.address, "/health").await;
     assert_eq!(kind(&proxy.metrics().await, "observed"), Some(0.25));

@@ -1,4 +1,4 @@
-//! What passes through as it is: every byte of a stream, at once, with its trailers, at the pace of its reader.
+//! Streams pass unchanged and without delay, with their trailers, at the pace of their reader.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::rig::upstream::Step;
 use crate::rig::*;
 
-/// How the bytes of a stream are cut into writes.
+/// How the bytes of a stream are split into writes.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     Whole,
@@ -31,7 +31,7 @@ fn cut(bytes: &[u8], cut: Cut) -> Script {
     pieces.fold(Script::new().sse(), |script, piece| script.chunk(piece))
 }
 
-/// Each sequence of bytes, sent with each cut, arrives as it is.
+/// Asserts that these bytes arrive unchanged, however they are split.
 async fn assert_passes(path: &str, bytes: &[u8], what: &str) {
     for way in [Cut::Whole, Cut::Bytes, Cut::Pieces(7), Cut::Pieces(100)] {
         for protocol in ["http1", "http2"] {
@@ -72,7 +72,7 @@ async fn every_stream_of_the_corpus_passes_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn odd_bytes_pass_byte_for_byte() {
+async fn unusual_bytes_pass_byte_for_byte() {
     let role = role("old");
     let content = content("old", 0);
     for (what, text) in [
@@ -115,7 +115,7 @@ async fn odd_bytes_pass_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn an_event_larger_than_any_bound_passes() {
+async fn an_event_larger_than_any_buffer_passes() {
     let text = format!(
         "{}data: {}\n\n{DONE}",
         content("old", 0),
@@ -159,9 +159,9 @@ async fn each_event_is_passed_on_at_once() {
     }
 }
 
-/// Segments that `stream` has received, acknowledgements among them.
+/// The number of segments that `stream` has received, including acknowledgements.
 fn segments(stream: &TcpStream) -> u32 {
-    // SAFETY: a struct of numbers; the kernel writes at most `length` bytes to it.
+    // SAFETY: the struct has only numbers, and the kernel writes at most `length` bytes to it.
     unsafe {
         let mut info: libc::tcp_info = std::mem::zeroed();
         let mut length = size_of_val(&info) as libc::socklen_t;
@@ -172,7 +172,7 @@ fn segments(stream: &TcpStream) -> u32 {
     }
 }
 
-/// Streams 100 events at the pace of a model. Answers how many segments came back while the second half went out.
+/// Streams 100 events at the pace of a model. Returns how many segments arrived during the second half.
 fn serve_at_a_pace(listener: &TcpListener) -> u32 {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
@@ -185,6 +185,7 @@ fn serve_at_a_pace(listener: &TcpListener) -> u32 {
             half = segments(&stream);
         }
         stream.write_all(content("old", n).as_bytes()).unwrap();
+        // The pace of a model.
         thread::sleep(Duration::from_millis(10));
     }
     let seen = segments(&stream) - half;
@@ -196,7 +197,7 @@ fn serve_at_a_pace(listener: &TcpListener) -> u32 {
 async fn a_server_that_does_not_wait_for_acknowledgements_gets_half_of_them() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    // Where the machine is busy, gaps are too long now and then; and a proxy asks but a few times.
+    // On a busy machine, some gaps are too long, and a proxy tries only a few times.
     for _ in 0..20 {
         let proxy = Proxy::start(&["--old", &address]).await;
         let listener = listener.try_clone().unwrap();
@@ -239,7 +240,7 @@ async fn trailers_pass() {
 }
 
 #[tokio::test]
-async fn a_compressed_stream_passes_untouched() {
+async fn a_compressed_stream_passes_unchanged() {
     let bytes: Vec<u8> = (0..2000u32).map(|n| (n * 7 % 251) as u8).collect();
     let headers = [
         ("content-type", "text/event-stream"),
@@ -259,13 +260,13 @@ async fn a_compressed_stream_passes_untouched() {
     assert_eq!((response.status, response.end), (200, End::Clean));
     assert_eq!(response.header("content-encoding"), Some("gzip"));
     assert!(response.body == bytes);
-    // The server was asked not to: what is compressed cannot be read.
+    // The server was asked not to compress, because the proxy cannot read compressed streams.
     assert_eq!(old.last().header("accept-encoding"), Some("identity"));
     proxy.outcomes("completed", 1).await;
 }
 
 #[tokio::test]
-async fn response_headers_pass_and_nothing_is_compressed_on_the_way() {
+async fn response_headers_pass_and_the_proxy_compresses_nothing() {
     let headers = [
         ("content-type", "text/event-stream; charset=utf-8"),
         ("cache-control", "no-cache"),
@@ -330,7 +331,7 @@ async fn a_stream_that_lasts_until_the_close_passes() {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory() {
+async fn a_client_that_does_not_read_slows_the_upstream_and_costs_little_memory() {
     let event = content("old", 0).repeat(64);
     let times = (200 << 20) / event.len();
     for protocol in ["http1", "http2"] {
@@ -343,7 +344,7 @@ async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory(
         client.post(CHAT, &[], STREAMING).await;
         client.head().await;
         client.until(&content("old", 0)).await;
-        // The upstream stands still once all buffers on the way are full.
+        // The upstream blocks once all buffers on the path are full.
         let last = stands_still(&sent).await;
         assert!(
             last < 64 << 20,
@@ -360,7 +361,7 @@ async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory(
 }
 
 #[tokio::test]
-async fn what_a_slow_reader_takes_in_parts_arrives_byte_for_byte() {
+async fn a_slow_client_gets_every_byte() {
     let events: String = (0..300).map(|n| content("old", n)).collect();
     let times = (16 << 20) / events.len();
     let whole = events.repeat(times) + DONE;
@@ -385,7 +386,7 @@ async fn what_a_slow_reader_takes_in_parts_arrives_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_flood_that_is_read_arrives_whole_and_costs_little_memory() {
+async fn a_large_stream_arrives_complete_and_costs_little_memory() {
     let event = content("old", 0).repeat(64);
     let times = (48 << 20) / event.len();
     let flood = Step::Flood(event.clone().into(), times, Arc::default());

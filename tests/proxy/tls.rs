@@ -1,4 +1,4 @@
-//! TLS on both sides: trust, certificates of clients, the choice of protocol, and certificates that change.
+//! TLS on both sides: trust, client certificates, ALPN, and certificates that are renewed.
 
 use crate::rig::client::http2::Client as Http2;
 use crate::rig::tls::{Authority, connect};
@@ -38,7 +38,7 @@ async fn clients_are_served_over_tls_by_the_protocol_they_choose() {
         .await
         .assert_is(chat_text("old"));
 
-    // Clear text is not taken for TLS, nor does it hurt.
+    // Clear text is rejected and does no harm.
     let mut client = Client::connect(proxy.address).await;
     client.get("/health", &[]).await;
     let (bytes, _) = client.until_closed().await;
@@ -66,7 +66,7 @@ async fn a_cut_over_tls_has_no_close_notify() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
+async fn a_client_without_a_certificate_is_rejected_if_one_is_required() {
     let authority = Authority::new();
     let files = authority.issue("server");
     let old = Upstream::start(healthy("old")).await;
@@ -103,7 +103,7 @@ async fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_was_renewed_is_shown_to_the_next_client() {
+async fn a_renewed_certificate_is_presented_to_the_next_client() {
     let authority = Authority::new();
     let files = authority.issue("server");
     let old = Upstream::start(healthy("old")).await;
@@ -129,7 +129,7 @@ async fn a_certificate_that_was_renewed_is_shown_to_the_next_client() {
     before.post(CHAT, &[], STREAMING).await;
     before.response().await.assert_is(chat_text("old"));
 
-    // A bad file changes nothing.
+    // An invalid file changes nothing.
     let second = shown().await;
     std::fs::write(&files.cert, "garbage").unwrap();
     for _ in 0..20 {
@@ -184,7 +184,7 @@ async fn an_upstream_that_is_not_trusted_gets_nothing() {
     .await;
     let others = Authority::new();
     let (other, ca) = (others.file(), authority.file());
-    // Another authority; and a name that is not on the certificate.
+    // Another authority, and a name that is not on the certificate.
     for (host, ca) in [("localhost", &other), ("127.0.0.2", &ca)] {
         let url = format!("https://{host}:{}", old.address.port());
         let proxy = Proxy::start(&[
@@ -206,7 +206,7 @@ async fn an_upstream_that_is_not_trusted_gets_nothing() {
 }
 
 #[tokio::test]
-async fn an_upstream_may_ask_for_the_proxy_s_certificate() {
+async fn an_upstream_may_require_the_proxys_certificate() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let own = authority.issue("proxy");
@@ -241,7 +241,7 @@ async fn an_upstream_may_ask_for_the_proxy_s_certificate() {
 }
 
 #[tokio::test]
-async fn a_stream_over_tls_is_recovered_and_cancelled_as_any_other() {
+async fn a_stream_over_tls_is_recovered_and_cancelled_like_any_other() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let ca = authority.file();
@@ -287,7 +287,7 @@ async fn a_stream_over_tls_is_recovered_and_cancelled_as_any_other() {
 }
 
 #[tokio::test]
-async fn the_tls_of_the_new_generation_stands_in_the_plan() {
+async fn the_plan_configures_the_tls_of_the_new_generation() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let old = Upstream::start(healthy("old")).await;

@@ -1,5 +1,5 @@
-//! OpenTelemetry traces: off by default; when they are on, what a real collector gets of an exchange, what model servers are
-//! told, and that nothing about a collector can harm the traffic.
+//! OpenTelemetry traces: they are off by default; a real collector gets the spans of each exchange; model servers get the trace
+//! context; and no fault of a collector affects requests.
 
 use crate::rig::collector::{Receiver, Span};
 use crate::rig::plan_file::{mostly_new, mostly_old};
@@ -15,7 +15,7 @@ use crossfade::telemetry::trace::{Protocol, TraceSettings};
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 
-/// So that a test need not wait five seconds for the first batch.
+/// Shortens the default delay of five seconds before the first batch.
 const SOON: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "30");
 
 const OVER_HTTP: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
@@ -24,8 +24,8 @@ fn traceparent(flags: &str) -> String {
     format!("00-{TRACE}-{CALLER}-{flags}")
 }
 
-/// What a model server was told: trace, parent, flags.
-fn told(received: &Received) -> [String; 3] {
+/// The trace context that a model server received: trace, parent and flags.
+fn trace_context(received: &Received) -> [String; 3] {
     assert_eq!(received.all("traceparent").count(), 1);
     let text = received.header("traceparent").unwrap();
     let parts: Vec<&str> = text.split('-').collect();
@@ -37,7 +37,7 @@ async fn ask(proxy: &Proxy, headers: &[(&str, &str)]) -> Response {
     client::post(proxy.address, CHAT, headers, STREAMING).await
 }
 
-/// The span of the exchange and those of its attempts, in their order.
+/// The span of the exchange, and those of its attempts in order.
 fn exchange(spans: &[Span], trace: &str) -> (Span, Vec<Span>) {
     let (mut servers, mut attempts): (Vec<_>, Vec<_>) = spans
         .iter()
@@ -56,7 +56,7 @@ fn exchange(spans: &[Span], trace: &str) -> (Span, Vec<Span>) {
 }
 
 #[tokio::test]
-async fn off_by_default_trace_headers_pass_as_they_are_and_none_is_made() {
+async fn by_default_trace_headers_pass_unchanged_and_no_spans_are_created() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
@@ -73,7 +73,7 @@ async fn off_by_default_trace_headers_pass_as_they_are_and_none_is_made() {
 }
 
 #[tokio::test]
-async fn an_exchange_joins_its_callers_trace_and_reports_what_was_decided() {
+async fn an_exchange_joins_its_callers_trace_and_reports_its_decisions() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -145,7 +145,7 @@ async fn an_exchange_joins_its_callers_trace_and_reports_what_was_decided() {
             env!("CARGO_PKG_VERSION")
         );
 
-        // The model server's spans hang below the attempt.
+        // The model server's spans are children of the attempt.
         let [attempt] = &attempts[..] else {
             panic!("{attempts:#?}");
         };
@@ -157,7 +157,7 @@ async fn an_exchange_joins_its_callers_trace_and_reports_what_was_decided() {
             new.last()
         };
         assert_eq!(
-            told(&received),
+            trace_context(&received),
             [trace.clone(), attempt.id.clone(), "01".into()]
         );
         assert_eq!(received.header("tracestate"), Some("a=1,b=2"));
@@ -168,7 +168,7 @@ async fn an_exchange_joins_its_callers_trace_and_reports_what_was_decided() {
 }
 
 #[tokio::test]
-async fn without_a_caller_or_with_a_malformed_one_a_trace_begins_here() {
+async fn without_a_valid_caller_the_exchange_starts_a_trace() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -186,7 +186,7 @@ async fn without_a_caller_or_with_a_malformed_one_a_trace_begins_here() {
     .enumerate()
     {
         client::post(proxy.address, CHAT, headers, UNARY).await;
-        let [trace, parent, flags] = told(&old.last());
+        let [trace, parent, flags] = trace_context(&old.last());
         assert_eq!(flags, "01");
         assert_eq!(
             old.last().header("tracestate"),
@@ -214,12 +214,12 @@ async fn without_a_caller_or_with_a_malformed_one_a_trace_begins_here() {
 }
 
 #[tokio::test]
-async fn each_attempt_of_a_recovered_stream_is_a_span_of_its_own() {
+async fn each_attempt_of_a_recovered_stream_has_its_own_span() {
     let Some(collector) = Collector::start().await else {
         return;
     };
     let url = collector.url();
-    // Once before there is a head, once after.
+    // Once before the response head, once after it.
     for (n, (cause, script)) in [
         ("unavailable", status(503)),
         ("error_event", error_first(502)),
@@ -246,7 +246,7 @@ async fn each_attempt_of_a_recovered_stream_is_a_span_of_its_own() {
         assert_eq!(server.attribute("crossfade.attempts"), 2);
         assert_eq!(server.attribute("crossfade.cause"), cause);
         assert_eq!(server.attribute("crossfade.outcome"), "completed");
-        assert_eq!(server.status, 0, "it was saved");
+        assert_eq!(server.status, 0, "it was not recovered");
         let [failed, saving] = &attempts[..] else {
             panic!("{attempts:#?}");
         };
@@ -259,15 +259,18 @@ async fn each_attempt_of_a_recovered_stream_is_a_span_of_its_own() {
         assert_eq!(saving.status, 0);
         assert!(failed.end <= saving.start);
         assert_eq!(
-            told(&new.last()),
+            trace_context(&new.last()),
             [trace.clone(), failed.id.clone(), "01".into()]
         );
-        assert_eq!(told(&old.last()), [trace, saving.id.clone(), "01".into()]);
+        assert_eq!(
+            trace_context(&old.last()),
+            [trace, saving.id.clone(), "01".into()]
+        );
     }
 }
 
 #[tokio::test]
-async fn what_ends_badly_is_an_error_in_a_few_words_and_a_client_that_leaves_is_none() {
+async fn failures_are_short_span_errors_and_a_client_disconnect_is_not_an_error() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -290,7 +293,7 @@ async fn what_ends_badly_is_an_error_in_a_few_words_and_a_client_that_leaves_is_
         } else {
             client.response().await;
         }
-        let [trace, _, _] = told(&*old.request(1).await);
+        let [trace, _, _] = trace_context(&*old.request(1).await);
         let spans = collector.exchanges(n + 1).await;
         let (server, attempts) = exchange(&spans, &trace);
         assert_eq!(server.attribute("crossfade.outcome"), outcome);
@@ -338,14 +341,14 @@ async fn unsampled_requests_are_marked_and_not_sent() {
         let headers = [("traceparent", parent.as_str()), ("tracestate", "a=1")];
         let headers = if caller.is_empty() { &[] } else { &headers[..] };
         ask(&proxy, headers).await.assert_is(chat_text("old"));
-        let [trace, parent, told] = told(&old.last());
-        assert_eq!(told, flags, "{what}");
+        let [trace, parent, trace_context] = trace_context(&old.last());
+        assert_eq!(trace_context, flags, "{what}");
         assert_ne!(parent, CALLER, "{what}");
         if !caller.is_empty() {
             assert_eq!(trace, TRACE, "{what}");
             assert_eq!(old.last().header("tracestate"), Some("a=1"));
         }
-        // What waits is sent before the end, so that nothing can come later.
+        // Queued spans are sent before the exit, so none can arrive later.
         let mut proxy = proxy;
         proxy.terminate();
         assert_eq!(proxy.end().await, Some(0));
@@ -356,7 +359,7 @@ async fn unsampled_requests_are_marked_and_not_sent() {
 }
 
 #[tokio::test]
-async fn the_variables_of_opentelemetry_switch_it_on_and_name_the_service() {
+async fn the_opentelemetry_variables_enable_tracing_and_name_the_service() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -382,14 +385,14 @@ async fn the_variables_of_opentelemetry_switch_it_on_and_name_the_service() {
         let proxy = Proxy::start_with_env(&["--old", &old_url], &env).await;
         proxy.chat().await.assert_is(chat_text("old"));
         let spans = collector.exchanges(n + 1).await;
-        let [trace, _, _] = told(&old.last());
+        let [trace, _, _] = trace_context(&old.last());
         let (server, _) = exchange(&spans, &trace);
         assert_eq!(server.resource["service.name"], "mine", "{name}");
         if service == "OTEL_RESOURCE_ATTRIBUTES" {
             assert_eq!(server.resource["k8s.pod.name"], "pod-1");
         }
     }
-    // And off, whatever else is said.
+    // They also disable it, whatever else is configured.
     let env = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
         ("OTEL_SDK_DISABLED", "true"),
@@ -438,14 +441,14 @@ async fn a_collector_gets_the_same_spans_over_http() {
         assert_eq!(server.parent, CALLER, "{env:?}");
         assert_eq!(server.attribute("crossfade.outcome"), "completed");
         assert_eq!(server.resource["service.name"], "crossfade");
-        assert_eq!(told(&old.last())[1], attempts[0].id);
+        assert_eq!(trace_context(&old.last())[1], attempts[0].id);
         let exported = [("result", "exported")];
         proxy.counts("crossfade_spans_total", &exported, 2.0).await;
     }
 }
 
 #[tokio::test]
-async fn a_collector_that_wants_certificates_gets_spans_of_who_has_one() {
+async fn a_collector_that_requires_client_certificates_gets_spans_from_a_proxy_that_has_one() {
     let authority = Authority::new();
     let (own, files) = (authority.issue("proxy"), authority.issue("collector"));
     let ca = authority.file();
@@ -478,7 +481,7 @@ async fn a_collector_that_wants_certificates_gets_spans_of_who_has_one() {
 }
 
 #[tokio::test]
-async fn nothing_that_a_client_chooses_names_a_span_or_is_in_one() {
+async fn no_client_input_is_in_the_name_or_attributes_of_a_span() {
     let Some(collector) = Collector::start().await else {
         return;
     };
@@ -534,14 +537,14 @@ async fn nothing_that_a_client_chooses_names_a_span_or_is_in_one() {
 }
 
 #[tokio::test]
-async fn what_waits_is_sent_before_the_end() {
+async fn queued_spans_are_sent_before_the_exit() {
     let Some(collector) = Collector::start().await else {
         return;
     };
     let old = Upstream::start(healthy("old")).await;
     let (old_url, url) = (old.url(), collector.url());
     let args = ["--old", &old_url, "--otlp-endpoint", &url];
-    // A batch would be sent after an hour.
+    // The batch delay is one hour.
     let env = [("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
     let mut proxy = Proxy::start_with_env(&args, &env).await;
     for _ in 0..3 {
@@ -555,7 +558,7 @@ async fn what_waits_is_sent_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_costs_spans_and_one_line_and_nothing_else() {
+async fn an_unreachable_collector_costs_only_spans_and_one_log_line() {
     let old = Upstream::start(healthy("old")).await;
     let (old_url, nobody) = (old.url(), Upstream::nobody());
     let url = format!("http://{nobody}");
@@ -566,22 +569,22 @@ async fn a_collector_that_is_away_costs_spans_and_one_line_and_nothing_else() {
         proxy.chat().await.assert_is(chat_text("old"));
         proxy.counts("crossfade_spans_total", &failed, count).await;
     }
-    let said = |what: &str| {
+    let logged = |what: &str| {
         let lines = proxy.lines().into_iter();
         lines.filter(|line| line.contains(what)).count()
     };
-    assert_eq!(said("cannot export spans"), 1, "{:?}", proxy.lines());
-    assert_eq!(said("spans can be exported again"), 0);
+    assert_eq!(logged("cannot export spans"), 1, "{:?}", proxy.lines());
+    assert_eq!(logged("spans can be exported again"), 0);
 
-    // It comes back.
+    // The collector comes back.
     if let Some(collector) = Collector::start_at(&nobody.to_string()).await {
         eventually("spans can be exported again", async || {
             proxy.chat().await.assert_is(chat_text("old"));
             !collector.spans().is_empty()
         })
         .await;
-        eventually("it is said", async || {
-            said("spans can be exported again") == 1
+        eventually("it is logged", async || {
+            logged("spans can be exported again") == 1
         })
         .await;
         drop(collector);
@@ -591,7 +594,7 @@ async fn a_collector_that_is_away_costs_spans_and_one_line_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_fills_a_bounded_queue_and_does_not_hold_up_the_end() {
+async fn a_collector_that_hangs_fills_a_bounded_queue_and_does_not_delay_the_exit() {
     let old = Upstream::start(healthy("old")).await;
     let hanging = Upstream::always(Script::new().hang()).await;
     let (old_url, url) = (old.url(), format!("http://{}", hanging.address));
@@ -614,15 +617,19 @@ async fn a_collector_that_hangs_fills_a_bounded_queue_and_does_not_hold_up_the_e
         export.head
     );
     assert_eq!(export.header("api-key"), Some("word"));
-    let told = tokio::time::Instant::now();
+    let signalled = tokio::time::Instant::now();
     proxy.terminate();
     assert_eq!(proxy.end().await, Some(0));
-    // Its time limit is 10 s; the end has a shorter one of its own.
-    assert!(told.elapsed().as_secs() < 8, "{:?}", told.elapsed());
+    // The export timeout is 10 s, and the exit has a shorter limit.
+    assert!(
+        signalled.elapsed().as_secs() < 8,
+        "{:?}",
+        signalled.elapsed()
+    );
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_over_http_costs_one_line_that_says_why() {
+async fn an_unreachable_collector_over_http_costs_one_log_line_with_the_reason() {
     let old = Upstream::start(healthy("old")).await;
     let (old_url, nobody) = (old.url(), Upstream::nobody());
     let url = format!("http://{nobody}");
@@ -634,18 +641,18 @@ async fn a_collector_that_is_away_over_http_costs_one_line_that_says_why() {
         proxy.counts("crossfade_spans_total", &failed, count).await;
     }
     let lines = proxy.lines();
-    let mut said = lines
+    let mut matching = lines
         .iter()
         .filter(|line| line.contains("cannot export spans"));
-    let line = said.next().expect("a line");
+    let line = matching.next().expect("a line");
     assert!(line.contains("Connection refused"), "{line}");
-    assert_eq!(said.next(), None);
+    assert_eq!(matching.next(), None);
     proxy.terminate();
     assert_eq!(proxy.end().await, Some(0));
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_over_http_fills_a_bounded_queue_and_does_not_hold_up_the_end() {
+async fn a_collector_that_hangs_over_http_fills_a_bounded_queue_and_does_not_delay_the_exit() {
     let old = Upstream::start(healthy("old")).await;
     let hanging = Upstream::always(Script::new().hang()).await;
     let (old_url, url) = (old.url(), format!("http://{}", hanging.address));
@@ -669,18 +676,22 @@ async fn a_collector_that_hangs_over_http_fills_a_bounded_queue_and_does_not_hol
         export.header("content-type"),
         Some("application/x-protobuf")
     );
-    let told = tokio::time::Instant::now();
+    let signalled = tokio::time::Instant::now();
     proxy.terminate();
     assert_eq!(proxy.end().await, Some(0));
-    // Its time limit is 10 s; the end has a shorter one of its own.
-    assert!(told.elapsed().as_secs() < 8, "{:?}", told.elapsed());
+    // The export timeout is 10 s, and the exit has a shorter limit.
+    assert!(
+        signalled.elapsed().as_secs() < 8,
+        "{:?}",
+        signalled.elapsed()
+    );
 }
 
 #[tokio::test]
-async fn a_collector_over_http_that_is_slow_refuses_or_answers_too_much_costs_spans() {
+async fn a_collector_over_http_that_is_slow_or_rejects_or_responds_too_much_costs_only_spans() {
     let old = Upstream::start(healthy("old")).await;
     let old_url = old.url();
-    for (collector, said) in [
+    for (collector, expected) in [
         (
             Upstream::always(Script::new().hang()).await,
             "no answer in 200 ms",
@@ -705,12 +716,15 @@ async fn a_collector_over_http_that_is_slow_refuses_or_answers_too_much_costs_sp
         let line = lines
             .iter()
             .find(|line| line.contains("cannot export spans"));
-        assert!(line.is_some_and(|line| line.contains(said)), "{lines:?}");
+        assert!(
+            line.is_some_and(|line| line.contains(expected)),
+            "{lines:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_collector_with_a_certificate_is_spoken_to_if_it_is_trusted() {
+async fn a_collector_with_tls_gets_spans_if_it_is_trusted() {
     let authority = Authority::new();
     let files = authority.issue("collector");
     let old = Upstream::start(healthy("old")).await;
@@ -736,7 +750,7 @@ async fn a_collector_with_a_certificate_is_spoken_to_if_it_is_trusted() {
 }
 
 #[tokio::test]
-async fn spans_are_compressed_if_the_environment_says_so() {
+async fn spans_are_compressed_if_the_environment_enables_it() {
     let old = Upstream::start(healthy("old")).await;
     let old_url = old.url();
     for protocol in ["grpc", "http/protobuf"] {
@@ -759,9 +773,9 @@ async fn spans_are_compressed_if_the_environment_says_so() {
 }
 
 #[test]
-fn what_is_wrong_is_said_at_the_start() {
+fn invalid_settings_are_reported_at_startup() {
     let proxy = ["proxy", "--old", "127.0.0.1:9", "--listen", "127.0.0.1:0"];
-    for (url, said) in [
+    for (url, expected) in [
         ("localhost:4317", "http://HOST:PORT"),
         ("ftp://localhost:4317", "http://HOST:PORT"),
         ("http://localhost:x", "http://HOST:PORT"),
@@ -775,7 +789,7 @@ fn what_is_wrong_is_said_at_the_start() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{url}: {stderr}");
         assert!(
-            stderr.contains("--otlp-endpoint") && stderr.contains(said),
+            stderr.contains("--otlp-endpoint") && stderr.contains(expected),
             "{stderr}"
         );
     }
@@ -785,7 +799,7 @@ fn what_is_wrong_is_said_at_the_start() {
         "--admin",
         "127.0.0.1:0",
     ];
-    for (name, value, said) in [
+    for (name, value, expected) in [
         (
             "OTEL_TRACES_SAMPLER",
             "sometimes",
@@ -822,7 +836,10 @@ fn what_is_wrong_is_said_at_the_start() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
         assert!(stderr.contains("cannot start"), "{stderr}");
-        assert!(stderr.contains(name) && stderr.contains(said), "{stderr}");
+        assert!(
+            stderr.contains(name) && stderr.contains(expected),
+            "{stderr}"
+        );
     }
 }
 
@@ -848,7 +865,7 @@ async fn a_frontend_that_embeds_the_layer_gets_its_exchanges_traced() {
     .await
     .unwrap();
     tokio::spawn(embedded.follow);
-    // The frontend's own service, which is old, tells what it was told.
+    // The embedded service, which is old, returns the trace context that it received.
     let heard = |headers: http::HeaderMap| async move {
         headers["traceparent"].to_str().unwrap().to_owned()
     };

@@ -43,12 +43,12 @@ struct State {
     /// Behaves like a CRD without `selectableFields`.
     cannot_select: bool,
     /// How many events its watches on updates have sent.
-    told: usize,
+    events_sent: usize,
 }
 
 /// The scope of a list or watch.
 #[derive(Clone)]
-struct Asked {
+struct Scope {
     path: &'static str,
     /// Only slices of this Service.
     service: Option<String>,
@@ -56,7 +56,7 @@ struct Asked {
     source: Option<String>,
 }
 
-impl Asked {
+impl Scope {
     fn of(path: &'static str, query: &BTreeMap<String, String>) -> Self {
         // Clients use label selectors for one kind only, with a single label, and field selectors likewise.
         let after = |selector: &str, name: &str| {
@@ -273,7 +273,7 @@ impl ApiServer {
         let mut object = state
             .objects
             .remove(&(UPDATES, name.to_owned()))
-            .expect("it is there");
+            .expect("it exists");
         state.version += 1;
         let version = state.version;
         object["metadata"]["resourceVersion"] = json!(version.to_string());
@@ -316,19 +316,19 @@ impl ApiServer {
     }
 
     /// How many events its watches on updates have sent.
-    pub fn told(&self) -> usize {
-        self.state.lock().unwrap().told
+    pub fn events_sent(&self) -> usize {
+        self.state.lock().unwrap().events_sent
     }
 
     /// The number of lists and watches requested so far.
-    pub fn asked(&self) -> (usize, usize) {
+    pub fn lists_and_watches(&self) -> (usize, usize) {
         let state = self.state.lock().unwrap();
         (state.lists, state.watches)
     }
 
     /// Waits until `count` watches have been requested in total.
     pub async fn watched(&self, count: usize) {
-        super::eventually("a watch", async || self.asked().1 >= count).await;
+        super::eventually("a watch", async || self.lists_and_watches().1 >= count).await;
     }
 }
 
@@ -355,7 +355,7 @@ async fn answer(
     };
     let mut locked = state.lock().unwrap();
     let watching = query.contains_key("watch");
-    let asked = Asked::of(path, &query);
+    let scope = Scope::of(path, &query);
     match watching {
         _ if path == SLICES => {}
         true => locked.watches += 1,
@@ -364,12 +364,12 @@ async fn answer(
     if let Some(status) = locked.fault {
         return refuse(status, "InternalError");
     }
-    if asked.source.is_some() && locked.cannot_select {
+    if scope.source.is_some() && locked.cannot_select {
         return refuse(400, "BadRequest");
     }
     if !watching {
         let items = locked.objects.iter();
-        let items = items.filter(|((of, _), object)| *of == path && asked.holds(object));
+        let items = items.filter(|((of, _), object)| *of == path && scope.holds(object));
         let items: Vec<_> = items.map(|(_, object)| object.clone()).collect();
         let version = locked.version.to_string();
         return whole(
@@ -391,21 +391,21 @@ async fn answer(
     drop(locked);
     let (state, changed) = (Arc::clone(state), changed.subscribe());
     let frames = futures_util::stream::unfold(
-        (state, changed, asked, since),
-        async |(state, mut changed, asked, since)| {
+        (state, changed, scope, since),
+        async |(state, mut changed, scope, since)| {
             changed.mark_unchanged();
             loop {
                 let next = {
                     let mut state = state.lock().unwrap();
-                    let next = asked.next(&state, since);
-                    state.told += usize::from(next.is_some() && asked.path == UPDATES);
+                    let next = scope.next(&state, since);
+                    state.events_sent += usize::from(next.is_some() && scope.path == UPDATES);
                     next
                 };
                 if let Some((version, kind, object)) = next {
                     let line = format!("{}\n", json!({"type": kind, "object": object}));
                     return Some((
                         Ok(Frame::data(Bytes::from(line))),
-                        (state, changed, asked, version),
+                        (state, changed, scope, version),
                     ));
                 }
                 changed.changed().await.ok()?;
@@ -434,7 +434,7 @@ fn refuse(status: u16, reason: &str) -> Response<Body> {
         status,
         &json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": status,
-            "message": format!("told to answer {status}"),
+            "message": format!("injected fault {status}"),
         }),
     )
 }

@@ -136,12 +136,12 @@ impl Browser {
         self.value(&found).await.as_str().unwrap().to_owned()
     }
 
-    /// Waits until `is_so` holds for the text of the first element that the selector finds.
-    pub async fn until(&mut self, selector: &str, is_so: impl Fn(&str) -> bool) -> String {
+    /// Waits until `condition` holds for the text of the first element that the selector finds.
+    pub async fn until(&mut self, selector: &str, condition: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = self.text(selector).await;
-            if is_so(&text) {
+            if condition(&text) {
                 return text;
             }
             assert!(Instant::now() < deadline, "never: {selector}: {text:?}");
@@ -162,7 +162,7 @@ impl Browser {
     }
 
     /// Emulates a screen of this width and colour scheme (`light`, `dark`).
-    pub async fn looks(&mut self, width: u32, scheme: &str) {
+    pub async fn emulate_screen(&mut self, width: u32, scheme: &str) {
         let screen =
             json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", screen)
@@ -204,11 +204,11 @@ impl Browser {
                 assert_eq!(answer.get("error"), None, "{method}");
                 return answer["result"].take();
             }
-            self.hear(&answer);
+            self.handle_event(&answer);
         }
     }
 
-    fn hear(&mut self, event: &Value) {
+    fn handle_event(&mut self, event: &Value) {
         let parameters = &event["params"];
         let complaint = match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => &parameters["exceptionDetails"],

@@ -39,12 +39,12 @@ impl Cluster {
             .spawn()
             .expect("the script starts");
         let mut line = String::new();
-        let mut said = BufReader::new(holder.stdout.take().expect("it is piped"));
-        said.read_line(&mut line).expect("text");
+        let mut reader = BufReader::new(holder.stdout.take().expect("it is piped"));
+        reader.read_line(&mut line).expect("text");
         let directory = PathBuf::from(line.trim_end());
         assert!(
             directory.is_dir(),
-            "no API server: what is missing is said above"
+            "no API server: see above for what is missing"
         );
         Self {
             directory: Some(directory),
@@ -52,7 +52,7 @@ impl Cluster {
         }
     }
 
-    /// The cluster around this test: the one from [`run_scenarios`], or an existing one.
+    /// The cluster in which this test runs: the one from [`run_scenarios`], or an existing one.
     ///
     /// # Panics
     /// If it is an existing cluster and the user has not allowed the tests to use it: they delete what they find.
@@ -148,7 +148,7 @@ impl Cluster {
         let directory = self
             .directory
             .as_ref()
-            .expect("a cluster of the tests' own");
+            .expect("a cluster that the tests started");
         let mut command = Command::new(SCRIPT);
         command
             .args(["apiserver", what])
@@ -167,9 +167,9 @@ impl Drop for Cluster {
 }
 
 /// Runs the ignored tests of this test binary, one by one, inside a cluster of their own, so that they can reach pods and other
-/// addresses that exist only there. If no cluster is possible, prints a prominent note and leaves it for the end of `make
-/// test`. `images` are archives for the node. How each one ended goes to `scenarios.log`, from which `tests/all.sh` takes those to
-/// run again.
+/// addresses that exist only there. If no cluster is possible, prints a prominent note and stores it for the end of `make
+/// test`. `images` are archives for the node. The results are written to `scenarios.log`, from which `tests/all.sh` reads the scenarios to
+/// rerun.
 ///
 /// # Panics
 /// If a scenario fails.

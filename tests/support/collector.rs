@@ -24,7 +24,7 @@ pub struct Collector {
     scheme: &'static str,
 }
 
-/// What a collector speaks: `grpc` or `http`, and over TLS the certificate of an authority. Its clients need one of the same.
+/// The protocol of a collector, `grpc` or `http`, and, for TLS, the authority of its certificate and of its clients' certificates.
 #[derive(Clone, Copy)]
 pub struct Receiver<'a> {
     pub protocol: &'a str,
@@ -144,18 +144,18 @@ impl Collector {
         }
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (said, says) = tokio::sync::oneshot::channel();
+        let (sender, listening) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
-            let mut said = Some(said);
+            let mut sender = Some(sender);
             for line in lines.map_while(Result::ok) {
                 if let Some(address) = listens(&line)
-                    && let Some(said) = said.take()
+                    && let Some(sender) = sender.take()
                 {
-                    let _ = said.send(address);
+                    let _ = sender.send(address);
                 }
             }
         });
-        let address = super::wait::within("the collector listens", says).await;
+        let address = super::wait::within("the collector listens", listening).await;
         Some(Self {
             child,
             directory,

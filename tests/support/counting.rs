@@ -1,5 +1,5 @@
-//! A model server that says one long text, from wherever the prompt ends: what others have said of it may be given to it, and it
-//! goes on. So a text that several servers said together can be compared with one that a single server said.
+//! A model server that generates one long, known text and can continue it from wherever the prompt ends. So the text that several
+//! servers have sent together can be compared with that of a single server.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::scripts::{COMPLETIONS, DONE, MESSAGES, models};
 use super::upstream::{Received, Script};
 
-/// The words of a text, each with something that JSON escapes or that takes several bytes.
+/// The words of the text. Each has a character that JSON escapes or that takes several bytes.
 pub fn words(count: usize) -> String {
     (0..count).map(word).collect()
 }
@@ -18,43 +18,42 @@ fn word(index: usize) -> String {
     format!("w{index}{end}")
 }
 
-/// What a server does when it has said so many words of an answer that it began itself.
+/// How a server breaks off a response.
 pub type Break = Arc<dyn Fn(Script) -> Script + Send + Sync>;
 
 /// A model server.
 #[derive(Clone)]
 pub struct Counting {
-    /// What is in its ids.
+    /// A part of its ids.
     pub name: &'static str,
-    /// How many words it says in all.
+    /// The number of words of the text.
     pub words: usize,
-    /// After how many words it breaks off, and how.
+    /// When and how it breaks off its own response.
     pub breaks: Option<(usize, Break)>,
-    /// The same for what it continues.
+    /// When and how it breaks off a continuation.
     pub breaks_again: Option<(usize, Break)>,
-    /// What it does with what asks it to continue a message.
+    /// How it treats continuation flags.
     pub flags: Flags,
-    /// What it demands as `authorization`.
+    /// The `authorization` that it requires.
     pub key: Option<&'static str>,
-    /// How many words it thinks before an answer, and before the rest of one.
+    /// The number of reasoning words before an answer, and before a continuation.
     pub thinks: [usize; 2],
     /// Whether every event has token counts.
     pub counts: bool,
-    /// More fields of a delta.
+    /// Additional fields of a delta.
     pub delta: Value,
 }
 
-/// What a server does with what asks it to continue a message: two flags in Chat, and in Messages an assistant's message that
-/// comes last.
+/// How a server treats a request to continue a message: two flags in Chat, or an assistant message at the end in Messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flags {
-    /// It acts on it, and refuses what contradicts itself: both flags at once, or a last message that ends in white space.
+    /// It continues, and rejects contradictions: both flags at once, or a last message that ends with white space.
     Known,
-    /// It does not read it: it answers the probe, and begins a new turn.
+    /// It ignores the flags: it responds to the probe and starts a new turn.
     Ignored,
-    /// It refuses it.
+    /// It rejects the request.
     Refused,
-    /// It never answers the probe.
+    /// It never responds to the probe.
     Hangs,
 }
 
@@ -73,7 +72,7 @@ impl Counting {
         }
     }
 
-    /// Breaks off after so many words.
+    /// Breaks off after this number of words.
     pub fn breaking(
         mut self,
         after: usize,
@@ -125,7 +124,7 @@ impl Counting {
             }
             _ => "",
         };
-        // The prompt of Completions is the question, then what has been said.
+        // The prompt of a completion is the question, then the text so far.
         let given = given.strip_prefix("say: ").unwrap_or(given);
         self.script(completions, given, &body)
     }
@@ -165,7 +164,7 @@ impl Counting {
             "id": format!("msg_{}", self.name), "type": "message", "role": "assistant", "model": "tiny", "content": [],
             "stop_reason": null, "usage": {"input_tokens": prompt, "output_tokens": 1},
         });
-        let (mut script, mut index, mut said) = (Script::new().sse(), 0, 0);
+        let (mut script, mut index, mut sent) = (Script::new().sse(), 0, 0);
         script = script.chunk(event(json!({"type": "message_start", "message": message})));
         script = script.chunk(event(json!({"type": "ping"})));
         let thinks = self.thinks[usize::from(!given.is_empty())];
@@ -197,16 +196,16 @@ impl Counting {
                 return how(script);
             }
             if number == 0 && !blank.is_empty() {
-                said += 1;
+                sent += 1;
                 script = script.chunk(text(blank));
             }
-            said += 1;
+            sent += 1;
             script = script.chunk(text(word));
         }
         script = script.chunk(event(json!({"type": "content_block_stop", "index": index})));
         script = script.chunk(event(json!({
             "type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null},
-            "usage": {"output_tokens": said},
+            "usage": {"output_tokens": sent},
         })));
         script.chunk(event(json!({"type": "message_stop"})))
     }
@@ -224,9 +223,9 @@ impl Counting {
         };
         let prompt = 10 + given.split_inclusive([' ', '\n']).count();
         let wants_usage = body["stream_options"]["include_usage"] == true;
-        let mut said = 0;
+        let mut sent = 0;
         let mut script = Script::new().sse();
-        let chunk = |delta: Value, finish: Value, said: usize| {
+        let chunk = |delta: Value, finish: Value, sent: usize| {
             let choice = match completions {
                 true => json!({"index": 0, "text": delta["content"], "finish_reason": finish}),
                 false => {
@@ -239,7 +238,7 @@ impl Counting {
                 "choices": [choice],
             });
             if self.counts {
-                chunk["usage"] = usage(prompt, said);
+                chunk["usage"] = usage(prompt, sent);
             }
             format!("data: {chunk}\n\n")
         };
@@ -250,9 +249,9 @@ impl Counting {
         ));
         let thinks = self.thinks[usize::from(!is_first)];
         for index in 0..thinks {
-            said += 1;
+            sent += 1;
             let delta = json!({"reasoning_content": format!("{} thinks {index} ", self.name)});
-            script = script.chunk(chunk(delta, Value::Null, said));
+            script = script.chunk(chunk(delta, Value::Null, sent));
         }
         let (blank, rest) = without_blank(rest);
         for (index, word) in rest.split_inclusive([' ', '\n']).enumerate() {
@@ -262,21 +261,21 @@ impl Counting {
                 return how(script);
             }
             if index == 0 && !blank.is_empty() {
-                said += 1;
-                script = script.chunk(chunk(json!({"content": blank}), Value::Null, said));
+                sent += 1;
+                script = script.chunk(chunk(json!({"content": blank}), Value::Null, sent));
             }
-            said += 1;
+            sent += 1;
             let mut delta = json!({"content": word});
             for (key, value) in self.delta.as_object().into_iter().flatten() {
                 delta[key] = value.clone();
             }
-            script = script.chunk(chunk(delta, Value::Null, said));
+            script = script.chunk(chunk(delta, Value::Null, sent));
         }
-        script = script.chunk(chunk(json!({"content": ""}), "stop".into(), said));
+        script = script.chunk(chunk(json!({"content": ""}), "stop".into(), sent));
         if wants_usage {
             let last = json!({
                 "id": format!("cmpl-{}", self.name), "model": "tiny", "choices": [],
-                "usage": usage(prompt, said),
+                "usage": usage(prompt, sent),
             });
             script = script.chunk(format!("data: {last}\n\n"));
         }
@@ -284,16 +283,16 @@ impl Counting {
     }
 }
 
-/// The white space at the beginning of a text, which is a token of its own and no word, and what follows it.
+/// Splits the white space at the start of a text, which is a separate token and not a word, from the rest.
 fn without_blank(text: &str) -> (&str, &str) {
     text.split_at(text.len() - text.trim_start().len())
 }
 
-fn usage(prompt: usize, said: usize) -> Value {
-    json!({"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said})
+fn usage(prompt: usize, sent: usize) -> Value {
+    json!({"prompt_tokens": prompt, "completion_tokens": sent, "total_tokens": prompt + sent})
 }
 
-/// The refusal of a request of Messages.
+/// The rejection of a Messages request.
 fn refused(message: &str) -> Script {
     let error = json!({"type": "invalid_request_error", "message": message});
     Script::new().json(400, &json!({"type": "error", "error": error}).to_string())

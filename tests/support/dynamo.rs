@@ -310,7 +310,7 @@ impl Stack {
             find(stack).is_some()
         })
         .await;
-        find(self).expect("it was there, and the file only grows")
+        find(self).expect("the line exists, and the file only grows")
     }
 
     /// Status and body of a GET to the frontend.

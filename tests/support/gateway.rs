@@ -1,4 +1,4 @@
-//! A gateway before a real API server that passes everything on, until it is told to withhold something.
+//! A gateway in front of a real API server. It forwards everything that the test does not withhold.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -23,11 +23,11 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// What it withholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Withheld {
-    /// Watches are granted and deliver nothing, open ones too.
+    /// Watches are accepted but deliver no events, including open ones.
     pub watches: bool,
-    /// Lists are never answered.
+    /// Lists get no response.
     pub lists: bool,
-    /// Status writes of updates are refused.
+    /// Status writes of updates are rejected.
     pub statuses: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// One before the API server of `client`, with the rights of that.
+    /// A gateway to the API server of `client`, with its permissions.
     pub async fn before(client: &Client) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -74,12 +74,12 @@ impl Gateway {
         }
     }
 
-    /// The path of a kubeconfig that leads through it.
+    /// The path of a kubeconfig for the gateway.
     pub fn kubeconfig(&self) -> String {
         self.kubeconfig.path().to_string_lossy().into_owned()
     }
 
-    /// From now on, this is withheld.
+    /// Changes what is withheld.
     pub fn withhold(&self, withheld: Withheld) {
         self.withheld.send_replace(withheld);
     }
@@ -92,7 +92,7 @@ async fn pass(
 ) -> Response<Body> {
     let query = request.uri().query().unwrap_or_default();
     let is_watch = query.contains("watch=");
-    // Single objects are read only for the lease.
+    // The controller reads single objects only for the Lease.
     let is_list =
         request.method() == Method::GET && !is_watch && !request.uri().path().contains("/leases/");
     let path = request.uri().path();
@@ -107,7 +107,7 @@ async fn pass(
         let _ = seen.wait_for(|withheld| !withheld.lists).await;
     }
     if withheld.statuses && is_status {
-        return failed("told to refuse it");
+        return failed("the test withholds it");
     }
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -138,7 +138,7 @@ async fn pass(
     )
 }
 
-/// Ends when watches are not withheld.
+/// Waits until watches are no longer withheld.
 async fn silence(seen: &mut watch::Receiver<Withheld>) {
     let _ = seen.wait_for(|withheld| !withheld.watches).await;
 }

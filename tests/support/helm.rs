@@ -32,10 +32,10 @@ pub fn program() -> Option<PathBuf> {
     (stamp == STAMP).then(|| home.join("helm"))
 }
 
-/// Runs `helm`, without a cluster or in that of a kubeconfig file.
+/// Runs `helm`, without a cluster or with a kubeconfig file.
 pub struct Helm {
     kubeconfig: Option<PathBuf>,
-    /// Its settings and caches, so that it leaves nothing behind.
+    /// Temporary settings and caches.
     home: TempDir,
 }
 
@@ -48,7 +48,7 @@ impl Helm {
     }
 
     /// # Panics
-    /// If it is not installed.
+    /// If helm is not installed.
     pub fn tries(&self, args: &[&str]) -> Output {
         let program = program().expect("no helm: run tests/tools/install.sh, which needs Go");
         let mut command = Command::new(program);
@@ -62,22 +62,22 @@ impl Helm {
         command.output().expect("helm starts")
     }
 
-    /// Its standard output.
+    /// Runs a command and returns its standard output.
     ///
     /// # Panics
     /// If it fails.
     pub fn run(&self, args: &[&str]) -> String {
         let output = self.tries(args);
         let errors = String::from_utf8_lossy(&output.stderr);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "helm {args:?}: {errors}{said}");
-        said.into_owned()
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "helm {args:?}: {errors}{text}");
+        text.into_owned()
     }
 
-    /// What it says of something that it refuses.
+    /// Runs a command that must fail, and returns its error.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it succeeds.
     pub fn refuses(&self, args: &[&str]) -> String {
         let output = self.tries(args);
         assert!(!output.status.success(), "helm {args:?} should fail");
@@ -85,7 +85,7 @@ impl Helm {
     }
 }
 
-/// A chart as an earlier release had it: of another version, and its definition without one of the columns.
+/// A chart as in an earlier release: with another version, and with a definition that lacks a column.
 pub struct Earlier(TempDir);
 
 impl Earlier {
@@ -94,7 +94,7 @@ impl Earlier {
     pub fn of(name: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut copy = Command::new("cp");
-        // With what the links lead to.
+        // With the targets of the links.
         copy.arg("-rL").arg(chart(name)).arg(directory.path());
         assert!(copy.status().expect("cp starts").success());
         let earlier = Self(directory);

@@ -1,14 +1,14 @@
-//! Ports of this machine that a test has for itself also while nothing listens on them.
+//! Ports that are reserved for a test even while nothing listens on them.
 //!
-//! A port that was free a moment ago may be another test's by now: one that asks for any port gets it, and so does a client's
-//! connection. Here a socket stays bound to it. Nothing gets the port unless it asks for it by its number.
+//! The kernel could assign a free port to another test or to a client connection. Here, a socket stays bound to the port, so that only
+//! a bind to this number gets it.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use tokio::net::TcpSocket;
 
-/// A port that belongs to a test while this exists. It refuses connections until something listens on it.
+/// A port that is reserved until this is dropped. It refuses connections until something listens on it.
 pub struct Port {
     pub address: SocketAddr,
     _bound: TcpSocket,
@@ -26,7 +26,7 @@ impl Port {
         }
     }
 
-    /// The address of a port that is taken until the process ends.
+    /// The address of a port that is reserved until the process exits.
     pub fn for_good() -> SocketAddr {
         static TAKEN: Mutex<Vec<Port>> = Mutex::new(Vec::new());
         let port = Self::take();

@@ -93,7 +93,7 @@ pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
 }
 
 /// Everything that a program has printed.
-pub fn said(output: &Output) -> String {
+pub fn output_text(output: &Output) -> String {
     let all = [&output.stdout[..], &output.stderr].concat();
     String::from_utf8(all).unwrap()
 }
@@ -338,11 +338,12 @@ impl Proxy {
     pub async fn stand_still(&self, time: Duration, meanwhile: impl FnOnce()) {
         self.signal(libc::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.child.id());
-        eventually("it stands still", async || {
+        eventually("it stops", async || {
             std::fs::read_to_string(&stat).unwrap().contains(") T ")
         })
         .await;
         meanwhile();
+        // The process must be stopped for this long, so there is no condition to wait for.
         tokio::time::sleep(time).await;
         self.signal(libc::SIGCONT);
     }

@@ -18,10 +18,10 @@ const STILL: Duration = Duration::from_millis(20);
 ///
 /// # Panics
 /// If it does not in time.
-pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn until<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = poll().await {
             return found;
         }
         let passed = start.elapsed();
@@ -30,12 +30,12 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// Waits until `is_so` returns true.
+/// Waits until `condition` returns true.
 ///
 /// # Panics
 /// If it does not in time.
-pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    until(what, async || is_so().await.then_some(())).await;
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    until(what, async || condition().await.then_some(())).await;
 }
 
 /// Waits until no more data is accepted. Returns how much was, in bytes.
@@ -47,7 +47,7 @@ pub async fn stands_still(sent: &AtomicU64) -> u64 {
 pub async fn stands_still_by(mut figure: impl AsyncFnMut() -> u64) -> u64 {
     let mut last = 0;
     let mut still = 0;
-    eventually("it stands still", async || {
+    eventually("it stops", async || {
         sleep(STILL).await;
         let now = figure().await;
         still = if now == last && now > 0 { still + 1 } else { 0 };

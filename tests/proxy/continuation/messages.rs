@@ -1,4 +1,4 @@
-//! Streams of Messages that another server continues: it goes on in the block of text that the client has open.
+//! Another server continues streams of the Messages API in the text block that the client has open.
 
 use serde_json::{Value, json};
 
@@ -18,19 +18,19 @@ fn events(response: &Response) -> Vec<Value> {
         .collect()
 }
 
-fn said(events: &[Value]) -> String {
+fn text_of(events: &[Value]) -> String {
     let text = events
         .iter()
         .filter_map(|event| event["delta"]["text"].as_str());
     text.collect()
 }
 
-/// Asserts that the client got the whole text as one message with one block, and returns its events.
+/// Asserts that the client got the complete text as one message with one block, and returns its events.
 fn assert_one_message(response: &Response, what: &str) -> Vec<Value> {
     let text = response.text();
     assert_eq!((response.status, response.end), (200, End::Clean), "{text}");
     let events = events(response);
-    assert_eq!(said(&events), words(20), "{what}: {text}");
+    assert_eq!(text_of(&events), words(20), "{what}: {text}");
     let kinds: Vec<_> = events
         .iter()
         .map(|event| event["type"].as_str().unwrap())
@@ -80,11 +80,11 @@ async fn a_message_continues_in_the_block_that_its_client_has_open() {
             let what = format!("{protocol} {cause}");
             let events = assert_one_message(&response, &what);
             assert_eq!(events[0]["message"]["id"], "msg_old", "{what}");
-            // The white space that the second server was not given and says again counts once.
+            // White space at the end of the first part is not sent to the second server, which generates it again. It counts once.
             let end = &events[events.len() - 2];
             assert_eq!(end["usage"]["output_tokens"], 20, "{what}");
             assert_counted(&proxy, "continued", cause).await;
-            // Old reports the error and lives, so either may have proven it first.
+            // Old reports the error and stays healthy, so either server may have the first proof.
             let asked = [answers(&old), answers(&new)].concat();
             let mut bodies = asked
                 .iter()
@@ -98,18 +98,18 @@ async fn a_message_continues_in_the_block_that_its_client_has_open() {
 }
 
 #[tokio::test]
-async fn a_message_is_continued_only_by_a_server_that_proved_it() {
+async fn a_message_is_continued_only_by_a_server_with_a_proof() {
     for flags in [Flags::Ignored, Flags::Refused, Flags::Hangs] {
         let start = |server: Counting| Upstream::start(Counting { flags, ..server }.handler());
         let old = start(Counting::new("old", 20).breaking(5, Script::reset)).await;
         let new = start(Counting::new("new", 20)).await;
         let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
-        // The second one begins when the answers are known.
+        // The second stream starts once the proofs are known.
         for stream in 1..3 {
             let body = asking_messages(json!({}));
             let response = client::post(proxy.address, MESSAGES, &[], body).await;
             assert!(response.end.is_unclean(), "{}", response.text());
-            assert_eq!(said(&events(&response)), words(5), "{flags:?}");
+            assert_eq!(text_of(&events(&response)), words(5), "{flags:?}");
             assert_eq!(asked(&new), 0, "{flags:?}");
             let line = proxy.access_line(stream).await;
             assert_eq!(line["not_continued"], "not_supported", "{flags:?}");
@@ -118,7 +118,7 @@ async fn a_message_is_continued_only_by_a_server_that_proved_it() {
 }
 
 #[tokio::test]
-async fn a_message_that_thinks_or_must_call_a_tool_ends_as_before() {
+async fn a_message_with_thinking_or_a_required_tool_call_ends_as_without_continuation() {
     for (thinks, more, reason) in [
         ([1, 0], json!({}), "reasoning"),
         ([0, 1], json!({}), "reasoning"),
@@ -147,13 +147,13 @@ async fn a_message_that_thinks_or_must_call_a_tool_ends_as_before() {
         }
         let response = client::post(proxy.address, MESSAGES, &[], body.to_string()).await;
         assert!(response.end.is_unclean(), "{}", response.text());
-        assert_eq!(said(&events(&response)), words(5), "{reason}");
+        assert_eq!(text_of(&events(&response)), words(5), "{reason}");
         assert_counted(&proxy, "ended", reason).await;
     }
 }
 
 #[tokio::test]
-async fn servers_are_asked_in_advance_about_the_models_of_messages() {
+async fn servers_are_probed_in_advance_for_the_models_of_messages() {
     let old = Upstream::start(Counting::new("old", 20).handler()).await;
     let new = Upstream::start(Counting::new("new", 20).handler()).await;
     let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;

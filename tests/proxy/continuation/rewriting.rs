@@ -1,8 +1,8 @@
-//! The ids and counts of a continued part: they are those of the first part to the end of the stream, whatever follows.
+//! To the end of a continued stream, the ids and token counts are those of the first part.
 
 use super::*;
 
-/// An event of new's, as it comes from there.
+/// An event as new sends it.
 fn of_new(more: Value) -> String {
     let mut chunk = json!({
         "id": "cmpl-new", "created": 3, "model": "tiny", "system_fingerprint": "new", "choices": [],
@@ -13,7 +13,7 @@ fn of_new(more: Value) -> String {
     format!("data: {chunk}\n\n")
 }
 
-/// The response of a stream that old breaks off after five words and new goes on with for five more, until `how`.
+/// The response to a stream that old breaks off after five words, and that new continues with five more before `how`.
 async fn continued_until(how: impl Fn(Script) -> Script + Send + Sync + 'static) -> Response {
     let old = Counting::new("old", 20).breaking(5, Script::reset);
     let mut new = Counting::new("new", 20);
@@ -27,8 +27,8 @@ async fn continued_until(how: impl Fn(Script) -> Script + Send + Sync + 'static)
 }
 
 #[tokio::test]
-async fn what_follows_an_error_event_in_a_continued_part_has_the_ids_of_the_first_part() {
-    // About the request, and that a server is gone, of a stream that may not be continued again.
+async fn events_after_an_error_event_in_a_continued_part_have_the_ids_of_the_first_part() {
+    // An error about the request, and one about a failed server in a stream that may not be continued again.
     for code in [400, 503] {
         let response = continued_until(move |script| {
             let choice = json!({"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"});
@@ -82,7 +82,8 @@ async fn an_event_that_is_too_long_to_get_the_ids_of_the_first_part_ends_the_str
 }
 
 #[tokio::test]
-async fn the_end_of_the_second_thoughts_is_dropped_though_the_content_begins_with_it() {
+async fn the_end_of_the_second_reasoning_is_dropped_although_it_is_in_the_event_with_the_first_content()
+ {
     let mut old = Counting::new("old", 20).breaking(0, Script::reset);
     old.thinks = [2, 0];
     let old = Upstream::start(old.handler()).await;

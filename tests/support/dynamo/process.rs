@@ -47,7 +47,7 @@ pub fn spawn(command: Command) -> Child {
                         },
                     );
                 }
-                answer.send(command.spawn()).expect("who ordered waits");
+                answer.send(command.spawn()).expect("the caller waits");
             }
         });
         orders

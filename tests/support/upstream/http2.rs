@@ -133,7 +133,7 @@ async fn play(
                 break;
             }
             Step::Eof => {
-                // Only after everything sent so far is on the wire.
+                // Everything sent so far should be on the wire first. hyper does not report when it is.
                 sender.reserve().await.ok()?;
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
                 is_over.store(true, Ordering::Relaxed);
@@ -141,6 +141,7 @@ async fn play(
                 std::future::pending::<Infallible>().await;
             }
             Step::Reset => {
+                // As above.
                 sender.reserve().await.ok()?;
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
                 is_over.store(true, Ordering::Relaxed);

@@ -1,24 +1,25 @@
-//! A host that has no more ports towards a model server. In a network namespace of its own, so that nobody else misses them.
+//! A host that has no more ports for connections to a model server. Runs in its own network namespace, so that other tests keep
+//! their ports.
 
 use std::process::Command;
 
 use crate::rig::*;
 use client::http2::Client as Http2;
 
-/// Set in the process in which a test runs alone.
+/// Set in the separate process in which a test runs.
 const ALONE: &str = "CROSSFADE_TEST_OWN_NETWORK";
 
 /// Ports for connections to one address.
 const PORTS: usize = 20;
 const RANGE: &str = "41000 41019";
 
-/// Runs this test again in a network namespace, unless it does so already. Returns false where that was done here.
+/// Returns true in a network namespace. Otherwise, runs this test again in one and returns false.
 fn is_in_own_network(this: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         loopback_up();
         return true;
     }
-    // As root of a user namespace, so that it needs no rights.
+    // As root of a user namespace, so that it needs no privileges.
     let possible = Command::new("unshare").args(["-rn", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
         eprintln!("SKIPPED: {this}: no network namespace can be made here");
@@ -32,10 +33,10 @@ fn is_in_own_network(this: &str) -> bool {
         .env(ALONE, "1")
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("1 passed"), "no test is called {this}");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 passed"), "no test is called {this}");
     false
 }
 
@@ -53,7 +54,7 @@ fn loopback_up() {
     }
 }
 
-/// A server whose answers begin, and go on once the gate is open.
+/// A server whose responses start at once and continue once the gate is open.
 async fn slow(name: &'static str, gate: &Gate) -> Upstream {
     let rest = chat_text(name).replace(&role(name), "");
     let begun = role(name) + &content(name, 9);
@@ -70,10 +71,10 @@ fn has_healthy(plan: &str, server: &Upstream) -> bool {
 }
 
 #[tokio::test]
-async fn a_host_without_ports_towards_a_server_does_not_eject_it() {
+async fn a_host_without_ports_for_a_server_does_not_eject_it() {
     let this = concat!(
         module_path!(),
-        "::a_host_without_ports_towards_a_server_does_not_eject_it"
+        "::a_host_without_ports_for_a_server_does_not_eject_it"
     );
     if !is_in_own_network(this) {
         return;

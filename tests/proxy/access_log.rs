@@ -1,5 +1,5 @@
-//! Access lines: one schema for text and JSON, the request id that client, proxy and model server share, the model and the address
-//! of the model server.
+//! Access lines: the same fields in text and JSON, the request id that client, proxy and model server share, the model, and the
+//! address of the model server.
 
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ data: [DONE]
     assert_eq!(line["prompt_tokens"], 3, "{line}");
     let time: &str = line["timestamp"].as_str().unwrap();
     assert!(time.parse::<jiff::Timestamp>().is_ok(), "{time}");
-    // As in all other lines.
+    // The same as in all other lines.
     let logged: Vec<Value> = proxy
         .lines()
         .iter()
@@ -74,7 +74,7 @@ async fn a_request_without_a_usable_id_gets_one() {
 }
 
 #[tokio::test]
-async fn the_proxys_own_answers_have_the_id_too_and_a_servers_own_is_kept() {
+async fn the_proxys_own_responses_have_the_id_too_and_a_servers_own_id_is_kept() {
     let nobody = Upstream::nobody();
     let proxy = Proxy::start(&["--old", &format!("http://{nobody}")]).await;
     let headers = [(REQUEST_ID, "request-7")];
@@ -96,7 +96,7 @@ async fn the_proxys_own_answers_have_the_id_too_and_a_servers_own_is_kept() {
 }
 
 #[tokio::test]
-async fn a_unary_answer_names_its_model_and_addresses_of_clients_can_be_left_out() {
+async fn a_unary_response_names_its_model_and_client_addresses_can_be_omitted() {
     let body = r#"{"object":"chat.completion","model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
     let old = Upstream::always(Script::new().json(200, body)).await;
     let proxy = Proxy::before(&old, &["--no-client-address"]).await;
@@ -146,7 +146,7 @@ async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
         (&line["method"], &line["path"]),
         (&"POST".into(), &CHAT.into())
     );
-    // Its body stalls.
+    // The body stalls.
     let mut slow = Client::connect(proxy.address).await;
     slow.send("POST /x HTTP/1.1\r\nHost: a\r\nX-Request-Id: slow\r\nContent-Length: 9\r\n\r\n1")
         .await;
@@ -156,14 +156,14 @@ async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
         (408, Some("slow"))
     );
     is(&proxy.access_line(2).await, "slow", 408, "completed");
-    // It leaves in the middle of its body.
+    // The client disconnects in the middle of the body.
     let mut leaves = Client::connect(proxy.address).await;
     leaves
         .send("POST /x HTTP/1.1\r\nHost: a\r\nX-Request-Id: left\r\nContent-Length: 9\r\n\r\n1")
         .await;
     drop(leaves);
     is(&proxy.access_line(3).await, "left", 0, "cancelled");
-    // Its head cannot be read.
+    // The head is malformed.
     let mut bad = Client::connect(proxy.address).await;
     bad.send("nonsense\r\n\r\n").await;
     let response = bad.response().await;
@@ -176,7 +176,7 @@ async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
         "completed",
     );
     assert_eq!((&line["method"], &line["path"]), (&"-".into(), &"-".into()));
-    // There is no room for another one.
+    // The limit on concurrent requests is reached.
     let first = tokio::spawn(client::post(proxy.address, CHAT, &[], UNARY));
     old.request(1).await;
     let response = client::post(proxy.address, CHAT, &[(REQUEST_ID, "over")], UNARY).await;

@@ -1,4 +1,4 @@
-//! Requests that their first generation failed and the other one saved, and those that must not be tried again.
+//! Requests that fail on their first generation and are recovered by the other, and requests that must not be retried.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use plan_file::{mostly_new, mostly_old};
 
 const PROTOCOLS: [&str; 2] = ["http1", "http2"];
 
-/// Ways to fail before the first content, each with the cause that is counted and the lines of the plan it needs.
+/// The ways to fail before the first content, each with its cause in the metrics and the lines of the plan that it needs.
 fn failures() -> Vec<(&'static str, &'static str, Script)> {
     let deadline = "failover: {firstEventTimeoutSeconds: 0.4}";
     let preamble = || stream_of(&role("failed"));
@@ -61,7 +61,7 @@ fn failures() -> Vec<(&'static str, &'static str, Script)> {
     ]
 }
 
-/// What `sent` and the head of the failed side have in common with a stream of the saving side: nothing but comments.
+/// Asserts that the client got a complete stream of `by`, and nothing of the failed side except comments.
 fn assert_saved(response: &Response, by: &str, what: &str) {
     assert_eq!((response.status, response.end), (200, End::Clean), "{what}");
     let text = response.text().replace(": waiting\n\n", "");
@@ -128,7 +128,7 @@ async fn new_recovers_what_old_fails_by_any_cause() {
 }
 
 #[tokio::test]
-async fn a_generation_that_no_one_listens_for_is_recovered_by_the_other() {
+async fn requests_to_a_generation_without_a_listener_are_recovered_by_the_other() {
     for protocol in PROTOCOLS {
         let nobody = Upstream::nobody().to_string();
         let up = Upstream::start(healthy("up")).await;
@@ -159,8 +159,8 @@ async fn a_generation_that_no_one_listens_for_is_recovered_by_the_other() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_takes_no_connection_in_time_is_given_up() {
-    // A listener whose backlog is full answers no more handshakes.
+async fn an_endpoint_that_accepts_no_connection_in_time_is_given_up() {
+    // A listener with a full backlog completes no more handshakes.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
     socket.bind(&any.into()).unwrap();
@@ -197,7 +197,7 @@ async fn each_family_is_recovered_after_all_of_its_preamble() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_recovered_as_well() {
+async fn a_unary_response_is_recovered_as_well() {
     for script in [
         status(503),
         Script::new().reset(),
@@ -215,7 +215,7 @@ async fn an_answer_that_is_no_stream_is_recovered_as_well() {
 }
 
 #[tokio::test]
-async fn a_500_of_new_is_tried_on_old() {
+async fn a_500_of_new_is_retried_on_old() {
     for script in [status(500), error_first(500)] {
         let new = Upstream::always(script).await;
         let old = Upstream::start(healthy("old")).await;
@@ -226,7 +226,7 @@ async fn a_500_of_new_is_tried_on_old() {
 }
 
 #[tokio::test]
-async fn a_500_of_old_is_tried_on_new_only_if_enabled() {
+async fn a_500_of_old_is_retried_on_new_only_if_enabled() {
     for script in [status(500), error_first(500)] {
         let old = Upstream::always(script).await;
         let new = Upstream::start(healthy("new")).await;
@@ -242,7 +242,7 @@ async fn a_500_of_old_is_tried_on_new_only_if_enabled() {
 }
 
 #[tokio::test]
-async fn a_529_is_tried_again_only_if_enabled() {
+async fn a_529_is_retried_only_if_enabled() {
     for script in [status(529), error_first(529)] {
         let new = Upstream::always(script).await;
         let old = Upstream::start(healthy("old")).await;
@@ -254,7 +254,7 @@ async fn a_529_is_tried_again_only_if_enabled() {
 }
 
 #[tokio::test]
-async fn any_other_refusal_passes_untouched_and_is_never_tried_again() {
+async fn any_other_error_status_passes_unchanged_and_is_not_retried() {
     let json = |code| (code, status_text(code));
     let route = r#"{"message":"Route not found: POST /v1/x","type":"Not Found","code":404}"#;
     let cases = [
@@ -297,7 +297,7 @@ async fn any_other_refusal_passes_untouched_and_is_never_tried_again() {
 }
 
 #[tokio::test]
-async fn a_refusal_in_the_form_of_an_event_stream_passes_untouched() {
+async fn an_error_status_with_an_event_stream_passes_unchanged() {
     for (code, body) in [
         (429, "data: {\"error\":{\"code\":429}}\n\n"),
         (400, "data: half"),
@@ -325,7 +325,7 @@ async fn a_refusal_in_the_form_of_an_event_stream_passes_untouched() {
 }
 
 #[tokio::test]
-async fn a_first_error_event_of_another_code_passes_untouched() {
+async fn a_first_error_event_with_another_code_passes_unchanged() {
     for code in [400, 404, 429] {
         let new = Upstream::always(error_first(code)).await;
         let old = Upstream::start(healthy("old")).await;
@@ -349,7 +349,7 @@ async fn a_model_that_both_sides_lack_is_not_found() {
 }
 
 #[tokio::test]
-async fn nothing_is_tried_again_once_content_was_forwarded() {
+async fn nothing_is_retried_after_content_was_forwarded() {
     for protocol in PROTOCOLS {
         for end in [Script::reset, Script::eof] {
             let gate = Gate::closed();
@@ -393,15 +393,15 @@ async fn nothing_is_retried_on_a_generation_of_weight_0() {
     assert!(message.contains("old"), "{message}");
     assert_eq!(new.count(), 0);
     proxy.outcomes("failed", 1).await;
-    // The answer is the proxy's own.
+    // The proxy generates the response.
     assert_eq!(proxy.access_line(1).await["answered"], "none");
 }
 
 #[tokio::test]
-async fn old_is_a_failover_target_at_100_percent_until_the_plan_says_that_it_drains() {
+async fn old_is_a_failover_target_at_100_percent_until_the_plan_drains_it() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
-    // Else the budget, too, would end the failovers.
+    // Otherwise the retry budget would also end the failovers.
     let budget = "failover: {retryBudgetPercent: 100}";
     let draining = format!("{budget}\noldDraining: true");
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, budget));
@@ -415,7 +415,7 @@ async fn old_is_a_failover_target_at_100_percent_until_the_plan_says_that_it_dra
 }
 
 #[tokio::test]
-async fn a_request_of_an_earlier_plan_is_mentioned_for_as_long_as_it_may_still_go_to_old() {
+async fn a_request_of_an_earlier_plan_is_reported_while_it_may_still_be_sent_to_old() {
     let new = Upstream::always(Script::new().pause(4000).json(503, "{}")).await;
     let old = Upstream::start(healthy("old")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
@@ -424,26 +424,26 @@ async fn a_request_of_an_earlier_plan_is_mentioned_for_as_long_as_it_may_still_g
     client.post(CHAT, &[], STREAMING).await;
     eventually("new is asked", async || new.count() == 1).await;
     plan.replace(&manifest(&new.url(), 0, 1, "oldDraining: true"));
-    let told = || {
+    let state = || {
         let address = proxy.admin.to_string();
         let output = crate::rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
-        let look: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let all = &look["total"];
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = &status["total"];
         let plan = &all["plan"];
         let earlier = plan["earlierRequestsThatMayReachOld"].as_u64();
         let open = all["old"]["openStreams"].as_u64();
         (plan["oldDrains"] == true, earlier, open)
     };
-    // Nothing runs on old, and yet the next thing that this request does is to go there.
-    eventually("old drains", async || told() == (true, Some(1), Some(0))).await;
+    // No stream is open on old, but this request is about to be retried there.
+    eventually("old drains", async || state() == (true, Some(1), Some(0))).await;
     client.head().await;
     client.body().await;
     assert_eq!(old.count(), 1);
-    eventually("it has ended", async || told() == (true, Some(0), Some(0))).await;
+    eventually("it has ended", async || state() == (true, Some(0), Some(0))).await;
 }
 
 #[tokio::test]
-async fn sibling_pods_are_a_failover_target_for_old() {
+async fn other_old_pods_are_a_failover_target_for_old() {
     let peers = Upstream::start(healthy("peers")).await;
     let nobody = Upstream::nobody().to_string();
     let peers_url = peers.url();
@@ -459,7 +459,7 @@ async fn sibling_pods_are_a_failover_target_for_old() {
 }
 
 #[tokio::test]
-async fn sibling_pods_are_asked_when_both_generations_fail() {
+async fn other_old_pods_are_tried_when_both_generations_fail() {
     let old = Upstream::always(status(503)).await;
     let new = Upstream::always(stream_of(&role("failed")).reset()).await;
     let peers = Upstream::start(healthy("peers")).await;
@@ -471,7 +471,7 @@ async fn sibling_pods_are_asked_when_both_generations_fail() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_streams_but_is_not_sent_again() {
+async fn a_body_beyond_the_limit_is_forwarded_but_not_resent() {
     let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(200_000));
     let lines = "failover: {maxReplayBytes: 100000}";
     let new = Upstream::always(Script::new().reset()).await;
@@ -490,7 +490,7 @@ async fn a_body_beyond_the_limit_streams_but_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn bodies_beyond_the_budget_of_the_process_stream_but_are_not_sent_again() {
+async fn bodies_beyond_the_memory_budget_are_forwarded_but_not_resent() {
     let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(200_000));
     let old = Upstream::start(healthy("old")).await;
     let failing = Upstream::always(Script::new().reset()).await;
@@ -499,7 +499,7 @@ async fn bodies_beyond_the_budget_of_the_process_stream_but_are_not_sent_again()
     let response = client::post(proxy.address, CHAT, &[], &body).await;
     assert_eq!(response.status, 502);
     assert_eq!((failing.count(), old.count()), (1, 0));
-    // What was kept is given back: smaller ones are saved, one after the other.
+    // The budget is returned: smaller bodies are recovered one after the other.
     let smaller = &body[..70_000];
     for _ in 0..2 {
         let response = client::post(proxy.address, CHAT, &[], smaller).await;
@@ -508,7 +508,7 @@ async fn bodies_beyond_the_budget_of_the_process_stream_but_are_not_sent_again()
 }
 
 #[tokio::test]
-async fn a_body_within_the_limit_is_sent_again_byte_for_byte() {
+async fn a_body_within_the_limit_is_resent_byte_for_byte() {
     let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(400_000));
     for protocol in PROTOCOLS {
         let new = Upstream::always(stream_of(&role("failed")).eof()).await;
@@ -523,7 +523,7 @@ async fn a_body_within_the_limit_is_sent_again_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_to_name_its_session_is_sent_again_like_any_other() {
+async fn a_body_that_is_too_long_to_be_read_for_affinity_is_resent_like_any_other() {
     let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(1_500_000));
     let new = Upstream::always(stream_of(&role("failed")).eof()).await;
     let old = Upstream::start(healthy("old")).await;
@@ -540,7 +540,7 @@ async fn a_body_that_is_too_long_to_name_its_session_is_sent_again_like_any_othe
 }
 
 #[tokio::test]
-async fn a_budget_of_0_refuses_what_adds_load_and_counts_it() {
+async fn a_budget_of_0_denies_retries_and_counts_them() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
     let lines = "failover: {retryBudgetPercent: 0}";
@@ -554,7 +554,7 @@ async fn a_budget_of_0_refuses_what_adds_load_and_counts_it() {
 }
 
 #[tokio::test]
-async fn failover_can_be_switched_off() {
+async fn failover_can_be_disabled() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
     let lines = "failover: {enabled: false}";
@@ -564,7 +564,7 @@ async fn failover_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn a_dying_generation_does_not_double_the_load() {
+async fn a_failing_generation_does_not_double_the_load() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
     let lines = "failover: {retryBudgetPercent: 1}";
@@ -590,7 +590,7 @@ async fn a_dying_generation_does_not_double_the_load() {
 }
 
 #[tokio::test]
-async fn a_second_target_that_refuses_too_ends_the_begun_stream_honestly() {
+async fn if_the_second_target_fails_too_a_started_stream_ends_with_an_error_event() {
     let new = Upstream::always(stream_of(&role("failed")).reset()).await;
     let old = Upstream::always(status(400)).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -603,7 +603,7 @@ async fn a_second_target_that_refuses_too_ends_the_begun_stream_honestly() {
 }
 
 #[tokio::test]
-async fn when_both_fail_the_answer_is_a_refusal_of_one_of_them() {
+async fn when_both_fail_the_client_gets_the_error_of_one_of_them() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::always(status(503)).await;
     let proxy = Proxy::split(&old, &new, 50).await;
@@ -627,9 +627,10 @@ async fn a_deadline_without_another_target_ends_the_stream() {
     eventually("cancelled upstream", async || old.last().is_gone()).await;
 }
 
-/// Neither what waits for a head nor what waits for content.
+/// Neither requests that wait for a response head nor streams that wait for content.
 #[tokio::test]
-async fn a_proxy_that_stood_still_beyond_the_first_event_limit_gives_up_nothing_that_came() {
+async fn a_proxy_that_was_stopped_beyond_the_first_event_timeout_gives_up_no_response_that_has_arrived()
+ {
     for protocol in PROTOCOLS {
         for early in ["", ": waiting\n\n"] {
             let gate = Gate::closed();
@@ -652,10 +653,9 @@ async fn a_proxy_that_stood_still_beyond_the_first_event_limit_gives_up_nothing_
     }
 }
 
-/// RFC 9110 §10.1.1: it need not send its body any more, so another place would wait for it as long as the client for the end.
+/// RFC 9110 §10.1.1: the client need not send its body any more, so another target would wait for it without end.
 #[tokio::test]
-async fn a_client_that_got_an_answer_instead_of_100_continue_is_not_moved_to_where_its_body_is_wanted()
- {
+async fn a_request_whose_client_got_a_response_instead_of_100_continue_is_not_retried() {
     let gate = Gate::closed();
     let script = stream_of(": waiting\n\n").wait(&gate).reset();
     let new = Upstream::always(script.leaving_the_body()).await;
@@ -678,7 +678,7 @@ async fn a_client_that_got_an_answer_instead_of_100_continue_is_not_moved_to_whe
 }
 
 #[tokio::test]
-async fn the_side_that_is_given_up_is_cancelled() {
+async fn the_failed_attempt_is_cancelled() {
     for protocol in PROTOCOLS {
         let new = Upstream::always(stream_of(&role("failed")).hang()).await;
         let old = Upstream::start(healthy("old")).await;
@@ -716,7 +716,7 @@ async fn events_without_content_are_held_but_the_head_and_comments_are_not() {
 }
 
 #[tokio::test]
-async fn events_without_content_are_held_no_longer_than_allowed() {
+async fn events_without_content_are_held_no_longer_than_configured() {
     for (hold, at_least) in [("0", 0), ("0.1", 90)] {
         let gate = Gate::closed();
         let old = Upstream::always(
@@ -741,7 +741,8 @@ async fn events_without_content_are_held_no_longer_than_allowed() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_preamble_is_out_is_recovered_without_a_second_one_or_ends_honestly() {
+async fn a_stream_whose_preamble_was_sent_is_recovered_without_a_second_one_or_ends_with_an_error()
+{
     let gate = Gate::closed();
     let new = Upstream::always(stream_of(&role("new")).wait(&gate).reset()).await;
     let old = Upstream::start(healthy("old")).await;
@@ -766,7 +767,7 @@ fn events(stream: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_stream_continues_elsewhere_after_any_part_of_its_opening_went_out() {
+async fn a_stream_is_recovered_after_any_part_of_its_opening_was_sent() {
     for family in Family::ALL {
         let (opening, whole) = (family.preamble("new"), family.stream("old", 3));
         let opening = events(&opening);
@@ -789,7 +790,7 @@ async fn a_stream_continues_elsewhere_after_any_part_of_its_opening_went_out() {
                 let rest = String::from_utf8(client.body().await).unwrap();
                 let mut expected = events(&whole)[sent..].concat();
                 if sent > 0 {
-                    // The client knows this answer by the id of the first stream.
+                    // The client already has the id of the first stream.
                     for (key, prefix) in [("id", ""), ("item_id", ""), ("id", "chatcmpl-")] {
                         let [own, known] =
                             ["old", "new"].map(|id| format!("\"{key}\":\"{prefix}{id}\""));
@@ -804,7 +805,7 @@ async fn a_stream_continues_elsewhere_after_any_part_of_its_opening_went_out() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_elsewhere_ends_with_an_error() {
+async fn a_stream_that_cannot_be_recovered_ends_with_an_error() {
     let tool = |name: &str, tool: &str| {
         family_stream(name).replace(
             r#""type":"text","text":"""#,
@@ -828,9 +829,9 @@ async fn a_stream_that_cannot_be_continued_elsewhere_ends_with_an_error() {
     proxy.outcomes("failed", 1).await;
 }
 
-/// A server may begin with content: then its first chunk with content is the first one that shows its id.
+/// A server may start with content. Then the first chunk with content is also the first with its id.
 #[tokio::test]
-async fn a_chat_that_is_recovered_after_its_role_keeps_one_id() {
+async fn a_chat_that_is_recovered_after_its_role_event_keeps_one_id() {
     let late = [
         role("old") + &content("old", 0),
         content("old", 0),
@@ -858,9 +859,9 @@ async fn a_chat_that_is_recovered_after_its_role_keeps_one_id() {
     }
 }
 
-/// Inside of a stream, the mark would become part of the name of a field, and clients would ignore that field.
+/// In the middle of a stream, the mark would become a part of a field name, and clients would ignore that field.
 #[tokio::test]
-async fn a_byte_order_mark_is_left_out_behind_what_the_first_server_sent() {
+async fn a_byte_order_mark_of_the_second_server_is_removed() {
     let comment = ": waiting\n\n";
     let gate = Gate::closed();
     let new = Upstream::always(stream_of(comment).wait(&gate).reset()).await;
@@ -876,7 +877,7 @@ async fn a_byte_order_mark_is_left_out_behind_what_the_first_server_sent() {
     assert_eq!(String::from_utf8(client.body().await).unwrap(), text);
 }
 
-/// The API promises that all chunks of a completion have the same of these members.
+/// The API guarantees that these members are the same in all chunks of a completion.
 #[tokio::test]
 async fn a_completion_that_is_recovered_after_its_first_event_keeps_its_time_model_and_fingerprint()
 {
@@ -896,7 +897,7 @@ async fn a_completion_that_is_recovered_after_its_first_event_keeps_its_time_mod
         let gate = Gate::closed();
         let first = chunk("new", 7, empty);
         let new = Upstream::always(stream_of(&first).wait(&gate).reset()).await;
-        // Some servers take the time of each chunk.
+        // Some servers send the current time in each chunk.
         let rest = [
             chunk("old", 8, empty),
             chunk("old", 8, content),
@@ -918,7 +919,7 @@ async fn a_completion_that_is_recovered_after_its_first_event_keeps_its_time_mod
     }
 }
 
-/// The events of a numbered stream of Responses, whose text is `delta`.
+/// The numbered events of a Responses stream with the text `delta`.
 fn numbered(name: &str, delta: &str) -> Vec<String> {
     let item = format!(r#""item":{{"id":"{name}","type":"message"}},"output_index":0"#);
     let at = format!(r#""item_id":"{name}","output_index":0,"content_index":0"#);
@@ -945,14 +946,13 @@ fn numbered(name: &str, delta: &str) -> Vec<String> {
     events.into_iter().enumerate().map(event).collect()
 }
 
-/// An event whose ids would have to be rewritten, but which cannot be held until it is complete.
+/// The ids of this event would have to be rewritten, but it is too long to be held until it is complete.
 #[tokio::test]
-async fn a_continued_stream_with_an_event_that_cannot_be_held_ends_with_an_error_and_no_foreign_id()
-{
+async fn a_recovered_stream_with_an_event_that_cannot_be_held_ends_with_an_error_and_no_other_id() {
     for (budget, length) in [("30000", 100_000), ("100000000", 1_200_000)] {
         let opened = numbered("new", "")[..2].concat();
         let events = numbered("old", &"x".repeat(length));
-        // The complete events come together with the beginning of the long one.
+        // The complete events arrive together with the start of the long one.
         let (begun, rest) = events[4].split_at(length / 2);
         let together = events[..4].concat() + begun;
         let gate = Gate::closed();
@@ -997,7 +997,7 @@ async fn an_http2_client_is_recovered_as_well() {
 }
 
 #[tokio::test]
-async fn a_whole_second_generation_that_dies_is_asked_less_and_comes_back() {
+async fn a_new_generation_that_dies_gets_fewer_attempts_and_comes_back() {
     let new_script = std::sync::Arc::new(std::sync::Mutex::new(status(503)));
     let new = Upstream::start({
         let script = new_script.clone();

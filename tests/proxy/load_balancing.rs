@@ -1,5 +1,5 @@
-//! Several servers behind one address, as behind a Service: the address chooses a server for each connection, so that it
-//! is for the proxy not to stay with the first choice.
+//! Several servers behind one address, like a Kubernetes Service that selects a server for each connection. The proxy must renew
+//! its connections so that servers that start later get their share.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::rig::*;
 use tokio::net::{TcpListener, TcpStream};
 
-/// One address that leads each connection to the next of its servers.
+/// One address that connects each client to the next of its servers.
 struct Service {
     port: u16,
     servers: Arc<Mutex<Vec<SocketAddr>>>,
@@ -23,7 +23,7 @@ impl Service {
             servers: Arc::new(Mutex::new(vec![first.address])),
         };
         service.serve(listener);
-        // Where the name has this address too.
+        // If `localhost` also resolves to this address.
         if let Ok(listener) = TcpListener::bind(("::1", port)).await {
             service.serve(listener);
         }
@@ -51,13 +51,13 @@ impl Service {
         self.servers.lock().unwrap().push(server.address);
     }
 
-    /// By name, as the address of a Service is got.
+    /// By name, as a Service is addressed.
     fn url(&self) -> String {
         format!("http://localhost:{}", self.port)
     }
 }
 
-/// Chats one after the other in `lanes` at once, until `enough`.
+/// Sends chats in `lanes` concurrent lanes until `enough`.
 async fn load(proxy: &Proxy, lanes: usize, enough: impl Fn(usize) -> bool) {
     let mut count = 0;
     while !enough(count) {
@@ -69,7 +69,7 @@ async fn load(proxy: &Proxy, lanes: usize, enough: impl Fn(usize) -> bool) {
     }
 }
 
-/// What each of three servers got, where two came only after the first had all connections.
+/// The shares of three servers, two of which start after the first has all connections.
 async fn shares(flags: &[&str], lanes: usize, enough: impl Fn(usize) -> bool) -> Vec<f64> {
     let mut servers = Vec::new();
     for _ in 0..3 {
@@ -106,16 +106,16 @@ fn are_equal(shares: &[f64]) {
 }
 
 #[tokio::test]
-async fn servers_that_come_later_get_equal_shares() {
+async fn servers_that_start_later_get_equal_shares() {
     are_equal(&shares(&[], 8, |count| count >= 1600).await);
 }
 
 #[tokio::test]
-async fn they_do_over_http2_too() {
+async fn servers_that_start_later_get_equal_shares_over_http2_too() {
     are_equal(&shares(&["--upstream-protocol", "http2"], 8, |count| count >= 1600).await);
 }
 
-/// The shares where only their age ends connections.
+/// The shares if connections are closed only because of their age.
 async fn by_age(protocol: &str, seconds: u64) {
     let flags = [
         "--upstream-max-exchanges",
@@ -137,13 +137,13 @@ async fn by_age(protocol: &str, seconds: u64) {
 }
 
 #[tokio::test]
-async fn connections_end_by_age_too() {
-    // HTTP/2 connections are looked at every two seconds.
+async fn connections_are_also_closed_by_age() {
+    // HTTP/2 connections are checked every two seconds.
     tokio::join!(by_age("http1", 3), by_age("http2", 8));
 }
 
 #[tokio::test]
-async fn without_limits_connections_stay_where_they_are() {
+async fn without_limits_connections_are_not_renewed() {
     let flags = ["--upstream-max-exchanges", "0", "--upstream-max-age", "0"];
     let shares = shares(&flags, 1, |count| count >= 200).await;
     assert_eq!(shares, [1.0, 0.0, 0.0]);

@@ -1,19 +1,18 @@
-//! Request heads and bodies that two parsers could read differently: refused, with nothing forwarded and nothing repaired
-//! (RFC 9112).
+//! Request smuggling: requests that two parsers could read differently are rejected, and neither forwarded nor repaired (RFC 9112).
 
 use crate::rig::frames::*;
 use crate::rig::*;
 
-/// The line and Host of a POST, to which header lines are added.
+/// A POST with these header lines.
 fn post(lines: &str) -> String {
     format!("POST {CHAT} HTTP/1.1\r\nHost: a\r\n{lines}\r\n")
 }
 
-/// What a second request would be, hidden in the first one's body.
+/// A second request, hidden in the body of the first.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test]
-async fn a_malformed_head_is_refused_and_nothing_of_it_is_forwarded() {
+async fn a_malformed_head_is_rejected_and_nothing_of_it_is_forwarded() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let get = |rest: &str| format!("GET / HTTP/1.1\r\n{rest}\r\n");
@@ -124,12 +123,12 @@ async fn a_malformed_head_is_refused_and_nothing_of_it_is_forwarded() {
         ) > 40.0
     })
     .await;
-    // All is well behind that.
+    // The proxy still serves valid requests.
     proxy.chat().await.assert_is(chat_text("old"));
 }
 
 #[tokio::test]
-async fn line_ends_without_a_carriage_return_are_refused_or_read_as_one_head() {
+async fn line_ends_without_a_carriage_return_are_rejected_or_read_as_one_head() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for text in [
@@ -148,7 +147,8 @@ async fn line_ends_without_a_carriage_return_are_refused_or_read_as_one_head() {
 }
 
 #[tokio::test]
-async fn a_length_beside_a_transfer_encoding_is_refused_or_ignored_and_the_connection_closed() {
+async fn a_content_length_with_a_transfer_encoding_is_rejected_or_ignored_and_the_connection_closed()
+ {
     for lines in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
@@ -179,7 +179,7 @@ async fn a_length_beside_a_transfer_encoding_is_refused_or_ignored_and_the_conne
 }
 
 #[tokio::test]
-async fn a_body_with_bad_chunks_never_arrives_as_whole() {
+async fn a_body_with_malformed_chunks_never_arrives_as_complete() {
     let good = format!("{:x}\r\n{STREAMING}\r\n", STREAMING.len());
     let bad = [
         "zz\r\nabc\r\n0\r\n\r\n",
@@ -206,7 +206,7 @@ async fn a_body_with_bad_chunks_never_arrives_as_whole() {
             let mut client = Client::connect(proxy.address).await;
             let head = post("Transfer-Encoding: chunked\r\n");
             client.send(head + begin + bad + SMUGGLED).await;
-            // All of it comes at once, so nothing is sent on.
+            // The whole request arrives at once, so nothing is forwarded.
             let head = within("an answer", client.try_head()).await;
             assert_eq!(head.unwrap().status, 400, "{bad:?}");
             client.until_closed().await;
@@ -214,7 +214,7 @@ async fn a_body_with_bad_chunks_never_arrives_as_whole() {
             if begin.is_empty() {
                 continue;
             }
-            // The same, but what is good comes first, and the request is under way.
+            // The valid part arrives first, so the request is already in progress.
             let mut client = Client::connect(proxy.address).await;
             let head = post("Transfer-Encoding: chunked\r\n");
             client.send(head + begin).await;
@@ -269,7 +269,7 @@ async fn forbidden_trailers_are_not_merged_into_the_head() {
 }
 
 #[tokio::test]
-async fn empty_lines_before_a_request_are_let_pass() {
+async fn empty_lines_before_a_request_are_ignored() {
     // RFC 9112 §2.2: a server should ignore at least one.
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
@@ -281,7 +281,7 @@ async fn empty_lines_before_a_request_are_let_pass() {
 }
 
 #[tokio::test]
-async fn unusual_but_valid_heads_are_served() {
+async fn unusual_but_valid_requests_are_served() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for lines in [
@@ -305,7 +305,7 @@ async fn unusual_but_valid_heads_are_served() {
     }
 }
 
-/// The DATA of the response to a HEAD request over HTTP/2, after `act`.
+/// The DATA of the response to an HTTP/2 HEAD request, after `act`.
 async fn content_over_http2(proxy: &Proxy, act: impl AsyncFnOnce()) -> Vec<u8> {
     let mut frames = Frames::connect(proxy.address, &[]).await;
     frames.request(1, END_STREAM, "HEAD", "/health").await;
@@ -316,10 +316,10 @@ async fn content_over_http2(proxy: &Proxy, act: impl AsyncFnOnce()) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_head_request_gets_no_content_when_the_proxy_itself_answers() {
+async fn a_head_request_gets_no_content_in_a_response_of_the_proxy_itself() {
     let head = |rest: &str| format!("HEAD /health HTTP/1.1\r\n{rest}\r\n");
     let slow = Upstream::always(Script::new().hang()).await;
-    // Refused, answered by nobody, and unanswered when the drain ends.
+    // Rejected; without a reachable server; and without a response when the drain ends.
     for (old, request, status) in [
         (slow.url(), head(""), 400),
         (

@@ -1,4 +1,4 @@
-//! A process with few file descriptors, of which clients take all that they get.
+//! Clients use up the file descriptors of a process with a low limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use client::http2::Client as Http2;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-/// The limit, and what of it the process reserves for itself.
+/// The limit, and the part that the process reserves for itself.
 const LIMIT: usize = 128;
 const RESERVE: usize = 32;
 /// More clients than the limit allows.
 const CLIENTS: usize = 3 * LIMIT;
 const REFUSED: &str = "crossfade_connections_refused_total";
 
-/// A server that streams half an answer until the gate is open, and answers nothing at `/hang`.
+/// A server that streams half a response until the gate is open, and sends no response to `/hang`.
 async fn server(gate: &Gate) -> Upstream {
     let rest = chat_text("old").replace(&role("old"), "");
     let stream = stream_of(&role("old"))
@@ -36,7 +36,7 @@ fn descriptors(proxy: &Proxy) -> usize {
     open.unwrap().count()
 }
 
-/// Connects, and sends nothing.
+/// Opens connections and sends nothing.
 async fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut open = Vec::new();
     for _ in 0..count {
@@ -57,7 +57,7 @@ async fn assert_lives(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn whatever_clients_take_the_admin_port_answers_and_streams_continue() {
+async fn however_many_descriptors_clients_use_the_admin_port_responds_and_streams_continue() {
     let gate = Gate::closed();
     let old = server(&gate).await;
     let mut proxy = Proxy::before(&old, &[]).await;
@@ -65,14 +65,14 @@ async fn whatever_clients_take_the_admin_port_answers_and_streams_continue() {
     proxy.limit_descriptors(Some(LIMIT as u64));
     let mut stream = client::open_chat(proxy.address).await;
     stream.head().await;
-    let mut asker = Client::connect(proxy.address).await;
+    let mut client = Client::connect(proxy.address).await;
     let hog = Arc::new(Http2::connect(proxy.address).await);
     assert_eq!(hog.get("/quick").await.status, 200);
 
-    // Clients that only connect get half of what is not reserved.
+    // Idle clients can use half of the descriptors that are not reserved.
     let open = idle(proxy.address, CLIENTS).await;
     let all = (CLIENTS + 3) as f64;
-    eventually("each is taken or refused", async || {
+    eventually("each connection is accepted or refused", async || {
         let metrics = proxy.metrics().await;
         let taken = metrics.sum("crossfade_connections", &[]);
         assert!(taken <= ((LIMIT - RESERVE) / 2) as f64, "{taken}");
@@ -81,11 +81,11 @@ async fn whatever_clients_take_the_admin_port_answers_and_streams_continue() {
     .await;
     assert!(proxy.metrics().await.sum(REFUSED, &[]) > (CLIENTS / 2) as f64);
     assert_lives(&proxy).await;
-    // The others are for model servers.
-    asker.get("/quick", &[]).await;
-    assert_eq!(asker.response().await.status, 200);
+    // The other half is for connections to model servers.
+    client.get("/quick", &[]).await;
+    assert_eq!(client.response().await.status, 200);
 
-    // Then requests take the rest.
+    // Requests can use the rest.
     let mut asked = JoinSet::new();
     for _ in 0..100 {
         let hog = Arc::clone(&hog);
@@ -102,8 +102,8 @@ async fn whatever_clients_take_the_admin_port_answers_and_streams_continue() {
     })
     .await;
     assert_lives(&proxy).await;
-    asker.get("/quick", &[]).await;
-    let response = asker.response().await;
+    client.get("/quick", &[]).await;
+    let response = client.response().await;
     assert_eq!(response.status, 503);
     let error = response.own_error();
     let message = error["message"].as_str().unwrap();
@@ -128,25 +128,25 @@ async fn whatever_clients_take_the_admin_port_answers_and_streams_continue() {
     assert!(String::from_utf8_lossy(&rest).ends_with(DONE));
 
     drop((asked, hog, open));
-    eventually("the clients have gone", async || {
+    eventually("the clients have disconnected", async || {
         proxy.metrics().await.sum("crossfade_connections", &[]) <= 2.0
     })
     .await;
-    asker.get("/quick", &[]).await;
-    assert_eq!(asker.response().await.status, 200);
+    client.get("/quick", &[]).await;
+    assert_eq!(client.response().await.status, 200);
     let response = proxy.chat().await;
     assert_eq!((response.status, response.end), (200, End::Clean));
     let metrics = proxy.metrics().await;
     let ejected = [("state", "ejected")];
     assert_eq!(metrics.sum("crossfade_pool_endpoints", &ejected), 0.0);
     assert_eq!(metrics.sum("crossfade_accept_errors_total", &[]), 0.0);
-    drop((asker, late, stream));
+    drop((client, late, stream));
     proxy.terminate();
     assert_eq!(proxy.end().await, Some(0));
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_all_of_what_the_admin_port_has() {
+async fn one_address_cannot_use_all_descriptors_of_the_admin_port() {
     let gate = Gate::closed();
     let old = server(&gate).await;
     let proxy = Proxy::before(&old, &[]).await;
@@ -165,7 +165,7 @@ async fn one_address_cannot_take_all_of_what_the_admin_port_has() {
     .await;
     assert_lives(&proxy).await;
     drop(open);
-    eventually("the clients have gone", async || {
+    eventually("the clients have disconnected", async || {
         descriptors(&proxy) < before + RESERVE / 2
     })
     .await;
@@ -173,7 +173,7 @@ async fn one_address_cannot_take_all_of_what_the_admin_port_has() {
 }
 
 #[tokio::test]
-async fn idle_connections_to_model_servers_give_up_their_descriptors() {
+async fn idle_connections_to_model_servers_are_closed_when_descriptors_are_short() {
     for threads in ["1", "4"] {
         let gate = Gate::closed();
         let [old, new] = [server(&gate).await, server(&gate).await];
@@ -186,7 +186,7 @@ async fn idle_connections_to_model_servers_give_up_their_descriptors() {
             assert_eq!(other.get("/quick").await.status, 200);
             others.push(other);
         }
-        // At the same time, so that each leaves a connection.
+        // Concurrently, so that each leaves a connection.
         let mut streams = Vec::new();
         for _ in 0..60 {
             streams.push(client.chat().await);
@@ -204,7 +204,7 @@ async fn idle_connections_to_model_servers_give_up_their_descriptors() {
         let stream = client.chat().await;
         let generation = stream.headers.get("x-crossfade-generation");
         assert_eq!((stream.status, generation), (200, Some("new")));
-        // Those of other threads do so soon.
+        // Other threads close theirs a little later.
         for other in others {
             eventually("it is served", async || other.chat().await.status == 200).await;
         }

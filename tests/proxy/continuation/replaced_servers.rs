@@ -1,4 +1,4 @@
-//! Addresses at which another server answers than the one that proved what it can do.
+//! The server at an address is replaced after the proof that it can continue.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::rig::tls::Authority;
 
 const CAPABILITY: &str = "crossfade_continuation_capability";
 const QUESTION: &str = "x-crossfade-question";
-/// A field of the client, by which its questions are told from those that the proxy asks by itself.
+/// A header of the client, which distinguishes probes for its stream from the proxy's own probes.
 const OF_CLIENT: (&str, &str) = ("x-asked-by", "client");
 
 async fn assert_new_is(proxy: &Proxy, state: &str) {
@@ -15,7 +15,7 @@ async fn assert_new_is(proxy: &Proxy, state: &str) {
     proxy.counts(CAPABILITY, &labels, 1.0).await;
 }
 
-/// A server of old that breaks off after five words once `gate` is open, and cannot continue anything.
+/// An old server that breaks off after five words once `gate` is open, and cannot continue.
 fn breaking(gate: &Gate) -> Counting {
     let gate = gate.clone();
     Counting {
@@ -31,7 +31,7 @@ fn ignoring(name: &'static str) -> Counting {
     }
 }
 
-/// What a server was asked because a stream of a client broke.
+/// The probes that a server got because a stream of a client broke.
 fn questions_in_need(server: &Upstream) -> Vec<Arc<Received>> {
     let mut requests = server.requests();
     requests.retain(|received| {
@@ -41,7 +41,7 @@ fn questions_in_need(server: &Upstream) -> Vec<Arc<Received>> {
 }
 
 #[tokio::test]
-async fn a_server_that_took_the_place_of_one_with_a_proof_gets_no_continuation() {
+async fn a_replacement_of_a_server_with_a_proof_gets_no_continuation() {
     for protocol in PROTOCOLS {
         let gate = Gate::closed();
         let old = Upstream::start(breaking(&gate).handler()).await;
@@ -60,20 +60,20 @@ async fn a_server_that_took_the_place_of_one_with_a_proof_gets_no_continuation()
         assert_ended(&response, 5, protocol);
         assert_eq!(asked(&new), 0, "{protocol}");
         assert_counted(&proxy, "ended", "not_supported").await;
-        // The proof counts no longer, and the question is asked again.
+        // The proof is revoked, and the endpoint is probed again.
         assert_new_is(&proxy, "unsupported").await;
     }
 }
 
 #[tokio::test]
-async fn one_of_the_servers_behind_an_address_proves_nothing_for_another() {
+async fn a_proof_does_not_hold_for_other_servers_behind_the_same_address() {
     for protocol in PROTOCOLS {
         let gate = Gate::closed();
         gate.open();
         let old = Upstream::start(breaking(&gate).handler()).await;
         let known = Counting::new("new", 20).handler();
         let ignoring = ignoring("new").handler();
-        // The connection on which the proxy asks ahead of need reaches one server, all others reach another one.
+        // The connection of the proxy's own probes reaches one server, all other connections reach another one.
         let new = Upstream::start(move |received| match received.connection {
             1 => known(received),
             _ => ignoring(received),
@@ -89,7 +89,7 @@ async fn one_of_the_servers_behind_an_address_proves_nothing_for_another() {
 }
 
 #[tokio::test]
-async fn the_rest_is_asked_for_on_the_connection_that_proved_it() {
+async fn a_continuation_is_sent_on_the_connection_of_its_proof() {
     let authority = Authority::new();
     let (files, ca) = (authority.issue("upstream"), authority.file());
     for (protocol, tls) in [
@@ -156,7 +156,7 @@ async fn a_server_that_closes_the_connection_after_its_proof_gets_no_continuatio
 }
 
 #[tokio::test]
-async fn no_endpoint_is_probed_while_another_one_has_proven_it() {
+async fn no_endpoint_is_probed_while_another_one_has_a_proof() {
     let server = || {
         let mut server = Counting::new("old", 20).breaking(5, Script::reset);
         server.flags = Flags::Hangs;
@@ -183,7 +183,7 @@ async fn no_endpoint_is_probed_while_another_one_has_proven_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_what_it_can_do_is_asked_last() {
+async fn a_server_that_does_not_respond_to_the_probe_is_tried_last() {
     let old = Counting::new("old", 20).breaking(5, Script::reset);
     let old = Upstream::start(old.handler()).await;
     let hanging = Counting {
@@ -199,7 +199,7 @@ async fn a_server_that_does_not_answer_what_it_can_do_is_asked_last() {
     })
     .await;
     let response = client::post(proxy.address, CHAT, &[OF_CLIENT], asking(json!({}))).await;
-    // The one that broke off has lost its proof with that.
+    // The server that broke off has thereby lost its proof.
     let seen = assert_one(&response, 20, "the same");
     assert_eq!(
         seen.comments,

@@ -1,14 +1,14 @@
-//! Servers that take the request for the rest of a stream and then say nothing.
+//! Servers accept a continuation request and then send nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
 
-/// The limit to the silence of a server, and some time for a busy machine.
+/// The limit on the silence of a server, and some time for a busy machine.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// Whichever of two servers of old begins the stream breaks off, and the other one does `how` when it is asked for the rest.
+/// One of two old servers starts a stream and breaks it off, and the other one does `how` when it is asked to continue.
 async fn assert_the_next_one_goes_on(how: How, what: &str) {
     let server = || {
         let mut server = Counting::new("old", 20).breaking(5, Script::reset);
@@ -45,7 +45,7 @@ async fn assert_the_next_one_goes_on(how: How, what: &str) {
         ["crossfade continued (old → new, connection)"],
         "{what}"
     );
-    // They may only have been slow.
+    // The unresponsive servers are not ejected, because they may only have been slow.
     assert!(
         !proxy
             .lines()
@@ -56,7 +56,7 @@ async fn assert_the_next_one_goes_on(how: How, what: &str) {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_holds_a_stream_for_a_minute_only() {
+async fn an_unresponsive_server_delays_a_stream_for_at_most_a_minute() {
     let comments: How = |script| {
         let comments = std::iter::repeat_n(": still here\n\n", 1000).collect::<String>();
         script.chunk(comments).hang()

@@ -1,4 +1,4 @@
-//! Streams that are still on old when it has no share left are moved: new continues them, at the pace that the plan allows.
+//! Moving streams: when old has no share left, new continues the streams that are still open on old, at the rate of the plan.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -6,23 +6,22 @@ use std::time::{Duration, Instant};
 use crate::rig::*;
 use serde_json::{Value, json};
 
-/// How many words an answer has.
+/// The number of words of an answer.
 const WORDS: usize = 10;
 const MOVED: &str = "crossfade_continuations_total";
 const MOVING: &str = "crossfade_moving_streams";
 
-/// A server whose answer is a function of the prompt: it counts on from wherever the last message ends. After `pause` words
-/// of its own it waits for the gate.
+/// A server that counts: its answer continues where the last message ends. After `pause` words of its own it waits for the gate.
 #[derive(Clone)]
 struct Counting {
     name: &'static str,
     pause: usize,
     gate: Gate,
-    /// Whether it refuses to continue, though it claimed that it could.
+    /// Whether it rejects continuations although its probe promised them.
     refuses: bool,
-    /// Whether it waits for the gate before the first content of what it continues.
+    /// Whether it waits for the gate before the first content of a continuation.
     hesitates: bool,
-    /// When it was asked to continue.
+    /// The times of the continuation requests.
     asked: Arc<Mutex<Vec<Instant>>>,
 }
 
@@ -38,7 +37,7 @@ impl Counting {
         }
     }
 
-    /// Waits for the gate after its `words` first words.
+    /// Waits for the gate after its first `words` words.
     fn pausing_after(mut self, words: usize) -> Self {
         self.pause = words;
         self
@@ -96,7 +95,7 @@ impl Counting {
     }
 }
 
-/// A plan that continues streams, with these weights and this `drain`.
+/// A plan that enables continuation, with these weights and this `drain`.
 fn plan(new: &Upstream, weights: [u32; 2], drain: &str) -> String {
     let more = format!(
         "failover: {{continuation: {{mode: AnyGeneration}}, retryBudgetPercent: 100}}\ndrain: {{{drain}}}"
@@ -104,7 +103,7 @@ fn plan(new: &Upstream, weights: [u32; 2], drain: &str) -> String {
     manifest(&new.url(), weights[0], weights[1], &more)
 }
 
-/// All content of a stream, and the ids of its chunks.
+/// The content of a stream, and the ids of its chunks.
 fn content(stream: &str) -> (String, Vec<String>) {
     let (mut text, mut ids) = (String::new(), Vec::new());
     for data in stream
@@ -126,7 +125,7 @@ fn unbroken() -> String {
     (0..WORDS).map(|word| format!("{word} ")).collect()
 }
 
-/// A client whose stream has come as far as old's pause after `words` words.
+/// A client whose stream has reached the pause of old after `words` words.
 async fn paused(proxy: &Proxy, words: usize) -> (Client, String) {
     let mut client = client::open_chat(proxy.address).await;
     assert_eq!(client.head().await.status, 200);
@@ -139,7 +138,7 @@ async fn paused(proxy: &Proxy, words: usize) -> (Client, String) {
     (client, seen)
 }
 
-/// Both generations have proven that they can continue.
+/// Waits until both generations have proven that they can continue.
 async fn proven(proxy: &Proxy) {
     for generation in ["old", "new"] {
         let labels = [("generation", generation), ("state", "supported")];
@@ -180,7 +179,7 @@ async fn a_silent_stream_moves_to_new_when_old_has_no_share_left() {
 }
 
 #[tokio::test]
-async fn a_moving_stream_is_on_old_until_it_has_joined_new() {
+async fn a_moving_stream_counts_for_old_until_new_has_continued_it() {
     const OPEN: &str = "crossfade_open_streams";
     let old = Counting::new("old").pausing_after(4).start().await;
     let hesitating = Counting {
@@ -197,7 +196,7 @@ async fn a_moving_stream_is_on_old_until_it_has_joined_new() {
         !hesitating.asked.lock().unwrap().is_empty()
     })
     .await;
-    // Until new has said something, old may have to go on.
+    // Until new has sent content, old may have to continue.
     let on = |metrics: &proxy::Metrics, side| metrics.sum(OPEN, &[("generation", side)]);
     let metrics = proxy.metrics().await;
     assert_eq!((on(&metrics, "old"), on(&metrics, "new")), (1.0, 0.0));
@@ -210,7 +209,7 @@ async fn a_moving_stream_is_on_old_until_it_has_joined_new() {
 }
 
 #[tokio::test]
-async fn a_stream_that_old_took_over_from_new_moves_back() {
+async fn a_stream_that_old_continued_from_new_moves_back() {
     let new = counting::Counting::new("new", WORDS).breaking(4, Script::reset);
     let new = Upstream::start(new.handler()).await;
     let mut server = counting::Counting::new("old", WORDS);
@@ -232,7 +231,7 @@ async fn a_stream_that_old_took_over_from_new_moves_back() {
 }
 
 #[tokio::test]
-async fn streams_move_at_the_pace_of_the_plan() {
+async fn streams_move_at_the_rate_of_the_plan() {
     const STREAMS: usize = 6;
     let old = Counting::new("old").pausing_after(2).start().await;
     let counting = Counting::new("new");
@@ -252,14 +251,14 @@ async fn streams_move_at_the_pace_of_the_plan() {
     }
     let asked = counting.asked.lock().unwrap().clone();
     assert_eq!(asked.len(), STREAMS);
-    // The first at once, each other a quarter of a second after the one before it.
+    // The first one at once, each of the others a quarter of a second after its predecessor.
     let took = asked[STREAMS - 1] - asked[0];
     let least = Duration::from_millis(250) * u32::try_from(STREAMS - 1).unwrap();
     assert!(took + Duration::from_millis(20) >= least, "{took:?}");
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_moved_stays_and_ends_where_it_is() {
+async fn a_stream_that_cannot_be_moved_completes_on_old() {
     let counting = Counting::new("old").pausing_after(4);
     let old = counting.start().await;
     let refusing = Counting {
@@ -281,7 +280,7 @@ async fn a_stream_that_cannot_be_moved_stays_and_ends_where_it_is() {
 }
 
 #[tokio::test]
-async fn an_order_to_move_is_reported_in_advance_and_can_be_withdrawn() {
+async fn a_pending_move_is_reported_in_advance_and_can_be_cancelled() {
     let counting = Counting::new("old").pausing_after(4);
     let old = counting.start().await;
     let new = Counting::new("new").start().await;
@@ -294,7 +293,7 @@ async fn an_order_to_move_is_reported_in_advance_and_can_be_withdrawn() {
     file.write(&plan(&new, [0, 1], drain));
     proxy.counts(MOVING, &[], 1.0).await;
     assert!(proxy.plan().await.contains("\"movingStreams\": 1"));
-    // Now it is due, and then it is not any more.
+    // The move becomes due, and then it is cancelled.
     file.write(&plan(&new, [1, 99], "moveAfterSeconds: 0"));
     proxy.counts(MOVING, &[], 0.0).await;
     counting.gate.open();
@@ -305,7 +304,7 @@ async fn an_order_to_move_is_reported_in_advance_and_can_be_withdrawn() {
 }
 
 #[tokio::test]
-async fn a_stream_that_new_does_not_continue_with_in_time_stays_and_continues() {
+async fn a_stream_that_new_does_not_continue_in_time_stays_on_old() {
     let old = Counting::new("old").pausing_after(4);
     let server = old.start().await;
     let hesitating = Counting {

@@ -1,10 +1,10 @@
-//! How a stream ends when its upstream does not end it well: what the client is told, and what is counted.
+//! How a stream ends when its upstream breaks it off: what the client gets, and what is counted.
 
 use std::time::Duration;
 
 use crate::rig::*;
 
-/// Sends a stream that breaks off after its first content; what came after that content.
+/// Sends a stream that breaks off after its first content.
 async fn broken(family: Family, end: fn(Script) -> Script, flags: &[&str]) -> (Proxy, Response) {
     let gate = Gate::closed();
     let text = family.preamble("old") + &family.content("old", 0);
@@ -60,20 +60,20 @@ fn assert_honest(family: Family, response: &Response) {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_ends_with_an_error_event_and_an_unclean_close_in_every_family() {
+async fn in_every_family_a_broken_stream_ends_with_an_error_event_and_an_unclean_close() {
     for protocol in ["http1", "http2"] {
         for family in Family::ALL {
             for end in [Script::reset, Script::eof] {
                 let flags = ["--upstream-protocol", protocol];
                 let (proxy, response) = broken(family, end, &flags).await;
                 assert_honest(family, &response);
-                // The words of the operating system are for the log.
+                // The error text of the operating system is only logged.
                 let text = response.text();
                 assert!(
                     !text.contains("os error") && !text.contains("peer"),
                     "{text}"
                 );
-                // What broke off may count as truncated or as failed, never as complete.
+                // A broken stream may count as truncated or as failed, never as complete.
                 let line = proxy.access_line(1).await;
                 let outcome = line["outcome"].as_str().unwrap();
                 assert!(["truncated", "failed"].contains(&outcome), "{line}");
@@ -84,7 +84,7 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event_and_an_unclean_close_
     }
 }
 
-/// The events of a stream of Responses, with these sequence numbers.
+/// The events of a Responses stream with these sequence numbers.
 fn numbered(numbers: std::ops::Range<u64>) -> String {
     let event = |number| {
         let kind = match number {
@@ -112,7 +112,7 @@ async fn the_error_event_of_responses_has_the_number_after_the_last_one() {
             vec![numbered(0..3), ": \n\n".to_owned() + &numbered(3..7)],
             6,
         ),
-        // Half an event more, which the client does not get.
+        // An incomplete event, which the client does not get.
         ("10", vec![numbered(0..3) + &numbered(3..4)[..150]], 2),
         (
             "10",
@@ -155,14 +155,14 @@ async fn an_http2_client_gets_the_error_event_and_a_reset() {
     assert!(response.end.is_unclean(), "{text}");
     assert!(text.starts_with(&content("old", 0)), "{text}");
     assert_eq!(data(&text[content("old", 0).len()..])["error"]["code"], 502);
-    // The connection is still good.
+    // The connection can still be used.
     let old_count = old.count();
     drop(client.chat().await);
     assert_eq!(old.count(), old_count + 1);
 }
 
 #[tokio::test]
-async fn a_cut_never_leaves_half_an_event() {
+async fn a_broken_stream_never_ends_with_an_incomplete_event() {
     for protocol in ["http1", "http2"] {
         let gate = Gate::closed();
         let whole = content("old", 0);
@@ -221,7 +221,7 @@ async fn each_terminal_event_completes_a_stream() {
 }
 
 #[tokio::test]
-async fn an_error_event_of_the_upstream_passes_untouched_and_makes_the_outcome_failed() {
+async fn an_error_event_of_the_upstream_passes_unchanged_and_makes_the_outcome_failed() {
     let responses = "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\"}}}\n\n";
     let messages = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n";
     let old_dynamo = "event: error\n: something went wrong\n\n";
@@ -234,7 +234,7 @@ async fn an_error_event_of_the_upstream_passes_untouched_and_makes_the_outcome_f
         (Family::Messages, messages.to_owned()),
     ];
     for (family, error) in cases {
-        // Before and after content: without another target the first event, too, passes.
+        // Before and after content. Without another target, an error in the first event passes, too.
         for begin in [
             String::new(),
             family.preamble("old") + &family.content("old", 0),
@@ -250,7 +250,7 @@ async fn an_error_event_of_the_upstream_passes_untouched_and_makes_the_outcome_f
 }
 
 #[tokio::test]
-async fn an_error_event_behind_content_is_never_tried_again() {
+async fn a_request_with_an_error_event_after_content_is_not_retried() {
     let text = content("new", 0) + &error_event(503) + DONE;
     let new = Upstream::always(stream_of(&text)).await;
     let old = Upstream::start(healthy("old")).await;
@@ -260,7 +260,7 @@ async fn an_error_event_behind_content_is_never_tried_again() {
 }
 
 #[tokio::test]
-async fn silence_beyond_the_gap_limit_ends_the_stream() {
+async fn silence_beyond_the_gap_timeout_ends_the_stream() {
     let old = Upstream::always(stream_of(&content("old", 0)).hang()).await;
     let proxy = Proxy::before(&old, &["--gap-timeout", "0.1"]).await;
     let response = proxy.chat().await;
@@ -275,7 +275,7 @@ async fn silence_beyond_the_gap_limit_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_within_the_gap_limit_continues_forever() {
+async fn a_stream_with_gaps_below_the_timeout_is_not_ended() {
     let mut script = Script::new().sse();
     let mut text = String::new();
     for index in 0..8 {
@@ -288,9 +288,9 @@ async fn a_stream_within_the_gap_limit_continues_forever() {
     proxy.chat().await.assert_is(text + DONE);
 }
 
-/// Many streams have something to read when the proxy goes on, as after any stall: it reads them all before it writes.
+/// After a stall, many streams have data to read. The proxy reads all of it before it writes.
 #[tokio::test]
-async fn a_proxy_that_stood_still_beyond_the_gap_limit_ends_no_stream_that_went_on() {
+async fn a_proxy_that_was_stopped_beyond_the_gap_timeout_ends_no_stream_that_has_data() {
     let gates: Vec<Gate> = (0..3).map(|_| Gate::closed()).collect();
     let mut script = stream_of(&content("old", 0));
     for (gate, index) in gates.iter().zip(1..) {
@@ -316,7 +316,7 @@ async fn a_proxy_that_stood_still_beyond_the_gap_limit_ends_no_stream_that_went_
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_cut_where_its_upstream_cut_it() {
+async fn a_response_that_is_not_a_stream_is_cut_where_its_upstream_cut_it() {
     let headers = [
         ("content-type", "application/json"),
         ("content-length", "100"),
@@ -378,14 +378,14 @@ async fn comments_keep_a_silent_stream_alive_between_events_only() {
 }
 
 #[tokio::test]
-async fn comments_do_not_make_a_stream_of_known_length_longer_than_its_length() {
+async fn no_comments_are_added_to_a_stream_with_a_content_length() {
     let [first, rest] = [content("old", 0), content("old", 1) + DONE];
     let length = (first.len() + rest.len()).to_string();
     let headers = [
         ("content-type", "text/event-stream"),
         ("content-length", &*length),
     ];
-    // One path is split and the other belongs to old alone.
+    // One path is split, the other one is served by old only.
     for (method, path) in [("POST", CHAT), ("GET", "/events")] {
         let gate = Gate::closed();
         let script = Script::new().head(200, &headers).chunk(&first);
@@ -407,7 +407,7 @@ async fn comments_do_not_make_a_stream_of_known_length_longer_than_its_length() 
 }
 
 #[tokio::test]
-async fn comments_also_keep_alive_what_waits_for_its_first_content() {
+async fn comments_also_keep_streams_alive_that_wait_for_their_first_content() {
     let gate = Gate::closed();
     let old = Upstream::always(Script::new().sse().wait(&gate).events(&chat_text("old"))).await;
     let proxy = Proxy::before(&old, &["--keep-alive-comments", "0.05"]).await;
