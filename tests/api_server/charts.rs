@@ -1,4 +1,4 @@
-//! The charts in `deploy/helm`, by the real helm and a real API server.
+//! The charts in `deploy/helm`, checked with the real helm and a real API server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::deploy::{asking, deploy, judged, kustomize};
+use crate::deploy::{asking, deploy, dry_run, kustomize};
 use crate::helm::{CONTROLLER, DEFINITION, Earlier, Helm, chart};
 
-/// Everything that the chart can make, named as `deploy/` names it.
+/// The values that enable everything in the chart, with the names of `deploy/`.
 const EVERYTHING: [&str; 12] = [
     "--set=image.repository=crossfade,image.tag=latest",
     "--set=rbac.people=true",
@@ -31,7 +31,7 @@ fn path(name: &str) -> String {
 }
 
 #[test]
-fn helm_finds_nothing_wrong_with_the_charts() {
+fn helm_lint_accepts_the_charts() {
     let helm = Helm::new(None);
     helm.run(&["lint", "--strict", &path(DEFINITION)]);
     let controller = path(CONTROLLER);
@@ -43,12 +43,12 @@ fn helm_finds_nothing_wrong_with_the_charts() {
 }
 
 #[test]
-fn a_wrong_value_is_refused_by_its_name() {
+fn an_invalid_value_is_rejected_by_name() {
     let helm = Helm::new(None);
     let controller = path(CONTROLLER);
     let template = ["template", "crossfade", &controller];
     let image = "--set=image.repository=crossfade";
-    for (wrong, said) in [
+    for (wrong, expected) in [
         ("replicas=two", "replicas"),
         ("replicas=-1", "replicas"),
         ("image.digest=sha256:12", "digest"),
@@ -74,7 +74,10 @@ fn a_wrong_value_is_refused_by_its_name() {
     ] {
         let error = helm.refuses(&[&template[..], &[image, "--set", wrong]].concat());
         let schema = "values don't meet the specifications of the schema";
-        assert!(error.contains(schema) && error.contains(said), "{error}");
+        assert!(
+            error.contains(schema) && error.contains(expected),
+            "{error}"
+        );
     }
     let namespaces = "--set=watchNamespace=a,rollouts.enabled=true,rollouts.namespaces={a,b}";
     let error = helm.refuses(&[&template[..], &[image, namespaces]].concat());
@@ -92,7 +95,7 @@ fn a_wrong_value_is_refused_by_its_name() {
     assert!(error.contains("keep"), "{error}");
 }
 
-/// What is compared of an object: not what only one of both ways of installing it says.
+/// An object without the fields that only one of the two installation methods sets.
 fn essence(mut object: Value) -> Value {
     let fields = object.as_object_mut().expect("an object");
     fields.retain(|field, _| !["metadata", "status"].contains(&field.as_str()));
@@ -122,7 +125,7 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     named.collect()
 }
 
-/// A cluster with the definitions of other programs, and the namespaces.
+/// A cluster with the resource definitions of other programs, and the namespaces.
 fn cluster() -> Cluster {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));
@@ -135,18 +138,18 @@ fn cluster() -> Cluster {
 }
 
 #[test]
-fn the_charts_make_what_deploy_holds() {
+fn the_charts_render_the_objects_in_deploy() {
     let (cluster, helm) = (cluster(), Helm::new(None));
     let controller = path(CONTROLLER);
     let template = ["template", "crossfade", &controller];
     let made = helm.run(&[&template[..], &EVERYTHING].concat());
-    let mut made = by_name(judged(&cluster, &made));
+    let mut made = by_name(dry_run(&cluster, &made));
     let definition = helm.run(&["template", "crossfade-crds", &path(DEFINITION)]);
-    made.extend(by_name(judged(&cluster, &definition)));
+    made.extend(by_name(dry_run(&cluster, &definition)));
 
     let mut held = BTreeMap::new();
     for part in ["crd", "controller", "people", "monitoring", "rollout"] {
-        held.extend(by_name(judged(
+        held.extend(by_name(dry_run(
             &cluster,
             &kustomize(&cluster, &deploy().join(part)),
         )));
@@ -157,14 +160,14 @@ fn the_charts_make_what_deploy_holds() {
         "rollout/namespace.yaml",
     ] {
         let text = fs::read_to_string(deploy().join(part)).unwrap();
-        // The subject has no namespace there, and gets that of the binding.
+        // In `deploy/`, the subject has no namespace and gets that of the binding.
         let text = text.replace(
             "- kind: ServiceAccount\n  name: crossfade-sidecar",
             "- kind: ServiceAccount\n  name: crossfade-sidecar\n  namespace: inference",
         );
-        held.extend(by_name(judged(&cluster, &text)));
+        held.extend(by_name(dry_run(&cluster, &text)));
     }
-    // The namespace and the sidecars' own service account are the user's; a ConfigMap's name says what made it.
+    // The user owns the namespace and the service account of the sidecars. The name of a ConfigMap depends on the tool.
     held.remove("Namespace crossfade");
     held.remove("ServiceAccount crossfade-sidecar");
     for (there, here) in [
@@ -184,17 +187,17 @@ fn the_charts_make_what_deploy_holds() {
         let object = held.remove(there).unwrap_or_else(|| panic!("no {there}"));
         held.insert(here.to_owned(), object);
     }
-    // It looks for proxies in all namespaces, where that of deploy/ is applied in the namespace of the proxies.
+    // It selects proxies in all namespaces. The one in `deploy/` is applied in the namespace of the proxies.
     let proxies = made
         .get_mut("PodMonitor crossfade-controller-proxies")
         .unwrap();
     let selector = proxies["spec"].as_object_mut().unwrap();
     assert_eq!(selector.remove("namespaceSelector").unwrap()["any"], true);
-    // Only the chart restricts the controller's own port.
+    // Only the chart restricts access to the controller's port.
     let own = made.remove("NetworkPolicy crossfade-controller").unwrap();
     assert_eq!(own["spec"]["ingress"][0]["ports"][0]["port"], 9465);
 
-    // Only the chart has a value that turns rollouts on.
+    // Only the chart has a value that enables rollouts.
     let controller = made.get_mut("Deployment crossfade-controller").unwrap();
     let container = &mut controller["spec"]["template"]["spec"]["containers"][0];
     let variables = container["env"].as_array_mut().unwrap();
@@ -257,7 +260,7 @@ fn the_definition_and_updates_survive_upgrades_uninstallations_and_other_ways_of
     let current = path(DEFINITION);
     let named = ["crossfade-crds", &current, "--namespace=crossfade"];
 
-    // It was applied by kubectl once.
+    // The definition was first applied by kubectl.
     let applied = fs::read_to_string(deploy().join("crd/crd.yaml")).unwrap();
     cluster.apply(&applied);
     let established = [
@@ -281,13 +284,16 @@ fn the_definition_and_updates_survive_upgrades_uninstallations_and_other_ways_of
     helm.run(&[&["upgrade"][..], &named].concat());
     assert_eq!((column(), update()), ("Split".into(), uid.clone()));
 
-    let said = helm.run(&["uninstall", "crossfade-crds", "--namespace=crossfade"]);
-    assert!(said.contains("dynamoupdateconfigs.nvidia.com"), "{said}");
+    let output = helm.run(&["uninstall", "crossfade-crds", "--namespace=crossfade"]);
+    assert!(
+        output.contains("dynamoupdateconfigs.nvidia.com"),
+        "{output}"
+    );
     assert!(definition()["metadata"]["deletionTimestamp"].is_null());
     assert_eq!(update(), uid);
     helm.run(&[&["install"][..], &named].concat());
 
-    // And the controller's chart has nothing to do with either.
+    // The controller's chart affects neither.
     let controller = path(CONTROLLER);
     let image = "--set=image.repository=crossfade";
     let access =
@@ -321,7 +327,7 @@ fn the_definition_and_updates_survive_upgrades_uninstallations_and_other_ways_of
 }
 
 #[test]
-fn a_packaged_chart_holds_what_its_links_lead_to() {
+fn a_packaged_chart_contains_the_targets_of_its_links() {
     let helm = Helm::new(None);
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_string_lossy();

@@ -1,23 +1,23 @@
-//! The controller beside a real API server, with real proxies that follow what it writes. Pods and other objects are written
-//! by the tests, as there is nobody else to make them.
+//! The controller with a real API server and real proxies that follow the updates. The tests create pods and other objects
+//! themselves, because no other controllers run.
 
 mod analysis;
-mod attempts;
-mod crowds;
-mod doubts;
-mod end;
+mod completion;
 mod faults;
 mod fixture;
 mod frontends;
 mod gateways;
 mod gitops;
-mod hazards;
-mod holes;
-mod invalid;
-mod kinds;
+mod incomplete_information;
+mod invalid_updates;
 mod live_page;
-mod promises;
-mod questions;
+mod model_probes;
 mod rollouts;
 mod rules;
-mod silence;
+mod safe_to_delete;
+mod safe_to_delete_faults;
+mod safe_to_delete_hidden_clients;
+mod safe_to_delete_routes;
+mod silent_watches;
+mod update_limits;
+mod workload_kinds;

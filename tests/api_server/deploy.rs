@@ -1,4 +1,4 @@
-//! What is in `deploy/`, judged by those who will judge it: a real API server, kustomize, promtool, and the program's own help.
+//! Validates the contents of `deploy/` with a real API server, kustomize, promtool, and the program's own help.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::rig::proxy::run;
 use crossfade::resource::{self, TargetScope};
 use serde_json::{Value, json};
 
-/// By which the operator tells the pods of a graph.
+/// The label by which the operator identifies the pods of a graph.
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 
 pub fn deploy() -> PathBuf {
@@ -21,8 +21,8 @@ pub fn kustomize(cluster: &Cluster, directory: &Path) -> String {
     cluster.kubectl(&["kustomize", &directory.to_string_lossy()])
 }
 
-/// What the API server makes of manifests without keeping them, unknown fields being errors.
-pub fn judged(cluster: &Cluster, manifests: &str) -> Vec<Value> {
+/// The result of a server-side dry run. Unknown fields are errors.
+pub fn dry_run(cluster: &Cluster, manifests: &str) -> Vec<Value> {
     let args = [
         "apply",
         "--dry-run=server",
@@ -46,14 +46,14 @@ pub fn of_kind<'a>(items: &'a [Value], kind: &str) -> &'a Value {
     item.unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// Copies what is in `deploy/` to another place.
+/// Copies the contents of `deploy/` to another directory.
 fn copy_to(place: &Path) {
     let mut copy = Command::new("cp");
     copy.arg("-r").arg(deploy()).arg(place);
     assert!(copy.status().unwrap().success());
 }
 
-/// The plain example with another way of adding the sidecar.
+/// The plain example with another sidecar component.
 pub fn plain_with(cluster: &Cluster, component: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     copy_to(directory.path());
@@ -69,7 +69,7 @@ pub fn plain_with(cluster: &Cluster, component: &str) -> String {
     kustomize(cluster, &plain)
 }
 
-/// A Deployment of such a pod.
+/// A Deployment with this pod spec.
 fn deployment(spec: &Value) -> String {
     json!({
         "apiVersion": "apps/v1",
@@ -83,7 +83,7 @@ fn deployment(spec: &Value) -> String {
     .to_string()
 }
 
-/// All that must be so in a pod with a sidecar, whatever made it.
+/// Asserts what must hold for every pod with a sidecar, regardless of how it was added.
 fn assert_right(pod: &Value) {
     let all = ["containers", "initContainers"];
     let containers = all.iter().filter_map(|kind| pod[kind].as_array()).flatten();
@@ -120,7 +120,7 @@ fn assert_right(pod: &Value) {
             );
         }
     }
-    // What the root file system does not take is kept in a volume of the pod's life.
+    // The root file system is read-only, so state is in a volume that lives as long as the pod.
     let directory = variable("CROSSFADE_STATE_DIR");
     let mount = &sidecar["volumeMounts"][0];
     assert_eq!(mount["mountPath"], directory);
@@ -138,7 +138,7 @@ fn assert_right(pod: &Value) {
     assert_eq!(security["runAsNonRoot"], true);
 }
 
-/// The first number behind `word` in a manifest, in whichever style of YAML it is.
+/// The first number after `word` in a manifest, in any YAML style.
 fn number_behind(word: &str, manifest: &str) -> Option<u64> {
     let (_, rest) = manifest.split_once(word)?;
     let start = rest.find(|c: char| c.is_ascii_digit())?;
@@ -169,12 +169,12 @@ fn every_sidecars_memory_limit_fits_the_memory_budget() {
         let (_, limits) = manifest.split_once("limits:").unwrap();
         let mib = number_behind("memory", limits).unwrap();
         assert!(limits.contains(&format!("{mib}Mi")), "{name}");
-        // The limit holds only if nobody can open more than it was reckoned for.
+        // The limit is sufficient only if no more connections are possible than it was calculated for.
         let bound = |what: &str| {
             let found = number_behind(&format!("CROSSFADE_MAX_{what}"), &manifest);
             found.unwrap_or_else(|| panic!("{name} has no bound on {what}"))
         };
-        // As docs/behaviour.md has it for clients that use HTTP/2.
+        // As in docs/behaviour.md for HTTP/2 clients.
         let held = bound("CONNECTIONS") * (64 << 10) + bound("REQUESTS") * (16 << 10);
         let needed = budget + (64 << 20) + held;
         assert!(mib << 20 >= needed, "{name}: {mib} MiB < {needed}");
@@ -182,7 +182,7 @@ fn every_sidecars_memory_limit_fits_the_memory_budget() {
 }
 
 #[test]
-fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
+fn a_real_api_server_accepts_every_manifest_and_their_pods_are_correct() {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));
     for part in ["crd", "base"] {
@@ -195,9 +195,9 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
         "--all",
         "--timeout=30s",
     ]);
-    judged(&cluster, &kustomize(&cluster, &deploy().join("monitoring")));
+    dry_run(&cluster, &kustomize(&cluster, &deploy().join("monitoring")));
     let policy = fs::read_to_string(deploy().join("network-policy/admin.yaml")).unwrap();
-    let policy = judged(&cluster, &policy).remove(0);
+    let policy = dry_run(&cluster, &policy).remove(0);
     let opened = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
     let is_open = |port: i64| {
         opened
@@ -211,31 +211,31 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
     assert!(is_open(8000) && is_open(8080) && !is_open(9464) && is_open(9465));
 
     let example = |name: &str| fs::read_to_string(deploy().join("examples").join(name)).unwrap();
-    let update = judged(&cluster, &example("update.yaml")).remove(0);
+    let update = dry_run(&cluster, &example("update.yaml")).remove(0);
     let (source, target) = (
         &update["spec"]["sourceDeployment"],
         &update["spec"]["targetDeployment"],
     );
-    let new = judged(&cluster, &example("dgd-new.yaml"));
+    let new = dry_run(&cluster, &example("dgd-new.yaml"));
     let name = new[0]["metadata"]["name"].as_str().unwrap();
     assert_eq!(target, name);
-    // The Service that the operator makes for its frontend.
+    // The Service that the operator creates for its frontend.
     let service = format!("{name}-frontend:8000");
     assert_eq!(update["spec"]["newFrontendService"], *service);
 
     for component in ["sidecar", "sidecar-container"] {
-        let items = judged(&cluster, &plain_with(&cluster, component));
+        let items = dry_run(&cluster, &plain_with(&cluster, component));
         let template = &of_kind(&items, "Deployment")["spec"]["template"];
         assert_right(&template["spec"]);
         let labels = &template["metadata"]["labels"];
         assert_eq!(&labels[GRAPH], source);
-        // Without it neither proxies nor frontends are found.
+        // Without it, neither proxies nor frontends are discovered.
         assert_eq!(labels["nvidia.com/dynamo-component-type"], "frontend");
     }
     for version in ["v1beta1", "v1alpha1", "container"] {
         let text = example(&format!("dgd-{version}.yaml"));
-        judged(&cluster, &text);
-        // As it was written: a stored version is converted, and this cluster has no operator for that.
+        dry_run(&cluster, &text);
+        // In the version of the manifest: this cluster has no operator that converts to the stored version.
         let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
         let (graph, _) = text.split_once("\n---\n").unwrap();
         let graph: Value = serde_json::from_str(&cluster.kubectl_with(&args, graph)).unwrap();
@@ -256,12 +256,12 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
             pod["containers"] = json!([main]);
             pod["containers"][0]["name"] = "main".into();
         }
-        let items = judged(&cluster, &deployment(&pod));
+        let items = dry_run(&cluster, &deployment(&pod));
         assert_right(&items[0]["spec"]["template"]["spec"]);
     }
 }
 
-/// The files that a page shows: blocks of YAML whose first line names them.
+/// The files on a page: YAML blocks whose first line names them.
 fn shown(page: &str) -> Vec<(&str, &str)> {
     let blocks = page.split("```yaml\n").skip(1);
     let blocks = blocks.map(|rest| rest.split("```").next().unwrap());
@@ -271,10 +271,10 @@ fn shown(page: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn the_quick_start_in_a_cluster_can_be_typed() {
+fn the_quick_start_in_a_cluster_works_as_written() {
     let cluster = Cluster::api_server();
     let directory = tempfile::tempdir().unwrap();
-    // Where the reader has this repository.
+    // The directory of the reader's clone of this repository.
     let repository = directory.path().join("crossfade");
     fs::create_dir_all(&repository).unwrap();
     copy_to(&repository);
@@ -302,8 +302,8 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
     let established = "--for=condition=Established";
     cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
     let (_, update) = files[2];
-    let update = judged(&cluster, update).remove(0);
-    // What the proxies in the pods say of its target.
+    let update = dry_run(&cluster, update).remove(0);
+    // What the proxies in the pods report about its target.
     let scope = TargetScope {
         namespace: "default".into(),
         domain: "cluster.local".into(),
@@ -316,7 +316,7 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
 }
 
 #[test]
-fn the_kustomization_on_the_page_about_rollouts_turns_them_on() {
+fn the_kustomization_on_the_page_about_rollouts_enables_them() {
     let cluster = Cluster::api_server();
     cluster.kubectl(&["create", "namespace", "crossfade"]);
     let directory = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ fn the_kustomization_on_the_page_about_rollouts_turns_them_on() {
     assert_eq!(name, "controller/kustomization.yaml");
     fs::create_dir(directory.path().join("controller")).unwrap();
     fs::write(directory.path().join(name), text).unwrap();
-    let made = judged(
+    let made = dry_run(
         &cluster,
         &kustomize(&cluster, &directory.path().join("controller")),
     );
@@ -344,7 +344,7 @@ fn the_kustomization_on_the_page_about_rollouts_turns_them_on() {
 }
 
 #[test]
-fn taking_out_all_of_deploy_but_the_definition_leaves_the_definition_and_every_update() {
+fn deleting_all_of_deploy_except_the_definition_keeps_the_definition_and_every_update() {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));
     let parts = ["crd", "base", "controller", "people", "monitoring"];
@@ -376,7 +376,7 @@ fn taking_out_all_of_deploy_but_the_definition_leaves_the_definition_and_every_u
     );
 }
 
-/// Answers whether a service account may do something in a namespace.
+/// Returns a function that tells whether a service account may do something in a namespace.
 pub fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool {
     let who = format!("--as=system:serviceaccount:{account}");
     move |verb, what, namespace| {
@@ -479,7 +479,7 @@ fn the_sidecars_service_account_may_read_updates_and_write_events_and_nothing_el
 }
 
 #[test]
-fn the_rules_for_alerts_ask_for_metrics_that_exist() {
+fn the_alert_rules_use_metrics_that_exist() {
     let rules = fs::read_to_string(deploy().join("monitoring/alerts.yaml")).unwrap();
     let pages = concat!(
         include_str!("../../docs/observability.md"),

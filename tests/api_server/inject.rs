@@ -1,4 +1,4 @@
-//! Injected manifests before a real API server: it takes them, and what it made of them can be taken out again.
+//! A real API server accepts injected manifests, and its output can be uninjected.
 
 use crossfade::inject::uninject;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::manifests::{corpus, deployment, injected};
 
-/// What kubectl gives back after an apply: keys in order, defaults added, comments gone.
+/// The output of kubectl after an apply: sorted keys, defaults, no comments.
 fn as_the_cluster_writes(cluster: &Cluster, manifests: &str, form: &str) -> String {
     cluster.kubectl_with(
         &[
@@ -34,7 +34,7 @@ fn is_workload(item: &Value) -> bool {
     ["Deployment", "StatefulSet", "DynamoGraphDeployment"].contains(&item["kind"].as_str().unwrap())
 }
 
-/// What makes pods in manifests: a Service that was only tried keeps an address that nobody can have.
+/// The workloads of the manifests. Services are excluded, because a dry run of one allocates an address.
 fn workloads(cluster: &Cluster, manifests: &str) -> String {
     let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
     let mut items = documents(&cluster.kubectl_with(&args, manifests));
@@ -43,7 +43,7 @@ fn workloads(cluster: &Cluster, manifests: &str) -> String {
     items.iter().map(|item| format!("---\n{item}\n")).collect()
 }
 
-/// `create` writes one object after the other.
+/// Parses the objects that `create` writes one after the other.
 fn documents(text: &str) -> Vec<Value> {
     let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     values
@@ -51,7 +51,7 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What people ask for: what they name, and its spec.
+/// The name and spec of each workload in a manifest.
 fn wanted(text: &str) -> Vec<[Value; 2]> {
     let mut items = items(text);
     items.retain(is_workload);
@@ -60,7 +60,7 @@ fn wanted(text: &str) -> Vec<[Value; 2]> {
 }
 
 #[test]
-fn a_real_api_server_takes_every_injected_manifest_and_what_it_made_of_it_can_be_taken_out_again() {
+fn a_real_api_server_accepts_every_injected_manifest_and_its_output_can_be_uninjected() {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));
     cluster.kubectl(&[
@@ -97,7 +97,7 @@ fn a_real_api_server_takes_every_injected_manifest_and_what_it_made_of_it_can_be
 }
 
 #[test]
-fn the_role_that_rbac_prints_is_taken_by_a_real_api_server() {
+fn a_real_api_server_accepts_the_role_that_rbac_prints() {
     let cluster = Cluster::api_server();
     cluster.apply(&crossfade::resource::crd_yaml());
     let established = "--for=condition=Established";
@@ -127,7 +127,7 @@ fn the_role_that_rbac_prints_is_taken_by_a_real_api_server() {
 }
 
 #[test]
-fn an_object_that_apply_did_not_make_is_injected_and_freed_by_replace() {
+fn an_object_that_was_not_applied_is_injected_and_uninjected_with_replace() {
     let cluster = Cluster::api_server();
     let text = deployment(
         "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n        readinessProbe: {exec: {command: [\"true\"]}}\n",

@@ -1,6 +1,6 @@
-//! The program beside a real API server without a cluster around it. Pods and other objects are written by the tests.
+//! Runs the program with a real API server, but without a cluster: the tests create pods and other objects themselves.
 //!
-//! Needs etcd, kube-apiserver and kubectl; the charts also need helm, the controller's page Chromium, the monitoring Prometheus.
+//! Needs etcd, kube-apiserver and kubectl. The charts also need helm, the controller's page Chromium, and monitoring Prometheus.
 
 #![allow(
     clippy::unwrap_used,

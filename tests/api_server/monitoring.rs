@@ -1,5 +1,5 @@
-//! What `deploy/monitoring` asks of the metrics, asked: the alerts by promtool's unit tests, and every panel of the dashboard of a
-//! real Prometheus that scrapes the real proxy during the demo.
+//! Evaluates `deploy/monitoring`: the alerts with promtool's unit tests, and every panel of the dashboard with a real Prometheus that
+//! scrapes the demo's proxy and a controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,12 +26,12 @@ fn each_alert_fires_when_it_should_and_not_before() {
         ["test", "rules", "rules.test.yaml"],
     ] {
         let mut promtool = Command::new("promtool");
-        // As a reader does it.
+        // As on the documentation page.
         let output = promtool.args(args).current_dir(file("")).output();
         let output = output.expect("promtool, of Debian's package prometheus");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(output.status.success(), "{said}");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(output.status.success(), "{text}");
     }
 
     let rules = fs::read_to_string(file("alerts.yaml")).unwrap();
@@ -67,12 +67,12 @@ fn demo() -> (Running, SocketAddr) {
     let first = lines.next().unwrap().unwrap();
     let (_, page) = first.split_once("live page http://").expect(&first);
     let admin = page.trim_end_matches('/').parse().expect(page);
-    // Read to the end, so that it can go on writing.
+    // Read to the end, so that the demo does not block on a full pipe.
     std::thread::spawn(move || lines.for_each(drop));
     (demo, admin)
 }
 
-/// Edits of it are taken back by the controller, which has something to do then.
+/// An update. The controller reverts edits of its split, which keeps the controller busy.
 const UPDATE: &str = r#"
 apiVersion: nvidia.com/v1alpha1
 kind: DynamoUpdateConfig
@@ -94,7 +94,7 @@ spec:
   clientService: chat
 "#;
 
-/// A controller beside an API server with two updates and a rollout, and its admin port.
+/// A controller for two updates and a rollout, and its admin port.
 fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
     let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kinds.yaml");
     let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
@@ -124,10 +124,10 @@ fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
         (line["message"] == "controls").then(|| line["admin"].as_str()?.parse().ok())?
     });
     std::thread::spawn(move || lines.for_each(drop));
-    (controller, admin.expect("it says where it can be asked"))
+    (controller, admin.expect("it logs its admin address"))
 }
 
-/// A Prometheus that scrapes the proxy, the controller, and itself, as one that has other things to watch.
+/// A Prometheus that scrapes the proxy, the controller, and itself as an unrelated target.
 fn prometheus(proxy: SocketAddr, controller: SocketAddr, folder: &Path) -> (Running, SocketAddr) {
     let config = folder.join("prometheus.yaml");
     let free = Port::for_good();
@@ -158,7 +158,7 @@ fn prometheus(proxy: SocketAddr, controller: SocketAddr, folder: &Path) -> (Runn
     (Running(child), free)
 }
 
-/// The answer of its API; `None` while it does not listen yet.
+/// The response of its API; `None` while it does not listen yet.
 async fn api(prometheus: SocketAddr, path: &str) -> Option<Value> {
     tokio::net::TcpStream::connect(prometheus).await.ok()?;
     let response = client::get(prometheus, path).await;
@@ -169,7 +169,7 @@ fn encoded(query: &str) -> String {
     query.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// Every query of the dashboard, with its variables filled in as Grafana does.
+/// Every query of the dashboard, with the variables substituted as in Grafana.
 fn queries(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -190,9 +190,9 @@ fn queries(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What Grafana's schema of a dashboard requires of panels, beyond being JSON. Grafana itself ignores what it does not know.
+/// Checks the panels against Grafana's dashboard schema, because Grafana itself ignores unknown fields.
 #[test]
-fn the_dashboard_begins_with_the_verdict_and_is_as_grafana_expects() {
+fn the_dashboard_starts_with_the_verdict_and_matches_grafanas_schema() {
     const PANEL: [&str; 9] = [
         "id",
         "type",
@@ -276,7 +276,7 @@ async fn every_panel_of_the_dashboard_shows_something_of_the_demo() {
                 .as_array()
                 .cloned()
                 .unwrap_or_default();
-            // What a process is like is only asked of crossfade's own.
+            // Queries for process metrics must select crossfade's own processes.
             let is_strange = |series: &Value| series["metric"]["job"] == "other";
             assert!(!series.iter().any(is_strange), "{query}: {answer}");
             let is_something = |series: &Value| series["value"][1] != "NaN";

@@ -1,21 +1,21 @@
-//! Who may reach the admin port of a proxy under `deploy/network-policy`, by the rules of the Kubernetes API for NetworkPolicies.
+//! Evaluates `deploy/network-policy` according to the Kubernetes API: which pods may connect to the admin port of a proxy.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::deploy::{deploy, judged, kustomize, of_kind, plain_with};
+use crate::deploy::{deploy, dry_run, kustomize, of_kind, plain_with};
 
 const ADMIN: i64 = 9464;
 
-/// Who connects: the namespace of its pod, and the pod's labels.
+/// The pod that connects: its namespace and labels.
 struct Peer<'a> {
     namespace: &'a str,
     labels: Value,
 }
 
-/// Does a selector (`metav1.LabelSelector`) match these labels? An empty one matches all.
+/// Whether a selector (`metav1.LabelSelector`) matches these labels. An empty one matches all.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object();
     let by_labels = wanted.is_none_or(|wanted| {
@@ -36,7 +36,7 @@ fn selects(selector: &Value, labels: &Value) -> bool {
     by_labels && by_expressions
 }
 
-/// Does `from` (a `NetworkPolicyPeer`) mean this pod? `own` is the policy's namespace.
+/// Whether `from` (a `NetworkPolicyPeer`) matches this pod. `own` is the namespace of the policy.
 fn is_meant(from: &Value, own: &str, peer: &Peer<'_>) -> bool {
     assert!(from["ipBlock"].is_null(), "not evaluated here");
     let namespace = &from["namespaceSelector"];
@@ -51,7 +51,7 @@ fn is_meant(from: &Value, own: &str, peer: &Peer<'_>) -> bool {
     of_namespace && selects(&from["podSelector"], &peer.labels)
 }
 
-/// Does a policy in namespace `own` let this peer in?
+/// Whether a policy in namespace `own` admits this peer.
 fn admits(policy: &Value, own: &str, peer: &Peer<'_>, protocol: &str, port: i64) -> bool {
     let rules = policy["spec"]["ingress"].as_array().unwrap();
     rules.iter().any(|rule| {
@@ -73,10 +73,10 @@ fn admits(policy: &Value, own: &str, peer: &Peer<'_>, protocol: &str, port: i64)
 fn the_network_policy_opens_the_admin_port_to_the_controller_and_prometheus_and_to_no_one_else() {
     let cluster = Cluster::api_server();
     let policy = fs::read_to_string(deploy().join("network-policy/admin.yaml")).unwrap();
-    let policy = judged(&cluster, &policy).remove(0);
+    let policy = dry_run(&cluster, &policy).remove(0);
     assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
 
-    // The controller, as `deploy/controller` makes it.
+    // The controller in `deploy/controller`.
     let controller = kustomize(&cluster, &deploy().join("controller"));
     let documents: Vec<Value> = controller
         .split("\n---\n")
@@ -95,8 +95,8 @@ fn the_network_policy_opens_the_admin_port_to_the_controller_and_prometheus_and_
     };
     let prometheus = json!({"app.kubernetes.io/name": "prometheus"});
     let other = json!({"app": "other"});
-    // A sidecar's own pods, which the policy is for.
-    let items = judged(&cluster, &plain_with(&cluster, "sidecar"));
+    // The pods with a sidecar, to which the policy applies.
+    let items = dry_run(&cluster, &plain_with(&cluster, "sidecar"));
     let template = &of_kind(&items, "Deployment")["spec"]["template"];
     let proxy = &template["metadata"]["labels"];
     assert!(selects(&policy["spec"]["podSelector"], proxy));
@@ -120,7 +120,7 @@ fn the_network_policy_opens_the_admin_port_to_the_controller_and_prometheus_and_
             is_admitted,
             "{what}"
         );
-        // All else stays as open as it was.
+        // Other ports stay open.
         for (protocol, port) in [("TCP", 8000), ("TCP", 1), ("TCP", 65_535), ("UDP", 5353)] {
             assert!(admits(&policy, own, &who, protocol, port), "{what}: {port}");
         }

@@ -1,4 +1,5 @@
-//! The next generation before a real API server: it takes every object of it, again and again, beside that of today.
+//! A real API server accepts every object of the next generation that `crossfade plan` generates, next to the current generation and
+//! repeatedly.
 
 use crossfade::inject::manifests;
 use crossfade::next_generation::{Request, plan};
@@ -8,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::manifests::{IMAGE, injected};
 
 #[test]
-fn a_real_api_server_takes_the_next_generation_beside_that_of_today() {
+fn a_real_api_server_accepts_the_next_generation_next_to_the_current_one() {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));
     cluster.apply(include_str!("../../deploy/crd/crd.yaml"));
@@ -44,7 +45,7 @@ fn a_real_api_server_takes_the_next_generation_beside_that_of_today() {
         let count: usize = made.iter().map(|manifest| manifest.objects.len()).sum();
         assert_eq!(tried["items"].as_array().unwrap().len(), count);
         apply(&[]);
-        // What is there is what was planned: the same plan changes nothing.
+        // Applying the same plan again changes nothing.
         let versions = |text: &str| -> Vec<Value> {
             let json: Value = serde_json::from_str(text).unwrap();
             let items = json["items"].as_array().unwrap().iter();
@@ -54,7 +55,7 @@ fn a_real_api_server_takes_the_next_generation_beside_that_of_today() {
         };
         let first = apply(&["-o", "json"]);
         assert_eq!(versions(&apply(&["-o", "json"])), versions(&first));
-        // The sizes that a rollout sets stay, however the same manifests are applied.
+        // The sizes that a rollout sets stay with client-side and server-side apply.
         let target = sized(&planned.text);
         let (kind, name, patch) = &target;
         let patch_args = [
@@ -90,12 +91,12 @@ fn a_real_api_server_takes_the_next_generation_beside_that_of_today() {
             apply(&["--force-conflicts"]);
             assert_eq!(sizes(), scaled);
         }
-        // Today's objects are as they were.
+        // The current generation is unchanged.
         cluster.kubectl_with(&["diff", "-f", "-"], &today);
     }
 }
 
-/// A worker of the next generation, and the patch that gives it three replicas.
+/// A worker object of the next generation, and the patch that sets its replicas to three.
 fn sized(planned: &str) -> (String, String, String) {
     let objects = manifests(planned).unwrap();
     let mut objects = objects.iter().flat_map(|manifest| &manifest.objects);

@@ -1,9 +1,9 @@
-//! The resource as a real API server takes it, and a proxy that follows it there.
+//! The resource at a real API server: validation, defaults, `kubectl explain`, status, and a proxy that follows it.
 
 mod follow;
+mod invalid_specs;
 mod rollouts;
 mod server;
-mod wrong;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crossfade::resource::{
 };
 use serde_json::{Value, json};
 
+use self::invalid_specs::wrong;
 use self::server::{Server, server, spec_with, update};
-use self::wrong::wrong;
 
 const MANIFEST: &str = r#"
 apiVersion: nvidia.com/v1alpha1
@@ -57,7 +57,7 @@ fn the_manifest_works_as_it_stands() {
     server.good(&["delete", "duc", "my-dgd-update"], "");
 }
 
-/// The paths of the fields in `value` that hold no others by name.
+/// The paths of the leaf fields in `value`.
 fn leaves(value: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     let Some(fields) = schema["properties"].as_object() else {
         found.insert(path.to_owned());
@@ -68,7 +68,7 @@ fn leaves(value: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String
     }
 }
 
-/// A value with every field that `schema` has.
+/// A value with every field in `schema`.
 fn full(schema: &Value) -> Value {
     match schema["properties"].as_object() {
         Some(fields) => fields
@@ -80,7 +80,7 @@ fn full(schema: &Value) -> Value {
 }
 
 #[test]
-fn every_field_has_a_wrong_case() {
+fn every_field_has_an_invalid_case() {
     let schema = crossfade::resource::schema();
     let mut all = BTreeSet::new();
     leaves(&full(schema), schema, "spec", &mut all);
@@ -97,37 +97,37 @@ fn every_field_has_a_wrong_case() {
 fn invalid_updates_are_rejected_with_helpful_messages() {
     let server = server();
     for (change, expected) in wrong() {
-        let (good, said) = server.tries(&update("wrong", spec_with(&change)));
+        let (good, output) = server.tries(&update("wrong", spec_with(&change)));
         assert!(!good, "{change} was taken");
-        assert!(said.contains(expected), "{change}: {said}");
+        assert!(output.contains(expected), "{change}: {output}");
     }
-    // What only a cluster needs, and what needs the name.
-    let (good, said) = server.tries(&update(
+    // Rules that hold only in a cluster, and a rule about the name.
+    let (good, output) = server.tries(&update(
         "wrong",
         spec_with(&json!({"sourceDeployment": null})),
     ));
     assert!(
-        !good && said.contains("sourceDeployment is required"),
-        "{said}"
+        !good && output.contains("sourceDeployment is required"),
+        "{output}"
     );
-    let (good, said) = server.tries(&update("wrong", spec_with(&json!({"supersedes": "wrong"}))));
+    let (good, output) = server.tries(&update("wrong", spec_with(&json!({"supersedes": "wrong"}))));
     assert!(
-        !good && said.contains("an update cannot supersede itself"),
-        "{said}"
+        !good && output.contains("an update cannot supersede itself"),
+        "{output}"
     );
-    // A field that is not there is told by name.
-    let (good, said) = server.tries(&update(
+    // A missing field is named.
+    let (good, output) = server.tries(&update(
         "wrong",
         spec_with(&json!({"trafficSplitPrecent": 1})),
     ));
     assert!(
-        !good && said.contains("unknown field \"spec.trafficSplitPrecent\""),
-        "{said}"
+        !good && output.contains("unknown field \"spec.trafficSplitPrecent\""),
+        "{output}"
     );
 }
 
 #[test]
-fn what_the_api_server_refuses_a_proxy_refuses_too() {
+fn a_proxy_rejects_what_the_api_server_rejects() {
     let scope = TargetScope {
         namespace: "default".into(),
         domain: "cluster.local".into(),
@@ -145,7 +145,7 @@ fn what_the_api_server_refuses_a_proxy_refuses_too() {
 }
 
 #[test]
-fn whatever_is_right_is_taken() {
+fn valid_updates_are_accepted() {
     let server = server();
     for change in [
         json!({}),
@@ -168,8 +168,8 @@ fn whatever_is_right_is_taken() {
         json!({"affinity": {"headers": []}}),
         json!({"supersedes": "other"}),
     ] {
-        let (good, said) = server.tries(&update("right", spec_with(&change)));
-        assert!(good && !said.contains("Warning"), "{change}: {said}");
+        let (good, output) = server.tries(&update("right", spec_with(&change)));
+        assert!(good && !output.contains("Warning"), "{change}: {output}");
     }
 }
 
@@ -187,15 +187,16 @@ fn omitted_fields_get_the_documented_defaults() {
         ("ackTimeoutSeconds", json!(30)),
     ] {
         assert_eq!(taken["spec"][field], default, "{field}");
-        let said = crossfade::resource::schema()["properties"][field]["description"].clone();
+        let description = crossfade::resource::schema()["properties"][field]["description"].clone();
         assert!(
-            said.as_str()
+            description
+                .as_str()
                 .unwrap()
                 .contains(&format!("Default {default}")),
-            "{said}"
+            "{description}"
         );
     }
-    // Who applies the split alone owns nothing else.
+    // A client that applies only the split owns nothing else.
     let owned = taken["metadata"]["managedFields"].to_string();
     assert!(!owned.contains("f:paused"), "{owned}");
 }
@@ -203,14 +204,14 @@ fn omitted_fields_get_the_documented_defaults() {
 #[test]
 fn explain_reads_well() {
     let server = server();
-    // The server tells its schema some time after it has taken the definition.
+    // The server publishes its schema some time after it has accepted the definition.
     let deadline = Instant::now() + Duration::from_secs(30);
     let top = loop {
-        let (good, said) = server.kubectl(&["explain", "dynamoupdateconfig"], "");
+        let (good, output) = server.kubectl(&["explain", "dynamoupdateconfig"], "");
         if good {
-            break said;
+            break output;
         }
-        assert!(Instant::now() < deadline, "{said}");
+        assert!(Instant::now() < deadline, "{output}");
         std::thread::sleep(Duration::from_millis(200));
     };
     assert!(
@@ -218,12 +219,12 @@ fn explain_reads_well() {
         "{top}"
     );
     let spec = server.good(&["explain", "dynamoupdateconfig.spec"], "");
-    for told in [
+    for expected in [
         "trafficSplitPercent\t<integer>",
         "The share of requests that goes to the new generation, in percent",
         "-required-",
     ] {
-        assert!(spec.contains(told), "{told}: {spec}");
+        assert!(spec.contains(expected), "{expected}: {spec}");
     }
     let hold = server.good(
         &["explain", "dynamoupdateconfig.spec.failover.holdSeconds"],
@@ -241,7 +242,7 @@ fn explain_reads_well() {
 }
 
 #[test]
-fn the_status_takes_what_a_controller_writes_and_the_columns_show_it() {
+fn the_status_accepts_what_a_controller_writes_and_the_columns_show_it() {
     let server = server();
     server.good(
         &["apply", "-f", "-"],
@@ -293,7 +294,7 @@ fn the_status_takes_what_a_controller_writes_and_the_columns_show_it() {
         ],
         "",
     );
-    // One that is stated as a ratio shows it: there is no percentage to show.
+    // A split that is given as weights is shown as weights, because there is no percentage.
     let ratio = json!({"trafficSplitPercent": null, "weights": {"old": 2, "new": 1}});
     let ratio = update("ratio", spec_with(&ratio)).to_string();
     server.good(&["apply", "-f", "-"], &ratio);

@@ -1,4 +1,4 @@
-//! `crossfade status` and the verbs beside it, on a real API server.
+//! `crossfade status` and the edit commands with a real API server.
 
 mod rollout;
 
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use crate::cluster::Cluster;
-use crate::rig::proxy::{program, said};
+use crate::rig::proxy::{output_text, program};
 use crate::rig::*;
 use crate::terminal::Terminal;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ impl Server {
         server
             .0
             .kubectl(&["wait", "--for=condition=Established", crd]);
-        // Then it may still be about to make room for the first of them.
+        // The server may not yet be ready to store the first update.
         eventually("the resource can be listed", async || {
             server
                 .0
@@ -39,10 +39,10 @@ impl Server {
         let mut command = program();
         let command = command.args(args).env("KUBECONFIG", kubeconfig);
         let output = command.stdin(Stdio::null()).output().unwrap();
-        (output.status.code(), said(&output))
+        (output.status.code(), output_text(&output))
     }
 
-    /// The same on a terminal, where a person types these keys after `meanwhile`, once it asks.
+    /// Like [`Self::crossfade`], on a terminal. Types these keys at the prompt, after `meanwhile`.
     async fn answered(
         &self,
         args: &[&str],
@@ -60,7 +60,7 @@ impl Server {
         (status.code(), text)
     }
 
-    /// A kubeconfig of a service account, whose context has this name.
+    /// A kubeconfig of a service account with this context name.
     fn kubeconfig_of(&self, account: &str, context: &str) -> tempfile::NamedTempFile {
         let config = self.0.kubectl(&["config", "view", "--raw", "-o", "json"]);
         let mut config: Value = serde_json::from_str(&config).unwrap();
@@ -116,7 +116,7 @@ spec:
   - {name: crossfade, image: none, ports: [{name: crossfade, containerPort: 9464}]}
 "#;
 
-/// May see pods and updates, and nothing more of what a status asks for.
+/// A role that may read pods and updates, but nothing else that `status` queries.
 const LITTLE: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -143,8 +143,8 @@ async fn what_is_missing_in_a_cluster_is_named_with_what_to_do() {
     ] {
         let (status, text) = server.crossfade(args);
         assert_eq!(status, Some(1), "{args:?}: {text}");
-        let said = "no resource definition of updates; install it with `crossfade crd | kubectl apply -f -`";
-        assert!(text.contains(said), "{args:?}: {text}");
+        let expected = "no resource definition of updates; install it with `crossfade crd | kubectl apply -f -`";
+        assert!(text.contains(expected), "{args:?}: {text}");
     }
     drop(server);
 
@@ -178,7 +178,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
         STATUS,
     ]);
     server.0.apply(EVENT);
-    // The only one needs no name.
+    // A single update needs no name.
     let (code, text) = server.crossfade(&["status"]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
@@ -196,7 +196,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
 
-    // A pod that cannot be asked, for there is no kubelet, is named with the reason.
+    // A pod that cannot be queried, because there is no kubelet, is named with the reason.
     server.0.kubectl(&["create", "sa", "default"]);
     server.0.apply(POD);
     let running = r#"{"status": {"phase": "Running"}}"#;
@@ -216,7 +216,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     );
     assert!(text.contains("frontend-0"), "{text}");
 
-    // Who may see the pods but not reach into them is told which right is missing.
+    // A user who may read pods but not port-forward gets the missing permission.
     let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/people");
     server.0.kubectl(&["apply", "-k", roles]);
     server.0.kubectl(&["create", "sa", "little"]);
@@ -248,12 +248,12 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     assert!(!text.contains("Status {"), "{text}");
-    // The roles that are shipped are enough, and no more than enough.
-    let looks = server.kubeconfig_of("looks", "theirs");
-    let looks = looks.path().to_str().unwrap();
+    // The shipped roles have the required permissions and no others.
+    let viewer = server.kubeconfig_of("looks", "theirs");
+    let viewer = viewer.path().to_str().unwrap();
     let theirs = [
         "--kubeconfig",
-        looks,
+        viewer,
         "--context",
         "theirs",
         "-n",
@@ -290,7 +290,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     let (code, _) = server.crossfade(&["resume", "first", "-y"]);
     assert_eq!(code, Some(0));
 
-    // Nobody can be asked here.
+    // Without a terminal, there is no prompt.
     let (code, text) = server.crossfade(&["set", "first", "--split", "70"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(
@@ -304,9 +304,9 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     assert!(text.contains("use --yes"), "{text}");
     assert_eq!(server.spec("first")["trafficSplitPercent"], 25);
 
-    // On a terminal one is asked; nothing but a yes is one.
+    // On a terminal there is a prompt, and only yes confirms.
     let set = ["set", "first", "--split", "70"];
-    for (keys, code, said) in [
+    for (keys, code, expected) in [
         ("n\n", 1, "no changes were made"),
         ("\n", 1, "no changes were made"),
         ("\u{4}", 1, "no changes were made"), // the end of input
@@ -314,7 +314,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     ] {
         let (ended, text) = server.answered(&set, keys, || ()).await;
         assert_eq!(ended, Some(code), "{keys:?}: {text}");
-        assert!(text.trim_end().ends_with(said), "{keys:?}: {text}");
+        assert!(text.trim_end().ends_with(expected), "{keys:?}: {text}");
         let percent = if code == 0 { 70 } else { 25 };
         assert_eq!(
             server.spec("first")["trafficSplitPercent"],
@@ -322,14 +322,14 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
             "{keys:?}"
         );
     }
-    // What is asked for is more than the cap.
+    // The requested split exceeds the cap.
     let (_, text) = server.crossfade(&["status", "first"]);
     assert!(
         text.contains("60.0 %") && text.contains("70 % asked for, capped at 60 %"),
         "{text}"
     );
 
-    // For programs: the same in both forms, without what only kubectl needs.
+    // JSON and YAML for programs have the same content, without the fields that only kubectl needs.
     let (_, text) = server.crossfade(&["status", "first", "-o", "json"]);
     let mut json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["update"]["spec"]["trafficSplitPercent"], 70);
@@ -337,8 +337,8 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     assert_eq!(json["update"]["metadata"].get("managedFields"), None);
     let (_, text) = server.crossfade(&["status", "first", "-o", "yaml"]);
     let mut yaml: Value = serde_saphyr::from_str(&text).unwrap();
-    for look in [&mut json, &mut yaml] {
-        look["secondsSinceEdit"] = Value::Null;
+    for status in [&mut json, &mut yaml] {
+        status["secondsSinceEdit"] = Value::Null;
     }
     assert_eq!(yaml, json);
 
@@ -356,7 +356,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(server.spec("first")["paused"], false);
 
-    // While a person thinks, a controller writes its status, and moves the split: only what was shown must still be so.
+    // While the prompt is open, the controller writes the status and the split. Only the displayed fields must be unchanged.
     let patch = |patch: &str, more: &[&str]| {
         let args = ["patch", "duc", "first", "--type=merge", "-p", patch];
         server.0.kubectl(&[&args[..], more].concat());

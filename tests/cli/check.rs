@@ -1,4 +1,4 @@
-//! `crossfade check`: which plans it finds good, and how it names what is wrong with the others.
+//! `crossfade check`: which plans it accepts, and how it explains errors in the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn corpus(kind: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn check_finds_good_files_good() {
+fn check_accepts_valid_files() {
     for path in corpus("good") {
         let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
         assert_eq!(status, Some(0), "{}: {stdout}{stderr}", path.display());
@@ -34,26 +34,26 @@ fn check_names_every_problem_at_once_with_path_and_line() {
         let text = fs::read_to_string(&path).unwrap();
         let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
         assert_eq!(status, Some(1), "{}: {stdout}{stderr}", path.display());
-        let said = stdout + &stderr;
+        let output = stdout + &stderr;
         for problem in text
             .lines()
             .filter_map(|line| line.strip_prefix("# expect: "))
         {
             let field = problem.split(": ").nth(1).unwrap_or(problem);
             assert!(
-                said.contains(field),
-                "{}: {problem} is not in\n{said}",
+                output.contains(field),
+                "{}: {problem} is not in\n{output}",
                 path.display()
             );
             if let Some(line) = problem
                 .strip_prefix("line ")
                 .and_then(|rest| rest.split(':').next())
             {
-                let as_word = said.contains(&format!("line {line}:"));
-                let as_place = said.contains(&format!("{}:{line}", path.display()));
+                let as_word = output.contains(&format!("line {line}:"));
+                let as_place = output.contains(&format!("{}:{line}", path.display()));
                 assert!(
                     as_word || as_place,
-                    "{}: line {line} is not in\n{said}",
+                    "{}: line {line} is not in\n{output}",
                     path.display()
                 );
             }
@@ -62,13 +62,13 @@ fn check_names_every_problem_at_once_with_path_and_line() {
 }
 
 #[test]
-fn check_judges_several_files_and_names_each() {
+fn check_checks_several_files_and_names_each() {
     let good = corpus("good")[0].to_str().unwrap().to_owned();
     let bad = corpus("bad")[0].to_str().unwrap().to_owned();
     let (status, stdout, stderr) = texts(&run(&["check", &good, &bad]));
     assert_eq!(status, Some(1));
-    let said = stdout + &stderr;
-    assert!(said.contains(&good) && said.contains(&bad), "{said}");
+    let output = stdout + &stderr;
+    assert!(output.contains(&good) && output.contains(&bad), "{output}");
     let (status, _, _) = texts(&run(&["check", &good, &good]));
     assert_eq!(status, Some(0));
     let (status, stdout, stderr) = texts(&run(&["check", "/no/such.yaml"]));
@@ -77,23 +77,23 @@ fn check_judges_several_files_and_names_each() {
 }
 
 #[test]
-fn check_prints_nothing_that_steers_a_terminal_or_forges_a_line() {
+fn check_prints_no_control_characters_and_no_forged_lines() {
     let file = PlanFile::new(&hostile_manifest());
     for form in ["text", "json"] {
         let (status, stdout, stderr) = texts(&run(&["check", &file.as_str(), "-o", form]));
         assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
-        let said = stdout + &stderr;
-        assert!(!steers(&said), "{form}: {said:?}");
-        assert!(!said.contains("\nplan: ok"), "{said}");
+        let output = stdout + &stderr;
+        assert!(!steers(&output), "{form}: {output:?}");
+        assert!(!output.contains("\nplan: ok"), "{output}");
         assert!(
-            said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
-            "{form}: {said}"
+            output.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
+            "{form}: {output}"
         );
     }
 }
 
 #[test]
-fn check_reads_plain_files_of_a_bounded_size_alone() {
+fn check_reads_only_regular_files_of_bounded_size() {
     let directory = tempfile::tempdir().unwrap();
     let pipe = directory.path().join("pipe");
     let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
@@ -125,19 +125,19 @@ fn check_reads_plain_files_of_a_bounded_size_alone() {
 }
 
 #[test]
-fn check_names_what_has_no_effect_in_a_file() {
+fn check_names_fields_that_have_no_effect_in_a_file() {
     let text = manifest("new:8000", 3, 1, "sourceDeployment: dgd-old\npaused: true");
     let file = PlanFile::new(&text);
     let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
     assert_eq!(status, Some(0), "{stderr}");
-    let said = stdout + &stderr;
+    let output = stdout + &stderr;
     assert!(
-        said.contains("sourceDeployment") && said.contains("paused"),
-        "{said}"
+        output.contains("sourceDeployment") && output.contains("paused"),
+        "{output}"
     );
 }
 
-/// The program with something on its standard input.
+/// Runs the program with this standard input.
 fn fed(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_crossfade"))
         .args(args)
@@ -148,7 +148,7 @@ fn fed(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // One that ends before it has read all is no failure.
+    // The program may exit before it has read everything.
     let writer = std::thread::spawn(move || std::io::Write::write_all(&mut stdin, &input));
     let output = child.wait_with_output().unwrap();
     let _ = writer.join().unwrap();
@@ -158,7 +158,7 @@ fn fed(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
 const PLAN: &str = "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nmetadata: {name: x}\nspec:\n  newFrontendService: \"10.0.0.2:8000\"\n  trafficSplitPercent: ";
 
 #[test]
-fn check_reads_standard_input_and_answers_in_json() {
+fn check_reads_standard_input_and_prints_json() {
     let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}5\n").as_bytes());
     assert_eq!(status, Some(0));
     assert!(stdout.starts_with("-: ok: 5 % to new"), "{stdout}");
@@ -189,13 +189,13 @@ fn check_reads_standard_input_and_answers_in_json() {
     assert_eq!(second["problems"][0]["path"], "spec.trafficSplitPercent");
     assert_eq!(second["problems"][0]["line"], 6);
 
-    for (input, said) in [
+    for (input, expected) in [
         (&vec![b'#'; 1024 * 1024 + 1][..], "the text is too large"),
         (b"", "the text is empty"),
     ] {
         let (status, stdout, _) = fed(&["check", "-"], input);
         assert_eq!(status, Some(1));
-        assert!(stdout.contains(said), "{stdout}");
+        assert!(stdout.contains(expected), "{stdout}");
     }
     let (status, stdout, stderr) = fed(&["check", "-"], b"\xff");
     assert_eq!((status, stdout.as_str()), (Some(1), ""));

@@ -1,4 +1,4 @@
-//! The command line: what it takes, what it refuses, and with which exit status.
+//! Command-line arguments: which are accepted, which are rejected, and with which exit status.
 
 use std::process::Output;
 
@@ -14,10 +14,10 @@ pub fn texts(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn wrong_usage_is_status_2_and_says_what_is_wrong() {
+fn wrong_usage_exits_with_status_2_and_explains_the_error() {
     let file = PlanFile::new("");
     let plan = file.as_str();
-    for (args, said) in [
+    for (args, expected) in [
         (&["proxy"][..], "--old"),
         (&["proxy", "--old", "a:1", "--split", "5"], "--new"),
         (
@@ -343,13 +343,13 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
     ] {
         let (status, stdout, stderr) = texts(&run(args));
         assert_eq!(status, Some(2), "{args:?}: {stdout}{stderr}");
-        assert!(stderr.contains(said), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
         assert_eq!(stdout, "", "{args:?}");
     }
 }
 
 #[tokio::test]
-async fn a_start_that_fails_is_status_1_and_says_why() {
+async fn a_failed_start_exits_with_status_1_and_says_why() {
     let old = Upstream::start(healthy("old")).await;
     let taken = old.url();
     let base = [
@@ -469,7 +469,7 @@ fn help_explains_every_flag_with_its_variable() {
 }
 
 #[test]
-fn an_empty_guard_key_in_the_environment_is_refused() {
+fn an_empty_guard_key_in_the_environment_is_rejected() {
     let args = ["proxy", "--old", "127.0.0.1:1", "--listen", "127.0.0.1:0"];
     let output = run_with_env(&args, &[("CROSSFADE_GUARD_KEY", "")]);
     let (status, _, stderr) = texts(&output);
@@ -497,7 +497,7 @@ async fn every_flag_may_come_from_the_environment() {
     let headers = [("x-generation", "old")];
     let response = client::post(proxy.address, CHAT, &headers, STREAMING).await;
     response.assert_is(chat_text("old"));
-    // A flag goes before its variable.
+    // A flag has precedence over its variable.
     let proxy = Proxy::start_with_env(&["--split", "0"], &env).await;
     proxy.chat().await.assert_is(chat_text("old"));
 }
@@ -527,14 +527,14 @@ async fn ipv6_literals_work_on_both_sides() {
     }
 }
 
-/// Does a text hold what steers a terminal, or turns the order of reading?
+/// Whether a text contains characters that control a terminal or change the reading direction.
 pub fn steers(text: &str) -> bool {
     text.replace('\n', "").contains(|c: char| {
         c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     })
 }
 
-/// In every place of a manifest that is repeated to people, what steers a terminal and what begins a line.
+/// A manifest with control characters and line breaks in every value that is printed.
 pub fn hostile_manifest() -> String {
     let evil = r"\e[2J\u009b2J\u0085\u202e\u2028\r\nplan: ok: forged\n";
     let text = format!("\"{evil}\": 1\npaused: \"{evil}\"\nprobe: {{path: \"/{evil}\"}}");
@@ -542,7 +542,7 @@ pub fn hostile_manifest() -> String {
 }
 
 #[test]
-fn a_usage_error_repeats_nothing_that_steers_a_terminal() {
+fn a_usage_error_prints_no_control_characters() {
     let evil = "\u{9b}31m\u{85}\u{202e}";
     let args = ["proxy", "--old", "a:1", "--new", "a:1", "--split"];
     for args in [
@@ -564,7 +564,7 @@ fn a_usage_error_repeats_nothing_that_steers_a_terminal() {
 }
 
 #[tokio::test]
-async fn nothing_that_strangers_say_steers_a_terminal_or_forges_a_line_of_the_log() {
+async fn no_client_input_controls_a_terminal_or_forges_a_log_line() {
     let old = Upstream::start(healthy("old")).await;
     for format in ["text", "json"] {
         let plan = PlanFile::new(&manifest("new:8000", 1, 1, ""));
@@ -613,7 +613,7 @@ fn durations_are_seconds_or_have_units() {
         ("1m30", false),
         ("soon", false),
     ] {
-        // It ends for want of an update or of a valid flag, not of a server.
+        // It exits because of a missing update or an invalid flag, not because of a missing server.
         let file = PlanFile::new("");
         let (status, _, stderr) = texts(&run(&[
             "proxy",

@@ -1,4 +1,4 @@
-//! The demo as a newcomer runs it: it ends by itself or by Ctrl-C, and its figures add up.
+//! The demo as a new user runs it: it ends by itself or with Ctrl-C, and its figures are consistent.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines};
@@ -29,7 +29,7 @@ impl Demo {
         Self { child, lines }
     }
 
-    /// All it has still to say, and its exit status.
+    /// Waits for its end. Returns the rest of its output and its exit status.
     fn end(mut self) -> (Vec<String>, Option<i32>) {
         let lines = self.lines.by_ref().map_while(Result::ok).collect();
         let deadline = Instant::now() + PATIENCE;
@@ -51,7 +51,7 @@ impl Drop for Demo {
     }
 }
 
-/// Counts by the text received: old, new, none, all.
+/// Counts by received text: old, new, none, all.
 type Row = [u64; 4];
 
 /// The counts of a summary.
@@ -132,34 +132,34 @@ fn a_short_demo_ends_by_itself_with_figures_that_add_up() {
     summary.assert_adds_up();
     let [old, new, none, _] = summary.rows["completed"];
     assert!(old > 0 && new > 0 && none == 0, "{text}");
-    let continued = summary.continued.expect("it is told");
+    let continued = summary.continued.expect("the summary reports it");
     assert!(continued > 0, "{text}");
     let verdict = format!("0 cut, {continued} continued: all ");
     assert!(summary.verdict.starts_with(&verdict), "{text}");
     assert!(!text.contains("stopped before its end"), "{text}");
 }
 
-/// The medians that a line of the running demo tells by the proxy's figures: first token and gap, of old and of new.
-fn told_by_the_proxy(line: &str) -> Option<[[f64; 2]; 2]> {
+/// The medians from the proxy in a line of the running demo: first token and gap, of old and of new.
+fn medians_of_proxy(line: &str) -> Option<[[f64; 2]; 2]> {
     let pair = |text: &str| -> Option<[f64; 2]> {
         let (old, new) = text.split_once('/')?;
         Some([old.parse().ok()?, new.parse().ok()?])
     };
     let pairs: Vec<_> = line.split_whitespace().filter_map(pair).collect();
-    // Open streams, first token, gap, and what was completed.
+    // Open streams, first token, gap, and completed streams.
     <[_; 4]>::try_from(pairs)
         .ok()
         .map(|[_, first, gap, _]| [first, gap])
 }
 
-/// The same by the clients' own figures.
-fn told_by_the_clients(lines: &[String], what: &str) -> [f64; 2] {
+/// The same medians as measured by the clients.
+fn medians_of_clients(lines: &[String], what: &str) -> [f64; 2] {
     let begins = format!("{what} p50 / p99, ms");
     let line = lines
         .iter()
         .find_map(|line| line.trim().strip_prefix(&*begins));
     let words: Vec<&str> = line
-        .expect("the summary tells it")
+        .expect("the summary reports it")
         .split_whitespace()
         .collect();
     [words[0], words[3]].map(|word| word.parse().unwrap())
@@ -170,12 +170,12 @@ fn its_figures_agree_with_those_of_its_own_clients() {
     let (lines, status) = Demo::start(&["--plain", "--seconds", "0m12s"]).end();
     let text = lines.join("\n");
     assert_eq!(status, Some(0), "{text}");
-    let last = lines.iter().rev().find_map(|line| told_by_the_proxy(line));
+    let last = lines.iter().rev().find_map(|line| medians_of_proxy(line));
     let [first, gap] = last.unwrap_or_else(|| panic!("{text}"));
     for (what, proxy) in [("first token", first), ("gap", gap)] {
-        let clients = told_by_the_clients(&lines, what);
+        let clients = medians_of_clients(&lines, what);
         for (proxy, client) in proxy.into_iter().zip(clients) {
-            // The error of a bucket on each side, and what passes until the last line, which is more on a busy machine.
+            // Allows for the bucket error on each side and for the time until the last line, which is longer on a busy machine.
             let off = (proxy - client).abs();
             assert!(
                 off <= 0.3 * client + 20.0,
@@ -199,10 +199,10 @@ fn without_continuation_the_kill_cuts_streams_and_the_demo_says_so() {
 }
 
 #[test]
-fn ctrl_c_ends_a_demo_cleanly_with_what_was_counted_so_far() {
+fn ctrl_c_ends_a_demo_cleanly_with_the_counts_so_far() {
     let mut demo = Demo::start(&["--plain", "--seconds", "600"]);
     let mut seen = Vec::new();
-    // A line of figures with an answer in it.
+    // A line of figures with at least one response.
     let runs = demo.lines.by_ref().map_while(Result::ok).any(|line| {
         let shows =
             line.contains(" s ") && line.contains('%') && !line.contains(" 0/0         -/-");

@@ -1,12 +1,12 @@
-//! `crossfade inject` and `uninject`: realistic manifests, odd ones, random ones, and the command line.
+//! `crossfade inject` and `uninject`: realistic, unusual and random manifests, and the command line.
 
 mod command;
 mod graphs;
 mod objects;
-mod odd;
 mod ports;
 mod random;
 mod servers;
+mod unusual_yaml;
 
 use crossfade::inject::{Error, Options, inject, uninject};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::manifests::{corpus, deployment, flat, injected, injected_with};
 
 #[test]
-fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_changes_nothing() {
+fn uninject_restores_manifests_byte_for_byte_and_a_second_injection_changes_nothing() {
     for (path, text) in corpus() {
         for plain_container in [false, true] {
             let options = Options {
@@ -29,7 +29,7 @@ fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_change
             let back = uninject(&once.text).unwrap();
             assert_eq!(back.text, text, "{path:?}");
             let mut warnings: Vec<_> = back.notes.iter().flat_map(|note| &note.warnings).collect();
-            // One of them was read from a cluster.
+            // One of the manifests was read from a cluster.
             warnings.retain(|warning| !warning.contains("kubectl replace"));
             assert!(warnings.is_empty(), "{path:?}: {warnings:?}");
             assert_eq!(uninject(&text).unwrap().text, text, "{path:?}");
@@ -38,7 +38,7 @@ fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_change
 }
 
 #[test]
-fn what_an_earlier_build_injected_comes_out_byte_for_byte_and_is_injected_as_today() {
+fn manifests_injected_by_an_earlier_build_are_uninjected_byte_for_byte_and_injected_as_today() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/");
     let mut count = 0;
     for entry in std::fs::read_dir(format!("{folder}injected")).unwrap() {
@@ -55,7 +55,7 @@ fn what_an_earlier_build_injected_comes_out_byte_for_byte_and_is_injected_as_tod
 }
 
 #[test]
-fn what_is_no_frontend_and_every_comment_stay_as_they_are() {
+fn objects_other_than_frontends_and_all_comments_are_unchanged() {
     let text = include_str!("../corpus/inject/dynamo.yaml");
     let report = injected(text).unwrap();
     let documents =

@@ -1,4 +1,4 @@
-//! `crossfade judge` on running proxies between scripted servers: its verdict, its figures and its exit status.
+//! `crossfade judge` on running proxies between scripted servers: verdict, figures and exit status.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
-use crate::rig::proxy::{program, run, said};
+use crate::rig::proxy::{output_text, program, run};
 use crate::rig::*;
 use serde_json::Value;
 
@@ -23,12 +23,12 @@ const FAIL: Option<i32> = Some(1);
 const USAGE: Option<i32> = Some(2);
 const INCONCLUSIVE: Option<i32> = Some(3);
 
-/// Latencies count at once.
+/// Latencies count from the start.
 const AT_ONCE: &str = "analysis: {warmupSeconds: 0}";
-/// No latency is too long.
+/// Limits that no latency exceeds.
 const PATIENT: [&str; 4] = ["--ttft-ratio", "100", "--gap-ratio", "100"];
 
-/// A proxy that sends half of the requests to each server, and judges latencies from the start.
+/// A proxy that sends half of the requests to each server and counts latencies from the start.
 async fn split(old: &Upstream, new: &Upstream) -> (Proxy, PlanFile) {
     let plan = PlanFile::new(&manifest(&new.url(), 1, 1, AT_ONCE));
     (Proxy::planned(old, &plan, &[]).await, plan)
@@ -40,32 +40,32 @@ fn judge(proxies: &str, more: &[&str]) -> (Value, Option<i32>) {
     let output = run(&args);
     let read = serde_json::from_slice(&output.stdout);
     (
-        read.unwrap_or_else(|_| panic!("{}", said(&output))),
+        read.unwrap_or_else(|_| panic!("{}", output_text(&output))),
         output.status.code(),
     )
 }
 
 #[tokio::test]
-async fn what_new_fails_and_old_recovers_fails_new() {
+async fn requests_that_new_fails_and_old_recovers_count_against_new() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let (proxy, _plan) = split(&old, &new).await;
     for _ in 0..60 {
-        assert_eq!(proxy.chat().await.status, 200, "the client notices nothing");
+        assert_eq!(proxy.chat().await.status, 200, "the client sees an error");
     }
-    // What it has counted since it began is its past once a second has gone by.
+    // The counts since the start are its past counts after one second.
     let address = proxy.admin.to_string();
-    let (judged, status) = until("the proxy has a past", async || {
-        let (judged, status) = judge(&address, &[]);
-        (judged["coversSeconds"].as_f64() > Some(0.0)).then_some((judged, status))
+    let (report, status) = until("the proxy has past counts", async || {
+        let (report, status) = judge(&address, &[]);
+        (report["coversSeconds"].as_f64() > Some(0.0)).then_some((report, status))
     })
     .await;
     assert_eq!(
-        (judged["verdict"].as_str(), status),
+        (report["verdict"].as_str(), status),
         (Some("fail"), FAIL),
-        "{judged}"
+        "{report}"
     );
-    let failures = &judged["metrics"][0];
+    let failures = &report["metrics"][0];
     assert_eq!(failures["metric"], "failureRate");
     assert_eq!(
         (&failures["old"], &failures["new"]),
@@ -74,7 +74,7 @@ async fn what_new_fails_and_old_recovers_fails_new() {
     assert_eq!(failures["samples"]["new"], 30);
     assert!(failures["confidence"].as_f64() >= Some(0.99), "{failures}");
     let output = run(&["judge", "--proxy", &address]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), FAIL);
     assert!(
         text.starts_with("fail: New fails 100.0 % of requests, old 0.0 % (30 and 30 in "),
@@ -84,7 +84,7 @@ async fn what_new_fails_and_old_recovers_fails_new() {
 }
 
 #[tokio::test]
-async fn equal_sides_pass_and_without_enough_requests_there_is_no_verdict() {
+async fn equal_generations_pass_and_without_enough_requests_there_is_no_verdict() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let (one, _plan) = split(&old, &new).await;
@@ -110,47 +110,47 @@ async fn equal_sides_pass_and_without_enough_requests_there_is_no_verdict() {
     }
     let past = async |more: &[&str]| {
         let more = [more, &PATIENT].concat();
-        until("both proxies have a past", async || {
-            let (judged, status) = judge(&both, &more);
-            let begun = &judged["metrics"][0]["samples"];
-            (*begun == serde_json::json!({"old": 100, "new": 100})).then_some((judged, status))
+        until("both proxies have past counts", async || {
+            let (report, status) = judge(&both, &more);
+            let begun = &report["metrics"][0]["samples"];
+            (*begun == serde_json::json!({"old": 100, "new": 100})).then_some((report, status))
         })
         .await
     };
-    let (judged, status) = past(&["--min-samples", "100"]).await;
+    let (report, status) = past(&["--min-samples", "100"]).await;
     assert_eq!(
-        (judged["verdict"].as_str(), status),
+        (report["verdict"].as_str(), status),
         (Some("pass"), PASS),
-        "{judged}"
+        "{report}"
     );
-    let (judged, status) = past(&["--min-samples", "101"]).await;
+    let (report, status) = past(&["--min-samples", "101"]).await;
     assert_eq!(status, INCONCLUSIVE);
     assert!(
-        judged["text"]
+        report["text"]
             .as_str()
             .unwrap()
             .contains("new began 100 requests"),
-        "{judged}"
+        "{report}"
     );
-    // A proxy that does not answer is named: new may have failed there.
+    // A proxy that does not respond is named, because new may have failed there.
     let some = format!("{both},127.0.0.1:9");
     let more = [&["--min-samples", "100"][..], &PATIENT].concat();
-    let (judged, status) = judge(&some, &more);
-    assert_eq!(status, INCONCLUSIVE, "{judged}");
-    assert_eq!(judged["text"], "1 of 3 proxies cannot be compared.");
-    let silent = judged["proxies"]["silent"].as_array().unwrap();
+    let (report, status) = judge(&some, &more);
+    assert_eq!(status, INCONCLUSIVE, "{report}");
+    assert_eq!(report["text"], "1 of 3 proxies cannot be compared.");
+    let silent = report["proxies"]["silent"].as_array().unwrap();
     assert!(silent.len() == 1 && silent[0].as_str().unwrap().starts_with("127.0.0.1:9: "));
     // One process at two addresses counts once.
     let twice = format!("{both},localhost:{}", one.admin.port());
-    let (judged, status) = judge(&twice, &more);
-    assert_eq!(status, PASS, "{judged}");
-    assert_eq!(judged["metrics"][0]["samples"]["new"], 100, "{judged}");
-    assert_eq!(judged["proxies"]["asked"], 2, "{judged}");
+    let (report, status) = judge(&twice, &more);
+    assert_eq!(status, PASS, "{report}");
+    assert_eq!(report["metrics"][0]["samples"]["new"], 100, "{report}");
+    assert_eq!(report["proxies"]["asked"], 2, "{report}");
 }
 
-/// It waits for the verdict, and ends with it.
+/// `--for` waits for the verdict, and ends with it.
 #[tokio::test]
-async fn a_new_generation_that_is_slower_to_the_first_token_is_found() {
+async fn a_new_generation_with_a_slower_first_token_is_detected() {
     let slow = |name: &'static str, millis| {
         let script = Script::new().sse().pause(millis).events(&chat_text(name));
         serving(script)
@@ -181,7 +181,7 @@ async fn a_new_generation_that_is_slower_to_the_first_token_is_found() {
         "-o",
         "json",
     ]);
-    // One in two is enough here: the test is of the way to the verdict, and less certain is sooner.
+    // A low confidence is enough here and faster, because this tests the wait for the verdict.
     command.args([
         "--confidence",
         "0.5",
@@ -190,18 +190,18 @@ async fn a_new_generation_that_is_slower_to_the_first_token_is_found() {
         "--gap-ratio",
         "100",
     ]);
-    let judging = tokio::task::spawn_blocking(move || command.output().unwrap());
-    let output = judging.await.unwrap();
+    let running = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = running.await.unwrap();
     done.store(true, Ordering::Relaxed);
     for client in load {
         client.await.unwrap();
     }
-    assert_eq!(output.status.code(), FAIL, "{}", said(&output));
-    let judged: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let failed = judged["metrics"].as_array().unwrap().iter();
+    assert_eq!(output.status.code(), FAIL, "{}", output_text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failed = report["metrics"].as_array().unwrap().iter();
     let failed: Vec<_> = failed.filter(|row| row["verdict"] == "fail").collect();
     let [row] = failed[..] else {
-        panic!("{judged}");
+        panic!("{report}");
     };
     assert!(row["metric"].as_str().unwrap().starts_with("ttft"), "{row}");
     assert!(
@@ -209,15 +209,15 @@ async fn a_new_generation_that_is_slower_to_the_first_token_is_found() {
         "{row}"
     );
     assert!(
-        judged["text"]
+        report["text"]
             .as_str()
             .unwrap()
             .starts_with("New's first token, p"),
-        "{judged}"
+        "{report}"
     );
 }
 
-/// A proxy from before `Compare`: its gRPC server does not know the method.
+/// A proxy from before `Compare`, whose gRPC server does not know the method.
 async fn older() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -239,9 +239,9 @@ async fn older() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn an_older_proxy_and_one_that_hangs_are_named_and_nothing_passes() {
+async fn an_older_proxy_and_one_that_hangs_are_named_and_there_is_no_pass() {
     let older = older().await.to_string();
-    // The kernel accepts, and nobody reads.
+    // The kernel accepts connections, but no process reads from them.
     let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let hangs = hangs
         .local_addr()
@@ -249,11 +249,11 @@ async fn an_older_proxy_and_one_that_hangs_are_named_and_nothing_passes() {
         .unwrap();
     for wait in [&[][..], &["--for", "1s"]] {
         let both = format!("{older},{}", hangs.0);
-        let judging = tokio::task::spawn_blocking(move || judge(&both, wait));
-        let (judged, status) = judging.await.unwrap();
-        assert_eq!(status, INCONCLUSIVE, "{judged}");
-        assert_eq!(judged["text"], "No proxy could be queried.");
-        let silent = &judged["proxies"]["silent"];
+        let running = tokio::task::spawn_blocking(move || judge(&both, wait));
+        let (report, status) = running.await.unwrap();
+        assert_eq!(status, INCONCLUSIVE, "{report}");
+        assert_eq!(report["text"], "No proxy could be queried.");
+        let silent = &report["proxies"]["silent"];
         assert_eq!(silent[0], format!("{older}: too old to be compared"));
         let hung = silent[1].as_str().unwrap();
         assert!(
@@ -264,7 +264,7 @@ async fn an_older_proxy_and_one_that_hangs_are_named_and_nothing_passes() {
 }
 
 #[test]
-fn without_an_answer_there_is_no_verdict_and_wrong_usage_has_its_own_status() {
+fn without_a_response_there_is_no_verdict_and_wrong_usage_has_its_own_status() {
     for (args, status) in [
         (&["judge", "--proxy", "127.0.0.1:9"][..], INCONCLUSIVE),
         (
@@ -285,31 +285,41 @@ fn without_an_answer_there_is_no_verdict_and_wrong_usage_has_its_own_status() {
         (&["judge", "--output", "xml"], USAGE),
     ] {
         let output = run(args);
-        assert_eq!(output.status.code(), status, "{args:?}: {}", said(&output));
+        assert_eq!(
+            output.status.code(),
+            status,
+            "{args:?}: {}",
+            output_text(&output)
+        );
     }
 }
 
-/// A script reads the verdict, and not the error stream.
+/// Scripts read the verdict on standard output, and not standard error.
 #[test]
-fn a_cluster_that_cannot_be_asked_is_no_verdict_in_json_too() {
+fn an_unreachable_cluster_is_no_verdict_in_json_too() {
     let kubeconfig = "/nonexistent/kubeconfig";
     for form in ["json", "yaml"] {
         let mut command = program();
         command.args(["judge", "chat", "-o", form]);
         let output = command.env("KUBECONFIG", kubeconfig).output().unwrap();
-        assert_eq!(output.status.code(), INCONCLUSIVE, "{}", said(&output));
+        assert_eq!(
+            output.status.code(),
+            INCONCLUSIVE,
+            "{}",
+            output_text(&output)
+        );
         let text = String::from_utf8(output.stdout).unwrap();
-        let judged: Value = serde_saphyr::from_str(&text).unwrap();
-        assert_eq!(judged["verdict"], "inconclusive", "{text}");
+        let report: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(report["verdict"], "inconclusive", "{text}");
         assert!(
-            judged["text"].as_str().unwrap().contains(kubeconfig),
+            report["text"].as_str().unwrap().contains(kubeconfig),
             "{text}"
         );
     }
 }
 
 #[tokio::test]
-async fn what_was_rolled_back_has_failed_whatever_was_seen_lately() {
+async fn a_rolled_back_generation_has_failed_whatever_the_latest_counts() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let roll_back = "analysis: {onFailure: RollBack}";
@@ -323,9 +333,9 @@ async fn what_was_rolled_back_has_failed_whatever_was_seen_lately() {
     .await;
     let address = proxy.admin.to_string();
     for more in [&[][..], &["--for", "600"]] {
-        let (judged, status) = judge(&address, more);
-        assert_eq!(status, FAIL, "{judged}");
-        let text = judged["text"].as_str().unwrap();
+        let (report, status) = judge(&address, more);
+        assert_eq!(status, FAIL, "{report}");
+        let text = report["text"].as_str().unwrap();
         assert!(
             text.starts_with("New has failed and was rolled back: New fails"),
             "{text}"
@@ -333,9 +343,10 @@ async fn what_was_rolled_back_has_failed_whatever_was_seen_lately() {
     }
 }
 
-/// Its own looks are many and the past has few, so they may not agree otherwise.
+/// The proxy itself compares often and its past counts are few, so the two could disagree.
 #[tokio::test]
-async fn what_a_proxy_has_failed_is_failed_by_the_same_margins_also_while_new_gets_all_requests() {
+async fn judge_agrees_with_the_proxys_failure_if_the_limits_are_equal_also_while_new_gets_all_requests()
+ {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "analysis: {onFailure: Hold}"));
@@ -348,18 +359,18 @@ async fn what_a_proxy_has_failed_is_failed_by_the_same_margins_also_while_new_ge
     .await;
     let address = proxy.admin.to_string();
     for more in [&[][..], &["--for", "600"]] {
-        let (judged, status) = judge(&address, more);
-        assert_eq!(status, FAIL, "{judged}");
-        let text = judged["text"].as_str().unwrap();
+        let (report, status) = judge(&address, more);
+        assert_eq!(status, FAIL, "{report}");
+        let text = report["text"].as_str().unwrap();
         assert!(text.contains("New fails 100.0 % of requests"), "{text}");
     }
-    let (judged, status) = judge(&address, &["--min-samples", "7"]);
-    assert_eq!(status, INCONCLUSIVE, "of other margins: {judged}");
+    let (report, status) = judge(&address, &["--min-samples", "7"]);
+    assert_eq!(status, INCONCLUSIVE, "with other limits: {report}");
 }
 
-/// By their own margins, if these are the same.
+/// With the limits of the plans, if they are the same.
 #[tokio::test]
-async fn proxies_are_judged_by_the_margins_of_their_plans() {
+async fn proxies_are_compared_with_the_limits_of_their_plans() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let with = async |analysis: &str| {
@@ -369,21 +380,24 @@ async fn proxies_are_judged_by_the_margins_of_their_plans() {
     let (few, _few) = with("analysis: {minSamples: 7}").await;
     let (many, _many) = with("analysis: {minSamples: 9}").await;
     few.chat().await;
-    let needed = until("the proxy has a past", async || {
-        let (judged, _) = judge(&few.admin.to_string(), &[]);
-        let text = judged["text"].as_str().unwrap().to_owned();
+    let needed = until("the proxy has past counts", async || {
+        let (report, _) = judge(&few.admin.to_string(), &[]);
+        let text = report["text"].as_str().unwrap().to_owned();
         text.contains("needed").then_some(text)
     })
     .await;
     assert!(needed.ends_with("; 7 are needed."), "{needed}");
     let both = format!("{},{}", few.admin, many.admin);
-    let (judged, status) = judge(&both, &[]);
+    let (report, status) = judge(&both, &[]);
     assert_eq!(status, INCONCLUSIVE);
     let text = format!(
         "{} and {} judge new by different margins: set the margins by flags",
         few.admin, many.admin
     );
-    assert_eq!(judged["text"], text);
-    let (judged, _) = judge(&both, &["--min-samples", "8"]);
-    assert_ne!(judged["text"], text, "the flags are the margins of both");
+    assert_eq!(report["text"], text);
+    let (report, _) = judge(&both, &["--min-samples", "8"]);
+    assert_ne!(
+        report["text"], text,
+        "the flags override the limits of both"
+    );
 }

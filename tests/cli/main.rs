@@ -1,4 +1,4 @@
-//! The command line as a person uses it: arguments, the demo, and `status` with what it prints. Needs nothing but the machine.
+//! The command line as users run it: arguments, output, exit statuses, and the demo. Has no prerequisites.
 
 #![allow(
     clippy::unwrap_used,

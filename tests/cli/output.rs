@@ -1,4 +1,4 @@
-//! What a command does if its result cannot be written.
+//! Commands whose output cannot be written.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ fn a_result_that_cannot_be_written_is_an_error() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {errors}");
         assert!(errors.contains("cannot write: "), "{args:?}: {errors}");
-        // A reader that has gone has read enough.
+        // A closed pipe is not an error: the reader has read enough.
         let mut child = crossfade(args);
         let mut child = child.stdout(Stdio::piped()).stderr(Stdio::null());
         let (reader, writer) = std::io::pipe().unwrap();

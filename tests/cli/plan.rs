@@ -1,4 +1,4 @@
-//! `crossfade plan`: from the manifests of today and edited ones to the next generation, and what is wrong with what was given.
+//! `crossfade plan`: creates the next generation from the current and the edited manifests, and explains errors in them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::program::run;
 const DEPLOYMENTS: &str = include_str!("../../src/next_generation/tests/deployments.yaml");
 const GRAPH: &str = include_str!("../../src/next_generation/tests/graph.yaml");
 
-/// Two manifests in a directory of their own.
+/// Two manifests in a temporary directory.
 struct Files {
     _directory: tempfile::TempDir,
     from: PathBuf,
@@ -40,22 +40,22 @@ impl Files {
     }
 }
 
-/// With other workers.
+/// The manifests with other workers.
 fn edited(text: &str) -> String {
     text.replace("vllm-runtime:1.6.1", "vllm-runtime:1.7.0")
 }
 
 fn planned(from: &str, more: &[&str]) -> (Vec<Value>, String) {
-    let (status, out, said) = Files::with(from, &edited(from)).plan(more);
-    assert_eq!(status, Some(0), "{said}");
+    let (status, out, err) = Files::with(from, &edited(from)).plan(more);
+    assert_eq!(status, Some(0), "{err}");
     let read = manifests(&out).unwrap();
-    (read.into_iter().flat_map(|one| one.objects).collect(), said)
+    (read.into_iter().flat_map(|one| one.objects).collect(), err)
 }
 
 fn refused(from: &str, to: &str, more: &[&str]) -> String {
-    let (status, out, said) = Files::with(from, to).plan(more);
-    assert_eq!((status, &*out), (Some(2), ""), "{said}");
-    said
+    let (status, out, err) = Files::with(from, to).plan(more);
+    assert_eq!((status, &*out), (Some(2), ""), "{err}");
+    err
 }
 
 fn find<'a>(objects: &'a [Value], kind: &str, start: &str) -> &'a Value {
@@ -81,11 +81,11 @@ fn selects(selector: &Value, labels: &Value) -> bool {
 
 #[test]
 fn two_generations_of_deployments_share_no_name_no_label_and_no_namespace() {
-    let (objects, said) = planned(DEPLOYMENTS, &[]);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let (objects, err) = planned(DEPLOYMENTS, &[]);
+    assert_eq!(err.lines().count(), 1, "{err}");
     assert!(
-        said.contains("Deployment/chat-frontend has no sidecar in these manifests"),
-        "{said}"
+        err.contains("Deployment/chat-frontend has no sidecar in these manifests"),
+        "{err}"
     );
     let kinds: Vec<_> = objects
         .iter()
@@ -183,7 +183,7 @@ fn two_generations_of_deployments_share_no_name_no_label_and_no_namespace() {
 }
 
 #[test]
-fn the_rollout_names_both_generations_and_is_good() {
+fn the_rollout_names_both_generations_and_is_valid() {
     let (status, out, _) = Files::with(
         DEPLOYMENTS,
         &edited(DEPLOYMENTS).replace("replicas: 4", "replicas: 6"),
@@ -196,7 +196,7 @@ fn the_rollout_names_both_generations_and_is_good() {
     assert_eq!(spec.source.roles["prefill"].name, "chat-prefill");
     assert_eq!(spec.target.roles["prefill"].replicas, Some(6));
     assert_eq!(spec.target.roles["decode"].replicas, None);
-    // Manifests without sizes leave them to what there is.
+    // Manifests without sizes keep the current sizes.
     let bare = |text: &str| {
         text.replace("  replicas: 4\n", "")
             .replace("  replicas: 2\n", "")
@@ -206,10 +206,10 @@ fn the_rollout_names_both_generations_and_is_good() {
         (DEPLOYMENTS.to_owned(), bare(DEPLOYMENTS), None),
         (bare(DEPLOYMENTS), DEPLOYMENTS.to_owned(), Some(4)),
     ] {
-        let (_, out, said) = Files::with(&from, &edited(&to)).plan(&[]);
+        let (_, out, err) = Files::with(&from, &edited(&to)).plan(&[]);
         let rollout = load_rollout(out.rsplit("---\n").next().unwrap());
         let spec = rollout
-            .unwrap_or_else(|problems| panic!("{problems}\n{said}"))
+            .unwrap_or_else(|problems| panic!("{problems}\n{err}"))
             .spec;
         assert_eq!(spec.target.roles["prefill"].replicas, prefill);
     }
@@ -222,11 +222,11 @@ fn the_rollout_names_both_generations_and_is_good() {
 }
 
 #[test]
-fn a_graph_gets_a_second_one_without_the_sizes_of_workers() {
-    let (objects, said) = planned(GRAPH, &[]);
+fn a_second_graph_is_created_without_the_sizes_of_workers() {
+    let (objects, err) = planned(GRAPH, &[]);
     assert!(
-        said.contains("DynamoGraphDeployment/chat has no sidecar"),
-        "{said}"
+        err.contains("DynamoGraphDeployment/chat has no sidecar"),
+        "{err}"
     );
     let kinds: Vec<_> = objects
         .iter()
@@ -250,7 +250,7 @@ fn a_graph_gets_a_second_one_without_the_sizes_of_workers() {
         .map(|component| component.get("replicas").and_then(Value::as_u64))
         .collect();
     assert_eq!(replicas, [Some(2), None, None]);
-    assert!(said.contains("kubectl apply --server-side"), "{said}");
+    assert!(err.contains("kubectl apply --server-side"), "{err}");
     assert_eq!(
         objects[1]["subjects"][0]["name"],
         format!("{name}-k8s-service-discovery")
@@ -270,40 +270,40 @@ fn a_graph_gets_a_second_one_without_the_sizes_of_workers() {
     assert_eq!(rollout["spec"]["clientService"], "chat-clients");
     let alpha = include_str!("../corpus/inject/graph-v1alpha1.yaml");
     let to = alpha.replace("dynamo.vllm", "dynamo.sglang");
-    let (status, out, said) = Files::with(alpha, &to).plan(&["--client-service", "clients"]);
-    assert_eq!(status, Some(0), "{said}");
+    let (status, out, err) = Files::with(alpha, &to).plan(&["--client-service", "clients"]);
+    assert_eq!(status, Some(0), "{err}");
     assert!(
         out.contains("    VllmDecodeWorker:\n      componentType: worker\n")
             && !out.contains("replicas: 0"),
         "{out}"
     );
-    assert!(!said.contains("--server-side"), "{said}");
+    assert!(!err.contains("--server-side"), "{err}");
     assert!(out.contains("clientService: clients\n"), "{out}");
 }
 
 #[test]
-fn the_same_edit_gives_the_same_text_and_a_sidecar_of_today_changes_nothing() {
+fn the_same_edit_gives_the_same_text_and_an_existing_sidecar_changes_nothing() {
     let files = Files::with(DEPLOYMENTS, &edited(DEPLOYMENTS));
     let (_, first, _) = files.plan(&[]);
     assert_eq!(files.plan(&[]).1, first);
     let injected = crate::manifests::injected(DEPLOYMENTS).unwrap().text;
-    let (_, second, said) = Files::with(&injected, &edited(&injected)).plan(&[]);
-    // By the sidecar, the frontends of today have the label of a graph.
+    let (_, second, err) = Files::with(&injected, &edited(&injected)).plan(&[]);
+    // With the sidecar, the current frontends have the label of a graph.
     assert_eq!(second, first);
-    assert_eq!(said, "");
+    assert_eq!(err, "");
 }
 
 #[test]
-fn a_rolling_update_that_does_is_reported_and_nothing_is_printed() {
+fn if_a_rolling_update_suffices_it_is_reported_and_nothing_is_printed() {
     let files = Files::with(
         DEPLOYMENTS,
         &DEPLOYMENTS.replace("replicas: 4", "replicas: 8"),
     );
-    let (status, out, said) = files.plan(&[]);
+    let (status, out, err) = files.plan(&[]);
     assert_eq!((status, &*out), (Some(0), ""));
     assert!(
-        said.starts_with("a plain rolling update is enough: only replicas"),
-        "{said}"
+        err.starts_with("a plain rolling update is enough: only replicas"),
+        "{err}"
     );
     let (status, out, _) = files.plan(&["--anyway"]);
     assert_eq!(status, Some(0));
@@ -311,21 +311,21 @@ fn a_rolling_update_that_does_is_reported_and_nothing_is_printed() {
 }
 
 #[test]
-fn other_objects_are_taken_along_or_reported() {
+fn other_objects_are_copied_or_reported() {
     let to = edited(DEPLOYMENTS).replace("{router: kv}", "{router: random}")
         + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: inference}\ndata: {a: b}\n";
     let from = format!(
         "{DEPLOYMENTS}---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: decode, namespace: inference}}\n"
     );
-    let (status, out, said) = Files::with(&from, &to).plan(&[]);
-    assert_eq!(status, Some(0), "{said}");
+    let (status, out, err) = Files::with(&from, &to).plan(&[]);
+    assert_eq!(status, Some(0), "{err}");
     assert!(
-        said.contains("ConfigMap/chat-settings changes, and both generations use it"),
-        "{said}"
+        err.contains("ConfigMap/chat-settings changes, and both generations use it"),
+        "{err}"
     );
     assert!(
-        said.contains("HorizontalPodAutoscaler/decode scales workers"),
-        "{said}"
+        err.contains("HorizontalPodAutoscaler/decode scales workers"),
+        "{err}"
     );
     assert!(
         out.contains("name: more\n") && !out.contains("name: chat-settings"),
@@ -345,11 +345,11 @@ fn workers_without_a_namespace_get_one() {
             " --namespace chat --endpoint dyn://chat.decode.generate",
             "",
         );
-    let (objects, said) = planned(&from, &[]);
+    let (objects, err) = planned(&from, &[]);
     for start in ["chat-frontend", "chat-prefill", "chat-decode"] {
         assert!(
-            said.contains(&format!("Deployment/{start} names no Dynamo namespace")),
-            "{said}"
+            err.contains(&format!("Deployment/{start} names no Dynamo namespace")),
+            "{err}"
         );
         let object = find(&objects, "Deployment", start);
         let hash = object["metadata"]["labels"]["crossfade/generation"]
@@ -364,7 +364,7 @@ fn workers_without_a_namespace_get_one() {
 }
 
 #[test]
-fn what_could_not_be_apart_is_refused() {
+fn generations_that_could_not_be_separated_are_rejected() {
     let with = |from: &str, to: &str| {
         let text = DEPLOYMENTS.replacen(from, to, 1);
         assert_ne!(text, DEPLOYMENTS, "{from}");
@@ -402,8 +402,8 @@ fn what_could_not_be_apart_is_refused() {
             "two sets of prefill workers",
         ),
     ] {
-        let said = with(from, to);
-        assert!(said.contains(expected), "{expected}: {said}");
+        let err = with(from, to);
+        assert!(err.contains(expected), "{expected}: {err}");
     }
     let all = DEPLOYMENTS
         .replace(
@@ -414,20 +414,20 @@ fn what_could_not_be_apart_is_refused() {
             "nvidia.com/dynamo-namespace: chat\n    spec",
             "nvidia.com/dynamo-component-type: frontend\n    spec",
         );
-    let said = refused(&all, &edited(&all), &[]);
+    let err = refused(&all, &edited(&all), &[]);
     assert!(
-        said.contains("Service/chat would select the new frontends as well"),
-        "{said}"
+        err.contains("Service/chat would select the new frontends as well"),
+        "{err}"
     );
     let alone = DEPLOYMENTS
         .split("---\n")
         .take(2)
         .collect::<Vec<_>>()
         .join("---\n");
-    let said = refused(&alone, &alone.replace("1.6.1", "1.7.0"), &[]);
-    assert!(said.contains("--from has no workers"), "{said}");
-    let said = refused(DEPLOYMENTS, GRAPH, &[]);
-    assert!(said.contains("both must be of the same kind"), "{said}");
+    let err = refused(&alone, &alone.replace("1.6.1", "1.7.0"), &[]);
+    assert!(err.contains("--from has no workers"), "{err}");
+    let err = refused(DEPLOYMENTS, GRAPH, &[]);
+    assert!(err.contains("both must be of the same kind"), "{err}");
     let two = format!(
         "{GRAPH}---\n{}",
         GRAPH.replace("name: chat,", "name: other,")
@@ -449,17 +449,17 @@ fn what_could_not_be_apart_is_refused() {
 }
 
 #[test]
-fn the_service_of_the_clients_is_named_where_there_are_several() {
+fn with_several_services_the_client_service_must_be_named() {
     let two = format!(
         "{DEPLOYMENTS}---\napiVersion: v1\nkind: Service\nmetadata: {{name: chat-2, namespace: inference}}\nspec:\n  selector: {{app: chat-frontend}}\n  ports: [{{port: 8000}}]\n"
     );
-    let said = refused(&two, &edited(&two), &[]);
+    let err = refused(&two, &edited(&two), &[]);
     assert!(
-        said.contains("several Services select the current frontends: chat, chat-2"),
-        "{said}"
+        err.contains("several Services select the current frontends: chat, chat-2"),
+        "{err}"
     );
-    let said = refused(&two, &edited(&two), &["--client-service", "chat-3"]);
-    assert!(said.contains("--from has no Service chat-3"), "{said}");
+    let err = refused(&two, &edited(&two), &["--client-service", "chat-3"]);
+    assert!(err.contains("--from has no Service chat-3"), "{err}");
     let (objects, _) = planned(&two, &["--client-service", "chat-2"]);
     let rollout = objects.last().unwrap();
     assert_eq!(rollout["spec"]["clientService"], "chat-2");
@@ -467,7 +467,7 @@ fn the_service_of_the_clients_is_named_where_there_are_several() {
 }
 
 #[test]
-fn what_is_given_wrongly_is_refused_with_status_2() {
+fn invalid_arguments_are_rejected_with_status_2() {
     for (args, expected) in [
         (&["plan"][..], "--from <FILE>"),
         (
@@ -491,10 +491,10 @@ fn what_is_given_wrongly_is_refused_with_status_2() {
             "--client-service",
         ),
     ] {
-        let (status, out, said) = run(args, b"a: [");
-        assert_eq!((status, &*out), (Some(2), ""), "{said}");
-        assert!(said.contains(expected), "{expected}: {said}");
+        let (status, out, err) = run(args, b"a: [");
+        assert_eq!((status, &*out), (Some(2), ""), "{err}");
+        assert!(err.contains(expected), "{expected}: {err}");
     }
-    let said = refused("a: [", DEPLOYMENTS, &[]);
-    assert!(said.contains("--from: document 1, line 1"), "{said}");
+    let err = refused("a: [", DEPLOYMENTS, &[]);
+    assert!(err.contains("--from: document 1, line 1"), "{err}");
 }

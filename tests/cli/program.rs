@@ -1,11 +1,11 @@
-//! Runs the program as a person does.
+//! Runs the program as a user does.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use crate::manifests::IMAGE;
 
-/// Its status, and what it wrote to standard output and standard error.
+/// Returns its exit status, standard output and standard error.
 pub fn run(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_crossfade"))
         .args(args)
@@ -17,7 +17,7 @@ pub fn run(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // One that ends before it has read all is no failure.
+    // The program may exit before it has read everything.
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let Output {
         status,

@@ -1,4 +1,4 @@
-//! `crossfade simulate`: from a rollout and manifests of its workers to a timeline, and what is wrong with what was given.
+//! `crossfade simulate`: predicts a timeline from a rollout and the manifests of its workers, and explains errors in them.
 
 use serde_json::Value;
 
@@ -52,15 +52,15 @@ fn simulate(more: &[&str], text: &str) -> (Option<i32>, String, String) {
 }
 
 fn json(more: &[&str], text: &str) -> Value {
-    let (_, out, said) = simulate(&[&["-o", "json"], more].concat(), text);
-    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{said}"))
+    let (_, out, err) = simulate(&[&["-o", "json"], more].concat(), text);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
 }
 
 #[test]
-fn sizes_gpus_and_grace_come_from_the_manifests_beside_the_rollout() {
+fn sizes_gpus_and_grace_periods_are_read_from_the_manifests() {
     let text = format!("{ROLLOUT}{WORKERS}");
-    let (status, out, said) = simulate(&[], &text);
-    assert_eq!((status, &*said), (Some(0), ""), "{out}");
+    let (status, out, err) = simulate(&[], &text);
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
     let first = out.lines().nth(1).unwrap();
     let words: Vec<_> = first.split_whitespace().collect();
     assert_eq!(
@@ -87,7 +87,7 @@ fn sizes_gpus_and_grace_come_from_the_manifests_beside_the_rollout() {
 }
 
 #[test]
-fn what_if_changes_time_and_cost() {
+fn overrides_change_time_and_cost() {
     let text = format!("{ROLLOUT}{WORKERS}");
     let (plain, all) = (json(&[], &text), json(&["--max-surge", "100%"], &text));
     let moved = json(&["--continuation", "on"], &text);
@@ -101,34 +101,34 @@ fn what_if_changes_time_and_cost() {
 }
 
 #[test]
-fn without_manifests_the_number_is_stated_and_the_rest_is_assumed_aloud() {
-    let (status, out, said) = simulate(&[], ROLLOUT);
+fn without_manifests_replicas_must_be_given_and_all_assumptions_are_printed() {
+    let (status, out, err) = simulate(&[], ROLLOUT);
     assert_eq!((status, &*out), (Some(2), ""));
     assert!(
-        said.contains("the size of source is not known (role worker)"),
-        "{said}"
+        err.contains("the size of source is not known (role worker)"),
+        "{err}"
     );
-    assert!(said.contains("--replicas"), "{said}");
-    let (status, out, said) = simulate(&["--replicas", "4"], ROLLOUT);
-    assert_eq!(status, Some(0), "{said}");
+    assert!(err.contains("--replicas"), "{err}");
+    let (status, out, err) = simulate(&["--replicas", "4"], ROLLOUT);
+    assert_eq!(status, Some(0), "{err}");
     assert!(out.contains("peak GPUs     5 (before: 4)"), "{out}");
     assert!(
-        said.contains("assumed: one GPU for each worker; set another number with --gpus"),
-        "{said}"
+        err.contains("assumed: one GPU for each worker; set another number with --gpus"),
+        "{err}"
     );
     assert!(
-        said.contains("assumed: terminationGracePeriodSeconds 1080"),
-        "{said}"
+        err.contains("assumed: terminationGracePeriodSeconds 1080"),
+        "{err}"
     );
-    let (_, out, said) = simulate(
+    let (_, out, err) = simulate(
         &["--replicas", "4", "--gpus", "8", "--grace", "20m"],
         ROLLOUT,
     );
     assert!(out.contains("peak GPUs     40 (before: 32)"), "{out}");
-    assert_eq!(said, "");
+    assert_eq!(err, "");
     let stated = ROLLOUT.replace("name: chat-v1}", "name: chat-v1, replicas: 3}");
-    let (status, _, said) = simulate(&["--gpus", "1", "--grace", "20m"], &stated);
-    assert_eq!((status, &*said), (Some(0), ""));
+    let (status, _, err) = simulate(&["--gpus", "1", "--grace", "20m"], &stated);
+    assert_eq!((status, &*err), (Some(0), ""));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn roles_and_graphs_keep_their_proportion() {
     let roles = ROLLOUT
         .replace("{kind: Deployment, name: chat-v1}", "{roles: {prefill: {kind: Deployment, name: p1}, decode: {kind: Deployment, name: d1}}}")
         .replace("{kind: Deployment, name: chat-v2}", "{roles: {prefill: {kind: Deployment, name: p2}, decode: {kind: Deployment, name: d2}}}");
-    let (status, out, said) = simulate(
+    let (status, out, err) = simulate(
         &[
             "--replicas",
             "prefill=4,decode=2",
@@ -147,7 +147,7 @@ fn roles_and_graphs_keep_their_proportion() {
         ],
         &roles,
     );
-    assert_eq!((status, &*said), (Some(0), ""), "{out}");
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
     assert!(out.contains("grow new to prefill 1, decode 1"), "{out}");
     assert!(out.contains("(before: 12)"), "{out}");
     let graph = |name: &str, replicas: u32| {
@@ -163,10 +163,10 @@ fn roles_and_graphs_keep_their_proportion() {
         "kind: DynamoGraphDeployment, name: chat",
     );
     let text = format!("{graphs}{}{}", graph("chat-v1", 2), graph("chat-v2", 0));
-    let (status, out, said) = simulate(&["--grace", "20m"], &text);
-    assert_eq!((status, &*said), (Some(0), ""), "{out}");
+    let (status, out, err) = simulate(&["--grace", "20m"], &text);
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
     assert!(out.contains("(before: 34)"), "{out}");
-    // Dynamo's operator gives pods a minute.
+    // Dynamo's operator sets a grace period of one minute.
     let (status, out, _) = simulate(&[], &text);
     assert_eq!(status, Some(1));
     assert!(
@@ -176,7 +176,7 @@ fn roles_and_graphs_keep_their_proportion() {
 }
 
 #[test]
-fn what_never_ends_says_why_with_status_1() {
+fn a_rollout_that_never_completes_exits_with_status_1_and_the_reason() {
     let text = format!("{ROLLOUT}  strategy: {{gpuBudget: 18}}\n{WORKERS}");
     let (status, out, _) = simulate(&[], &text);
     assert_eq!(status, Some(1), "{out}");
@@ -193,7 +193,7 @@ fn what_never_ends_says_why_with_status_1() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused_with_status_2() {
+fn unsupported_rollouts_are_rejected_with_status_2() {
     let text = format!("{ROLLOUT}{WORKERS}");
     for (more, text, expected) in [
         (
@@ -229,36 +229,36 @@ fn what_cannot_be_simulated_is_refused_with_status_2() {
             "-: line 1: apiVersion: is required",
         ),
     ] {
-        let (status, out, said) = simulate(more, text);
-        assert_eq!((status, &*out), (Some(2), ""), "{expected}: {said}");
-        assert!(said.contains(expected), "{expected}: {said}");
+        let (status, out, err) = simulate(more, text);
+        assert_eq!((status, &*out), (Some(2), ""), "{expected}: {err}");
+        assert!(err.contains(expected), "{expected}: {err}");
     }
-    // Lines are those of the whole text.
+    // Line numbers refer to the whole text.
     let late = format!(
         "{}\n---\n{}",
         WORKERS.trim_end(),
         ROLLOUT.replace("clientService", "clientServices")
     );
-    let (_, _, said) = simulate(&[], &late);
+    let (_, _, err) = simulate(&[], &late);
     let line = 1 + late[..late.find("clientServices").unwrap()]
         .matches('\n')
         .count();
     assert!(
-        said.contains(&format!(
+        err.contains(&format!(
             "-: line {line}: spec.clientServices: unknown field"
         )),
-        "{said}"
+        "{err}"
     );
-    let (status, _, said) = run(
+    let (status, _, err) = run(
         &[&["simulate", "-f", "/nowhere.yaml"], &LOAD[..]].concat(),
         b"",
     );
     assert_eq!(status, Some(2));
-    assert!(said.contains("/nowhere.yaml: "), "{said}");
+    assert!(err.contains("/nowhere.yaml: "), "{err}");
 }
 
 #[test]
-fn wrong_values_of_flags_are_refused() {
+fn invalid_flag_values_are_rejected() {
     for (flag, value, expected) in [
         ("--startup", "0", "must be more than 0"),
         ("--stream-p99", "soon", "is not a duration"),
@@ -280,13 +280,13 @@ fn wrong_values_of_flags_are_refused() {
         ("--continuation", "maybe", "invalid value 'maybe'"),
         ("--output", "yaml", "invalid value 'yaml'"),
     ] {
-        let (status, _, said) = run(&["simulate", "-f", "-", &format!("{flag}={value}")], b"");
+        let (status, _, err) = run(&["simulate", "-f", "-", &format!("{flag}={value}")], b"");
         assert_eq!(status, Some(2));
-        assert!(said.contains(expected), "{flag}: {said}");
+        assert!(err.contains(expected), "{flag}: {err}");
     }
-    let (_, _, said) = run(&["simulate"], b"");
+    let (_, _, err) = run(&["simulate"], b"");
     for flag in ["--file", "--startup", "--stream-p99", "--rate"] {
-        assert!(said.contains(flag), "{flag}: {said}");
+        assert!(err.contains(flag), "{flag}: {err}");
     }
 }
 
@@ -316,7 +316,7 @@ spec:
 ";
 
 #[test]
-fn within_one_object_each_worker_takes_the_place_of_another_one() {
+fn within_one_object_each_worker_replaces_another_one() {
     let report = json(&[], IN_PLACE);
     assert_eq!(report["progress"], "Complete", "{report:#}");
     assert_eq!(report["peakGpus"], 32);
@@ -329,9 +329,9 @@ fn within_one_object_each_worker_takes_the_place_of_another_one() {
         assert_eq!(sum("asked"), 4, "{row}");
         assert!((3..=4).contains(&sum("ready")), "{row}");
     }
-    let (code, _, said) = simulate(&["--max-surge", "1"], IN_PLACE);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("maxSurge must be 0"), "{said}");
+    let (code, _, err) = simulate(&["--max-surge", "1"], IN_PLACE);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("maxSurge must be 0"), "{err}");
     let half = IN_PLACE.replace("maxUnavailable: 1", "maxUnavailable: 1, partition: 2");
     assert_eq!(json(&[], &half)["progress"], "Partition");
 }

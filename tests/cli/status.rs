@@ -1,16 +1,16 @@
-//! `crossfade status` and the verbs beside it, through the program, where no real API server is needed.
+//! `crossfade status` and related commands, as far as they need no real API server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::rig::proxy::{program, run, said};
+use crate::rig::proxy::{output_text, program, run};
 use crate::rig::*;
 use crate::terminal::Terminal;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing() {
+async fn with_addresses_it_sums_the_proxies_and_names_those_that_do_not_respond() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let one = Proxy::split(&old, &new, 50).await;
@@ -21,14 +21,14 @@ async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing(
         }
         proxy.outcomes("completed", 4).await;
     }
-    // Nobody listens at the discard port.
+    // Nothing listens on the discard port.
     let addresses = format!("{},{},127.0.0.1:9", one.admin, other.admin);
     let output = run(&["status", "--proxy", &addresses, "--output", "json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let look: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(look["total"]["split"]["wanted"], 0.5);
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["total"]["split"]["wanted"], 0.5);
     assert_eq!(
-        look["total"]["assignedLastMinute"],
+        status["total"]["assignedLastMinute"],
         json!({"old": 4, "new": 4})
     );
     for side in ["old", "new"] {
@@ -38,20 +38,20 @@ async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing(
             count += proxy.metrics().await.sum(name, &[("generation", side)]);
         }
         assert_eq!(
-            look["total"][side]["firstEvent"]["count"].as_f64(),
+            status["total"][side]["firstEvent"]["count"].as_f64(),
             Some(count)
         );
-        assert_eq!(look["total"][side]["outcomes"]["completed"], 4);
+        assert_eq!(status["total"][side]["outcomes"]["completed"], 4);
     }
-    assert_eq!(look["proxies"].as_array().unwrap().len(), 3);
+    assert_eq!(status["proxies"].as_array().unwrap().len(), 3);
     assert!(
-        look["proxies"][2]["error"]
+        status["proxies"][2]["error"]
             .as_str()
             .unwrap()
             .contains("refused")
     );
 
-    let text = said(&run(&["status", "--proxy", &addresses]));
+    let text = output_text(&run(&["status", "--proxy", &addresses]));
     for part in [
         "2 of 3 proxies, queried by address",
         "wanted     50.0 %",
@@ -62,26 +62,26 @@ async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing(
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "{text}");
-    let yaml = said(&run(&["status", "--proxy", &addresses, "-o", "yaml"]));
+    let yaml = output_text(&run(&["status", "--proxy", &addresses, "-o", "yaml"]));
     assert!(
         yaml.starts_with("---\n") && yaml.contains("wanted: 0.5"),
         "{yaml}"
     );
 
-    // The address of the page, and the end of a list.
+    // With the URL of the page, and with a trailing comma.
     let page = format!("http://{}/,", one.admin);
-    let text = said(&run(&["status", "--proxy", &page]));
+    let text = output_text(&run(&["status", "--proxy", &page]));
     assert!(text.contains("1 proxy, queried by address"), "{text}");
 }
 
 #[test]
-fn where_no_proxy_answers_it_says_so_and_fails() {
+fn if_no_proxy_responds_it_says_so_and_fails() {
     let output = run(&["status", "--proxy", "127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said(&output).contains("cannot be reached"),
+        output_text(&output).contains("cannot be reached"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
     for wrong in [
         &["status", "--proxy", "127.0.0.1:9", "name"][..],
@@ -102,12 +102,12 @@ fn where_no_proxy_answers_it_says_so_and_fails() {
 }
 
 #[test]
-fn what_is_typed_beats_what_the_environment_says() {
+fn arguments_override_the_environment() {
     let status = |args: &[&str], env: &[(&str, &str)]| {
         let mut command = program();
         command.arg("status").args(args).envs(env.iter().copied());
         command.env("KUBECONFIG", "/does/not/exist");
-        said(&command.stdin(Stdio::null()).output().unwrap())
+        output_text(&command.stdin(Stdio::null()).output().unwrap())
     };
     let nobody = [("CROSSFADE_PROXY", "127.0.0.1:9")];
     assert!(status(&[], &nobody).contains("queried by address"));
@@ -123,7 +123,7 @@ fn what_is_typed_beats_what_the_environment_says() {
 }
 
 #[tokio::test]
-async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_reports_what_went_wrong() {
+async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
     let server = ApiServer::start().await;
     server.apply(
         "my-update",
@@ -142,7 +142,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_reports_what_went_wr
         ])
         .await;
     assert!(!calm.contains("! "), "{calm}");
-    // What one may not see is said, not left out.
+    // Missing permissions are reported, not hidden.
     assert!(calm.contains("cannot list the pods"), "{calm}");
     assert!(calm.contains("not known: cannot list the events"), "{calm}");
     let low = watch(5);
@@ -155,7 +155,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_reports_what_went_wr
     terminal
         .shows(&["! ", "cannot list the updates", seen, "wanted     25.0 %"])
         .await;
-    // One that begins now has nothing to show yet.
+    // A watch that starts now has nothing to show yet.
     watch(60)
         .shows(&["cannot list the updates", "there is no earlier state"])
         .await;
@@ -169,7 +169,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_reports_what_went_wr
 }
 
 #[tokio::test]
-async fn several_updates_are_listed_in_every_form_and_watched() {
+async fn several_updates_are_listed_in_every_format_and_watched() {
     let server = ApiServer::start().await;
     let weights = json!({"old": 3, "new": 1});
     server.apply(
@@ -180,12 +180,12 @@ async fn several_updates_are_listed_in_every_form_and_watched() {
         "two",
         json!({"newFrontendService": "new:8000", "trafficSplitPercent": 5}),
     );
-    // The server is of this thread, which must not block.
+    // The server runs on this thread, which must not block.
     let status = async |args: &[&str]| {
         let mut command = program();
         command.arg("status").args(args).envs(server.env());
         let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output());
-        said(&output.await.unwrap().unwrap())
+        output_text(&output.await.unwrap().unwrap())
     };
     let text = status(&[]).await;
     assert!(
@@ -207,7 +207,7 @@ async fn several_updates_are_listed_in_every_form_and_watched() {
         json!({"newFrontendService": "new:8000", "trafficSplitPercent": 15}),
     );
     terminal.shows(&["one", "15 %"]).await;
-    // When one is left it is shown whole.
+    // A single remaining update is shown in full.
     server.delete("one");
     terminal
         .shows(&["update      two in namespace default"])
@@ -215,7 +215,7 @@ async fn several_updates_are_listed_in_every_form_and_watched() {
 }
 
 #[tokio::test]
-async fn a_watch_reports_what_changes_until_no_one_reads() {
+async fn a_watch_reports_changes_until_its_output_is_closed() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let admin = proxy.admin.to_string();
@@ -233,10 +233,10 @@ async fn a_watch_reports_what_changes_until_no_one_reads() {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (began, begins) = tokio::sync::oneshot::channel();
     let seen = std::thread::spawn(move || {
-        // The reader goes away with the iterator.
+        // Dropping the iterator closes the pipe.
         let mut counts = lines.map_while(Result::ok).map(|line| {
-            let look: Value = serde_json::from_str(&line).unwrap();
-            look["total"]["old"]["outcomes"]["completed"]
+            let status: Value = serde_json::from_str(&line).unwrap();
+            status["total"]["old"]["outcomes"]["completed"]
                 .as_u64()
                 .unwrap()
         });
@@ -256,12 +256,12 @@ async fn a_watch_reports_what_changes_until_no_one_reads() {
 #[test]
 fn it_describes_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let completions = said(&run(&["completions", shell]));
+        let completions = output_text(&run(&["completions", shell]));
         assert!(
             completions.contains("status") && completions.contains("resume"),
             "{shell}"
         );
-        // Each shell that is here reads its own.
+        // Each installed shell checks its own script.
         let mut reader = Command::new(shell);
         let Ok(mut reader) = reader.arg("-n").stdin(Stdio::piped()).spawn() else {
             assert_ne!(shell, "bash");
@@ -272,7 +272,7 @@ fn it_describes_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
         drop(script);
         assert!(reader.wait().unwrap().success(), "{shell}");
     }
-    assert!(said(&run(&["man"])).contains(".TH crossfade 1"));
+    assert!(output_text(&run(&["man"])).contains(".TH crossfade 1"));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     assert!(run(&["man", path]).status.success());
@@ -299,12 +299,12 @@ fn it_describes_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
         .arg0("kubectl-crossfade")
         .args(["status", "--help"])
         .output();
-    let help = said(&output.unwrap());
+    let help = output_text(&output.unwrap());
     assert!(help.contains("kubectl crossfade status"), "{help}");
 }
 
 #[test]
-fn kubectl_learns_how_to_complete_its_plugin() {
+fn kubectl_completes_its_plugin() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("kubectl_complete-crossfade");
     std::fs::write(&program, run(&["completions", "kubectl"]).stdout).unwrap();
@@ -322,7 +322,7 @@ fn kubectl_learns_how_to_complete_its_plugin() {
             .args(words)
             .env("PATH", &path)
             .output();
-        let text = said(&output.unwrap());
+        let text = output_text(&output.unwrap());
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(completed(&["st"]), ["status", ":0"]);
@@ -333,22 +333,22 @@ fn kubectl_learns_how_to_complete_its_plugin() {
 }
 
 #[tokio::test]
-async fn a_wrong_port_is_said_to_be_no_admin_port() {
-    // A server of HTTP/1.1 alone, as many are, and the port for clients of a proxy.
+async fn a_port_that_is_not_an_admin_port_is_reported() {
+    // An HTTP/1.1-only server, and the client port of a proxy.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let wrong = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            // All that the client says first, so that closing resets nothing.
-            let mut said = [0; 4096];
-            let _ = std::io::Read::read(&mut stream, &mut said);
+            // Reads all that the client sends first, so that the close causes no reset.
+            let mut received = [0; 4096];
+            let _ = std::io::Read::read(&mut stream, &mut received);
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
         }
     });
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 5).await;
-    // The client port of a proxy whose model server answers everything.
+    // The client port of a proxy whose model server responds to everything.
     let any = Upstream::always(Script::new().json(200, "{}")).await;
     let before_any = Proxy::before(&any, &[]).await;
     for address in [
@@ -357,13 +357,13 @@ async fn a_wrong_port_is_said_to_be_no_admin_port() {
         before_any.address.to_string(),
     ] {
         let output = run(&["status", "--proxy", &address]);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(
             text.contains("is not the admin port (by default 9464)"),
             "{text}"
         );
-        // What a library says to its developers.
+        // Error details of a library.
         assert!(
             !text.contains("tonic::") && !text.contains("code: '"),
             "{text}"
@@ -374,7 +374,7 @@ async fn a_wrong_port_is_said_to_be_no_admin_port() {
         &["log-level", "debug", "--admin", &wrong],
     ] {
         let output = run(args);
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
         let expected = format!("no crossfade on this machine has the admin port {wrong}");
         assert!(text.contains(&expected), "{text}");
@@ -382,14 +382,14 @@ async fn a_wrong_port_is_said_to_be_no_admin_port() {
 }
 
 #[test]
-fn without_a_kubeconfig_the_error_says_how_to_do_without_a_cluster() {
+fn without_a_kubeconfig_the_error_explains_the_use_without_a_cluster() {
     let output = program()
         .arg("status")
         .env("KUBECONFIG", "/does/not/exist")
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let text = said(&output);
+    let text = output_text(&output);
     assert!(
         text.contains("to query proxies without a cluster, use --proxy HOST:PORT"),
         "{text}"
@@ -402,7 +402,7 @@ fn without_a_kubeconfig_the_error_says_how_to_do_without_a_cluster() {
 }
 
 #[test]
-fn a_command_that_needs_a_cluster_does_not_offer_to_do_without() {
+fn a_command_that_needs_a_cluster_does_not_suggest_the_use_without_one() {
     for args in [
         &["rollout"][..],
         &["pause", "x"],
@@ -411,17 +411,17 @@ fn a_command_that_needs_a_cluster_does_not_offer_to_do_without() {
         let mut command = program();
         command.args(args).env("KUBECONFIG", "/does/not/exist");
         let output = command.stdin(Stdio::null()).output().unwrap();
-        let text = said(&output);
+        let text = output_text(&output);
         assert!(text.contains("cannot load a kubeconfig: "), "{text}");
         assert!(!text.contains("--proxy"), "{text}");
     }
 }
 
 #[test]
-fn a_mistyped_verb_of_rollout_is_explained() {
+fn a_mistyped_subcommand_of_rollout_is_explained() {
     for args in [["rollout", "puase", "chat"], ["rollout", "chat", "pause"]] {
         let output = program().args(args).stdin(Stdio::null()).output().unwrap();
-        let text = said(&output);
+        let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(
             text.contains("`rollout VERB NAME` with one of the verbs pause, resume,"),
@@ -431,7 +431,7 @@ fn a_mistyped_verb_of_rollout_is_explained() {
 }
 
 #[tokio::test]
-async fn status_is_in_colour_on_a_terminal_that_takes_it() {
+async fn status_is_coloured_on_a_terminal_that_supports_it() {
     let server = ApiServer::start().await;
     server.apply(
         "my-update",
@@ -471,5 +471,5 @@ async fn status_is_in_colour_on_a_terminal_that_takes_it() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    assert!(!said(&output).contains('\u{1b}'));
+    assert!(!output_text(&output).contains('\u{1b}'));
 }

@@ -1,4 +1,4 @@
-//! The live page in a real browser: its figures are those of the metrics, it comes back, and it shows nothing else.
+//! The proxy's live page in a real browser: its figures equal the metrics, it reconnects, and it shows no request data.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn its_figures_are_those_of_the_metrics() {
     }
     proxy.counts("crossfade_requests_total", &[], 12.0).await;
     let metrics = proxy.metrics().await;
-    // Of no series the sum is -0.0, which is 0 all the same.
+    // The sum of no series is -0.0, which is the same as 0.
     let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
     let recovered = sum("crossfade_recovered_requests_total", &[]);
     assert_eq!(recovered, 2.0);
@@ -65,7 +65,7 @@ async fn its_figures_are_those_of_the_metrics() {
 }
 
 #[tokio::test]
-async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_only_when_opened() {
+async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -89,7 +89,7 @@ async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_o
             says("New takes 50.0 % of the requests. No request ended"),
         )
         .await;
-    // Nothing that is shown comes before it.
+    // It is the first visible element.
     let shown =
         "[...document.querySelectorAll('main > *')].find((part) => part.checkVisibility()).id";
     assert_eq!(browser.value(shown).await, "standing");
@@ -128,7 +128,7 @@ async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_o
             text == "25.0 %"
         })
         .await;
-    // What counts since the start is there for who opens it.
+    // The totals since the start are visible once opened.
     let totals = "document.querySelector('#since-start').open";
     let is_seen = "document.querySelector('#totals').checkVisibility()";
     assert_eq!(browser.value(totals).await, false);
@@ -140,7 +140,7 @@ async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_o
 }
 
 #[tokio::test]
-async fn where_new_is_analysed_it_leads_with_the_verdict() {
+async fn with_an_analysis_it_shows_the_verdict_first() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -192,7 +192,7 @@ async fn where_new_is_analysed_it_leads_with_the_verdict() {
 }
 
 #[tokio::test]
-async fn who_opens_it_late_sees_what_happened_before() {
+async fn a_page_that_is_opened_late_shows_earlier_events() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -267,7 +267,7 @@ async fn it_comes_back_after_a_restart_of_the_proxy() {
     proxy.terminate();
     assert_eq!(proxy.end().await, Some(0));
     browser.until("#link", |text| text.contains("lost")).await;
-    // What was seen stays.
+    // Earlier events stay visible.
     assert_eq!(browser.text("[data-figure='old.completed']").await, "1");
     let again = Proxy::before(&old, &["--admin", &admin]).await;
     for _ in 0..3 {
@@ -282,7 +282,7 @@ async fn it_comes_back_after_a_restart_of_the_proxy() {
 }
 
 #[tokio::test]
-async fn nothing_that_a_request_carried_is_on_it() {
+async fn it_contains_no_data_of_requests() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -309,7 +309,7 @@ async fn nothing_that_a_request_carried_is_on_it() {
 }
 
 #[tokio::test]
-async fn it_fits_a_phone_and_needs_no_mouse() {
+async fn it_fits_a_phone_and_works_without_a_mouse() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
@@ -318,7 +318,7 @@ async fn it_fits_a_phone_and_needs_no_mouse() {
     let proxy = Proxy::split(&old, &new, 50).await;
     proxy.chat().await;
     for scheme in ["light", "dark"] {
-        browser.looks(360, scheme).await;
+        browser.emulate_screen(360, scheme).await;
         browser.open(&url(&proxy)).await;
         browser.until("#link", |text| text == "live").await;
         let overflow =
@@ -345,16 +345,16 @@ async fn it_fits_a_phone_and_needs_no_mouse() {
             .await,
         "0"
     );
-    let said = "document.getElementById('moment').getAttribute('aria-valuetext') === document.getElementById('reading').textContent";
-    assert_eq!(browser.value(said).await, true);
-    // Every picture says in words what it shows, and every control has a name.
+    let labels_match = "document.getElementById('moment').getAttribute('aria-valuetext') === document.getElementById('reading').textContent";
+    assert_eq!(browser.value(labels_match).await, true);
+    // Every image has a text alternative, and every control has a name.
     let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
     assert_eq!(browser.value(mute).await, 0);
     assert_eq!(browser.complaints, [""; 0]);
 }
 
 #[tokio::test]
-async fn its_policy_lets_nothing_else_in_and_text_stays_text() {
+async fn its_content_security_policy_allows_nothing_else_and_text_is_escaped() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.admin).await;
@@ -382,7 +382,7 @@ async fn its_policy_lets_nothing_else_in_and_text_stays_text() {
 }
 
 #[tokio::test]
-async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
+async fn other_web_pages_on_this_machine_cannot_drain_the_proxy() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     for path in ["/drain", "/log-level"] {
@@ -397,7 +397,7 @@ async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
     assert_eq!(proxy.admin("/readyz").await.status, 200);
 }
 
-/// Not a test of its own: makes the picture whose upper part is `docs/live-page.png`.
+/// Not a test: creates the screenshot whose upper part is `docs/live-page.png`.
 #[tokio::test]
 #[ignore = "takes a minute: draws the demo for the documentation"]
 async fn a_picture_of_the_demo() {
@@ -414,10 +414,10 @@ async fn a_picture_of_the_demo() {
     let (_, page) = first.split_once("live page ").expect(&first);
     std::thread::spawn(move || lines.for_each(drop));
     browser.open(page).await;
-    // The picture shows the history of the fade until shortly before its end.
+    // The screenshot must show the history of the demo at a fixed time, shortly before its end.
     tokio::time::sleep(Duration::from_secs(48)).await;
-    browser.looks(1100, "light").await;
-    // The charts are redrawn for each width with the next state, of which there is one per second; nothing on the page says when.
+    browser.emulate_screen(1100, "light").await;
+    // The charts are redrawn with the next state, once per second. The page does not show when.
     tokio::time::sleep(Duration::from_secs(2)).await;
     browser.picture("live-page").await;
     demo.kill().unwrap();

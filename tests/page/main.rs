@@ -1,4 +1,4 @@
-//! The proxy's live page in a real browser. Needs Chromium; without it the tests are skipped.
+//! The proxy's live page in a real browser. Needs Chromium. Without it, the tests are skipped.
 
 #![allow(
     clippy::unwrap_used,

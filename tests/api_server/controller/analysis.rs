@@ -1,4 +1,4 @@
-//! The controller judges new by what the proxies count, and acts on it.
+//! The controller analyzes new with the counts of the proxies, and acts on the verdict.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::faults::leads;
 use super::fixture::{Controller, Fixture, resource};
 use crate::browser::Browser;
-use crate::rig::proxy::{run_with_env, said};
+use crate::rig::proxy::{output_text, run_with_env};
 use crate::rig::*;
 
-/// Clients that never pause. New refuses what they ask while `fails` says so, and old recovers it.
+/// Clients that send requests without a pause. While `fails` is set, new fails their requests and old recovers them.
 struct Clients {
     fails: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
@@ -32,6 +32,7 @@ impl Clients {
                 };
                 let answer = client::post(address, CHAT, &[("x-ends", ends)], STREAMING).await;
                 assert_eq!(answer.status, 200, "clients see no failure");
+                // Limits the request rate.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
@@ -45,9 +46,9 @@ impl Drop for Clients {
     }
 }
 
-/// An update with four workers on both sides.
-async fn begun(spec: Value) -> (Fixture, Controller) {
-    let fixture = Fixture::begun(spec).await;
+/// An update with four workers on each side.
+async fn start(spec: Value) -> (Fixture, Controller) {
+    let fixture = Fixture::with_update(spec).await;
     let controller = fixture.controller(&[]).await;
     leads(&controller).await;
     for i in 0..4 {
@@ -59,25 +60,25 @@ async fn begun(spec: Value) -> (Fixture, Controller) {
 fn condition(object: &Value) -> Option<(bool, String, String)> {
     let conditions = object["status"]["conditions"].as_array()?;
     let mut conditions = conditions.iter();
-    let told = conditions.find(|told| told["type"] == "AnalysisFailed")?;
-    let text = |field: &str| told[field].as_str().unwrap_or_default().to_owned();
-    Some((told["status"] == "True", text("reason"), text("message")))
+    let message = conditions.find(|message| message["type"] == "AnalysisFailed")?;
+    let text = |field: &str| message[field].as_str().unwrap_or_default().to_owned();
+    Some((message["status"] == "True", text("reason"), text("message")))
 }
 
 fn retry(fixture: &Fixture) -> (Option<i32>, String) {
     let args = ["retry", "up", "-n", &fixture.namespace, "--yes"];
     let done = run_with_env(&args, &[("KUBECONFIG", &fixture.kubeconfig)]);
-    (done.status.code(), said(&done))
+    (done.status.code(), output_text(&done))
 }
 
-/// The page of the controller, and `crossfade status`.
+/// Asserts that the controller's page and `crossfade status` show the verdict first.
 async fn leads_with_the_verdict(fixture: &Fixture, controller: &Controller) {
     let verdict = "New has failed and was rolled back: New fails ";
     let done = run_with_env(
         &["status", "up", "-n", &fixture.namespace],
         &[("KUBECONFIG", &fixture.kubeconfig)],
     );
-    let shown = said(&done);
+    let shown = output_text(&done);
     let second = shown.lines().nth(1).unwrap_or_default();
     assert!(
         second.starts_with(&format!("summary     {verdict}")),
@@ -96,15 +97,15 @@ async fn leads_with_the_verdict(fixture: &Fixture, controller: &Controller) {
 const REASON: &str = "crossfade_controller_analysis_reason";
 
 #[tokio::test]
-async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() {
-    let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
-    fixture.splits("up", 1, 1).await;
-    let (code, told) = retry(&fixture);
+async fn a_new_generation_that_fails_gets_nothing_until_a_user_retries_it() {
+    let (fixture, mut controller) = start(json!({"analysis": {"onFailure": "RollBack"}})).await;
+    fixture.wait_for_split("up", 1, 1).await;
+    let (code, text) = retry(&fixture);
     assert_eq!(code, Some(0));
-    assert!(told.contains("nothing to change"), "{told}");
+    assert!(text.contains("nothing to change"), "{text}");
     let clients = Clients::of(&fixture);
     clients.fails.store(true, Ordering::Relaxed);
-    let object = fixture.splits("up", 1, 0).await;
+    let object = fixture.wait_for_split("up", 1, 0).await;
     let (holds, reason, message) = condition(&object).unwrap();
     assert_eq!((holds, &*reason), (true, "RolledBack"), "{message}");
     assert!(message.starts_with("new fails "), "{message}");
@@ -112,16 +113,16 @@ async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() 
     assert_eq!(analysis["verdict"], "Fail", "{analysis}");
     assert_eq!(analysis["rolledBack"], true, "{analysis}");
     assert_eq!(object["status"]["rule"], "AnalysisFailed");
-    let told = fixture.happens("AnalysisFailed").await;
+    let text = fixture.wait_for_event("AnalysisFailed").await;
     assert!(
-        told.starts_with(&message)
-            && told.ends_with("all requests go to old until `crossfade retry`"),
-        "{told}"
+        text.starts_with(&message)
+            && text.ends_with("all requests go to old until `crossfade retry`"),
+        "{text}"
     );
     clients.fails.store(false, Ordering::Relaxed);
     fixture.keeps(&controller, "up", 0).await;
     leads_with_the_verdict(&fixture, &controller).await;
-    // Another controller has not forgotten it.
+    // Another controller keeps the failure.
     controller.kill();
     let controller = fixture.controller(&[]).await;
     leads(&controller).await;
@@ -133,33 +134,33 @@ async fn a_new_generation_that_fails_gets_nothing_until_a_user_tries_it_again() 
     })
     .await;
     let generation = fixture.get("up").await["metadata"]["generation"].clone();
-    let (code, told) = retry(&fixture);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, text) = retry(&fixture);
+    assert_eq!(code, Some(0), "{text}");
     assert!(
-        told.contains("annotation crossfade/retried-at: none -> "),
-        "{told}"
+        text.contains("annotation crossfade/retried-at: none -> "),
+        "{text}"
     );
-    let object = fixture.splits("up", 1, 1).await;
-    // What failed before does not count again, and the spec was not edited but for the split.
+    let object = fixture.wait_for_split("up", 1, 1).await;
+    // Earlier failures do not count again, and only the split in the spec has changed.
     assert_eq!(condition(&object).map(|(holds, ..)| holds), Some(false));
     assert!(object["metadata"]["generation"].as_i64() <= generation.as_i64().map(|n| n + 1));
     fixture.keeps(&controller, "up", 50).await;
     assert_eq!(controller.metrics().await.sum(REASON, &reason), 0.0);
-    // Another new generation is judged anew, too.
+    // Another new generation also starts a new analysis.
     clients.fails.store(true, Ordering::Relaxed);
-    fixture.splits("up", 1, 0).await;
+    fixture.wait_for_split("up", 1, 0).await;
     clients.fails.store(false, Ordering::Relaxed);
     let other = format!("http://{}", fixture.new.url());
     fixture
         .edit("up", json!({"newFrontendService": other}))
         .await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
 }
 
 #[tokio::test]
-async fn with_hold_new_keeps_what_it_has_and_losses_are_followed() {
-    let (fixture, controller) = begun(json!({"analysis": {}, "maxTrafficSplitPercent": 30})).await;
-    fixture.splits("up", 7, 3).await;
+async fn with_hold_new_keeps_its_share_and_the_split_follows_losses() {
+    let (fixture, controller) = start(json!({"analysis": {}, "maxTrafficSplitPercent": 30})).await;
+    fixture.wait_for_split("up", 7, 3).await;
     let clients = Clients::of(&fixture);
     clients.fails.store(true, Ordering::Relaxed);
     let object = fixture
@@ -176,18 +177,18 @@ async fn with_hold_new_keeps_what_it_has_and_losses_are_followed() {
     for i in 1..4 {
         fixture.pod_ready(&format!("new-worker-{i}"), false).await;
     }
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
 }
 
 #[tokio::test]
-async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_report_nothing() {
+async fn a_step_needs_a_pass_and_its_hold_time_and_the_reports_of_all_proxies() {
     let steps = json!([{"percent": 10, "holdSeconds": 3}, {"percent": 100}]);
-    // Latencies of scripted servers say nothing.
+    // The latencies of scripted servers are meaningless.
     let analysis = json!({
         "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
     });
-    let (fixture, controller) = begun(json!({"steps": steps, "analysis": analysis})).await;
-    let object = fixture.splits("up", 9, 1).await;
+    let (fixture, controller) = start(json!({"steps": steps, "analysis": analysis})).await;
+    let object = fixture.wait_for_split("up", 9, 1).await;
     // Without requests there is no verdict.
     assert_eq!(object["status"]["rule"], "Step");
     let object = fixture
@@ -199,12 +200,12 @@ async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_repor
     assert_eq!(object["status"]["step"]["percent"], 10, "{object}");
     let hold_until = object["status"]["step"]["holdUntil"].as_str().unwrap();
     let hold_until: jiff::Timestamp = hold_until.parse().unwrap();
-    eventually("the hold is over", async || {
+    eventually("the hold time is over", async || {
         jiff::Timestamp::now() > hold_until
     })
     .await;
     fixture.keeps(&controller, "up", 10).await;
-    // A proxy that nobody can ask, in a pod that gets clients.
+    // A proxy that cannot be queried, in a pod that gets client requests.
     let nobody = Upstream::nobody();
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
@@ -214,33 +215,34 @@ async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_repor
     fixture.pod_ready("old-frontend-mute", true).await;
     let _clients = Clients::of(&fixture);
     fixture
-        .until("up", "said to be silent", |object| {
-            let told = object["status"]["analysis"]["message"].as_str();
-            told.is_some_and(|told| told.contains("cannot be compared: old-frontend-mute"))
+        .until("up", "the silent proxy is reported", |object| {
+            let condition = object["status"]["analysis"]["message"].as_str();
+            condition.is_some_and(|condition| {
+                condition.contains("cannot be compared: old-frontend-mute")
+            })
         })
         .await;
     fixture.keeps(&controller, "up", 10).await;
     fixture
         .delete(&super::fixture::pods(), "old-frontend-mute")
         .await;
-    let object = fixture.splits("up", 1, 1).await;
+    let object = fixture.wait_for_split("up", 1, 1).await;
     assert_eq!(object["status"]["step"], Value::Null);
 }
 
 #[tokio::test]
-async fn steps_without_an_analysis_are_passed_by_their_holds() {
+async fn steps_without_an_analysis_need_only_their_hold_times() {
     let steps = json!([{"percent": 20, "holdSeconds": 2}, {"percent": 40, "holdSeconds": 1}]);
-    let (fixture, _controller) = begun(json!({"steps": steps})).await;
-    fixture.splits("up", 4, 1).await;
-    fixture.splits("up", 3, 2).await;
-    fixture.splits("up", 1, 1).await;
+    let (fixture, _controller) = start(json!({"steps": steps})).await;
+    fixture.wait_for_split("up", 4, 1).await;
+    fixture.wait_for_split("up", 3, 2).await;
+    fixture.wait_for_split("up", 1, 1).await;
 }
 
 #[tokio::test]
-async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_followed_by_one_that_continues()
- {
-    let (fixture, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
-    fixture.splits("up", 1, 1).await;
+async fn if_a_controller_is_killed_between_the_verdict_and_the_split_the_next_one_continues() {
+    let (fixture, mut controller) = start(json!({"analysis": {"onFailure": "RollBack"}})).await;
+    fixture.wait_for_split("up", 1, 1).await;
     refuse_all_to_old(&fixture).await;
     let clients = Clients::of(&fixture);
     clients.fails.store(true, Ordering::Relaxed);
@@ -261,12 +263,12 @@ async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_follow
     ];
     super::fixture::server().kubectl(&bindings);
     let _controller = fixture.controller(&[]).await;
-    let object = fixture.splits("up", 1, 0).await;
+    let object = fixture.wait_for_split("up", 1, 0).await;
     assert_eq!(object["status"]["analysis"]["verdict"], "Fail");
-    fixture.happens("AnalysisFailed").await;
+    fixture.wait_for_event("AnalysisFailed").await;
 }
 
-/// Makes the API server refuse every write of a split of 0, and waits until it does.
+/// Makes the API server deny every write of a split of 0, and waits until it does.
 async fn refuse_all_to_old(fixture: &Fixture) {
     let name = &fixture.namespace;
     let group = "admissionregistration.k8s.io";

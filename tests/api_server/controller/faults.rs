@@ -1,4 +1,4 @@
-//! What may fail: a leader, the API server, a proxy; and many updates at once.
+//! Failures of a leader, the API server and a proxy, and many concurrent updates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,45 +6,45 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods};
-use super::live_page::{reader, told_of};
+use super::live_page::{reader, wait_for_page_event};
 use crate::cluster::Cluster;
 use crate::rig::*;
 
 #[tokio::test]
-async fn one_of_two_replicas_leads_and_the_other_continues_where_it_died() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn one_of_two_replicas_leads_and_the_other_takes_over_when_it_dies() {
+    let fixture = Fixture::with_update(json!({})).await;
     let mut first = fixture.controller(&[]).await;
     leads(&first).await;
     let second = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     assert!(!second.leads().await);
     let reconciles = second
         .metrics()
         .await
         .sum("crossfade_controller_reconciles_total", &[]);
-    assert_eq!(reconciles, 0.0, "who does not lead looks at nothing");
+    assert_eq!(reconciles, 0.0, "a standby replica reconciles nothing");
     first.kill();
     let killed = Instant::now();
     fixture.worker("new", 1, "worker").await;
-    let object = fixture.splits("up", 2, 1).await;
-    // It holds for 6 s from its last renewal, and is renewed every 2 s, or a little later on a busy machine.
+    let object = fixture.wait_for_split("up", 2, 1).await;
+    // The lease is valid for 6 s and renewed every 2 s, or a little later on a busy machine.
     assert!(
         killed.elapsed() >= Duration::from_secs(2),
-        "before the lease could run out"
+        "before the lease could expire"
     );
     assert_eq!(object["status"]["old"]["roles"]["worker"]["fullSize"], 4);
     eprintln!(
         "the second replica led and had written {:?} after the first was killed",
         killed.elapsed()
     );
-    // One that ends as it should gives the lease up.
+    // A controller that exits cleanly releases the lease.
     let third = fixture.controller(&[]).await;
     second.signal(libc::SIGTERM);
     leads(&third).await;
 }
 
-/// Waits until it leads and is ready.
+/// Waits until the controller leads and is ready.
 pub async fn leads(controller: &Controller) {
     let deadline = Instant::now() + super::fixture::PATIENCE;
     while !controller.leads().await {
@@ -58,8 +58,8 @@ pub async fn leads(controller: &Controller) {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
-    let fixture = Fixture::begun(json!({"stableSeconds": 2})).await;
+async fn a_dry_run_logs_its_decisions_and_writes_nothing() {
+    let fixture = Fixture::with_update(json!({"stableSeconds": 2})).await;
     fixture.worker("new", 0, "worker").await;
     let same = json!({"selector": {"app": "any"}});
     let bad = json!({
@@ -69,27 +69,27 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     let before = fixture.get("up").await;
     let controller = fixture.controller(&["--dry-run"]).await;
     let begun = Instant::now();
-    eventually("it is said", async || {
+    eventually("it is logged", async || {
         controller
-            .said()
+            .log()
             .contains("/up: 20 % to new (old 4 : new 1): old has 4 of 4 workers ready")
     })
     .await;
-    // When its workers have lasted, and not when everything is looked at once more.
+    // Once the workers have been stable for long enough, and not only at the next full resync.
     assert!(begun.elapsed() < Duration::from_secs(28));
-    eventually("what cannot be followed is said, too", async || {
+    eventually("the updates that are not followed are logged", async || {
         controller
-            .said()
+            .log()
             .contains("is the same object as sourceDeployment")
     })
     .await;
-    // Its own decisions are no edits of a person.
+    // Its own decisions do not count as edits by a user.
     fixture.worker("new", 1, "worker").await;
-    eventually("the next is said", async || {
-        controller.said().contains("/up: 33 % to new")
+    eventually("the next decision is logged", async || {
+        controller.log().contains("/up: 33 % to new")
     })
     .await;
-    assert!(!controller.said().contains("SplitContested"));
+    assert!(!controller.log().contains("SplitContested"));
     let after = fixture.get("up").await;
     assert_eq!(
         before["metadata"]["resourceVersion"],
@@ -99,7 +99,7 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
 
 #[tokio::test]
 async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_configured() {
-    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 2})).await;
+    let fixture = Fixture::with_update(json!({"ackTimeoutSeconds": 2})).await;
     let nobody = Upstream::nobody();
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
@@ -109,23 +109,23 @@ async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_con
     fixture.pod_ready("old-frontend-mute", true).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
-    let said = fixture.happens("ProxiesLag").await;
+    fixture.wait_for_split("up", 4, 1).await;
+    let message = fixture.wait_for_event("ProxiesLag").await;
     assert!(
-        said.contains("old-frontend-mute (does not respond)"),
-        "{said}"
+        message.contains("old-frontend-mute (does not respond)"),
+        "{message}"
     );
     let both = |object: &Value| object["status"]["frontends"]["total"] == 2;
     fixture.until("up", "both are counted", both).await;
-    // A loss waits for nobody.
+    // A loss is applied without waiting for the proxies.
     fixture.delete(&pods(), "new-worker-0").await;
-    fixture.splits("up", 1, 0).await;
+    fixture.wait_for_split("up", 1, 0).await;
 }
 
 #[tokio::test]
 async fn two_hundred_updates_are_followed_at_once() {
     const COUNT: u32 = 200;
-    let fixture = Fixture::set().await;
+    let fixture = Fixture::start().await;
     let frontend = fixture.new.url();
     for i in 0..COUNT {
         let (old, new) = (format!("old{i}"), format!("new{i}"));
@@ -143,7 +143,7 @@ async fn two_hundred_updates_are_followed_at_once() {
         .sum("crossfade_controller_writes_total", &[])
         < f64::from(COUNT)
     {
-        assert!(Instant::now() < deadline, "not all are looked at");
+        assert!(Instant::now() < deadline, "not all are reconciled");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let writes = controller
@@ -154,7 +154,7 @@ async fn two_hundred_updates_are_followed_at_once() {
     for i in 0..COUNT {
         fixture.worker(&format!("new{i}"), 0, "worker").await;
         let ready = Instant::now();
-        fixture.splits(&format!("up{i}"), 1, 1).await;
+        fixture.wait_for_split(&format!("up{i}"), 1, 1).await;
         took.push(ready.elapsed());
     }
     took.sort();
@@ -168,7 +168,7 @@ async fn two_hundred_updates_are_followed_at_once() {
         controller.memory(),
     );
     assert!(per_change <= 4.0, "{per_change} writes a change");
-    // Each of them is told.
+    // Each of them has the status.
     eventually("all Events are written", async || {
         let events = fixture.events().await;
         events.get("SplitChanged").map_or(0, Vec::len) == COUNT as usize
@@ -176,10 +176,10 @@ async fn two_hundred_updates_are_followed_at_once() {
     .await;
 }
 
-async fn told(server: &Arc<Cluster>, what: &'static str) {
+async fn run_api(server: &Arc<Cluster>, what: &'static str) {
     let server = Arc::clone(server);
-    let told = tokio::task::spawn_blocking(move || server.api(what));
-    told.await.unwrap();
+    let running = tokio::task::spawn_blocking(move || server.api(what));
+    running.await.unwrap();
 }
 
 const SPLIT: &str = "crossfade_controller_split_ratio";
@@ -188,28 +188,28 @@ const SPLIT: &str = "crossfade_controller_split_ratio";
 async fn after_the_api_server_was_away_the_controller_continues() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     fixture.begin(json!({})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     eventually("the split is shown", async || {
         controller.metrics().await.sum(SPLIT, &[]) == 0.2
     })
     .await;
     let generation = fixture.get("up").await["metadata"]["generation"].clone();
-    told(&server, "stop").await;
-    // Longer than the lease: it surely leads no more.
-    eventually("it leads no more", async || !controller.leads().await).await;
+    run_api(&server, "stop").await;
+    // Longer than the lease, so it certainly no longer leads.
+    eventually("it no longer leads", async || !controller.leads().await).await;
     let shown = controller.metrics().await.sum(SPLIT, &[]);
-    assert_eq!(shown, 0.0, "what another may change by now is not shown");
+    assert_eq!(shown, 0.0, "metrics of a rollout without leadership");
     assert_eq!(controller.page("/livez").await, 200);
     fixture.proxies[0].serves("old").await;
-    // The page shows the proxies as ever, with all that was before.
+    // The page shows the proxies as before, with their history.
     let mut reader = reader(&controller).await;
-    // Each sample is told once.
+    // Each sample is sent once.
     let mut has_progressed = false;
-    told_of(&mut reader, |page| {
+    wait_for_page_event(&mut reader, |page| {
         let mut samples = page["samples"].as_array().into_iter().flatten();
         has_progressed |= samples.any(|sample| sample["phase"] == "Progressing");
         page["controller"]["role"] == "unsure"
@@ -218,19 +218,19 @@ async fn after_the_api_server_was_away_the_controller_continues() {
             && has_progressed
     })
     .await;
-    told(&server, "start").await;
+    run_api(&server, "start").await;
     leads(&controller).await;
     assert_eq!(
         fixture.get("up").await["metadata"]["generation"],
         generation
     );
     fixture.worker("new", 1, "worker").await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
-async fn the_rights_in_deploy_are_enough() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn the_permissions_in_deploy_are_sufficient() {
+    let fixture = Fixture::with_update(json!({})).await;
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("controller.kubeconfig");
     tokio::task::spawn_blocking({
         let (admin, place) = (fixture.kubeconfig.clone(), place.clone());
@@ -245,15 +245,15 @@ async fn the_rights_in_deploy_are_enough() {
         "--allow-any-target",
         "--dry-run",
     ];
-    // The other tests' updates are not to be touched: those are only looked at, and written is in this namespace alone.
-    let looks = Controller::start(&place.to_string_lossy(), &args).await;
+    // The updates of other tests must not change: the controller may only read them, and writes only in this namespace.
+    let emulate_screen = Controller::start(&place.to_string_lossy(), &args).await;
     eventually("it sees all namespaces", async || {
-        looks
-            .said()
+        emulate_screen
+            .log()
             .contains(&format!("{}/up: ", fixture.namespace))
     })
     .await;
-    drop(looks);
+    drop(emulate_screen);
     let args = [
         "--namespace",
         &fixture.namespace,
@@ -263,6 +263,6 @@ async fn the_rights_in_deploy_are_enough() {
     ];
     let _controller = Controller::start(&place.to_string_lossy(), &args).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
-    fixture.happens("SplitChanged").await;
+    fixture.wait_for_split("up", 4, 1).await;
+    fixture.wait_for_event("SplitChanged").await;
 }

@@ -22,16 +22,16 @@ use crate::cluster::Cluster;
 use crate::rig::proxy::{Metrics, program};
 use crate::rig::*;
 
-/// How long anything may take on a busy machine.
+/// How long a condition may take to become true on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One API server for all tests of this binary; it ends with the process.
+/// One API server for all tests of this binary. It stops with the process.
 pub fn server() -> &'static Cluster {
     static SERVER: OnceLock<Cluster> = OnceLock::new();
     SERVER.get_or_init(new_server)
 }
 
-/// An API server that knows all kinds.
+/// An API server with the definitions of all kinds.
 pub fn new_server() -> Cluster {
     let server = Cluster::api_server();
     let base = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
@@ -48,12 +48,12 @@ pub fn new_server() -> Cluster {
     server
 }
 
-/// Gives the controller's service account the rights that `deploy/` does, and writes to `place` how to be it.
+/// Grants the controller's service account the permissions in `deploy/`, and writes its kubeconfig to `place`.
 pub fn as_service_account(admin: &str, place: &Path) {
     as_service_account_of(server(), admin, place);
 }
 
-/// The same on a server of the test's own.
+/// Like [`as_service_account`], on the test's own server.
 pub fn as_service_account_of(server: &Cluster, admin: &str, place: &Path) {
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/controller");
     server.kubectl(&["apply", "-k", deploy]);
@@ -69,7 +69,7 @@ pub fn as_service_account_of(server: &Cluster, admin: &str, place: &Path) {
     std::fs::write(place, serde_json::to_string(&config).unwrap()).unwrap();
 }
 
-/// A program of ours that runs until it is dropped.
+/// A running controller. Killed when dropped.
 pub struct Controller {
     child: Child,
     pub lines: Arc<Mutex<Vec<String>>>,
@@ -89,7 +89,7 @@ impl Controller {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
-        // So that it also dies with a test process that was killed.
+        // So that it also dies when the test process is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -98,11 +98,11 @@ impl Controller {
         }
         let mut child = command.spawn().unwrap();
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn({
             let lines = Arc::clone(&lines);
             move || {
-                for line in said.map_while(Result::ok) {
+                for line in output.map_while(Result::ok) {
                     lines.lock().unwrap().push(line);
                 }
             }
@@ -135,7 +135,7 @@ impl Controller {
         self.metrics().await.sum("crossfade_controller_leader", &[]) == 1.0
     }
 
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         self.lines.lock().unwrap().join("\n")
     }
 
@@ -148,20 +148,20 @@ impl Controller {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// How many files and sockets it has open.
+    /// The number of its open file descriptors.
     pub fn descriptors(&self) -> usize {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         open.unwrap().count()
     }
 
-    /// Lets it open files and sockets only below this number, and tells what it was.
+    /// Limits its file descriptors to numbers below this one, and returns the previous limit.
     pub fn limit_descriptors(&self, below: u64) -> u64 {
         let pid = i32::try_from(self.child.id()).unwrap();
         let mut limit = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: the limits are ours, and so is the child, which was not yet waited for.
+        // SAFETY: the pointers to the limits are valid, and the child has not been waited for.
         let done = unsafe {
             libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) == 0 && {
                 let wanted = libc::rlimit {
@@ -187,7 +187,7 @@ impl Controller {
 
     pub fn signal(&self, signal: i32) {
         let pid = i32::try_from(self.child.id()).unwrap();
-        // SAFETY: it is our own child, not yet waited for.
+        // SAFETY: the child has not been waited for.
         unsafe { libc::kill(pid, signal) };
     }
 }
@@ -197,7 +197,7 @@ impl Drop for Controller {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- the controller said:\n{}", self.said());
+            eprintln!("--- log of the controller:\n{}", self.log());
         }
     }
 }
@@ -209,7 +209,7 @@ pub struct Fixture {
     pub kubeconfig: String,
     pub old: Upstream,
     pub new: Upstream,
-    /// Does new serve its model?
+    /// Whether new serves its model.
     pub new_serves: Arc<AtomicBool>,
     pub proxies: Vec<Proxy>,
 }
@@ -231,9 +231,9 @@ pub fn pods() -> ApiResource {
     resource("", "v1", "Pod", "pods")
 }
 
-/// A frontend with one model, while `serves` says so. It can be asked to be slow, and new to end a stream badly.
+/// A frontend that has one model while `serves` is set. Requests can ask it to be slow, and new to break off a stream.
 async fn frontend(name: &'static str, serves: Arc<AtomicBool>) -> Upstream {
-    // Its update stays when the test has ended, so no other test may get the port that it names.
+    // The update remains after the test, so no other test may get the port that it names.
     Upstream::at(Port::for_good(), move |received| {
         match received.target.as_str() {
             "/v1/models" => models(&["tiny"]),
@@ -257,7 +257,7 @@ async fn frontend(name: &'static str, serves: Arc<AtomicBool>) -> Upstream {
     .await
 }
 
-/// A stream of more than a second.
+/// A stream that takes more than a second.
 fn late(name: &str) -> Script {
     let slow = (1..40).fold(begun(name), |script, i| {
         let script = script.pause(20 + i % 7 * 5);
@@ -272,13 +272,13 @@ fn begun(name: &str) -> Script {
 }
 
 impl Fixture {
-    /// Nobody is there yet but the frontends of both generations.
-    pub async fn set() -> Self {
-        Self::on(tokio::task::spawn_blocking(server).await.unwrap()).await
+    /// Only the frontends of both generations.
+    pub async fn start() -> Self {
+        Self::start_on(tokio::task::spawn_blocking(server).await.unwrap()).await
     }
 
-    /// The same on a server of the test's own.
-    pub async fn on(server: &Cluster) -> Self {
+    /// Like [`Self::start`], on the test's own server.
+    pub async fn start_on(server: &Cluster) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let path = server.kubeconfig().unwrap();
         let config = Kubeconfig::read_from(&path).unwrap();
@@ -311,9 +311,9 @@ impl Fixture {
         fixture
     }
 
-    /// Beside it four workers of old, a proxy, and the update, to begin with all to old.
-    pub async fn begun(spec: Value) -> Self {
-        let mut fixture = Self::set().await;
+    /// Also has four workers of old, a proxy, and an update that sends everything to old.
+    pub async fn with_update(spec: Value) -> Self {
+        let mut fixture = Self::start().await;
         fixture.begin(spec).await;
         fixture
     }
@@ -330,7 +330,7 @@ impl Fixture {
         Api::namespaced_with(self.client.clone(), &self.namespace, kind)
     }
 
-    /// Makes an object of these parts: `metadata`'s labels, `spec` and so on.
+    /// Creates an object with these fields: the labels in `metadata`, `spec` and so on.
     pub async fn create(&self, kind: &ApiResource, name: &str, mut object: Value) {
         object["apiVersion"] = kind.api_version.clone().into();
         object["kind"] = kind.kind.clone().into();
@@ -347,7 +347,7 @@ impl Fixture {
         patched.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.kind));
     }
 
-    /// Whether the API server took it.
+    /// Returns whether the API server accepted it.
     pub async fn status_unless_refused(
         &self,
         kind: &ApiResource,
@@ -405,7 +405,7 @@ impl Fixture {
         self.status(&pods(), name, status).await;
     }
 
-    /// Makes an object anew, with these parts, in place of the present one.
+    /// Deletes an object and creates it again with these fields.
     pub async fn replace(&self, kind: &ApiResource, name: &str, object: Value) {
         self.delete(kind, name).await;
         self.create(kind, name, object).await;
@@ -416,19 +416,19 @@ impl Fixture {
         self.api(kind).delete(name, &params).await.unwrap();
     }
 
-    /// The four workers of old that an update begins with.
+    /// Deletes the four initial workers of old.
     pub async fn delete_old_workers(&self) {
         for i in 0..4 {
             self.delete(&pods(), &format!("old-worker-{i}")).await;
         }
     }
 
-    /// A proxy in a pod of old's frontends.
+    /// Starts a proxy in a pod of the old frontends.
     pub async fn proxy(&mut self, what: &str) {
         self.proxy_of("old", what).await;
     }
 
-    /// A proxy in a pod of the frontends of this generation.
+    /// Starts a proxy in a pod of the frontends of this generation.
     pub async fn proxy_of(&mut self, generation: &str, what: &str) {
         let own = match generation {
             "old" => &self.old,
@@ -463,7 +463,7 @@ impl Fixture {
         self.proxies.push(proxy);
     }
 
-    /// An update from `old` to `new`, with these fields more.
+    /// Creates an update from `old` to `new` with these additional fields.
     pub async fn update(&self, name: &str, more: Value) {
         let mut spec = json!({
             "newFrontendService": self.new.url(), "trafficSplitPercent": 0, "sourceDeployment": "old",
@@ -492,7 +492,7 @@ impl Fixture {
         self.wary_controller(&[&isolated, more].concat()).await
     }
 
-    /// One that knows nothing of other namespaces, and has the usual quiet period.
+    /// A controller without information about other namespaces, with the default quiet period.
     pub async fn wary_controller(&self, more: &[&str]) -> Controller {
         let args = ["--namespace", &self.namespace, "--allow-any-target"];
         Controller::start(&self.kubeconfig, &[&args, more].concat()).await
@@ -503,12 +503,12 @@ impl Fixture {
         serde_json::to_value(object).unwrap()
     }
 
-    /// Waits until the update is so.
-    pub async fn until(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until `condition` holds for the update.
+    pub async fn until(&self, name: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let object = self.get(name).await;
-            if is_so(&object) {
+            if condition(&object) {
                 return object;
             }
             assert!(
@@ -521,8 +521,8 @@ impl Fixture {
         }
     }
 
-    /// Waits until the split is exactly this.
-    pub async fn splits(&self, name: &str, old: u32, new: u32) -> Value {
+    /// Waits until the update has exactly this split.
+    pub async fn wait_for_split(&self, name: &str, old: u32, new: u32) -> Value {
         let weights = json!({"old": old, "new": new});
         let what = format!("{old} : {new}");
         self.until(name, &what, |object| {
@@ -531,20 +531,20 @@ impl Fixture {
         .await
     }
 
-    /// The split, for as long as the controller looks at the update some times more.
+    /// Asserts that the split stays the same for several reconciles.
     pub async fn keeps(&self, controller: &Controller, name: &str, percent: u32) {
-        let looks = async || {
+        let reconciles = async || {
             let metrics = controller.metrics().await;
             metrics.sum("crossfade_controller_reconciles_total", &[])
         };
-        let before = looks().await;
+        let before = reconciles().await;
         for i in 0.. {
             let object = self.get(name).await;
             assert_eq!(object["spec"]["trafficSplitPercent"], percent, "{object}");
-            if looks().await >= before + 3.0 {
+            if reconciles().await >= before + 3.0 {
                 break;
             }
-            // Something that concerns it, but changes nothing.
+            // An event that triggers a reconcile but changes nothing.
             let note = json!({"metadata": {"annotations": {"again": i.to_string()}}});
             let params = PatchParams::default();
             let api = self.api(&updates());
@@ -565,7 +565,7 @@ impl Fixture {
         events
     }
 
-    pub async fn happens(&self, reason: &str) -> String {
+    pub async fn wait_for_event(&self, reason: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(notes) = self.events().await.remove(reason) {

@@ -1,19 +1,18 @@
-//! Attempts to be told that old may go while an object of a gateway or a mesh leads to it, of a kind that the controller does not
-//! parse.
+//! `safeToDeleteOld` stays false while an object of a gateway or a mesh leads to old, even if the controller does not parse its kind.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::attempts::stays_unsafe;
 use super::fixture::{Controller, Fixture, pods, resource};
-use super::holes::{is_safe, lacks, safe, services};
-use super::promises::left;
+use super::safe_to_delete::{is_safe, lacks, safe, services};
+use super::safe_to_delete_hidden_clients::left;
+use super::safe_to_delete_routes::assert_stays_unsafe;
 use crate::cluster::Cluster;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 
-fn told(text: String) -> &'static str {
+fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
@@ -24,7 +23,7 @@ fn legacy() -> Value {
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
     let (fixture, _controller) = safe().await;
-    let other = Fixture::set().await;
+    let other = Fixture::start().await;
     let (own, place) = (&fixture.namespace, &other.namespace);
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::b7"}]});
     fixture.status(&pods(), "old-frontend-0", addresses).await;
@@ -53,7 +52,7 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
     };
     let envoy_by_address = |address: &str| json!({"spec": {"endpoints": [{"ip": {"address": address, "port": 8000}}]}});
     let aws = |name: &str| json!({"spec": {"serviceRef": {"name": name, "port": 80}, "targetGroupARN": "arn:aws:any"}});
-    // Those of new stay all the time.
+    // The objects of new exist all the time.
     other.create(&routes, "of-new", traefik("new")).await;
     fixture.create(&proxies, "of-new", contour("clients")).await;
     other.create(&backends, "of-new", envoy("clients")).await;
@@ -74,7 +73,7 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
         whose.create(kind, name, object.clone()).await;
     }
     let named = |whose: &Fixture, kind: &kube::api::ApiResource, name: &str| {
-        told(format!(
+        leak(format!(
             "{}.{} {}/{name}",
             kind.kind, kind.group, whose.namespace
         ))
@@ -87,7 +86,7 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
     let missing = object["status"]["missingForDeletion"].to_string();
     assert!(!missing.contains("/of-new"), "{missing} {place}");
 
-    // Without the Service, they name nothing. The address of the pod stays.
+    // Without the Service, these objects lead nowhere. The one with the address of the pod remains.
     fixture.delete(&services(), "legacy").await;
     let gone = |object: &Value| {
         let missing = object["status"]["missingForDeletion"].to_string();
@@ -106,7 +105,7 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
 async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_appears_late() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     fixture.begin(json!({"clientService": "clients"})).await;
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("gateways.kubeconfig");
     let on_server = async |run: Box<dyn FnOnce(&Cluster) -> Value + Send>| {
@@ -129,7 +128,7 @@ async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_a
         }));
         patched.await;
     };
-    // It may not see the routes of Traefik from the beginning.
+    // From the start, the controller may not read the routes of Traefik.
     let mut without = role.clone();
     let rules = without["rules"].as_array_mut().unwrap();
     rules.retain(|rule| !rule["apiGroups"].to_string().contains("traefik.io"));
@@ -152,11 +151,11 @@ async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_a
         unknown(object) && missing.is_some_and(|all| all.len() == 2)
     };
     fixture.until("up", "unknown", only_that).await;
-    stays_unsafe(&fixture).await;
+    assert_stays_unsafe(&fixture).await;
     set(&role).await;
     fixture.until("up", "safe", is_safe).await;
 
-    // Somebody installs Emissary, whose kind the cluster did not serve before.
+    // A user installs Emissary, whose kind the cluster did not serve before.
     on_server(Box::new(|server| {
         let name = "mappings.getambassador.io";
         let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -165,7 +164,7 @@ async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_a
             "spec": {
                 "group": "getambassador.io", "scope": "Namespaced",
                 "names": {"kind": "Mapping", "listKind": "MappingList", "plural": "mappings", "singular": "mapping"},
-                // Its next version, which does not exist yet.
+                // A future version, which does not exist yet.
                 "versions": [{"name": "v4", "served": true, "storage": true, "schema": schema}],
             },
         });
@@ -181,7 +180,7 @@ async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_a
         .await;
     let mapping = json!({"spec": {"prefix": "/", "service": "legacy:80"}});
     fixture.create(&mappings, "chat", mapping).await;
-    let mapped = told(format!(
+    let mapped = leak(format!(
         "Mapping.getambassador.io {}/chat",
         fixture.namespace
     ));

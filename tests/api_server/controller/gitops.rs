@@ -1,4 +1,4 @@
-//! A manifest in Git that leaves the split to the controller, applied again and again by whoever syncs it.
+//! A GitOps tool repeatedly applies a manifest that leaves the split to the controller.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::fixture::{Fixture, pods, server, updates};
 
-/// Who applies it on the server's side, as Flux and Argo CD do.
+/// The field manager of server-side apply, as used by Flux and Argo CD.
 const GIT: &str = "git";
 
-/// The manifest as Git holds it, with these fields more.
+/// The manifest in Git, with these additional fields.
 fn manifest(fixture: &Fixture, more: Value) -> Value {
     let mut spec = json!({
         "newFrontendService": fixture.new.url(), "sourceDeployment": "old", "targetDeployment": "new",
@@ -36,7 +36,7 @@ async fn server_side_apply(fixture: &Fixture, manifest: &Value) -> Value {
     serde_json::to_value(applied.unwrap()).unwrap()
 }
 
-/// `kubectl` with the manifest as its file. What it printed, and its exit status.
+/// Runs `kubectl` with the manifest as its file. Returns its output and exit status.
 async fn kubectl(args: &[&str], manifest: &Value) -> (String, Option<i32>) {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     let input = manifest.to_string();
@@ -45,11 +45,11 @@ async fn kubectl(args: &[&str], manifest: &Value) -> (String, Option<i32>) {
         server().try_kubectl(&[&args[..], &["-f", "-"]].concat(), &input)
     });
     let output = running.await.unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (String::from_utf8(said).unwrap(), output.status.code())
+    let text = [output.stdout, output.stderr].concat();
+    (String::from_utf8(text).unwrap(), output.status.code())
 }
 
-/// The four workers of old, and a proxy that follows the update, which is there already.
+/// Creates the four workers of old and a proxy that follows the existing update.
 async fn begin(fixture: &mut Fixture) {
     for i in 0..4 {
         fixture.worker("old", i, "worker").await;
@@ -57,7 +57,7 @@ async fn begin(fixture: &mut Fixture) {
     fixture.proxy("up").await;
 }
 
-/// The entries of `metadata.managedFields` for `manager`, but for the status.
+/// The entries of `metadata.managedFields` for `manager`, without those for the status.
 fn owned(object: &Value, manager: &str) -> Vec<Value> {
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let mut own = entries.clone();
@@ -75,11 +75,11 @@ const OF_CONTROLLER: [&str; 3] = ["f:oldDraining", "f:trafficSplitPercent", "f:w
 #[tokio::test]
 async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_the_controller_moves_it()
  {
-    let mut fixture = Fixture::set().await;
+    let mut fixture = Fixture::start().await;
     let manifest = manifest(&fixture, json!({}));
     let created = server_side_apply(&fixture, &manifest).await;
     begin(&mut fixture).await;
-    // Nobody has set it: all to old, and that is told.
+    // The split is not set: everything goes to old, and the status says so.
     let plan: Value = serde_json::from_str(&fixture.proxies[0].plan().await).unwrap();
     assert_eq!(plan["trafficSplitPercent"], 0, "{plan}");
     let remarks = plan["remarks"].to_string();
@@ -101,6 +101,7 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
             while !is_over.load(Ordering::Relaxed) {
                 server_side_apply(&fixture, &manifest).await;
                 syncs.fetch_add(1, Ordering::Relaxed);
+                // The sync interval of the GitOps tool.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -113,11 +114,11 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
         async move { every_version(&fixture, since.as_str().unwrap()).await }
     });
     let _controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 0).await;
+    fixture.wait_for_split("up", 1, 0).await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
         fixture
-            .splits("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
+            .wait_for_split("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
             .await;
     }
     fixture.delete_old_workers().await;
@@ -130,9 +131,9 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
         "--force-conflicts",
         "--field-manager=git",
     ];
-    let (said, code) = kubectl(&diff, &manifest).await;
-    assert_eq!((said.as_str(), code), ("", Some(0)));
-    // It stays so, whatever is applied.
+    let (output, code) = kubectl(&diff, &manifest).await;
+    assert_eq!((output.as_str(), code), ("", Some(0)));
+    // The split stays, however often the manifest is applied.
     let (before, at_end) = (
         object["metadata"]["generation"].clone(),
         syncs.load(Ordering::Relaxed),
@@ -151,7 +152,7 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
     fixture.delete(&updates(), "up").await;
     let versions = seeing.await.unwrap();
 
-    // Not one version in between lacks what the controller wrote, and what Git owns never changes.
+    // Every version in between has the fields of the controller, and the fields that Git owns never change.
     let git = owned(&created, GIT);
     assert_eq!(
         fields(&git[0]).intersection(&OF_CONTROLLER.into()).count(),
@@ -170,7 +171,7 @@ fn gcd(of_four: u32) -> u32 {
     [0, 1, 2, 1, 4][of_four as usize]
 }
 
-/// Each version of the update from then on, until it is deleted.
+/// Each version of the update since `since`, until it is deleted.
 async fn every_version(fixture: &Fixture, since: &str) -> Vec<Value> {
     let api = fixture.api(&updates());
     let params = WatchParams::default()
@@ -188,7 +189,7 @@ async fn every_version(fixture: &Fixture, since: &str) -> Vec<Value> {
     versions
 }
 
-/// The percentages of all versions since the first that the controller wrote, each of which must have both forms.
+/// The percentages of all versions since the controller's first write. Each must have the percentage and the weights.
 fn shares(versions: &[Value]) -> Vec<u64> {
     let is_set = |object: &&Value| object["spec"]["trafficSplitPercent"].is_u64();
     let set = versions.iter().skip_while(|object| !is_set(object));
@@ -201,51 +202,51 @@ fn shares(versions: &[Value]) -> Vec<u64> {
 
 #[tokio::test]
 async fn client_side_apply_of_a_manifest_without_a_split_changes_nothing_and_has_no_diff() {
-    let mut fixture = Fixture::set().await;
+    let mut fixture = Fixture::start().await;
     let manifest = manifest(&fixture, json!({}));
-    let (said, code) = kubectl(&["apply"], &manifest).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (output, code) = kubectl(&["apply"], &manifest).await;
+    assert_eq!(code, Some(0), "{output}");
     begin(&mut fixture).await;
     let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
         fixture
-            .splits("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
+            .wait_for_split("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
             .await;
-        let (said, code) = kubectl(&["apply"], &manifest).await;
-        assert!(said.contains("up unchanged"), "{said}");
-        assert_eq!(code, Some(0), "{said}");
+        let (output, code) = kubectl(&["apply"], &manifest).await;
+        assert!(output.contains("up unchanged"), "{output}");
+        assert_eq!(code, Some(0), "{output}");
     }
-    let (said, code) = kubectl(&["diff"], &manifest).await;
-    assert_eq!((said.as_str(), code), ("", Some(0)));
-    fixture.splits("up", 1, 1).await;
+    let (output, code) = kubectl(&["diff"], &manifest).await;
+    assert_eq!((output.as_str(), code), ("", Some(0)));
+    fixture.wait_for_split("up", 1, 1).await;
     assert_eq!(fixture.events().await.get("SplitContested"), None);
 }
 
 #[tokio::test]
-async fn a_split_that_a_manifest_no_longer_holds_stays_and_is_written_whole_again() {
-    let mut fixture = Fixture::set().await;
+async fn a_split_that_is_removed_from_a_manifest_stays_and_is_completed_by_the_controller() {
+    let mut fixture = Fixture::start().await;
     let before = manifest(&fixture, json!({"trafficSplitPercent": 0}));
-    let (said, code) = kubectl(&["apply"], &before).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (output, code) = kubectl(&["apply"], &before).await;
+    assert_eq!(code, Some(0), "{output}");
     begin(&mut fixture).await;
     let mut controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
-    // `kubectl apply` takes away what it applied before, which is the percentage.
+    fixture.wait_for_split("up", 4, 1).await;
+    // `kubectl apply` removes what it applied before, which is the percentage.
     let left_out = manifest(&fixture, json!({}));
-    let (said, code) = kubectl(&["apply"], &left_out).await;
-    assert_eq!(code, Some(0), "{said}");
-    let object = fixture.splits_in_full(20).await;
+    let (output, code) = kubectl(&["apply"], &left_out).await;
+    assert_eq!(code, Some(0), "{output}");
+    let object = fixture.wait_for_split_in_full(20).await;
     assert_eq!(
         fields(&owned(&object, "crossfade-controller")[0]),
         OF_CONTROLLER.into()
     );
 
-    // `kubectl replace` takes all of it away. With nobody there to write it, the proxies go on as it was wanted last.
+    // `kubectl replace` removes all of it. Without a controller, the proxies keep the last wanted split.
     controller.kill();
-    let (said, code) = kubectl(&["replace"], &left_out).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (output, code) = kubectl(&["replace"], &left_out).await;
+    assert_eq!(code, Some(0), "{output}");
     let object = fixture.get("up").await;
     let spec = &object["spec"];
     assert!(
@@ -261,15 +262,15 @@ async fn a_split_that_a_manifest_no_longer_holds_stays_and_is_written_whole_agai
     let plan: Value = serde_json::from_str(&proxy.plan().await).unwrap();
     assert_eq!(plan["weights"], json!({"old": 4, "new": 1}), "{plan}");
     let _controller = fixture.controller(&[]).await;
-    fixture.splits_in_full(20).await;
+    fixture.wait_for_split_in_full(20).await;
     fixture.worker("new", 1, "worker").await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
     assert_eq!(fixture.events().await.get("SplitContested"), None);
 }
 
 #[tokio::test]
-async fn a_split_that_git_holds_is_held_by_a_pause_and_both_its_forms() {
-    let mut fixture = Fixture::set().await;
+async fn a_split_in_git_needs_a_pause_and_both_forms_of_the_split() {
+    let mut fixture = Fixture::start().await;
     let held = |percent: u32| {
         let weights = json!({"old": 100 - percent, "new": percent});
         let split = json!({"paused": true, "trafficSplitPercent": percent, "weights": weights});
@@ -283,7 +284,7 @@ async fn a_split_that_git_holds_is_held_by_a_pause_and_both_its_forms() {
     let is_held = |object: &Value| object["status"]["wanted"]["percent"] == 25;
     fixture.until("up", "held", is_held).await;
     server_side_apply(&fixture, &all).await;
-    // The controller says that old drains, and with that writes the split as it is.
+    // The controller sets `oldDraining`, and with it writes the current split.
     fixture.delete_old_workers().await;
     let drains = |object: &Value| object["spec"]["oldDraining"] == true;
     fixture.until("up", "draining", drains).await;
@@ -301,8 +302,8 @@ async fn a_split_that_git_holds_is_held_by_a_pause_and_both_its_forms() {
 }
 
 impl Fixture {
-    /// Waits until the resource has the percentage and weights of this one.
-    async fn splits_in_full(&self, percent: u32) -> Value {
+    /// Waits until the resource has this percentage and the corresponding weights.
+    async fn wait_for_split_in_full(&self, percent: u32) -> Value {
         self.until("up", "whole", |object| {
             object["spec"]["trafficSplitPercent"] == percent
                 && object["spec"]["weights"].is_object()

@@ -1,5 +1,5 @@
-//! The live page over all proxies, in a real browser: its figures are the sums of what the proxies say, it names who is
-//! silent, it comes back, and it needs neither a mouse nor a large screen.
+//! The controller's live page in a real browser: its figures are the sums over all proxies, it names unreachable proxies, it
+//! reconnects, and it works with a keyboard and on a small screen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn url(controller: &Controller, query: &str) -> String {
     format!("http://{}/{query}", controller.admin)
 }
 
-/// Somebody who reads what the page is told.
+/// A client that reads the event stream of the page.
 pub async fn reader(controller: &Controller) -> Client {
     let mut reader = Client::connect(controller.admin).await;
     reader.get("/live", &[]).await;
@@ -27,29 +27,32 @@ pub async fn reader(controller: &Controller) -> Client {
     reader
 }
 
-/// What is told next.
+/// The next event.
 pub async fn event(reader: &mut Client) -> Value {
     let event = reader.until("\n\n").await;
     let data = event.lines().find_map(|line| line.strip_prefix("data: "));
     serde_json::from_str(data.unwrap()).unwrap()
 }
 
-/// Reads until something that is so is told.
-pub async fn told_of(reader: &mut Client, mut is_so: impl FnMut(&Value) -> bool) -> Value {
-    let mut told = Value::Null;
+/// Reads events until `condition` holds for one.
+pub async fn wait_for_page_event(
+    reader: &mut Client,
+    mut condition: impl FnMut(&Value) -> bool,
+) -> Value {
+    let mut event_seen = Value::Null;
     let deadline = Instant::now() + super::fixture::PATIENCE;
     while Instant::now() < deadline {
-        told = event(reader).await;
-        if is_so(&told) {
-            return told;
+        event_seen = event(reader).await;
+        if condition(&event_seen) {
+            return event_seen;
         }
     }
-    panic!("never told: {told}");
+    panic!("no such event; last: {event_seen}");
 }
 
-/// Two proxies that have half of the split each way.
+/// A fixture with two proxies and an even split.
 async fn fading() -> Fixture {
-    let mut fixture = Fixture::begun(json!({})).await;
+    let mut fixture = Fixture::with_update(json!({})).await;
     fixture.proxy("up").await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
@@ -57,7 +60,7 @@ async fn fading() -> Fixture {
     fixture
 }
 
-/// As many requests to each proxy, some of which end badly.
+/// Sends the same number of requests to each proxy, some of which fail.
 async fn load(fixture: &Fixture) {
     for ends in ["well", "cut", "refused"] {
         for proxy in &fixture.proxies {
@@ -68,7 +71,7 @@ async fn load(fixture: &Fixture) {
     }
 }
 
-/// What the page must show by the metrics of these proxies.
+/// The figures that the page must show for the metrics of these proxies.
 async fn sums(proxies: &[Proxy], edit: u64) -> Figures {
     let mut text = String::new();
     let mut lines = Figures::new();
@@ -91,7 +94,7 @@ async fn sums(proxies: &[Proxy], edit: u64) -> Figures {
     wanted
 }
 
-/// Connections that are open to a proxy's admin port.
+/// The number of open connections to a proxy's admin port.
 fn watches(proxy: &Proxy) -> usize {
     let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let to = format!(":{:04X}", proxy.admin.port());
@@ -123,7 +126,7 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
     };
     let mut fixture = fading().await;
     let mut controller = fixture.controller(&[]).await;
-    let update = fixture.splits("up", 1, 1).await;
+    let update = fixture.wait_for_split("up", 1, 1).await;
     let edit = update["metadata"]["generation"].as_u64().unwrap();
     for proxy in &fixture.proxies {
         eventually("both proxies have the split", async || {
@@ -135,7 +138,7 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
         })
         .await;
     }
-    // There is one update: it needs not be chosen.
+    // With one update, the user does not have to choose.
     browser.open(&url(&controller, "")).await;
     browser.until("#link", |text| text == "live").await;
     load(&fixture).await;
@@ -151,26 +154,26 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
     assert_eq!(browser.text("#phase").await, update["status"]["phase"]);
     let message = browser.text("#message").await;
     assert!(message.starts_with("50 % to new"), "{message}");
-    // While they come the page counts them up: "1 request recovered" may be first.
+    // The page updates while requests complete, so "1 request recovered" may come first.
     browser
         .until("#log", |log| {
             log.contains("requests recovered") && log.contains("streams truncated")
         })
         .await;
     assert_eq!(browser.complaints, [""; 0]);
-    // The page costs them nothing: the controller's own watch is all that there is.
+    // The page opens no further connections to the proxies: it uses the controller's watch.
     for proxy in &fixture.proxies {
         eventually("one watch", async || watches(proxy) == 1).await;
     }
 
-    // The restart of a controller changes nothing in what the proxies say.
+    // A restart of the controller does not change the proxies' counts.
     let admin = controller.admin.to_string();
     controller.kill();
     browser.until("#link", |text| text.contains("lost")).await;
     assert_eq!(browser.text("[data-figure=recovered]").await, "4");
     let controller = fixture.controller(&["--admin", &admin]).await;
     browser.until("#link", |text| text == "live").await;
-    // It leads once the lease of the one before it has run out.
+    // It leads once the lease of its predecessor has expired.
     browser
         .until("#who", |text| text.contains(" · leader · "))
         .await;
@@ -179,7 +182,7 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
     let starts = log.matches("the controller started").count();
     assert_eq!(starts, 2, "{log}");
 
-    // A proxy that goes is named, and left out.
+    // A proxy that becomes unreachable is named and excluded.
     fixture.proxies[1].signal(libc::SIGKILL);
     let of = |text: &str| text == "Proxies: 1 of 2 proxies responds";
     browser.until("#h-proxies", of).await;
@@ -197,7 +200,7 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
     browser
         .until("#log", |text| text.contains("1 of 2 proxies responds"))
         .await;
-    browser.looks(360, "light").await;
+    browser.emulate_screen(360, "light").await;
     browser.picture("controller-silent").await;
     drop(controller);
 }
@@ -212,10 +215,10 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
         .update("waits", json!({"sourceDeployment": "elsewhere"}))
         .await;
     let controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     load(&fixture).await;
     browser.open(&url(&controller, "")).await;
-    // Of several nothing is shown before one is chosen.
+    // With several updates, nothing is shown until the user chooses one.
     let list = browser
         .until("#list", |text| {
             text.contains("/waits") && text.contains("50.0 %")
@@ -226,7 +229,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
         "{list}"
     );
     assert_eq!(browser.text("#h-update").await, "");
-    browser.looks(360, "light").await;
+    browser.emulate_screen(360, "light").await;
     browser.picture("controller-list").await;
     let link = "document.activeElement?.textContent ?? ''";
     let wanted = format!("{}/up", fixture.namespace);
@@ -254,7 +257,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
         (1100, "light"),
         (1100, "dark"),
     ] {
-        browser.looks(width, scheme).await;
+        browser.emulate_screen(width, scheme).await;
         browser
             .open(&url(&controller, &format!("?update={wanted}")))
             .await;
@@ -274,7 +277,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
 
 #[tokio::test]
 async fn a_request_for_something_missing_says_so() {
-    let fixture = Fixture::begun(json!({})).await;
+    let fixture = Fixture::with_update(json!({})).await;
     let controller = fixture.controller(&[]).await;
     eventually("it has seen the updates", async || {
         controller.page("/readyz").await == 200
@@ -316,7 +319,7 @@ async fn a_request_for_something_missing_says_so() {
     browser.open(&url(&controller, &nothing)).await;
     browser.until("#why", |text| text == why).await;
     assert!(browser.text("#link").await.starts_with("refused"));
-    // It waits for it, and shows it once it is there.
+    // The page waits for the update and shows it once it exists.
     fixture
         .update("nothing", json!({"sourceDeployment": "elsewhere"}))
         .await;
@@ -335,10 +338,10 @@ async fn a_request_for_something_missing_says_so() {
     assert_eq!(address, json!(url(&controller, "")));
 }
 
-/// A replica that stands by has nothing to do with proxies, but for somebody who looks.
+/// A standby replica does not connect to proxies unless a user opens its page.
 #[tokio::test]
-async fn a_replica_that_is_standby_asks_the_proxies_only_while_someone_looks() {
-    let fixture = Fixture::set().await;
+async fn a_standby_replica_queries_the_proxies_only_while_its_page_is_open() {
+    let fixture = Fixture::start().await;
     let leases = resource("coordination.k8s.io", "v1", "Lease", "leases");
     let spec = json!({
         "holderIdentity": "another-pod_1_1700000000000", "leaseDurationSeconds": 3600,
@@ -367,10 +370,10 @@ async fn a_replica_that_is_standby_asks_the_proxies_only_while_someone_looks() {
         controller.page("/readyz").await == 200
     })
     .await;
-    assert_eq!(*asked.borrow(), 0, "before somebody looked");
+    assert_eq!(*asked.borrow(), 0, "before the page was opened");
     let mut reader = reader(&controller).await;
-    told_of(&mut reader, |told| {
-        let (controller, proxy) = (&told["controller"], &told["proxies"][0]);
+    wait_for_page_event(&mut reader, |event_seen| {
+        let (controller, proxy) = (&event_seen["controller"], &event_seen["proxies"][0]);
         controller["role"] == "standby"
             && controller["leader"] == "another-pod"
             && proxy["answers"] == false
@@ -379,7 +382,7 @@ async fn a_replica_that_is_standby_asks_the_proxies_only_while_someone_looks() {
     .await;
     assert!(*asked.borrow_and_update() > 0);
     drop(reader);
-    eventually("nobody is asked any more", async || {
+    eventually("no proxy is queried", async || {
         let asking = asked.changed();
         let next = tokio::time::timeout(Duration::from_secs(3), asking).await;
         next.is_err()
@@ -392,7 +395,7 @@ async fn it_has_a_table_of_rollouts() {
     let Some(mut browser) = Browser::start().await else {
         return;
     };
-    let fixture = Fixture::set().await;
+    let fixture = Fixture::start().await;
     let rollouts = resource("nvidia.com", "v1alpha1", "DynamoRollout", "dynamorollouts");
     let spec = json!({
         "source": {"kind": "Deployment", "name": "v1"}, "target": {"kind": "Deployment", "name": "v2"},
@@ -412,7 +415,7 @@ async fn it_has_a_table_of_rollouts() {
         })
         .await;
     }
-    // What is known of one that has begun stays when it cannot go on.
+    // The details of a started rollout stay when it cannot continue.
     let side = |frontends: &str| json!({"roles": {}, "frontends": frontends});
     let status = json!({
         "phase": "Progressing", "step": {"old": 3, "new": 1, "next": 4}, "gpus": {"used": 40, "peak": 40},
@@ -423,7 +426,7 @@ async fn it_has_a_table_of_rollouts() {
         "source": {"workers": "3/3"}, "target": {"workers": "0/1"},
     });
     fixture.status(&rollouts, "chat", status).await;
-    browser.looks(1100, "light").await;
+    browser.emulate_screen(1100, "light").await;
     browser.open(&url(&controller, "")).await;
     browser
         .until("#h-rollouts", |text| text == "2 rollouts")
@@ -439,12 +442,12 @@ async fn it_has_a_table_of_rollouts() {
     browser.picture("controller-rollouts").await;
 }
 
-/// Not a test of its own: makes what `docs/controller-page.png` shows.
+/// Not a test: creates the screenshot `docs/controller-page.png`.
 #[tokio::test]
 #[ignore = "takes minutes: draws a fade for the documentation"]
-async fn a_picture_of_a_fade() {
+async fn a_screenshot_of_an_update() {
     let mut browser = Browser::start().await.unwrap();
-    let mut fixture = Fixture::begun(json!({})).await;
+    let mut fixture = Fixture::with_update(json!({})).await;
     fixture.proxy("up").await;
     let controller = fixture.controller(&[]).await;
     let new_refuses = Arc::new(AtomicBool::new(false));
@@ -461,15 +464,15 @@ async fn a_picture_of_a_fade() {
             }
         });
     }
-    // The picture shows a history, so its events are spaced by time.
+    // The screenshot shows a history, so these pauses must be fixed.
     let pause = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
     for i in 0..4 {
         pause(20).await;
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     pause(20).await;
-    // Its models are served as ever, so that nobody but the proxies notices.
+    // The model list is still served, so that only the proxies notice the failure.
     new_refuses.store(true, Ordering::Relaxed);
     pause(3).await;
     new_refuses.store(false, Ordering::Relaxed);
@@ -478,7 +481,7 @@ async fn a_picture_of_a_fade() {
         fixture.delete(&pods(), &format!("old-worker-{i}")).await;
         pause(20).await;
     }
-    browser.looks(1100, "light").await;
+    browser.emulate_screen(1100, "light").await;
     browser.open(&url(&controller, "")).await;
     browser
         .until("#log", |text| text.contains("recovered"))

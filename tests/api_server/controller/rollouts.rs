@@ -1,12 +1,12 @@
-//! A managed update beside a real API server: sizes, split and hand-over, step by step.
+//! Managed updates with a real API server: sizes, split and hand-over, step by step.
 
-mod again;
-mod candidates;
+mod deleted_objects;
+mod deletion_cost;
 mod graphs;
 mod in_place;
-mod missing;
 mod operator;
-mod owner;
+mod ownership;
+mod reapplied_manifests;
 mod revisions;
 
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ fn slices() -> ApiResource {
     resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 }
 
-/// Two generations of a worker Deployment, their frontends, the clients' Service, and a rollout between them.
+/// Two generations of a worker Deployment, their frontends, the client Service, and a rollout.
 struct Managed {
     fixture: Fixture,
     operator: Operator,
@@ -48,11 +48,11 @@ fn frontends(generation: &str) -> Value {
 
 impl Managed {
     /// Everything but the rollout.
-    async fn set(old: u32) -> Self {
-        Self::on(Fixture::set().await, old).await
+    async fn start(old: u32) -> Self {
+        Self::start_on(Fixture::start().await, old).await
     }
 
-    async fn on(fixture: Fixture, old: u32) -> Self {
+    async fn start_on(fixture: Fixture, old: u32) -> Self {
         let managed = Self {
             operator: Operator::start(&fixture),
             fixture,
@@ -69,8 +69,8 @@ impl Managed {
         managed
     }
 
-    async fn begun(spec: Value) -> Self {
-        let mut managed = Self::set(4).await;
+    async fn with_rollout(spec: Value) -> Self {
+        let mut managed = Self::start(4).await;
         managed.begin(spec).await;
         managed
     }
@@ -80,7 +80,7 @@ impl Managed {
         self.fixture.create(&rollouts(), "chat", rollout).await;
     }
 
-    /// The spec of the rollout, with these fields more.
+    /// The spec of the rollout with these additional fields.
     fn spec(&self, more: Value) -> Value {
         let mut spec = json!({
             "source": {"kind": "Deployment", "name": "v1"},
@@ -109,7 +109,7 @@ impl Managed {
             .await;
     }
 
-    /// A Deployment that owns the frontends of old, whose name is not theirs.
+    /// Creates a Deployment with another name that owns the old frontends.
     async fn owned_frontends(&self, name: &str) {
         let template = json!({
             "metadata": {"labels": frontends("old")},
@@ -123,7 +123,7 @@ impl Managed {
             .await;
     }
 
-    /// As if the Deployment had made the pod of old's frontends.
+    /// Makes this Deployment the owner of the pod of the old frontends.
     async fn own_frontends(&self, name: &str) {
         let owner = json!({
             "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{name}-5d9f7c"), "uid": "1", "controller": true,
@@ -138,7 +138,7 @@ impl Managed {
         .await;
     }
 
-    /// The clients' Service leads to this pod.
+    /// Makes the client Service route to this pod.
     async fn slice(&self, name: &str, pod: &str) {
         let slice = json!({
             "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
@@ -150,14 +150,14 @@ impl Managed {
         self.fixture.create(&slices(), name, slice).await;
     }
 
-    /// A person sends the clients to the new frontends.
+    /// Routes clients to the new frontends, as a user does.
     async fn move_clients(&self) {
         let selector = json!({"spec": {"selector": frontends("new")}});
         self.patch(&services(), "clients", selector).await;
         self.follow_clients().await;
     }
 
-    /// The endpoints of the clients' Service follow its selector.
+    /// Updates the endpoints of the client Service according to its selector.
     async fn follow_clients(&self) {
         self.fixture.delete(&slices(), "clients-1").await;
         self.slice("clients-2", "new-frontend-0").await;
@@ -191,7 +191,7 @@ impl Managed {
         serde_json::to_value(object).unwrap()
     }
 
-    /// What is asked for of old and new, and ready of both.
+    /// The requested workers of old and new, and the ready workers of both.
     async fn sizes(&self) -> (u64, u64, u64) {
         let mut found = [(0, 0); 2];
         for (index, name) in ["v1", "v2"].into_iter().enumerate() {
@@ -201,7 +201,7 @@ impl Managed {
                 .get_opt(name)
                 .await
                 .unwrap();
-            // One that was deleted has none.
+            // A deleted Deployment has none.
             let Some(deployment) = deployment else {
                 continue;
             };
@@ -212,14 +212,14 @@ impl Managed {
         (found[0].0, found[1].0, found[0].1 + found[1].1)
     }
 
-    /// Waits until the rollout is so, and checks the limits meanwhile.
-    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until `condition` holds for the rollout, and checks the limits meanwhile.
+    async fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + 2 * PATIENCE;
         loop {
             let object = self.rollout().await;
             let (old, new, _) = self.sizes().await;
             assert!(old + new <= 5, "{old} + {new}: {}", object["status"]);
-            if is_so(&object["status"]) {
+            if condition(&object["status"]) {
                 return object;
             }
             let update = self
@@ -237,12 +237,12 @@ impl Managed {
         }
     }
 
-    /// Waits for an Event. The update of the rollout may have one of the same reason.
-    async fn happens(&self, reason: &str, note: &str) {
+    /// Waits for an Event with this note. The update of the rollout may have another Event with the same reason.
+    async fn wait_for_event(&self, reason: &str, note: &str) {
         crate::rig::eventually(&format!("{reason}: {note}"), async || {
             let mut events = self.fixture.events().await;
             let notes = events.remove(reason).unwrap_or_default();
-            notes.iter().any(|told| told.contains(note))
+            notes.iter().any(|message| message.contains(note))
         })
         .await;
     }
@@ -258,7 +258,7 @@ impl Managed {
         .await
     }
 
-    /// Waits until these are asked for, and as many are ready.
+    /// Waits until these sizes are requested and ready.
     async fn rests_at(&self, old: u64, new: u64) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -273,19 +273,19 @@ impl Managed {
 }
 
 #[tokio::test]
-async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
-    let mut managed = Managed::begun(json!({})).await;
+async fn a_rollout_replaces_worker_by_worker_up_to_the_hand_over() {
+    let mut managed = Managed::with_rollout(json!({})).await;
     let controller = managed.controller().await;
     let object = managed.waits_for("clients to be routed").await;
     managed.rests_at(0, 4).await;
-    managed.fixture.splits("chat", 0, 1).await;
+    managed.fixture.wait_for_split("chat", 0, 1).await;
     let status = &object["status"];
     assert_eq!(status["accepted"]["units"], 4);
     assert_eq!(status["source"]["workers"], "0/0");
     assert_eq!(status["target"]["workers"], "4/4");
     assert_eq!(status["split"]["percent"], 100);
     assert_eq!(status["target"]["roles"]["worker"]["recorded"], 4);
-    // What a person or Git owns is as they have left it.
+    // The fields that a user or Git owns are unchanged.
     assert_eq!(object["metadata"]["generation"], 1);
     managed.move_clients().await;
     let object = managed.phase("Complete").await;
@@ -306,9 +306,9 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
         ("ScaledDown", "shrinks old to"),
         ("Complete", "new serves everything"),
     ] {
-        managed.happens(reason, expected).await;
+        managed.wait_for_event(reason, expected).await;
     }
-    // A controller that has lost the Lease for a moment has none of a rollout.
+    // A controller that has briefly lost the Lease has no metrics of a rollout.
     let metrics = until("the rollout has metrics", async || {
         let metrics = controller.metrics().await;
         let phases = metrics.sum("crossfade_controller_rollout_phase", &[]);
@@ -331,25 +331,25 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
 }
 
 #[tokio::test]
-async fn a_rollout_that_is_aborted_half_way_goes_back() {
-    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+async fn a_rollout_that_is_aborted_half_way_is_rolled_back() {
+    let mut managed = Managed::with_rollout(json!({"strategy": {"partition": 2}})).await;
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
     managed.rests_at(2, 2).await;
-    managed.fixture.splits("chat", 1, 1).await;
+    managed.fixture.wait_for_split("chat", 1, 1).await;
     managed.edit(json!({"intent": "Abort"})).await;
     managed.phase("RolledBack").await;
     managed.rests_at(4, 0).await;
-    managed.fixture.splits("chat", 1, 0).await;
-    // And forward again.
+    managed.fixture.wait_for_split("chat", 1, 0).await;
+    // Run it again.
     managed.edit(json!({"intent": "Run"})).await;
     managed.phase("Partition").await;
     managed.rests_at(2, 2).await;
 }
 
 #[tokio::test]
-async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
-    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+async fn nothing_is_written_for_a_rollout_that_is_held_or_scaled_by_others() {
+    let mut managed = Managed::with_rollout(json!({"strategy": {"partition": 2}})).await;
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
     managed
@@ -360,16 +360,16 @@ async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
         .edit(json!({"intent": "Run", "strategy": {"partition": 2}}))
         .await;
     managed.phase("Partition").await;
-    // Somebody else scales.
+    // Another client scales the Deployment.
     let scaled = json!({"spec": {"replicas": 3}});
     managed.patch(&deployments(), "v1", scaled).await;
     managed.edit(json!({"strategy": {"partition": 2}})).await;
     let object = managed.phase("Contested").await;
     let expected = "old's worker workers were scaled to 3";
-    managed.happens("Contested", expected).await;
+    managed.wait_for_event("Contested", expected).await;
     let conditions = object["status"]["conditions"].to_string();
     assert!(conditions.contains("ScaleContested"), "{conditions}");
-    // Each further size is noticed, and nothing is done about it. (2 would be what the controller wants.)
+    // Each further size is noticed but not changed. (The controller would want 2.)
     for replicas in [1, 3] {
         let scaled = json!({"spec": {"replicas": replicas}});
         managed.patch(&deployments(), "v1", scaled).await;
@@ -382,17 +382,18 @@ async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
             .await;
         assert_eq!(managed.sizes().await, (replicas, 2, replicas + 2));
     }
-    // An edit of the rollout accepts it.
+    // An edit of the rollout accepts the size.
     managed.edit(json!({"strategy": {"partition": 1}})).await;
     managed.phase("Partition").await;
     managed.rests_at(1, 3).await;
 }
 
 #[tokio::test]
-async fn a_controller_that_is_killed_again_and_again_ends_a_rollout_all_the_same() {
-    let mut managed = Managed::begun(json!({})).await;
+async fn a_rollout_completes_although_the_controller_is_killed_repeatedly() {
+    let mut managed = Managed::with_rollout(json!({})).await;
     let mut controller = managed.controller().await;
     for i in 0..12 {
+        // Kills the controller at different moments of a rollout. No condition describes them.
         tokio::time::sleep(Duration::from_millis(1500 + 137 * i)).await;
         let (old, new, ready) = managed.sizes().await;
         assert!(old + new <= 5 && ready >= 3, "{old} {new} {ready}");
@@ -404,15 +405,15 @@ async fn a_controller_that_is_killed_again_and_again_ends_a_rollout_all_the_same
 }
 
 #[tokio::test]
-async fn workers_that_never_become_ready_take_nothing_from_old() {
+async fn while_new_workers_never_become_ready_old_keeps_its_workers() {
     let strategy = json!({"strategy": {"readyTimeoutSeconds": 2}});
-    let mut managed = Managed::begun(strategy).await;
+    let mut managed = Managed::with_rollout(strategy).await;
     managed.phase_before_pods().await;
     managed.operator.makes_ready.store(false, Ordering::Relaxed);
     let _controller = managed.controller().await;
     managed.phase("Stalled").await;
     assert_eq!(managed.sizes().await, (4, 1, 4));
-    managed.fixture.splits("chat", 1, 0).await;
+    managed.fixture.wait_for_split("chat", 1, 0).await;
     managed.operator.makes_ready.store(true, Ordering::Relaxed);
     managed.waits_for("clients to be routed").await;
 }
@@ -432,25 +433,25 @@ impl Managed {
         }
     }
 
-    /// Waits until old is whole.
+    /// Waits until old has all its workers.
     async fn phase_before_pods(&self) {
         let deadline = Instant::now() + PATIENCE;
         while self.sizes().await.2 < 4 {
-            assert!(Instant::now() < deadline, "old is never whole");
+            assert!(Instant::now() < deadline, "old never has all workers");
             tokio::time::sleep(POLL).await;
         }
     }
 }
 
 #[tokio::test]
-async fn the_controller_hands_the_clients_over_and_retires_old() {
+async fn the_controller_hands_clients_over_and_retires_old() {
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
-    let mut managed = Managed::begun(handover).await;
+    let mut managed = Managed::with_rollout(handover).await;
     managed.owned_frontends("chat-frontend").await;
-    // Named like the label of old's frontends, by chance.
+    // Its name happens to equal the label of the old frontends.
     managed.deployment("old", 0).await;
     let controller = managed.controller().await;
-    // Nothing is written before it is known what owns the frontends.
+    // Nothing is written until the owner of the frontends is known.
     let is_refused = |status: &Value| {
         let stalled = &status["conditions"][2];
         let message = stalled["message"].as_str().unwrap_or_default();
@@ -481,7 +482,7 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
     managed.is_deleted("chat-frontend").await;
     managed.phase("Complete").await;
     assert!(managed.fixture.api(&deployments()).get("old").await.is_ok());
-    // The pods of old's frontends go, and with them the proxies. A controller that starts anew has only what is left.
+    // The pods of the old frontends are deleted with their proxies. A controller that restarts sees only the remaining objects.
     managed.fixture.proxies.clear();
     managed
         .fixture
@@ -512,7 +513,7 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
 
 #[tokio::test]
 async fn the_frontends_of_old_are_scaled_to_zero() {
-    let mut managed = Managed::begun(json!({})).await;
+    let mut managed = Managed::with_rollout(json!({})).await;
     managed.owned_frontends("old").await;
     let _controller = managed.controller().await;
     managed.own_frontends("old").await;
@@ -532,8 +533,8 @@ async fn the_frontends_of_old_are_scaled_to_zero() {
 }
 
 #[tokio::test]
-async fn old_is_not_retired_by_what_a_status_still_says() {
-    let mut managed = Managed::begun(json!({})).await;
+async fn old_is_not_retired_because_of_an_outdated_status() {
+    let mut managed = Managed::with_rollout(json!({})).await;
     managed.owned_frontends("old").await;
     let gateway = Gateway::before(&managed.fixture.client).await;
     managed.fixture.kubeconfig = gateway.kubeconfig();
@@ -544,19 +545,22 @@ async fn old_is_not_retired_by_what_a_status_still_says() {
     managed.phase("Complete").await;
     let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
     managed.fixture.until("chat", "safe", is_safe).await;
-    // The status stays as it is, while something begins to lead to old.
+    // The status is not updated while a new route to old appears.
     gateway.withhold(Withheld {
         statuses: true,
         ..Withheld::default()
     });
     let legacy = json!({"spec": {"selector": frontends("old"), "ports": [{"port": 80}]}});
     managed.fixture.create(&services(), "legacy", legacy).await;
-    let looks = async || {
+    let reconciles = async || {
         let metrics = controller.metrics().await;
         metrics.sum("crossfade_controller_reconciles_total", &[])
     };
-    let before = looks().await;
-    crate::rig::eventually("it is looked at", async || looks().await >= before + 3.0).await;
+    let before = reconciles().await;
+    crate::rig::eventually("it is reconciled", async || {
+        reconciles().await >= before + 3.0
+    })
+    .await;
     managed
         .edit(json!({"handover": {"retire": "ScaleToZero"}}))
         .await;
@@ -573,6 +577,7 @@ async fn old_is_not_retired_by_what_a_status_still_says() {
     };
     for _ in 0..50 {
         assert_ne!(replicas().await, 0);
+        // Must hold for five seconds, in which the controller reconciles at least once.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     gateway.withhold(Withheld::default());
@@ -582,9 +587,9 @@ async fn old_is_not_retired_by_what_a_status_still_says() {
 }
 
 #[tokio::test]
-async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
+async fn a_rollout_completes_although_the_controller_was_killed_while_it_deleted_old() {
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
-    let mut managed = Managed::begun(handover).await;
+    let mut managed = Managed::with_rollout(handover).await;
     managed.owned_frontends("old").await;
     let controller = managed.controller().await;
     managed.own_frontends("old").await;
@@ -593,7 +598,7 @@ async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
     managed.is_deleted("v1").await;
     managed.phase("Complete").await;
     drop(controller);
-    // As if it had been killed before it wrote that all was deleted. The pods of old's frontends go, and with them the proxies.
+    // As if the controller had been killed before it recorded the deletion. The old frontends and their proxies are deleted.
     managed.fixture.proxies.clear();
     managed
         .fixture
@@ -611,8 +616,8 @@ async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
 }
 
 #[tokio::test]
-async fn an_owner_may_delete_what_a_complete_rollout_keeps() {
-    let mut managed = Managed::begun(json!({})).await;
+async fn a_user_may_delete_what_a_complete_rollout_retains() {
+    let mut managed = Managed::with_rollout(json!({})).await;
     let controller = managed.controller().await;
     managed.waits_for("clients to be routed").await;
     managed.move_clients().await;
@@ -633,8 +638,8 @@ async fn an_owner_may_delete_what_a_complete_rollout_keeps() {
 }
 
 #[tokio::test]
-async fn a_third_generation_waits_until_the_second_is_taken_back() {
-    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+async fn a_third_generation_waits_until_the_second_is_rolled_back() {
+    let mut managed = Managed::with_rollout(json!({"strategy": {"partition": 2}})).await;
     managed.deployment("v3", 0).await;
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
@@ -658,14 +663,14 @@ async fn a_third_generation_waits_until_the_second_is_taken_back() {
 
 #[tokio::test]
 async fn preconditions_are_reported_before_the_first_write() {
-    let mut managed = Managed::set(0).await;
+    let mut managed = Managed::start(0).await;
     managed.begin(json!({})).await;
     let _controller = managed.fixture.controller(&["--rollouts"]).await;
     let refused = |status: &Value, why: &str| {
         status["phase"] == "Refused"
             && status["message"]
                 .as_str()
-                .is_some_and(|told| told.contains(why))
+                .is_some_and(|message| message.contains(why))
     };
     managed
         .until("no size", |status| {
@@ -688,17 +693,17 @@ async fn preconditions_are_reported_before_the_first_write() {
     managed.fixture.update("chat", json!({})).await;
     managed
         .until("taken", |status| {
-            status["message"]
-                .as_str()
-                .is_some_and(|told| told.contains("there already is a DynamoUpdateConfig chat"))
+            status["message"].as_str().is_some_and(|message| {
+                message.contains("there already is a DynamoUpdateConfig chat")
+            })
         })
         .await;
     assert_eq!(managed.sizes().await, (0, 0, 0));
 }
 
-/// Gives the controller's service account what `deploy/` does, and the Lease in this namespace.
+/// Grants the controller's service account the permissions in `deploy/`, and access to the Lease in this namespace.
 fn with_own_rights(admin: &str, namespace: &str, place: &std::path::Path) {
-    // Two that apply the same object for the first time are in each other's way.
+    // Concurrent first applies of the same object conflict.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap();
     super::fixture::as_service_account(admin, place);
@@ -722,7 +727,7 @@ fn with_own_rights(admin: &str, namespace: &str, place: &std::path::Path) {
 }
 
 impl Managed {
-    /// A controller that may do what `deploy/` permits, and no more.
+    /// A controller with exactly the permissions in `deploy/`.
     async fn controller_with_own_rights(&mut self, name: &str) -> Controller {
         let file = format!("{name}.kubeconfig");
         let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
@@ -742,12 +747,13 @@ impl Managed {
 }
 
 #[tokio::test]
-async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rollout_names() {
+async fn the_permissions_in_deploy_are_sufficient_and_the_policy_admits_only_what_the_rollout_names()
+ {
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
-    let mut managed = Managed::begun(handover).await;
+    let mut managed = Managed::with_rollout(handover).await;
     managed.deployment("other", 1).await;
     let namespace = managed.fixture.namespace.clone();
-    // As it stands, for the namespace and the rollout of this test.
+    // The unchanged policy, for the namespace and the rollout of this test.
     let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout/policy.yaml");
     let policy = std::fs::read_to_string(policy).unwrap();
     let policy = policy.replace("inference", &namespace);
@@ -772,11 +778,11 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     let image =
         r#"{"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "b"}]}}}}"#;
     let partition = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}}"#;
-    // `kubectl scale` reads the object first, as the controller does, and then writes its scale.
+    // Like the controller, `kubectl scale` reads the object and then writes its scale.
     let tries = [
         (vec!["scale", "deployment/other", "--replicas=0"], unnamed),
         (vec!["delete", "deployment/other"], unnamed),
-        // Only the old generation is ever deleted.
+        // Only the old generation may be deleted.
         (vec!["delete", "deployment/v2"], unnamed),
         (
             vec!["patch", "service/localhost", "-p", labels],
@@ -817,19 +823,19 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
         for (args, expected) in tries {
             let args = [&args[..], &[account, "-n", &namespace]].concat();
             let output = server().try_kubectl(&args, "");
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            assert!(said.contains(expected), "{args:?}: {said}");
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            assert!(text.contains(expected), "{args:?}: {text}");
         }
     })
     .await
     .unwrap();
 }
 
-/// The API server does not tell who has set a size to 0.
+/// The API server does not show who has set a size to 0.
 #[tokio::test]
 async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_continues() {
-    let mut managed = Managed::begun(json!({})).await;
+    let mut managed = Managed::with_rollout(json!({})).await;
     let controller = managed.controller().await;
     managed.waits_for("clients to be routed").await;
     managed.rests_at(0, 4).await;
@@ -846,12 +852,12 @@ async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_conti
 
 #[tokio::test]
 async fn a_controller_that_was_killed_before_it_recorded_a_size_continues() {
-    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+    let mut managed = Managed::with_rollout(json!({"strategy": {"partition": 2}})).await;
     let controller = managed.controller().await;
     managed.phase("Partition").await;
     managed.rests_at(2, 2).await;
     drop(controller);
-    // The phase is another one, too, so that it tells when the next controller has decided.
+    // The phase is changed, too, so that the test can see when the next controller has reconciled.
     let status = json!({"status": {
         "phase": "Progressing", "source": {"roles": {"worker": {"recorded": 3}}},
     }});

@@ -36,10 +36,7 @@ async fn lost(proxy: &Proxy) -> f64 {
 }
 
 #[tokio::test]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "each test has a runtime of its own, and the server for itself"
-)]
+#[expect(clippy::await_holding_lock, reason = "the API server stops")]
 async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
     let server = server();
     let old = Upstream::start(healthy("old")).await;
@@ -55,7 +52,7 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
     assert_eq!(proxy.chat().await.generation(), "old");
     assert!(server.apply(&to_new(100)).0);
     proxy.serves("new").await;
-    // Not in the cluster's words but in the proxy's: the API server takes it, the proxy does not.
+    // An update that the API server accepts and the proxy rejects.
     let mut bad = to_new(0);
     bad["spec"]["newFrontendService"] = json!("http://a:1,https://b:1");
     assert!(server.apply(&bad).0);
@@ -64,19 +61,19 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
         .await;
     assert_eq!(proxy.chat().await.generation(), "new");
     let events = until("an Event", async || {
-        let said = server.good(&["events", "--for", "dynamoupdateconfig/followed"], "");
-        said.contains("Invalid").then_some(said)
+        let output = server.good(&["events", "--for", "dynamoupdateconfig/followed"], "");
+        output.contains("Invalid").then_some(output)
     })
     .await;
     assert!(events.contains("mixes http and https"), "{events}");
-    // It does not answer, and then it is not there at all.
+    // The API server hangs, and then it is stopped.
     assert!(server.apply(&to_new(100)).0);
-    eventually("it is mended", async || {
+    eventually("it is fixed", async || {
         plan(&proxy).await["lastRejection"].is_null()
     })
     .await;
-    // It stands still with its connections open: no error tells of it.
-    server.hurt("pause");
+    // It is suspended with open connections, so the proxy gets no error.
+    server.inject_fault("pause");
     let begin = Instant::now();
     while lost(&proxy).await == 0.0 {
         assert!(begin.elapsed() < Duration::from_secs(150), "never noticed");
@@ -87,12 +84,12 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
         begin.elapsed()
     );
     assert_eq!(proxy.chat().await.generation(), "new");
-    server.hurt("resume");
-    eventually("it is found again", async || lost(&proxy).await == 0.0).await;
-    server.hurt("stop");
+    server.inject_fault("resume");
+    eventually("it is restored", async || lost(&proxy).await == 0.0).await;
+    server.inject_fault("stop");
     eventually("the loss is noticed", async || lost(&proxy).await > 0.0).await;
     assert_eq!(proxy.chat().await.generation(), "new");
-    server.hurt("start");
+    server.inject_fault("start");
     assert!(server.apply(&to_new(0)).0);
     proxy.serves("old").await;
     assert_eq!(lost(&proxy).await, 0.0);
@@ -101,8 +98,8 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
     server.good(&["delete", "duc", "followed"], "");
     proxy.serves("old").await;
     let events = until("the last Event", async || {
-        let said = server.good(&["get", "events.events.k8s.io", "-o", "json"], "");
-        said.contains("DeletedAllToOld").then_some(said)
+        let output = server.good(&["get", "events.events.k8s.io", "-o", "json"], "");
+        output.contains("DeletedAllToOld").then_some(output)
     })
     .await;
     assert!(
@@ -118,20 +115,17 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
         ("list", "pods", "no"),
         ("get", "secrets", "no"),
     ] {
-        let (_, said) = server.kubectl(
+        let (_, output) = server.kubectl(
             &["--kubeconfig", kubeconfig, "auth", "can-i", verb, what],
             "",
         );
-        assert!(said.contains(allowed), "{verb} {what}: {said}");
+        assert!(output.contains(allowed), "{verb} {what}: {output}");
     }
 }
 
 #[tokio::test]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "each test has a runtime of its own, and the server for itself"
-)]
-async fn a_proxy_has_its_updates_selected_and_hears_of_all_where_the_definition_is_older() {
+#[expect(clippy::await_holding_lock, reason = "the API server stops")]
+async fn a_proxy_selects_its_updates_on_the_server_or_watches_all_with_an_older_definition() {
     let server = server();
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
@@ -153,19 +147,19 @@ async fn a_proxy_has_its_updates_selected_and_hears_of_all_where_the_definition_
         found.count()
     };
     assert_eq!(without(&proxy), 0);
-    // Edited to be another deployment's it is gone for this one, and back when it is edited back.
+    // An update that is edited to another deployment disappears for this one, and returns when it is edited back.
     let mut away = to_new(100);
     away["spec"]["sourceDeployment"] = json!("another");
     assert!(server.apply(&away).0);
     proxy.serves("old").await;
     assert!(server.apply(&to_new(100)).0);
     proxy.serves("new").await;
-    // A definition of before, and of an API server that does not know the field.
+    // An earlier definition, and an API server that does not know the field.
     let path = "/spec/versions/0/selectableFields";
     let patch = json!([{"op": "remove", "path": path}]).to_string();
     let crd = "crd/dynamoupdateconfigs.nvidia.com";
     server.good(&["patch", crd, "--type=json", "-p", &patch], "");
-    eventually("it does without", async || without(&proxy) == 1).await;
+    eventually("it works without it", async || without(&proxy) == 1).await;
     assert!(server.apply(&to_new(0)).0);
     proxy.serves("old").await;
     let late = follow(kubeconfig, &old).await;
@@ -177,7 +171,7 @@ async fn a_proxy_has_its_updates_selected_and_hears_of_all_where_the_definition_
     server.good(&["delete", "duc", "selected"], "");
 }
 
-/// A kubeconfig of a service account that has the role of a proxy, and no other.
+/// A kubeconfig of a service account that has only the role of a proxy.
 fn with_own_role(server: &Server) -> tempfile::NamedTempFile {
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/rbac.yaml");
     server.good(&["apply", "-f", rules], "");

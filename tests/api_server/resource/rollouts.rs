@@ -1,4 +1,4 @@
-//! `DynamoRollout` as a real API server takes it.
+//! Validation of `DynamoRollout` by a real API server and by the program.
 
 use crossfade::resource::rollout_status::{
     AcceptedRole, AcceptedSide, AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus,
@@ -16,7 +16,7 @@ fn rollout(name: &str, spec: &Value) -> Value {
     })
 }
 
-/// A good spec with `change` in it; null takes a field away.
+/// A valid spec with `change` merged into it. Null removes a field.
 fn good(change: &Value) -> Value {
     let mut spec = json!({
         "source": {"kind": "Deployment", "name": "v1"},
@@ -36,18 +36,18 @@ fn good(change: &Value) -> Value {
     spec
 }
 
-/// What is wrong, and what its author is told.
+/// Invalid changes, each with the expected error message.
 fn wrong() -> Vec<(Value, &'static str)> {
     let mut all = [of_sides(), of_frontends(), of_strategy(), of_the_end()].concat();
-    // What a `DynamoUpdateConfig` has, too.
+    // Fields that a `DynamoUpdateConfig` has, too.
     const SHARED: [&str; 5] = ["models", "affinity", "failover", "drain", "probe"];
-    for (change, told) in super::wrong() {
+    for (change, message) in super::wrong() {
         let fields = change.as_object().unwrap();
         let has = |name: &str| fields.contains_key(name);
         if has("analysis") || has("steps") {
-            all.push((change, told));
+            all.push((change, message));
         } else if fields.keys().all(|name| SHARED.contains(&&**name)) {
-            all.push((json!({"traffic": change}), told));
+            all.push((json!({"traffic": change}), message));
         }
     }
     all
@@ -117,12 +117,12 @@ fn of_sides() -> Vec<(Value, &'static str)> {
     let sides = ["source", "target"].into_iter();
     let each = sides.flat_map(|side| {
         let cases = cases.iter();
-        cases.map(move |(wrong, told)| (json!({side: wrong}), *told))
+        cases.map(move |(wrong, message)| (json!({side: wrong}), *message))
     });
     each.chain(of_one_object()).chain(in_place()).collect()
 }
 
-/// Wrong cases of one object that is named twice.
+/// Invalid cases in which source and target are the same object.
 fn of_one_object() -> Vec<(Value, &'static str)> {
     let object = |name: &str| json!({"kind": "Deployment", "name": name});
     let roles =
@@ -148,7 +148,7 @@ fn of_one_object() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Wrong cases of a rollout within one object.
+/// Invalid cases of a rollout within one object.
 fn in_place() -> Vec<(Value, &'static str)> {
     let spec =
         |one: Value, strategy: Value| json!({"source": one, "target": one, "strategy": strategy});
@@ -257,7 +257,7 @@ fn of_strategy() -> Vec<(Value, &'static str)> {
     ];
     let cases = cases.into_iter();
     cases
-        .map(|(wrong, told)| (json!({"strategy": wrong}), told))
+        .map(|(wrong, message)| (json!({"strategy": wrong}), message))
         .collect()
 }
 
@@ -284,7 +284,7 @@ fn of_the_end() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn every_field_of_a_rollout_has_a_wrong_case() {
+fn every_field_of_a_rollout_has_an_invalid_case() {
     let schema = rollout_schema();
     let mut all = BTreeSet::new();
     leaves(&full(schema), schema, "spec", &mut all);
@@ -298,19 +298,19 @@ fn every_field_of_a_rollout_has_a_wrong_case() {
 }
 
 #[test]
-fn whatever_is_wrong_of_a_rollout_is_refused_by_the_api_server_and_the_program() {
+fn invalid_rollouts_are_rejected_by_the_api_server_and_the_program() {
     let server = server();
     for (change, expected) in wrong() {
         let spec = good(&change);
-        let (taken, said) = server.tries(&rollout("wrong", &spec));
+        let (taken, output) = server.tries(&rollout("wrong", &spec));
         assert!(!taken, "{change} was taken");
-        assert!(said.contains(expected), "{change}: {said}");
+        assert!(output.contains(expected), "{change}: {output}");
         assert!(DynamoRolloutSpec::read(&spec).is_err(), "{change}");
     }
 }
 
 #[test]
-fn whatever_is_right_of_a_rollout_is_taken() {
+fn valid_rollouts_are_accepted() {
     let server = server();
     let deployment = |name: &str| json!({"kind": "Deployment", "name": name});
     let graph = |name: &str| json!({"kind": "DynamoGraphDeployment", "name": name});
@@ -332,8 +332,8 @@ fn whatever_is_right_of_a_rollout_is_taken() {
         json!({"undoTo": 0, "revisionHistoryLimit": 0}),
     ] {
         let spec = good(&change);
-        let (taken, said) = server.tries(&rollout("right", &spec));
-        assert!(taken && !said.contains("Warning"), "{change}: {said}");
+        let (taken, output) = server.tries(&rollout("right", &spec));
+        assert!(taken && !output.contains("Warning"), "{change}: {output}");
         assert!(DynamoRolloutSpec::read(&spec).is_ok(), "{change}");
     }
     let given = rollout("defaults", &good(&json!({}))).to_string();
@@ -435,7 +435,7 @@ fn write_status(server: &Server, name: &str, status: &Value) {
 }
 
 #[test]
-fn the_status_of_a_rollout_is_kept_and_its_columns_show_it() {
+fn the_status_of_a_rollout_is_stored_and_its_columns_show_it() {
     let server = server();
     server.apply(&rollout("shown", &good(&json!({}))));
     let status = status();
@@ -457,7 +457,7 @@ fn the_status_of_a_rollout_is_kept_and_its_columns_show_it() {
 }
 
 #[test]
-fn the_source_cannot_be_changed_while_a_rollout_is_under_way() {
+fn the_source_cannot_be_changed_while_a_rollout_is_in_progress() {
     let server = server();
     let spec = |source: &str, partition: u32| {
         good(
@@ -465,23 +465,23 @@ fn the_source_cannot_be_changed_while_a_rollout_is_under_way() {
         )
     };
     server.apply(&rollout("bound", &spec("v0", 0)));
-    // Nothing has begun.
+    // The rollout has not started.
     server.good(
         &["apply", "-f", "-"],
         &rollout("bound", &spec("v1", 9)).to_string(),
     );
     write_status(&server, "bound", &json!(status()));
-    let (taken, said) = server.apply(&rollout("bound", &spec("v0", 9)));
+    let (taken, output) = server.apply(&rollout("bound", &spec("v0", 9)));
     assert!(
-        !taken && said.contains("source cannot be changed while the rollout is under way"),
-        "{said}"
+        !taken && output.contains("source cannot be changed while the rollout is under way"),
+        "{output}"
     );
-    let (taken, said) = server.apply(&rollout("bound", &spec("v1", 5)));
+    let (taken, output) = server.apply(&rollout("bound", &spec("v1", 5)));
     assert!(
-        !taken && said.contains("partition is more than the units"),
-        "{said}"
+        !taken && output.contains("partition is more than the units"),
+        "{output}"
     );
-    // What was too much before does not keep anything else from being changed.
+    // A partition that was already too large does not prevent other changes.
     let mut held = spec("v1", 9);
     held["intent"] = json!("Hold");
     server.good(&["apply", "-f", "-"], &rollout("bound", &held).to_string());
@@ -492,7 +492,7 @@ fn the_source_cannot_be_changed_while_a_rollout_is_under_way() {
         &["apply", "-f", "-"],
         &rollout("bound", &spec("v0", 4)).to_string(),
     );
-    // One that is held after its end is not under way again.
+    // A completed rollout that is held is not in progress.
     let mut held = json!(status());
     held["phase"] = json!("Held");
     held["memory"]["handedOver"] = json!(true);

@@ -1,4 +1,4 @@
-//! A real API server with the resource definitions, and what is applied to it.
+//! A real API server with the resource definitions, and manifests for it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -6,15 +6,15 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 
-/// A real API server, for as long as the test process lives: it ends when its standard input does.
+/// A real API server that stops with the test process, when its standard input is closed.
 pub struct Server {
     _child: Child,
-    /// What a command needs to reach it.
+    /// The environment with which commands reach it.
     environment: Vec<(String, String)>,
 }
 
-/// What `kubectl` said: whether it went well, and its output with its errors.
-pub type Said = (bool, String);
+/// Whether `kubectl` succeeded, and its output including errors.
+pub type CommandResult = (bool, String);
 
 impl Server {
     fn start() -> Self {
@@ -29,7 +29,7 @@ impl Server {
         let mut environment = Vec::new();
         loop {
             let line = lines.next();
-            let line = line.expect("no API server: what is missing is said above");
+            let line = line.expect("no API server: see above for what is missing");
             match line.unwrap() {
                 line if line == "ready" => break,
                 line => environment.extend(
@@ -42,7 +42,7 @@ impl Server {
             environment,
             _child: child,
         };
-        let (good, said) = server.kubectl(
+        let (good, text) = server.kubectl(
             &[
                 "apply",
                 "-f",
@@ -50,7 +50,7 @@ impl Server {
             ],
             "",
         );
-        assert!(good && !said.contains("Warning"), "{said}");
+        assert!(good && !text.contains("Warning"), "{text}");
         let established = [
             "wait",
             "--for=condition=Established",
@@ -62,7 +62,7 @@ impl Server {
         server
     }
 
-    pub fn kubectl(&self, args: &[&str], input: &str) -> Said {
+    pub fn kubectl(&self, args: &[&str], input: &str) -> CommandResult {
         let mut child = self
             .command("kubectl")
             .args(args)
@@ -78,8 +78,8 @@ impl Server {
             .write_all(input.as_bytes())
             .unwrap();
         let output = child.wait_with_output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8(said).unwrap())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
     }
 
     fn command(&self, program: &str) -> Command {
@@ -89,25 +89,25 @@ impl Server {
     }
 
     pub fn good(&self, args: &[&str], input: &str) -> String {
-        let (good, said) = self.kubectl(args, input);
-        assert!(good, "{args:?}: {said}");
-        said
+        let (good, text) = self.kubectl(args, input);
+        assert!(good, "{args:?}: {text}");
+        text
     }
 
-    pub fn apply(&self, manifest: &Value) -> Said {
+    pub fn apply(&self, manifest: &Value) -> CommandResult {
         self.kubectl(&["apply", "-f", "-"], &manifest.to_string())
     }
 
-    /// Only asks whether it would be taken.
-    pub fn tries(&self, manifest: &Value) -> Said {
+    /// A server-side dry run.
+    pub fn tries(&self, manifest: &Value) -> CommandResult {
         self.kubectl(
             &["apply", "--dry-run=server", "-f", "-"],
             &manifest.to_string(),
         )
     }
 
-    /// `pause` and `resume`, `stop` and `start`.
-    pub fn hurt(&self, how: &str) {
+    /// Runs `pause`, `resume`, `stop` or `start` on it.
+    pub fn inject_fault(&self, how: &str) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/cluster.sh");
         let status = self
             .command(script)
@@ -138,7 +138,7 @@ pub fn update(name: &str, spec: Value) -> Value {
     })
 }
 
-/// A good spec with `change` merged into it; null takes a field away.
+/// A valid spec with `change` merged into it. Null removes a field.
 pub fn spec_with(change: &Value) -> Value {
     let mut spec = json!({
         "newFrontendService": "new:8000", "trafficSplitPercent": 25, "sourceDeployment": "old-one",

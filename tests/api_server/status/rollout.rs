@@ -1,4 +1,4 @@
-//! `crossfade rollout` and its verbs, on a real API server.
+//! `crossfade rollout` and its subcommands with a real API server.
 
 use super::*;
 
@@ -13,7 +13,7 @@ spec:
   clientService: chat
 "#;
 
-const LOOK: &str = r#"{"status": {"phase": "Progressing", "message": "grows new", "observedGeneration": 1,
+const STATUS: &str = r#"{"status": {"phase": "Progressing", "message": "grows new", "observedGeneration": 1,
   "step": {"old": 4, "new": 1, "next": 4}, "split": {"percent": 0, "weights": {"old": 1, "new": 0}},
   "waitingFor": [{"what": "new to be ready: 0 of 1 units are ready", "since": "2026-01-02T03:04:05Z"}],
   "source": {"workers": "4/4", "roles": {"worker": {"spec": 4, "ready": 4}}, "openStreams": 12},
@@ -28,7 +28,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
+async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
     let server = Server::start().await;
     let (code, text) = server.crossfade(&["rollout"]);
     assert_eq!(code, Some(1), "{text}");
@@ -44,7 +44,7 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
     );
 
     server.0.apply(ROLLOUT);
-    // The only one needs no name.
+    // A single rollout needs no name.
     let (code, text) = server.crossfade(&["rollout"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
@@ -58,7 +58,7 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
         "--subresource=status",
         "--type=merge",
         "-p",
-        LOOK,
+        STATUS,
     ];
     server.0.kubectl(&patch);
     let (code, text) = server.crossfade(&["-n", "default", "rollout", "chat"]);
@@ -95,7 +95,7 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
         "{text}"
     );
 
-    // Watching goes on until nobody reads.
+    // The watch continues until its output is closed.
     let kubeconfig = server.0.kubeconfig().unwrap();
     let mut command = program();
     let command = command
@@ -118,10 +118,10 @@ async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
 }
 
 #[tokio::test]
-async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
+async fn each_subcommand_shows_its_change_prompts_and_writes_once() {
     let server = Server::start().await;
     server.0.apply(ROLLOUT);
-    // Nobody can be asked here.
+    // Without a terminal, there is no prompt.
     let (code, text) = server.crossfade(&["rollout", "abort", "chat"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(
@@ -132,7 +132,7 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
     );
     assert!(text.contains("use --yes"), "{text}");
     assert_eq!(server.rollout("chat")["intent"], "Run");
-    for (keys, code, said) in [
+    for (keys, code, expected) in [
         ("n\n", 1, "no changes were made"),
         ("\n", 1, "no changes were made"),
         ("y\n", 0, "changed"),
@@ -141,7 +141,7 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
             .answered(&["rollout", "pause", "chat"], keys, || ())
             .await;
         assert_eq!(ended, Some(code), "{keys:?}: {text}");
-        assert!(text.trim_end().ends_with(said), "{keys:?}: {text}");
+        assert!(text.trim_end().ends_with(expected), "{keys:?}: {text}");
         let intent = if code == 0 { "Hold" } else { "Run" };
         assert_eq!(server.rollout("chat")["intent"], intent, "{keys:?}");
     }
@@ -193,7 +193,7 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    for (args, undo, said) in [
+    for (args, undo, expected) in [
         (
             &["--to", "1"][..],
             1,
@@ -205,13 +205,13 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
         let (code, text) =
             server.crossfade(&[&["rollout", "undo", "chat", "--yes"], args].concat());
         assert_eq!(code, Some(0), "{text}");
-        assert!(text.contains(said), "{text}");
+        assert!(text.contains(expected), "{text}");
         assert_eq!(server.rollout("chat")["undoTo"], undo);
     }
     server.crossfade(&["rollout", "resume", "chat", "--yes"]);
     assert_eq!(server.rollout("chat")["undoTo"], Value::Null);
-    // What the controller writes meanwhile does not matter; what another person does, does.
-    let look = || {
+    // Writes of the controller meanwhile do not matter, but edits by another user do.
+    let write_status = || {
         let patch = [
             "patch",
             "dro",
@@ -219,12 +219,12 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
             "--subresource=status",
             "--type=merge",
             "-p",
-            LOOK,
+            STATUS,
         ];
         server.0.kubectl(&patch);
     };
     let (code, text) = server
-        .answered(&["rollout", "pause", "chat"], "y\n", look)
+        .answered(&["rollout", "pause", "chat"], "y\n", write_status)
         .await;
     assert_eq!(code, Some(0), "{text}");
     let theirs = || {
@@ -256,7 +256,7 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
 }
 
 #[tokio::test]
-async fn the_roles_that_are_shipped_are_enough_and_no_more_than_enough() {
+async fn the_shipped_roles_have_the_required_permissions_and_no_others() {
     let server = Server::start().await;
     server.0.apply(ROLLOUT);
     let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/people");
@@ -269,15 +269,15 @@ async fn the_roles_that_are_shipped_are_enough_and_no_more_than_enough() {
             .0
             .kubectl(&["create", "rolebinding", account, &binds, &whom]);
     }
-    let looks = server.kubeconfig_of("looks", "theirs");
+    let viewer = server.kubeconfig_of("looks", "theirs");
     let edits = server.kubeconfig_of("edits", "theirs");
     let as_of = |file: &tempfile::NamedTempFile, args: &[&str]| {
         let file = file.path().to_str().unwrap();
         server.crossfade(&[&["--kubeconfig", file, "--context", "theirs"], args].concat())
     };
-    let (code, text) = as_of(&looks, &["rollout", "chat"]);
+    let (code, text) = as_of(&viewer, &["rollout", "chat"]);
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = as_of(&looks, &["rollout", "pause", "chat", "-y"]);
+    let (code, text) = as_of(&viewer, &["rollout", "pause", "chat", "-y"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("cannot change the rollout chat"), "{text}");
     let (code, text) = as_of(&edits, &["rollout", "pause", "chat", "-y"]);

@@ -1,4 +1,4 @@
-//! The command line: files and standard input, what goes where, and with which status.
+//! The command line of `inject`: files and standard input, outputs, and exit statuses.
 
 use std::process::Command;
 
@@ -9,47 +9,47 @@ use crate::program::run;
 fn manifests_go_to_standard_output_and_the_explanation_to_standard_error() {
     let text = include_str!("../../corpus/inject/vllm.yaml");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/inject/vllm.yaml");
-    let (status, out, said) = run(&["inject", "-"], text.as_bytes());
+    let (status, out, err) = run(&["inject", "-"], text.as_bytes());
     assert_eq!((status, &out), (Some(0), &injected(text).unwrap().text));
     assert!(
-        said.contains(
+        err.contains(
             "Deployment/mistral-7b (line 1): crossfade 0.1.0 is added as a native sidecar"
         ),
-        "{said}"
+        "{err}"
     );
     assert_eq!(run(&["inject", file], b"").1, out);
 
-    let (status, back, said) = run(&["uninject", "-"], out.as_bytes());
+    let (status, back, err) = run(&["uninject", "-"], out.as_bytes());
     assert_eq!((status, back.as_str()), (Some(0), text));
     assert!(
-        said.contains("Deployment/mistral-7b (line 1): crossfade 0.1.0 is removed"),
-        "{said}"
+        err.contains("Deployment/mistral-7b (line 1): crossfade 0.1.0 is removed"),
+        "{err}"
     );
-    let (status, same, said) = run(&["uninject", "-"], text.as_bytes());
+    let (status, same, err) = run(&["uninject", "-"], text.as_bytes());
     assert_eq!((status, same.as_str()), (Some(0), text));
-    assert!(said.contains("nothing here was injected"), "{said}");
+    assert!(err.contains("nothing here was injected"), "{err}");
 }
 
 #[test]
-fn a_dry_run_prints_no_manifests_and_a_diff_only_what_changes() {
+fn a_dry_run_prints_no_manifests_and_a_diff_only_the_changes() {
     let text = include_str!("../../corpus/inject/vllm.yaml");
-    let (status, out, said) = run(&["inject", "-", "--dry-run"], text.as_bytes());
+    let (status, out, err) = run(&["inject", "-", "--dry-run"], text.as_bytes());
     assert_eq!((status, out.as_str()), (Some(0), ""));
-    assert!(said.contains("is added as"), "{said}");
+    assert!(err.contains("is added as"), "{err}");
     let (status, out, _) = run(&["inject", "-", "--diff"], text.as_bytes());
     assert_eq!(status, Some(0));
     assert!(out.starts_with("--- -\n+++ -\n@@ "), "{out}");
     assert!(out.contains("\n-                      - containerPort: 8000\n+                      - containerPort: 8080\n"), "{out}");
-    let (status, _, said) = run(&["inject", "-", "--diff", "--dry-run"], b"");
+    let (status, _, err) = run(&["inject", "-", "--diff", "--dry-run"], b"");
     assert!(
-        status == Some(2) && said.contains("cannot be used with"),
-        "{said}"
+        status == Some(2) && err.contains("cannot be used with"),
+        "{err}"
     );
 }
 
 #[test]
-fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
-    for (args, input, said) in [
+fn errors_exit_with_status_2_and_print_no_manifest() {
+    for (args, input, expected) in [
         (
             &["inject", "-"][..],
             &b"a: [1"[..],
@@ -118,7 +118,7 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
     ] {
         let (status, out, error) = run(args, input);
         assert_eq!((status, out.as_str()), (Some(2), ""), "{args:?}");
-        assert!(error.contains(said), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
     }
     let mut child = Command::new(env!("CARGO_BIN_EXE_crossfade"));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/inject/vllm.yaml");
@@ -127,12 +127,14 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
         .env_remove("CROSSFADE_IMAGE")
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    // A build for a release knows its image.
+    let expected = String::from_utf8(output.stderr).unwrap();
+    // A release build has a default image.
     let known = option_env!("CROSSFADE_DEFAULT_IMAGE").is_some();
     assert!(
-        known || output.status.code() == Some(2) && said.contains("set --image or CROSSFADE_IMAGE"),
-        "{said}"
+        known
+            || output.status.code() == Some(2)
+                && expected.contains("set --image or CROSSFADE_IMAGE"),
+        "{expected}"
     );
 }
 
@@ -140,9 +142,9 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
 fn control_characters_of_a_manifest_do_not_reach_the_terminal() {
     let text = deployment("        image: vllm/vllm-openai\n")
         .replace("name: server}", "name: \"a\\e[31mb\"}");
-    let (status, _, said) = run(&["inject", "-"], text.as_bytes());
-    assert_eq!(status, Some(0), "{said}");
-    assert!(!said.contains('\u{1b}'), "{said}");
+    let (status, _, err) = run(&["inject", "-"], text.as_bytes());
+    assert_eq!(status, Some(0), "{err}");
+    assert!(!err.contains('\u{1b}'), "{err}");
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn the_drain_sets_the_grace_period_of_the_pod() {
     );
 }
 
-/// The blocks of the page in a language.
+/// The code blocks of the page in a language.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     let start = format!("```{language}\n");
     let blocks = page.split(start.as_str()).skip(1);
@@ -170,17 +172,17 @@ fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
 }
 
 #[test]
-fn the_page_about_installing_shows_what_inject_says() {
+fn the_page_about_installing_shows_the_output_of_inject() {
     let page = include_str!("../../../docs/install.md");
     let (yaml, session) = (blocks(page, "yaml"), blocks(page, "console"));
     assert_eq!((yaml.len(), session.len()), (1, 1));
-    let (status, _, said) = run(&["inject", "-"], yaml[0].as_bytes());
-    assert_eq!(status, Some(0), "{said}");
+    let (status, _, err) = run(&["inject", "-"], yaml[0].as_bytes());
+    assert_eq!(status, Some(0), "{err}");
     let (typed, shown) = session[0].split_once('\n').unwrap();
     assert_eq!(
         typed,
         "$ cat frontend.yaml | crossfade inject - | kubectl apply -f -"
     );
-    // Behind what inject says stands what kubectl does.
-    assert!(shown.starts_with(&said), "the page must show:\n{said}");
+    // The output of inject is followed by that of kubectl.
+    assert!(shown.starts_with(&err), "the page must show:\n{err}");
 }

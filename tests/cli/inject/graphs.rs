@@ -1,8 +1,8 @@
-//! Graphs of Dynamo, whose operator makes the container of a frontend from several parts of the manifest.
+//! Dynamo graphs, whose operator builds the container of a frontend from several parts of the manifest.
 
 use super::*;
 
-/// A graph of `v1alpha1`: what its spec, its frontend, and the container of that hold besides.
+/// A `v1alpha1` graph with additional fields in its spec, its frontend, and the frontend's container.
 fn alpha(spec: &str, component: &str, container: &str) -> String {
     format!(
         "apiVersion: nvidia.com/v1alpha1\nkind: DynamoGraphDeployment\nmetadata: {{name: g}}\nspec:\n{spec}  services:\n    Frontend:\n      \
@@ -23,14 +23,14 @@ fn port(port: u16) -> String {
 }
 
 #[test]
-fn the_variables_of_a_component_and_its_graph_say_the_port() {
+fn the_port_is_read_from_the_variables_of_a_component_and_its_graph() {
     let (of_graph, of_component, own) = (
         format!("  envs: {}", port(9000)),
         format!("      envs: {}", port(9001)),
         format!("          env: {}", port(9002)),
     );
     let moved = |text: &str, from: u16| text.replace(&from.to_string(), "8080");
-    for (text, listens, said) in [
+    for (text, listens, expected) in [
         (
             alpha("", &of_component, &own),
             9001,
@@ -42,7 +42,7 @@ fn the_variables_of_a_component_and_its_graph_say_the_port() {
             moved(&of_component, 9001),
         ),
         (alpha("", "", &own), 9002, moved(&own, 9002)),
-        // The workers have it, too: the frontend gets one of its own, which replaces the others.
+        // The workers use the variable of the graph, too, so the frontend gets its own, which overrides it.
         (
             alpha(&of_graph, "", &own),
             9000,
@@ -62,8 +62,12 @@ fn the_variables_of_a_component_and_its_graph_say_the_port() {
         ),
     ] {
         let report = injected(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
-        let said = said.trim_end_matches("]\n");
-        assert!(report.text.contains(said), "{said}\n{}", report.text);
+        let expected = expected.trim_end_matches("]\n");
+        assert!(
+            report.text.contains(expected),
+            "{expected}\n{}",
+            report.text
+        );
         let listens = format!("value: \"0.0.0.0:{listens}\"");
         assert!(report.text.contains(&listens), "{listens}\n{}", report.text);
         assert_eq!(
@@ -104,7 +108,7 @@ fn the_probes_of_a_component_replace_those_of_its_container() {
     );
     assert_eq!(injected(&report.text).unwrap().text, report.text);
     assert_eq!(uninject(&report.text).unwrap().text, text);
-    // By the name that the operator gives the port.
+    // By the operator's name of the port.
     let named = alpha(
         "",
         "      livenessProbe: {httpGet: {path: /live, port: http}}\n",
@@ -119,7 +123,7 @@ fn the_probes_of_a_component_replace_those_of_its_container() {
 }
 
 #[test]
-fn a_component_whose_container_the_operator_makes_gets_what_it_needs() {
+fn a_component_whose_container_the_operator_builds_is_injected() {
     let whole = alpha("", "", "");
     let at = whole.find("      extraPodSpec:").unwrap();
     let end = whole.find("    Worker:").unwrap();
@@ -160,7 +164,7 @@ fn a_component_whose_container_the_operator_makes_gets_what_it_needs() {
 }
 
 #[test]
-fn a_container_that_the_operator_makes_is_written_out_in_a_list_of_containers() {
+fn a_container_that_the_operator_builds_is_written_to_the_list_of_containers() {
     let whole = beta("", "");
     let at = whole.find("    podTemplate:").unwrap();
     let flow = "    podTemplate: {spec: {containers: [{name: logs, image: x}]}}\n";
@@ -173,7 +177,7 @@ fn a_container_that_the_operator_makes_is_written_out_in_a_list_of_containers() 
         ("    podTemplate:\n      spec:\n", 0),
         ("    podTemplate: {spec: {containers: []}}\n", 0),
         ("    podTemplate:\n      spec:\n        containers:\n", 0),
-        // The operator makes `main` beside them.
+        // The operator adds `main` to them.
         (flow, 1),
         (block, 1),
     ] {
@@ -205,7 +209,7 @@ fn a_container_that_the_operator_makes_is_written_out_in_a_list_of_containers() 
             assert_eq!(uninject(&report.text).unwrap().text, text);
         }
     }
-    // What somebody else has added to it since stays, with its name.
+    // Later additions by others stay, with the container's name.
     let text = whole[..at].to_owned();
     let report = injected(&text).unwrap();
     let (name, image) = ("name: main\n", "          image: x\n");

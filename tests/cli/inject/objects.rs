@@ -1,11 +1,11 @@
-//! The objects around a pod: where they come from, and by what the controller finds their pods.
+//! Objects that contain pods: how they were created, and how the controller finds their pods.
 
 use super::*;
 
 const VLLM: &str = "        image: vllm/vllm-openai\n";
 
 #[test]
-fn an_object_of_a_cluster_that_apply_did_not_make_is_written_back_by_replace() {
+fn an_object_in_a_cluster_that_was_not_applied_is_written_back_with_replace() {
     let of_cluster = |annotations: &str| {
         let metadata =
             format!("metadata: {{name: server, uid: u-1, annotations: {{{annotations}}}}}");
@@ -32,7 +32,7 @@ fn an_object_of_a_cluster_that_apply_did_not_make_is_written_back_by_replace() {
 }
 
 #[test]
-fn pods_that_the_controller_does_not_find_by_their_deployment_get_its_labels() {
+fn pods_that_the_controller_would_not_find_get_its_labels() {
     let graph = "nvidia.com/dynamo-graph-deployment-name";
     let component = "nvidia.com/dynamo-component-type: frontend";
     let plain = deployment(VLLM);
@@ -70,18 +70,18 @@ fn pods_that_the_controller_does_not_find_by_their_deployment_get_its_labels() {
             );
         }
         let details = report.notes[0].details.join("\n");
-        let said = format!(
+        let expected = format!(
             "updates name it by sourceDeployment: {}",
             name.unwrap_or("server")
         );
-        assert!(details.contains(&said), "{details}");
+        assert!(details.contains(&expected), "{details}");
         assert_eq!(injected(&report.text).unwrap().text, report.text);
         assert_eq!(uninject(&report.text).unwrap().text, text);
     }
 }
 
 #[test]
-fn names_that_cannot_be_labels_and_images_that_are_none_are_refused() {
+fn names_that_are_invalid_as_labels_and_invalid_images_are_rejected() {
     let long = "a".repeat(64);
     let dynamo = deployment("        image: x/dynamo-frontend\n");
     for name in ["a b", &long, "", "-a", "a."] {
@@ -108,7 +108,7 @@ fn names_that_cannot_be_labels_and_images_that_are_none_are_refused() {
         error.contains("set another name with --deployment"),
         "{error}"
     );
-    // Its pods need no label.
+    // These pods need no label.
     injected(&named(&deployment(VLLM))).unwrap();
     let graph = include_str!("../../corpus/inject/graph-v1alpha1.yaml");
     let options = Options {
@@ -131,7 +131,7 @@ fn names_that_cannot_be_labels_and_images_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_service_account_that_keeps_its_token_and_words_for_truth_are_mentioned() {
+fn a_service_account_without_a_mounted_token_is_mentioned_whatever_the_boolean_style() {
     let account = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: own}\nautomountServiceAccountToken: no\n";
     let own = "      serviceAccountName: own\n";
     for (pod, warned) in [
@@ -144,12 +144,12 @@ fn a_service_account_that_keeps_its_token_and_words_for_truth_are_mentioned() {
     ] {
         let text = format!("{}{account}", deployment(&format!("{VLLM}{pod}")));
         let report = injected(&text).unwrap();
-        let told = report
+        let note_of_account = report
             .notes
             .iter()
             .find(|note| note.object == "ServiceAccount/own");
-        assert_eq!(told.is_some(), warned, "{pod}");
-        assert!(told.is_none_or(|note| note.to_string().contains("cannot see updates")));
+        assert_eq!(note_of_account.is_some(), warned, "{pod}");
+        assert!(note_of_account.is_none_or(|note| note.to_string().contains("cannot see updates")));
     }
     let text = deployment(&format!(
         "{VLLM}        ports: [{{containerPort: 8000, hostPort: 8000}}]\n      hostNetwork: yes\n      automountServiceAccountToken: Off\n"
@@ -161,7 +161,7 @@ fn a_service_account_that_keeps_its_token_and_words_for_truth_are_mentioned() {
             && warnings.contains("automountServiceAccountToken is false"),
         "{warnings}"
     );
-    // In the network of the node, each port is that of the node.
+    // In the host network, each container port is a port of the node.
     assert!(
         report.text.contains("containerPort: 8080, hostPort: 8080"),
         "{}",
@@ -170,7 +170,7 @@ fn a_service_account_that_keeps_its_token_and_words_for_truth_are_mentioned() {
 }
 
 #[test]
-fn fields_that_are_null_are_set_and_come_back() {
+fn null_fields_are_set_and_restored() {
     for null in ["", " null", " ~ # none"] {
         let text = deployment(&format!(
             "{VLLM}        lifecycle:\n          preStop:{null}\n      terminationGracePeriodSeconds:{null}\n"

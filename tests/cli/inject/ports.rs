@@ -1,4 +1,4 @@
-//! The port of a server: where it is found, when it must be given, and what follows it.
+//! The port of a server: how it is detected, when it must be given, and which fields follow it.
 
 use super::*;
 
@@ -6,8 +6,8 @@ const VLLM: &str = "        image: vllm/vllm-openai\n";
 const SHELL: &str = "        image: vllm/vllm-openai\n        command: [bash, -c]\n";
 
 #[test]
-fn only_the_command_that_starts_the_server_says_its_port() {
-    for (script, port, said) in [
+fn the_port_is_read_only_from_the_command_that_starts_the_server() {
+    for (script, port, expected) in [
         (
             "ray start --head --port=6379 && vllm serve X --port 8000",
             8000,
@@ -37,7 +37,7 @@ fn only_the_command_that_starts_the_server_says_its_port() {
         let text = deployment(&format!("{SHELL}        args: ['{script}']\n"));
         let report = injected(&text).unwrap_or_else(|error| panic!("{script}: {error}"));
         assert!(
-            report.text.contains(&format!("args: ['{said}']\n")),
+            report.text.contains(&format!("args: ['{expected}']\n")),
             "{}",
             report.text
         );
@@ -73,7 +73,7 @@ fn a_here_document_counts_only_if_it_is_run() {
         "it's $( --port 7 vllm serve",
         "END",
     ];
-    for (text, port, said) in [
+    for (text, port, expected) in [
         (
             script(&[&template[..], &["vllm serve X --port 8001"]].concat()),
             8001,
@@ -107,7 +107,7 @@ fn a_here_document_counts_only_if_it_is_run() {
             8001,
             "vllm serve X --port 8080",
         ),
-        // Run later, by its name.
+        // Run later by name.
         (
             script(&[
                 "cat >/run <<END",
@@ -121,7 +121,7 @@ fn a_here_document_counts_only_if_it_is_run() {
     ] {
         let report = injected(&text).unwrap_or_else(|error| panic!("{text}\n{error}"));
         assert!(
-            report.text.contains(&format!("          {said}\n")),
+            report.text.contains(&format!("          {expected}\n")),
             "{}",
             report.text
         );
@@ -132,7 +132,7 @@ fn a_here_document_counts_only_if_it_is_run() {
 }
 
 #[test]
-fn a_low_port_is_allowed_to_a_user_who_is_not_root() {
+fn a_non_root_user_gets_permission_for_a_low_port() {
     const SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
     let with = |spec: &str| {
         deployment(&format!("{VLLM}        args: [--port, '80']\n"))
@@ -156,7 +156,7 @@ fn a_low_port_is_allowed_to_a_user_who_is_not_root() {
     );
     assert_eq!(injected(&report.text).unwrap().text, report.text);
     assert_eq!(uninject(&report.text).unwrap().text, text);
-    // Set already, and that of the node.
+    // The sysctl is already set; and in the host network, it is that of the node.
     for (spec, warned) in [
         (
             format!("      securityContext: {{sysctls: [{{name: {SYSCTL}, value: '0'}}]}}\n"),
@@ -188,21 +188,21 @@ fn the_explanation_names_every_probe_and_hook_that_changes() {
          lifecycle: {{postStart: {{httpGet: {{port: 8000}}}}}}\n"
     ));
     let details = injected(&text).unwrap().notes.remove(0).details;
-    for said in [
+    for expected in [
         "startupProbe: follows the frontend to port 8080",
         "livenessProbe: follows the frontend to port 8080",
         "postStart: follows the frontend to port 8080",
         "preStop: the frontend stays until its last stream has ended",
     ] {
         assert!(
-            details.iter().any(|detail| detail == said),
-            "{said}: {details:?}"
+            details.iter().any(|detail| detail == expected),
+            "{expected}: {details:?}"
         );
     }
 }
 
 #[test]
-fn of_several_servers_in_a_script_the_port_must_be_given() {
+fn with_several_servers_in_a_script_the_port_must_be_given() {
     let text = deployment(&format!(
         "{SHELL}        args: ['vllm serve A --port 7000 & vllm serve B --port 7001']\n"
     ));
@@ -223,7 +223,7 @@ fn of_several_servers_in_a_script_the_port_must_be_given() {
         "{}",
         report.text
     );
-    // Words behind a script are not arguments of the server.
+    // Arguments after a script are not arguments of the server.
     let text = deployment(&format!(
         "{VLLM}        args: [bash, -c, 'vllm serve A & vllm serve B']\n"
     ));
@@ -232,7 +232,7 @@ fn of_several_servers_in_a_script_the_port_must_be_given() {
 }
 
 #[test]
-fn a_port_that_nothing_says_must_be_declared_or_given() {
+fn a_port_that_cannot_be_detected_must_be_declared_or_given() {
     for (container, port) in [
         (
             "        image: x/dynamo-frontend\n        envFrom: [{configMapRef: {name: c}}]\n",
@@ -284,11 +284,11 @@ fn a_port_that_nothing_says_must_be_declared_or_given() {
 }
 
 #[test]
-fn a_service_is_shown_where_the_name_of_a_port_leads() {
+fn the_report_says_where_a_named_service_port_routes() {
     let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  selector: {app: a}\n  ports: [{port: 80, targetPort: http}]\n";
     let http = "        ports: [{name: http, containerPort: 9000}]\n";
-    for (container, port, said) in [
-        // That of crossfade gets this name where there was none.
+    for (container, port, expected) in [
+        // The port of crossfade gets this name if no port had it.
         (
             String::from(VLLM),
             None,
@@ -313,13 +313,13 @@ fn a_service_is_shown_where_the_name_of_a_port_leads() {
         let report = injected_with(&text, &options).unwrap();
         let note = report.notes.iter().find(|note| note.object == "Service/s");
         let note = note.unwrap().to_string();
-        assert!(note.contains(said), "{note}");
+        assert!(note.contains(expected), "{note}");
     }
 }
 
 #[test]
 fn the_commands_of_probes_follow_the_port_and_nothing_else() {
-    for (args, command, said, warned) in [
+    for (args, command, expected, warned) in [
         (
             "'80'",
             "sh, -c, 'curl -f http://localhost:8000/metrics'",
@@ -356,8 +356,12 @@ fn the_commands_of_probes_follow_the_port_and_nothing_else() {
             "{VLLM}        args: [--port, {args}]\n        livenessProbe: {{exec: {{command: [{command}]}}}}\n"
         ));
         let report = injected(&text).unwrap_or_else(|error| panic!("{command}: {error}"));
-        let said = format!("command: [{}]", said.unwrap_or(command));
-        assert!(report.text.contains(&said), "{said}\n{}", report.text);
+        let expected = format!("command: [{}]", expected.unwrap_or(command));
+        assert!(
+            report.text.contains(&expected),
+            "{expected}\n{}",
+            report.text
+        );
         let warnings = report.notes[0].warnings.join("\n");
         let is_warned = warnings.contains("the command of its livenessProbe contains 8000");
         assert_eq!(is_warned, warned, "{warnings}");
@@ -366,7 +370,7 @@ fn the_commands_of_probes_follow_the_port_and_nothing_else() {
 }
 
 #[test]
-fn a_port_of_another_protocol_and_a_server_without_an_api_are_left_alone() {
+fn a_port_of_another_protocol_and_a_server_without_an_api_are_unchanged() {
     let text = deployment(&format!(
         "{VLLM}        ports: [{{containerPort: 8000, protocol: UDP}}, {{containerPort: 8000}}, {{containerPort: 8080, protocol: UDP}}]\n"
     ));
@@ -393,9 +397,9 @@ fn a_port_of_another_protocol_and_a_server_without_an_api_are_left_alone() {
 }
 
 #[test]
-fn where_no_frontend_is_found_the_options_are_named_that_led_to_it() {
+fn if_no_frontend_is_found_the_responsible_options_are_named() {
     let text = deployment("        image: x\n        ports: [{containerPort: 1}]\n");
-    for (port, container, said) in [
+    for (port, container, expected) in [
         (None, None, "set its port with --port"),
         (
             Some(3000),
@@ -414,6 +418,6 @@ fn where_no_frontend_is_found_the_options_are_named_that_led_to_it() {
             ..Options::default()
         };
         let error = injected_with(&text, &options).unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }

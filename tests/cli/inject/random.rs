@@ -1,11 +1,11 @@
-//! Random manifests in random styles: each is injected, a second time without a change, and comes out again.
+//! Random manifests in random styles are injected, are unchanged by a second injection, and are restored by `uninject`.
 
 use proptest::prelude::*;
 use serde_json::{Map, json};
 
 use super::*;
 
-/// Draws from a seed, so that a failure can be run again.
+/// Random choices from a seed, so that failures can be reproduced.
 struct Draw(fastrand::Rng);
 
 impl Draw {
@@ -18,7 +18,7 @@ impl Draw {
     }
 }
 
-/// A Deployment of a known server with whatever else a pod may have.
+/// A Deployment of a known server with random other fields.
 fn manifest(draw: &mut Draw) -> Value {
     let mut container = json!({"name": "server", "image": "vllm/vllm-openai:v0.11.0"});
     match draw.0.u8(0..6) {
@@ -104,7 +104,7 @@ struct Writer<'d> {
 }
 
 impl Writer<'_> {
-    /// The rest of a line, and lines of their own between.
+    /// Ends a line, with random comments and blank lines.
     fn end_line(&mut self, may_comment: bool) {
         if may_comment && self.draw.chance(15) {
             self.comments += 1;
@@ -121,7 +121,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Behind a key or dash of the first column `column`; `may` comments stand there.
+    /// Writes a value after a key or dash in column `column`, with comments if `may`.
     fn value(&mut self, value: &Value, column: usize, of_list: bool, may: bool) {
         let is_empty = value.as_object().is_some_and(Map::is_empty)
             || value.as_array().is_some_and(Vec::is_empty);
@@ -170,7 +170,7 @@ impl Writer<'_> {
                 .draw
                 .pick(&["K:", "K:", "\"K\":", "'K':", "K :"])
                 .replace('K', key);
-            // What is replaced as a whole may lose its comments until uninject.
+            // A value that is replaced as a whole may lose its comments until `uninject`.
             let may = may && !key.ends_with("Probe") && key != "lifecycle";
             self.value(value, column, false, may);
         }
@@ -261,7 +261,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_manifest_in_every_style_is_injected_and_comes_out_again(seed: u64) {
+    fn every_manifest_in_every_style_is_injected_and_restored(seed: u64) {
         let (text, comments) = written(seed);
         let once = injected(&text).map_err(|error| TestCaseError::fail(format!("{text}\n{error}")))?;
         for comment in 1..=comments {
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic_and_none_without_a_frontend_is_changed(text in "(apiVersion: apps/v1\nkind: Deployment\n|spec:|containers:|[a-c:,{}\\[\\]&*!?|>'\"#%@-]|\\PC|  |: |- |\n){0,60}") {
+    fn no_text_causes_a_panic_and_none_without_a_frontend_is_changed(text in "(apiVersion: apps/v1\nkind: Deployment\n|spec:|containers:|[a-c:,{}\\[\\]&*!?|>'\"#%@-]|\\PC|  |: |- |\n){0,60}") {
         if let Ok(report) = injected(&text) {
             prop_assert_eq!(uninject(&report.text).unwrap().text, text.clone());
         }

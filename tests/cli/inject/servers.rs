@@ -1,8 +1,8 @@
-//! Which servers are known, how their port moves, and what is told of it.
+//! The known servers, how their port is changed, and what is reported.
 
 use super::*;
 
-/// What a manifest becomes, cut to the lines that differ.
+/// The lines of the new manifest that differ.
 fn new_lines(before: &str, after: &str) -> String {
     let known: Vec<_> = before.lines().collect();
     let new = after.lines().filter(|line| !known.contains(line));
@@ -11,7 +11,7 @@ fn new_lines(before: &str, after: &str) -> String {
 
 #[test]
 fn each_server_gets_its_new_port_in_its_own_way() {
-    for (container, said) in [
+    for (container, expected) in [
         (
             "        image: vllm/vllm-openai:v0.11.0\n",
             "args:\n- \"--port\"\n- \"8080\"",
@@ -60,7 +60,7 @@ fn each_server_gets_its_new_port_in_its_own_way() {
         let text = deployment(container);
         let report = injected(&text).unwrap_or_else(|error| panic!("{container}: {error}"));
         let new = new_lines(&text, &report.text);
-        assert!(new.contains(said), "{container}\n{new}");
+        assert!(new.contains(expected), "{container}\n{new}");
         assert!(
             flat(&report.text).contains("name: CROSSFADE_OLD\nvalue: \"127.0.0.1:8080\""),
             "{container}"
@@ -98,7 +98,7 @@ fn any_other_server_is_injected_if_its_port_and_the_option_for_it_are_given() {
         report.text
     );
     assert!(flat(&report.text).contains("livenessProbe:\nhttpGet:\npath: /healthz\nport: 8080"));
-    // What was given once is known from then on.
+    // Given options are recorded and used from then on.
     assert_eq!(injected(&report.text).unwrap().text, report.text);
     assert_eq!(uninject(&report.text).unwrap().text, text);
 
@@ -126,26 +126,26 @@ fn any_other_server_is_injected_if_its_port_and_the_option_for_it_are_given() {
 }
 
 #[test]
-fn workers_and_unknown_kinds_are_left_alone_and_mentioned() {
+fn workers_and_unknown_kinds_are_unchanged_and_mentioned() {
     let frontend = deployment("        image: vllm/vllm-openai\n");
-    for (other, said) in [
+    for (other, expected) in [
         (deployment("        image: x\n        command: [python3, -m, dynamo.vllm]\n").replace("name: server}", "name: worker}"), "Deployment/worker"),
         ("apiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: r}\nspec: {template: {spec: {containers: []}}}\n".into(), "Rollout/r"),
         ("apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: k}\nspec: {template: {spec: {containers: []}}}\n".into(), "Service/k"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\nspec: {containers: []}\n".into(), "Pod/p-"),
     ] {
         let error = injected(&other).unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
         let both = format!("{other}---\n{frontend}");
         let report = injected(&both).unwrap();
         assert!(report.text.starts_with(&other));
-        let note = report.notes.iter().find(|note| note.object == said).expect(said);
+        let note = report.notes.iter().find(|note| note.object == expected).expect(expected);
         assert!(note.summary.starts_with("left as it is"), "{note}");
     }
 }
 
 #[test]
-fn ports_that_are_taken_are_avoided() {
+fn used_ports_are_avoided() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: frontend}]\n      - name: other\n        image: x\n        \
          ports: [{containerPort: 8080, name: http}, {containerPort: 9464}]\n",
@@ -156,7 +156,7 @@ fn ports_that_are_taken_are_avoided() {
         flat.contains("value: \"127.0.0.1:18080\"") && flat.contains("value: \"0.0.0.0:19464\""),
         "{flat}"
     );
-    // Services that lead to the port 'frontend' lead to crossfade now.
+    // Services with the target port 'frontend' now lead to crossfade.
     assert!(
         flat.contains(
             "ports:\n- name: frontend\ncontainerPort: 8000\n- name: crossfade\ncontainerPort: 19464"
@@ -174,8 +174,8 @@ fn ports_that_are_taken_are_avoided() {
 }
 
 #[test]
-fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
-    for (container, said) in [
+fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
+    for (container, expected) in [
         (
             "        image: vllm/vllm-openai\n        args: [--ssl-keyfile, k]\n",
             "line 10: it speaks TLS",
@@ -227,7 +227,7 @@ fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
     ] {
         let error = injected(&deployment(container)).unwrap_err().to_string();
         assert!(
-            error.starts_with("document 1, Deployment/server, line ") && error.contains(said),
+            error.starts_with("document 1, Deployment/server, line ") && error.contains(expected),
             "{container}\n{error}"
         );
     }
@@ -244,7 +244,7 @@ fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
 }
 
 #[test]
-fn a_sidecar_that_was_added_by_hand_is_left_alone() {
+fn a_manually_added_sidecar_is_unchanged() {
     let by_hand = include_str!("../../../deploy/examples/dgd-v1beta1.yaml");
     let report = injected(by_hand).unwrap();
     assert_eq!(report.text, by_hand);
@@ -256,7 +256,7 @@ fn a_sidecar_that_was_added_by_hand_is_left_alone() {
 }
 
 #[test]
-fn a_host_port_goes_to_crossfade_and_doubts_are_reported() {
+fn a_host_port_moves_to_crossfade_and_possible_problems_are_reported() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, hostPort: 80}]\n      hostNetwork: true\n      automountServiceAccountToken: false\n      terminationGracePeriodSeconds: 3600\n",
     );
@@ -279,31 +279,31 @@ fn a_host_port_goes_to_crossfade_and_doubts_are_reported() {
 }
 
 #[test]
-fn a_host_port_of_a_pod_with_its_own_network_leaves_the_frontend_and_comes_back() {
+fn the_host_port_of_a_pod_with_its_own_network_moves_to_crossfade_and_is_restored() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        ports:\n        - {containerPort: 9000, hostPort: 9000}\n        - containerPort: 8000 # clients\n          hostPort: 80\n          hostIP: 10.0.0.1\n",
     );
     let report = injected(&text).unwrap();
     let mut all = flat(&report.text);
-    // The record of what was there.
+    // The record of the original fields.
     let record = all.lines().find(|line| line.contains("crossfade/injected"));
     all = all.replace(record.unwrap(), "");
     let of_crossfade = "- name: http\ncontainerPort: 8000\nhostPort: 80\nhostIP: \"10.0.0.1\"\n";
     assert!(all.contains(of_crossfade), "{all}");
     assert_eq!(all.matches("hostPort: 80\n").count(), 1, "{all}");
-    // That of another port stays.
+    // The host port of another container port stays.
     assert_eq!(all.matches("hostPort: 9000").count(), 1, "{all}");
-    let told = report.notes[0].details.join("\n");
+    let note = report.notes[0].details.join("\n");
     assert!(
-        told.contains("port 80 of the node routes to crossfade"),
-        "{told}"
+        note.contains("port 80 of the node routes to crossfade"),
+        "{note}"
     );
     assert_eq!(uninject(&report.text).unwrap().text, text);
     assert_eq!(injected(&report.text).unwrap().text, report.text);
 }
 
 #[test]
-fn a_frontend_on_ipv6_is_asked_there_and_crossfade_listens_there() {
+fn with_a_frontend_on_ipv6_crossfade_connects_and_listens_on_ipv6() {
     let sidecar = |args: &str| {
         let report = injected(&deployment(args)).unwrap();
         (flat(&report.text), report.notes[0].warnings.join("\n"))
@@ -349,8 +349,8 @@ fn a_frontend_on_ipv6_is_asked_there_and_crossfade_listens_there() {
 }
 
 #[test]
-fn a_port_that_comes_with_an_address_or_as_a_default_moves_as_well() {
-    for (container, options, said) in [
+fn a_port_with_an_address_or_as_a_default_is_changed_as_well() {
+    for (container, options, expected) in [
         (
             "        image: x\n        args: [--listen=0.0.0.0:3000]\n",
             ("--listen", ""),
@@ -386,10 +386,10 @@ fn a_port_that_comes_with_an_address_or_as_a_default_moves_as_well() {
             ..Options::default()
         };
         let report = injected_with(&text, &options).unwrap();
-        assert!(report.text.contains(said), "{}", report.text);
+        assert!(report.text.contains(expected), "{}", report.text);
         assert_eq!(uninject(&report.text).unwrap().text, text);
     }
-    // What the default is replaced by may be in there.
+    // The variable may override the default.
     let unknown = deployment(
         "        image: x\n        args: ['vllm serve x --port ${PORT:-8000}']\n        envFrom: [{configMapRef: {name: c}}]\n",
     );
@@ -401,7 +401,7 @@ fn a_port_that_comes_with_an_address_or_as_a_default_moves_as_well() {
 }
 
 #[test]
-fn an_annotation_by_which_prometheus_asks_the_frontend_is_mentioned() {
+fn a_prometheus_annotation_for_the_frontend_is_mentioned() {
     let server = deployment("        image: vllm/vllm-openai\n");
     for (port, warned) in [("8000", true), ("9400", false)] {
         let labels = format!(
@@ -410,9 +410,9 @@ fn an_annotation_by_which_prometheus_asks_the_frontend_is_mentioned() {
         let text = server.replace("metadata: {labels: {app: a}}", &labels);
         let report = injected(&text).unwrap();
         let warnings = report.notes[0].warnings.join("\n");
-        let said =
+        let expected =
             "set it to 8080 for the metrics of the frontend, or to 9464 for those of crossfade";
-        assert_eq!(warnings.contains(said), warned, "{warnings}");
+        assert_eq!(warnings.contains(expected), warned, "{warnings}");
     }
 }
 
@@ -426,7 +426,7 @@ fn services_are_mentioned_and_never_changed() {
     let server = deployment(
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: api}]\n",
     );
-    for (target, said) in [
+    for (target, expected) in [
         ("8000", "its targetPort 8000 now routes to crossfade"),
         ("api", "its targetPort api now routes to crossfade"),
         ("9000", "left as it is"),
@@ -439,17 +439,17 @@ fn services_are_mentioned_and_never_changed() {
             .iter()
             .find(|note| note.object == "Service/s")
             .unwrap();
-        assert!(note.to_string().contains(said), "{note}");
+        assert!(note.to_string().contains(expected), "{note}");
     }
 }
 
 #[test]
-fn what_changed_since_is_kept_and_mentioned() {
+fn later_changes_are_kept_and_mentioned() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n        readinessProbe: {httpGet: {path: /health, port: 8000}}\n",
     );
     let report = injected(&text).unwrap();
-    // Somebody gave it another port, an init container, a variable and a volume.
+    // A user has added another port, an init container, a variable and a volume.
     let edited = report
         .text
         .replace("[--port, \"8080\"]", "[--port, \"8888\"]")

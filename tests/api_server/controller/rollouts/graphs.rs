@@ -1,4 +1,4 @@
-//! Graphs whose components have scaling adapters, with a stand-in for the operator that carries the sizes over.
+//! Graphs whose components have scaling adapters, with a fake operator that copies sizes from the adapters to the graphs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,10 +24,10 @@ fn adapters() -> ApiResource {
     resource("nvidia.com", "v1alpha1", kind, plural)
 }
 
-/// Makes pods of graphs, with the sizes of their adapters, for as long as it lives.
+/// A fake operator that creates the pods of graphs with the sizes of their adapters, until it is dropped.
 struct GraphOperator {
     task: JoinHandle<()>,
-    /// Whether sizes are carried over from adapters to graphs.
+    /// Whether sizes are copied from adapters to graphs.
     follows: Arc<AtomicBool>,
     makes_ready: Arc<AtomicBool>,
 }
@@ -46,7 +46,7 @@ impl GraphOperator {
         let flags = (Arc::clone(&follows), Arc::clone(&makes_ready));
         let task = tokio::spawn(async move {
             loop {
-                // Whatever is refused is tried again.
+                // Failures are retried in the next round.
                 let flags = (
                     flags.0.load(Ordering::Relaxed),
                     flags.1.load(Ordering::Relaxed),
@@ -102,7 +102,7 @@ async fn reconcile(
 }
 
 impl Managed {
-    /// A graph with one component of workers, and its adapter.
+    /// Creates a graph with one worker component, and its adapter.
     async fn graph(&self, name: &str, replicas: u32) {
         let worker = json!({
             "componentType": "worker", "replicas": replicas, "scalingAdapter": {"enabled": true},
@@ -125,7 +125,7 @@ impl Managed {
         adapter.data["spec"]["replicas"].as_u64().unwrap()
     }
 
-    /// Two graphs instead of Deployments, and the rollout.
+    /// Creates two graphs instead of Deployments, and the rollout.
     async fn begin_graphs(&mut self) -> GraphOperator {
         self.graph("old", 4).await;
         self.graph("new", 0).await;
@@ -139,10 +139,10 @@ impl Managed {
 
 #[tokio::test]
 async fn graphs_are_scaled_by_their_adapters() {
-    let mut managed = Managed::set(0).await;
+    let mut managed = Managed::start(0).await;
     let _operator = managed.begin_graphs().await;
     let _controller = managed.controller().await;
-    // The graph follows the adapter later, which is nobody else's doing.
+    // The graph follows the adapter later, which does not count as a change by another client.
     let is_moved = |status: &Value| {
         assert_ne!(status["phase"], "Contested", "{status:#}");
         status["waitingFor"]
@@ -156,13 +156,13 @@ async fn graphs_are_scaled_by_their_adapters() {
 
 #[tokio::test]
 async fn a_size_that_a_user_gives_an_adapter_is_not_overwritten() {
-    let mut managed = Managed::set(0).await;
+    let mut managed = Managed::start(0).await;
     let operator = managed.begin_graphs().await;
     operator.makes_ready.store(false, Ordering::Relaxed);
     managed.whole("old-decode", &operator).await;
     let _controller = managed.controller().await;
     managed.waits_for("new to be ready: 0 of 1").await;
-    // The operator has not carried it over to the graph when new becomes ready, and old is to shrink.
+    // The operator has not yet copied it to the graph when new becomes ready and old would be scaled down.
     operator.follows.store(false, Ordering::Relaxed);
     managed
         .patch(&adapters(), "old-decode", json!({"spec": {"replicas": 5}}))
@@ -173,8 +173,8 @@ async fn a_size_that_a_user_gives_an_adapter_is_not_overwritten() {
 }
 
 #[tokio::test]
-async fn a_component_that_is_taken_out_of_a_graph_is_named() {
-    let mut managed = Managed::set(0).await;
+async fn a_component_that_is_removed_from_a_graph_is_named() {
+    let mut managed = Managed::start(0).await;
     let operator = managed.begin_graphs().await;
     managed.edit(json!({"strategy": {"partition": 2}})).await;
     let _controller = managed.controller().await;
@@ -199,11 +199,11 @@ async fn a_component_that_is_taken_out_of_a_graph_is_named() {
 }
 
 impl Managed {
-    /// Waits until the pods of this adapter are ready, and new ones are not.
+    /// Waits until the pods of this adapter are ready, and keeps later pods from becoming ready.
     async fn whole(&self, adapter: &str, operator: &GraphOperator) {
         operator.makes_ready.store(true, Ordering::Relaxed);
         let graph = adapter.trim_end_matches("-decode");
-        crate::rig::eventually("old is whole", async || {
+        crate::rig::eventually("old has all workers", async || {
             let graph = self.fixture.api(&graphs()).get(graph).await.unwrap();
             graph.data["status"]["components"]["Decode"]["readyReplicas"] == 4
         })

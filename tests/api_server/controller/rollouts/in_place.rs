@@ -1,4 +1,4 @@
-//! Workers of both generations in one StatefulSet or LeaderWorkerSet, with a stand-in for what makes their pods.
+//! Workers of both generations in one StatefulSet or LeaderWorkerSet, with fakes of their controllers.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::rig::POLL;
 
 const SET: &str = "workers";
 const SIZE: u64 = 4;
-/// What both generations must have ready at any time.
+/// The minimum number of ready workers of both generations.
 const LEAST: usize = 3;
 const LWS: &str = "leaderworkerset.sigs.k8s.io";
 
@@ -27,7 +27,7 @@ fn groups() -> ApiResource {
     resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
 }
 
-/// Makes and replaces the pods of a StatefulSet or LeaderWorkerSet by its partition, for as long as it lives.
+/// A fake controller that creates and replaces the pods of a StatefulSet or LeaderWorkerSet according to its partition.
 struct SetOperator(JoinHandle<()>);
 
 impl Drop for SetOperator {
@@ -44,7 +44,7 @@ impl SetOperator {
                 Api::namespaced_with(client.clone(), &namespace, &kind)
             };
             loop {
-                // Whatever is refused is tried again.
+                // Failures are retried in the next round.
                 let _ = follow_groups(&of(groups()), &of(sets())).await;
                 let _ = reconcile(&of(sets()), &of(pods())).await;
                 tokio::time::sleep(POLL).await;
@@ -58,7 +58,7 @@ fn generation_of(object: &DynamicObject) -> String {
     labels.get("generation").cloned().unwrap_or_default()
 }
 
-/// What the controller of LeaderWorkerSets does with the StatefulSet of the leaders.
+/// Does what the LeaderWorkerSet controller does with the StatefulSet of the leaders.
 async fn follow_groups(groups: &Api<DynamicObject>, sets: &Api<DynamicObject>) -> kube::Result<()> {
     let of_groups = groups.get(SET).await?;
     let spec = &of_groups.data["spec"];
@@ -88,8 +88,8 @@ async fn follow_groups(groups: &Api<DynamicObject>, sets: &Api<DynamicObject>) -
     Ok(())
 }
 
-/// What the controller of StatefulSets does: a replica below the partition that is missing is made by the current revision; one at
-/// or above it that is of another revision than the update is replaced, from the last, one at a time.
+/// Does what the StatefulSet controller does: creates missing replicas below the partition with the current revision, and replaces
+/// replicas at or above it that have another revision than the update revision, one at a time, starting with the last.
 async fn reconcile(sets: &Api<DynamicObject>, all: &Api<DynamicObject>) -> kube::Result<()> {
     let set = sets.get(SET).await?;
     let is_of_groups = set.metadata.labels.iter().flatten().next().is_some();
@@ -119,7 +119,7 @@ async fn reconcile(sets: &Api<DynamicObject>, all: &Api<DynamicObject>) -> kube:
         let of = if index < partition { &current } else { &update };
         let member = format!("{name}-1");
         if is_of_groups {
-            // A group has ended with its leader.
+            // A group ends with its leader.
             let _ = all.delete(&member, &now).await;
         }
         for pod in [&name, &member]
@@ -174,7 +174,7 @@ async fn reconcile(sets: &Api<DynamicObject>, all: &Api<DynamicObject>) -> kube:
     Ok(())
 }
 
-/// A StatefulSet or LeaderWorkerSet beside a rollout.
+/// A StatefulSet or LeaderWorkerSet and its rollout.
 struct InPlace {
     managed: Managed,
     of_groups: bool,
@@ -182,13 +182,13 @@ struct InPlace {
 }
 
 impl InPlace {
-    /// A whole StatefulSet of the first generation, and no rollout.
-    async fn set() -> Self {
+    /// A complete StatefulSet of the first generation, without a rollout.
+    async fn start() -> Self {
         Self::of(false).await
     }
 
     async fn of(of_groups: bool) -> Self {
-        let managed = Managed::set(0).await;
+        let managed = Managed::start(0).await;
         let labels = json!({"app": SET, "generation": "1"});
         let template = json!({
             "metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "any"}]},
@@ -221,13 +221,13 @@ impl InPlace {
         if self.of_groups { groups() } else { sets() }
     }
 
-    /// A person writes the spec of the workers.
+    /// Writes the spec of the workers, as a user does.
     async fn write(&self, spec: Value) {
         let patch = json!({"spec": spec});
         self.managed.patch(&self.kind(), SET, patch).await;
     }
 
-    /// A person edits their template.
+    /// Edits their template, as a user does.
     async fn edit_template(&self, generation: &str) {
         let template = json!({"metadata": {"labels": {"generation": generation}}});
         let spec = match self.of_groups {
@@ -237,7 +237,7 @@ impl InPlace {
         self.write(spec).await;
     }
 
-    /// The rollout, as a person applies it.
+    /// Applies the rollout, as a user does.
     async fn apply(&mut self, partition: u32) {
         let one = json!({"kind": self.kind().kind, "name": SET});
         let strategy = json!({"maxSurge": 0, "maxUnavailable": 1, "partition": partition});
@@ -250,7 +250,7 @@ impl InPlace {
         self.managed.controller().await
     }
 
-    /// The same with what `deploy/` permits.
+    /// Like [`Self::begin`], with exactly the permissions in `deploy/`.
     async fn begin_with_own_rights(&mut self, partition: u32) -> Controller {
         self.apply(partition).await;
         let name = format!("in-place-{}", self.kind().plural);
@@ -259,14 +259,14 @@ impl InPlace {
         controller
     }
 
-    /// The pods of each generation there is. Of a group, its leader.
+    /// The generation of each pod. Groups count by their leader.
     async fn generations(&self) -> Vec<String> {
         let api = self.managed.fixture.api(&pods());
         let found = api.list(&ListParams::default().labels("app=workers")).await;
         found.unwrap().items.iter().map(generation_of).collect()
     }
 
-    /// The pods of the first and of the second generation.
+    /// The number of pods of the first and of the second generation.
     async fn pods(&self) -> [usize; 2] {
         let pods = self.generations().await;
         ["1", "2"].map(|wanted| pods.iter().filter(|of| *of == wanted).count())
@@ -297,15 +297,15 @@ impl InPlace {
         }
     }
 
-    /// Waits until the status is so. Enough workers are there meanwhile, and never one too many.
-    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until `condition` holds for the status, and checks the limits meanwhile.
+    async fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + 2 * PATIENCE;
         loop {
             let pods = self.generations().await;
             let enough = LEAST..=SIZE as usize;
             assert!(enough.contains(&pods.len()), "{pods:?}");
             let object = self.managed.rollout().await;
-            if is_so(&object["status"]) {
+            if condition(&object["status"]) {
                 return object;
             }
             let status = &object["status"];
@@ -321,7 +321,7 @@ impl InPlace {
         self.until(phase, |status| status["phase"] == phase).await
     }
 
-    async fn says(&self, what: &str) -> Value {
+    async fn wait_for_message(&self, what: &str) -> Value {
         self.until(what, |status| {
             let message = status["message"].as_str().unwrap_or_default();
             message.contains(what)
@@ -331,21 +331,21 @@ impl InPlace {
 }
 
 #[tokio::test]
-async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
-    let mut set = InPlace::set().await;
+async fn one_stateful_set_is_replaced_pod_by_pod_up_to_the_hand_over() {
+    let mut set = InPlace::start().await;
     set.apply(0).await;
     let _controller = set.managed.fixture.controller(&["--rollouts"]).await;
-    // Nothing begins before there is a second generation.
+    // Nothing happens until there is a second generation.
     let object = set
-        .says("has one revision, workers-1: edit its pod template")
+        .wait_for_message("has one revision, workers-1: edit its pod template")
         .await;
     assert_eq!(object["status"]["phase"], "Refused");
     set.edit_template("2").await;
     set.managed.fixture.proxy("chat").await;
-    let object = set.says("clients to be routed").await;
+    let object = set.wait_for_message("clients to be routed").await;
     set.holds([0, 4]).await;
     assert_eq!(set.partition().await, 0);
-    set.managed.fixture.splits("chat", 0, 1).await;
+    set.managed.fixture.wait_for_split("chat", 0, 1).await;
     let status = &object["status"];
     let accepted = &status["accepted"];
     let revision = |side: &str| accepted[side]["roles"]["worker"]["revision"].clone();
@@ -363,9 +363,9 @@ async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
     assert_eq!(workers["new"]["revision"], "workers-2");
     set.managed.move_clients().await;
     set.phase("Complete").await;
-    // The set has forgotten its first revision.
+    // The StatefulSet no longer has its first revision.
     set.managed.edit(json!({"intent": "Abort"})).await;
-    set.says("creates workers of revision workers-2, and no longer of workers-1")
+    set.wait_for_message("creates workers of revision workers-2, and no longer of workers-1")
         .await;
     assert_eq!(set.partition().await, 0);
     set.managed.edit(json!({"intent": "Run"})).await;
@@ -373,62 +373,62 @@ async fn one_stateful_set_goes_pod_by_pod_to_the_hand_over() {
 }
 
 #[tokio::test]
-async fn one_stateful_set_goes_back_and_forth() {
-    goes_back_and_forth(InPlace::set().await).await;
+async fn one_stateful_set_is_rolled_back_and_forward_again() {
+    assert_rolls_back_and_forward(InPlace::start().await).await;
 }
 
 #[tokio::test]
-async fn one_leader_worker_set_goes_back_and_forth() {
-    goes_back_and_forth(InPlace::of(true).await).await;
+async fn one_leader_worker_set_is_rolled_back_and_forward_again() {
+    assert_rolls_back_and_forward(InPlace::of(true).await).await;
 }
 
-async fn goes_back_and_forth(mut set: InPlace) {
+async fn assert_rolls_back_and_forward(mut set: InPlace) {
     set.edit_template("2").await;
     let controller = set.begin_with_own_rights(2).await;
     set.phase("Partition").await;
     set.holds([2, 2]).await;
     assert_eq!(set.partition().await, 2);
-    set.managed.fixture.splits("chat", 1, 1).await;
+    set.managed.fixture.wait_for_split("chat", 1, 1).await;
     set.managed.edit(json!({"intent": "Abort"})).await;
     set.phase("RolledBack").await;
     set.holds([4, 0]).await;
     assert_eq!(set.partition().await, 4);
-    set.managed.fixture.splits("chat", 1, 0).await;
+    set.managed.fixture.wait_for_split("chat", 1, 0).await;
     set.managed
-        .happens("PodsReplaced", "replaces workers-")
+        .wait_for_event("PodsReplaced", "replaces workers-")
         .await;
-    // A controller that starts anew takes nothing for somebody else's.
+    // A controller that restarts does not mistake its own writes for those of others.
     drop(controller);
     let _controller = set.managed.controller().await;
     let all = json!({"intent": "Run", "strategy": {"partition": 0}});
     set.managed.edit(all).await;
-    set.says("clients to be routed").await;
+    set.wait_for_message("clients to be routed").await;
     set.holds([0, 4]).await;
     assert_eq!(set.partition().await, 0);
 }
 
 #[tokio::test]
 async fn another_partition_size_or_template_stops_a_rollout_within_one_object() {
-    let mut set = InPlace::set().await;
+    let mut set = InPlace::start().await;
     set.edit_template("2").await;
     let _controller = set.begin(2).await;
     set.phase("Partition").await;
     let partition =
         |partition: u32| json!({"updateStrategy": {"rollingUpdate": {"partition": partition}}});
     set.write(partition(3)).await;
-    set.says("old's worker workers were scaled to 3 from 2 by another client")
+    set.wait_for_message("old's worker workers were scaled to 3 from 2 by another client")
         .await;
     set.write(partition(2)).await;
     set.phase("Partition").await;
     set.write(json!({"replicas": 3})).await;
     let object = set
-        .says("the replicas to be 4 again, as accepted: another client has set 3")
+        .wait_for_message("the replicas to be 4 again, as accepted: another client has set 3")
         .await;
     assert_eq!(object["status"]["phase"], "Contested");
     set.write(json!({"replicas": 4})).await;
     set.phase("Partition").await;
-    // A third generation is made by the set itself, wherever the partition lets it.
+    // The StatefulSet itself creates pods of a third generation as far as the partition allows.
     set.edit_template("3").await;
-    set.says("creates workers of revision workers-3, and no longer of workers-2")
+    set.wait_for_message("creates workers of revision workers-3, and no longer of workers-2")
         .await;
 }

@@ -1,4 +1,4 @@
-//! A stand-in for what makes pods of Deployments: its pods are ready as soon as they are there.
+//! A fake Deployment controller, whose pods are ready as soon as they exist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub fn deployments() -> kube::api::ApiResource {
     resource("apps", "v1", "Deployment", "deployments")
 }
 
-/// Makes pods for as long as it lives.
+/// Creates pods until it is dropped.
 pub struct Operator {
     task: JoinHandle<()>,
     /// Whether pods become ready.
@@ -36,7 +36,7 @@ impl Operator {
         let (client, namespace) = (fixture.client.clone(), fixture.namespace.clone());
         let task = tokio::spawn(async move {
             loop {
-                // Whatever is refused is tried again.
+                // Failures are retried in the next round.
                 let _ = reconcile(&client, &namespace, &ready).await;
                 tokio::time::sleep(POLL).await;
             }
@@ -52,7 +52,7 @@ async fn reconcile(client: &Client, namespace: &str, ready: &AtomicBool) -> kube
         let name = deployment.metadata.name.clone().unwrap();
         let wanted = deployment.data["spec"]["replicas"].as_u64().unwrap_or(1);
         let labels = deployment.data["spec"]["template"]["metadata"]["labels"].clone();
-        // The pods of frontends are those of the proxies in the tests.
+        // The tests create the pods of frontends together with their proxies.
         if labels["nvidia.com/dynamo-component-type"] == "frontend" {
             continue;
         }
@@ -63,7 +63,7 @@ async fn reconcile(client: &Client, namespace: &str, ready: &AtomicBool) -> kube
             "replicas": replicas,
             "readyReplicas": ready,
         }});
-        // The processor belongs to what is tested.
+        // Do not take processor time from the controller under test.
         if status["status"] != deployment.data["status"] {
             api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
                 .await?;
@@ -72,7 +72,7 @@ async fn reconcile(client: &Client, namespace: &str, ready: &AtomicBool) -> kube
     Ok(())
 }
 
-/// Makes as many pods as are wanted of `name`, ready if they are to be so, and returns how many there are and how many are ready.
+/// Creates the wanted pods of `name`, ready if `ready`, and returns the numbers of existing and ready pods.
 pub async fn make_pods(
     all: &Api<DynamicObject>,
     name: &str,
@@ -94,8 +94,7 @@ pub async fn make_pods(
         }
         if was_ready.is_none() || makes_ready && was_ready == Some(false) {
             let is_ready = if makes_ready { "True" } else { "False" };
-            // The address of all pods on this machine, which the old frontends have too: the updates of other tests lead to
-            // other ports of it.
+            // All pods share this address with the old frontends. The updates of other tests use other ports.
             let status = json!({"status": {
                 "phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
                 "conditions": [{"type": "Ready", "status": is_ready}],
@@ -119,7 +118,7 @@ pub async fn make_pods(
     Ok((pods.items.len(), ready))
 }
 
-/// Makes one pod.
+/// Creates one pod.
 pub async fn make(
     all: &Api<DynamicObject>,
     pod: &str,

@@ -1,4 +1,4 @@
-//! Three generations one after another, and the way back to any of them.
+//! Three generations in sequence, and an undo to any of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use super::super::fixture::{pods, resource, updates};
 use super::operator::deployments;
 use super::{Managed, frontends, services};
 
-/// Looks again and again whether three generations ever have workers, there are ever too many, or one loses its workers before
-/// its requests.
+/// Continuously checks that no more than two generations have workers, that there are never too many workers, and that no generation
+/// loses its workers before its requests.
 pub struct Watched {
     is_over: Arc<AtomicBool>,
     task: JoinHandle<()>,
@@ -30,7 +30,8 @@ impl Watched {
             let is_over = Arc::clone(&is_over);
             async move {
                 while !is_over.load(Ordering::Relaxed) {
-                    look(&sizes, &updates).await;
+                    check(&sizes, &updates).await;
+                    // A poll interval.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
@@ -44,8 +45,8 @@ impl Watched {
     }
 }
 
-async fn look(deployments: &Api<DynamicObject>, updates: &Api<DynamicObject>) {
-    // The split is read first: requests move away before workers go, and come after workers are there.
+async fn check(deployments: &Api<DynamicObject>, updates: &Api<DynamicObject>) {
+    // Read the split first: requests leave before workers are removed, and arrive after workers are added.
     let update = updates.get("chat").await.unwrap();
     let all = deployments.list(&ListParams::default()).await.unwrap();
     let size = |name: &str| {
@@ -60,7 +61,7 @@ async fn look(deployments: &Api<DynamicObject>, updates: &Api<DynamicObject>) {
     for side in ["old", "new"] {
         let name = spec["workers"][side]["name"].as_str().unwrap();
         let has_requests = spec["weights"][side] != 0;
-        // A new rollout of other generations may have begun since.
+        // A new rollout of other generations may have started since.
         let now = updates.get("chat").await.unwrap();
         if has_requests && now.data["spec"] == *spec {
             assert!(size(name) > 0, "{name} has requests: {sizes:?} {spec}");
@@ -69,9 +70,9 @@ async fn look(deployments: &Api<DynamicObject>, updates: &Api<DynamicObject>) {
 }
 
 impl Managed {
-    /// The first of three generations has gone, and the second has everything, clients included. The third is there.
+    /// The second of three generations has all workers and clients. The first has none, and the third is ready to be rolled out.
     async fn at_the_second() -> Self {
-        let mut managed = Self::begun(json!({"handover": {"clients": "Automatic"}})).await;
+        let mut managed = Self::with_rollout(json!({"handover": {"clients": "Automatic"}})).await;
         let _controller = managed.controller().await;
         managed.phase("Complete").await;
         managed.follow_clients().await;
@@ -89,13 +90,13 @@ impl Managed {
             .fixture
             .status(&pods(), "third-frontend-0", status)
             .await;
-        // The Service of new is that of the third generation from now on.
+        // From now on, the Service of new is that of the third generation.
         let selector = json!({"spec": {"selector": frontends("third")}});
         managed.patch(&services(), "localhost", selector).await;
         managed
     }
 
-    /// Goes on to the third generation. The frontends of the second have a proxy from now on.
+    /// Rolls out the third generation. From now on, the frontends of the second have a proxy.
     async fn goes_to_the_third(&mut self, partition: u32) {
         let mut frontends = self.spec(json!({}))["frontends"].clone();
         frontends["source"] = json!("new");
@@ -144,7 +145,7 @@ impl Managed {
         numbers
     }
 
-    /// Waits until the edit is told of, in this phase.
+    /// Waits until the status has observed the edit and is in this phase.
     async fn seen_in(&self, phase: &str) -> Value {
         let generation = self.rollout().await["metadata"]["generation"].clone();
         self.until(phase, |status| {
@@ -155,15 +156,15 @@ impl Managed {
 }
 
 #[tokio::test]
-async fn an_undo_goes_to_any_revision_that_is_kept_and_forward_again() {
+async fn an_undo_goes_to_any_retained_revision_and_forward_again() {
     let mut managed = Managed::at_the_second().await;
     let _controller = managed.controller().await;
     managed.goes_to_the_third(0).await;
     let object = managed.seen_in("Complete").await;
     assert_eq!(managed.sizes_of_all().await, [0, 0, 4]);
     assert_eq!(managed.kept().await, [1, 2, 3]);
-    let told = &object["status"]["revisions"];
-    let told: Vec<_> = { told.as_array().unwrap().iter() }
+    let revisions = &object["status"]["revisions"];
+    let revisions: Vec<_> = { revisions.as_array().unwrap().iter() }
         .map(|known| (&known["revision"], &known["workers"], &known["exists"]))
         .collect();
     let (yes, names) = (
@@ -175,9 +176,9 @@ async fn an_undo_goes_to_any_revision_that_is_kept_and_forward_again() {
     let expected: Vec<_> = { numbers.iter().zip(&names) }
         .map(|(number, name)| (number, name, &yes))
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(revisions, expected);
 
-    // Two generations back, clients included.
+    // Undo by two generations, clients included.
     let watched = Watched::begin(&managed);
     managed.edit(json!({"undoTo": 1})).await;
     let object = managed.seen_in("RolledBack").await;
@@ -187,17 +188,17 @@ async fn an_undo_goes_to_any_revision_that_is_kept_and_forward_again() {
     assert_eq!(accepted["undoTo"], 1);
     assert_eq!(accepted["source"]["roles"]["worker"]["replicas"], 4);
     managed
-        .happens("Accepted", "to go back to revision 1")
+        .wait_for_event("Accepted", "to go back to revision 1")
         .await;
 
-    // Forward again, as the spec says.
+    // Forward again, to the target in the spec.
     managed.edit(json!({"undoTo": null})).await;
     managed.seen_in("Complete").await;
     assert_eq!(managed.sizes_of_all().await, [0, 0, 4]);
     assert_eq!(managed.clients_reach().await, frontends("third"));
     watched.end().await;
 
-    // What is not there is said before anything is written.
+    // Missing objects are reported before anything is written.
     managed.edit(json!({"undoTo": 9})).await;
     let object = managed.seen_in("Stalled").await;
     let message = object["status"]["message"].as_str().unwrap();
@@ -221,7 +222,7 @@ async fn an_undo_goes_to_any_revision_that_is_kept_and_forward_again() {
 }
 
 #[tokio::test]
-async fn an_undo_in_the_middle_of_a_rollout_takes_the_new_generation_back_first() {
+async fn an_undo_in_the_middle_of_a_rollout_rolls_back_the_new_generation_first() {
     let mut managed = Managed::at_the_second().await;
     let _controller = managed.controller().await;
     managed.goes_to_the_third(2).await;

@@ -1,12 +1,11 @@
-//! An edit that cannot be used, or none at all any more: what is lost meanwhile is followed, and what old cannot carry is not
-//! sent to it.
+//! After an invalid edit or a deletion, the split still follows losses, and old does not get more requests than it has capacity for.
 
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, pods, updates};
 use crate::rig::*;
 
-/// What the proxies cannot reach, and the definition cannot see.
+/// A target that proxies may not use, which the schema cannot detect.
 fn bad() -> Value {
     let same = json!({"selector": {"app": "any"}});
     json!({
@@ -18,17 +17,18 @@ fn is_refused(words: &'static str) -> impl Fn(&Value) -> bool {
     move |object| {
         let status = &object["status"];
         let conditions = status["conditions"].as_array().into_iter().flatten();
-        let mut accepted = conditions.filter(|told| told["type"] == "Accepted");
+        let mut accepted = conditions.filter(|condition| condition["type"] == "Accepted");
         status["phase"] == "Degraded"
-            && accepted.any(|told| {
-                told["status"] == "False" && told["message"].as_str().unwrap().contains(words)
+            && accepted.any(|condition| {
+                condition["status"] == "False"
+                    && condition["message"].as_str().unwrap().contains(words)
             })
     }
 }
 
 const FOLLOWED: &str = "according to the last valid spec";
 
-/// The split that the controller goes by meanwhile.
+/// Whether the controller wants this split.
 fn goes_by(old: u32, new: u32) -> impl Fn(&Value) -> bool {
     move |object| {
         object["status"]["lastValid"]["spec"]["weights"] == json!({"old": old, "new": new})
@@ -47,21 +47,21 @@ async fn follows(proxy: &Proxy, old: u32, new: u32) {
 }
 
 #[tokio::test]
-async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_being_followed() {
-    let mut fixture = Fixture::begun(json!({})).await;
+async fn after_an_invalid_edit_the_split_still_follows_losses_of_either_side() {
+    let mut fixture = Fixture::with_update(json!({})).await;
     let mut first = fixture.controller(&[]).await;
     for i in 0..2 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
     follows(&fixture.proxies[0], 2, 1).await;
     fixture.edit("up", bad()).await;
     fixture.until("up", "refused", is_refused(FOLLOWED)).await;
-    // Nobody takes the split of that edit, nor writes over it.
+    // The split in the invalid edit is neither applied nor overwritten.
     assert_eq!(fixture.get("up").await["spec"]["trafficSplitPercent"], 0);
     follows(&fixture.proxies[0], 2, 1).await;
 
-    // A loss of new, of old, and a gain, which waits for a spec that can be used.
+    // A loss of new, a loss of old, and a gain, which waits for a valid spec.
     fixture.pod_ready("new-worker-0", false).await;
     fixture.until("up", "new lost", goes_by(4, 1)).await;
     follows(&fixture.proxies[0], 4, 1).await;
@@ -71,7 +71,7 @@ async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_be
     follows(&fixture.proxies[0], 2, 1).await;
     fixture.pod_ready("new-worker-0", true).await;
 
-    // Another controller goes on, and so does a proxy that begins only now.
+    // Another controller continues, and so does a proxy that starts now.
     first.kill();
     let second = fixture.controller(&[]).await;
     super::faults::leads(&second).await;
@@ -99,7 +99,7 @@ async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_be
 
     let good = json!({"targetDeployment": "new", "workers": null});
     fixture.edit("up", good).await;
-    let object = fixture.splits("up", 1, 2).await;
+    let object = fixture.wait_for_split("up", 1, 2).await;
     assert_eq!(object["status"]["lastValid"], Value::Null);
     for proxy in &fixture.proxies {
         follows(proxy, 1, 2).await;
@@ -108,39 +108,44 @@ async fn an_edit_that_cannot_be_used_does_not_stop_losses_of_either_side_from_be
 }
 
 #[tokio::test]
-async fn where_no_valid_spec_was_ever_seen_it_is_reported_that_losses_are_not_followed() {
-    let fixture = Fixture::set().await;
+async fn without_a_valid_spec_the_status_says_that_losses_are_not_followed() {
+    let fixture = Fixture::start().await;
     fixture.worker("old", 0, "worker").await;
     fixture.update("up", bad()).await;
     let _controller = fixture.controller(&[]).await;
     let unknown = "no valid spec of this update can be followed";
-    let object = fixture.until("up", "told", is_refused(unknown)).await;
+    let object = fixture
+        .until("up", "the status reports it", is_refused(unknown))
+        .await;
     assert_eq!(object["status"]["lastValid"], Value::Null);
 }
 
 #[tokio::test]
-async fn an_update_that_is_deleted_sends_old_nothing_that_it_cannot_carry() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn after_a_deletion_old_gets_no_more_requests_than_its_capacity() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for i in 0..3 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 4, 3).await;
+    fixture.wait_for_split("up", 4, 3).await;
     // Old is scaled down worker by worker.
     for i in 0..3 {
         fixture.delete(&pods(), &format!("old-worker-{i}")).await;
     }
-    fixture.splits("up", 1, 3).await;
+    fixture.wait_for_split("up", 1, 3).await;
     fixture
-        .until("up", "told", |object| {
+        .until("up", "the status reports it", |object| {
             object["status"]["old"]["capacityPercent"] == 25
         })
         .await;
     let proxy = &fixture.proxies[0];
     follows(proxy, 1, 3).await;
     fixture.delete(&updates(), "up").await;
-    let said = fixture.happens("DeletedNewKept").await;
-    assert!(said.contains("old had 25 % of its capacity"), "{said}");
+    let message = fixture.wait_for_event("DeletedNewKept").await;
+    assert!(
+        message.contains("old had 25 % of its capacity"),
+        "{message}"
+    );
     follows(proxy, 1, 3).await;
     let page = in_force(proxy).await;
     assert!(

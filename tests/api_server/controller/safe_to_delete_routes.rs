@@ -1,38 +1,38 @@
-//! More attempts to be told that old may go: objects that say of themselves what is not so, other clusters, other times, and
-//! other controllers.
+//! `safeToDeleteOld` stays false while other objects may still route to old: misleading objects, other clusters, meshes, leaders
+//! that were suspended, and Services of an operator.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods, resource, updates};
-use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slices};
+use super::safe_to_delete::{clients, is_safe, lacks, lead_clients_to, safe, services, slices};
 use crate::rig::*;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 const COMPONENT: &str = "nvidia.com/dynamo-component-type";
 
-fn told(text: String) -> &'static str {
+fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what_is_not_so() {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
-    let other = Fixture::set().await;
+async fn old_is_not_safe_to_delete_while_a_forged_object_elsewhere_routes_to_it() {
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
+    let other = Fixture::start().await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    // It sees everything.
+    // This controller has access to all namespaces.
     let _controller = fixture.wary_controller(&["--quiet-period", "1"]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     fixture.until("up", "safe", is_safe).await;
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::a1"}]});
     fixture.status(&pods(), "old-frontend-0", addresses).await;
 
-    // Kubernetes writes no slices for a Service without a selector, whatever they say.
+    // Kubernetes writes no slices for a Service without a selector, even if the slices claim to be managed.
     let forged = json!({
         "metadata": {"labels": {
             "kubernetes.io/service-name": "forged",
@@ -43,12 +43,12 @@ async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what
     let without_selector = json!({"spec": {"ports": [{"port": 80}]}});
     other.create(&services(), "forged", without_selector).await;
     other.create(&slices(), "forged-1", forged).await;
-    let name = told(format!("Service {}/forged", other.namespace));
+    let name = leak(format!("Service {}/forged", other.namespace));
     fixture.until("up", name, lacks(true, name)).await;
     other.delete(&slices(), "forged-1").await;
     fixture.until("up", "safe again", is_safe).await;
 
-    // A slice with a host name, and a name in the domain of several clusters.
+    // A slice with a host name, and a name in the multi-cluster domain.
     let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
     fixture.create(&services(), "legacy", selects).await;
     let host = format!("legacy.{}.svc.cluster.local", fixture.namespace);
@@ -62,8 +62,8 @@ async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what
     other.create(&services(), "shared", shared).await;
     let place = &other.namespace;
     for name in [
-        told(format!("Service {place}/by-host")),
-        told(format!("Service {place}/shared of type ExternalName")),
+        leak(format!("Service {place}/by-host")),
+        leak(format!("Service {place}/shared of type ExternalName")),
     ] {
         fixture.until("up", name, lacks(true, name)).await;
     }
@@ -74,8 +74,8 @@ async fn old_is_not_safe_to_delete_while_an_object_elsewhere_says_of_itself_what
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_version_lead_to_it()
-{
+async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_api_version_lead_to_it()
+ {
     let (fixture, _controller) = safe().await;
     let exports = resource(
         "multicluster.x-k8s.io",
@@ -90,13 +90,13 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
         "httproutes",
     );
     let namespace = &fixture.namespace;
-    // What another cluster is offered, in this one: only the slice of an import says so.
+    // An export to other clusters: in this cluster, only the slice of the import shows it.
     let import = json!({
         "metadata": {"labels": {"multicluster.kubernetes.io/service-name": "offered"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
     });
     fixture.create(&slices(), "offered-1", import).await;
-    let name = told(format!("ServiceImport {namespace}/offered"));
+    let name = leak(format!("ServiceImport {namespace}/offered"));
     fixture.until("up", name, lacks(true, name)).await;
     fixture.delete(&slices(), "offered-1").await;
     fixture.until("up", "safe again", is_safe).await;
@@ -114,9 +114,9 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
         fixture.create(&routes, name, route).await;
     }
     for name in [
-        told(format!("ServiceExport {namespace}/legacy")),
-        told(format!("HTTPRoute {namespace}/imports")),
-        told(format!("HTTPRoute {namespace}/mirrors")),
+        leak(format!("ServiceExport {namespace}/legacy")),
+        leak(format!("HTTPRoute {namespace}/imports")),
+        leak(format!("HTTPRoute {namespace}/mirrors")),
     ] {
         fixture.until("up", name, lacks(true, name)).await;
     }
@@ -125,8 +125,7 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by_half_or_only_says_so()
- {
+async fn old_is_not_safe_to_delete_while_the_client_service_does_not_fully_route_to_new() {
     let (fixture, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
     let set = async |endpoints: Value, ports: Value| {
@@ -145,7 +144,7 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
     set(of_new.clone(), both.clone()).await;
     fixture.until("up", "safe with ports", is_safe).await;
 
-    // The pods of new lack the port that clients use, and have the other one.
+    // The pods of new do not have the port that clients use, but another one.
     let spec = json!({"ports": [{"name": "http", "port": 80}, {"name": "metrics", "port": 81}]});
     fixture
         .replace(&services(), "clients", json!({"spec": spec}))
@@ -156,14 +155,14 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
     set(of_new.clone(), both.clone()).await;
     fixture.until("up", "safe again", is_safe).await;
 
-    // It ends, though it still serves.
+    // The pod is terminating, although it still serves.
     let ending = json!({"ready": false, "serving": true, "terminating": true});
     set(endpoint("10.9.0.1", ending), both.clone()).await;
     fixture.until("up", "ending", lacks(true, reaches)).await;
     set(of_new.clone(), both.clone()).await;
     fixture.until("up", "safe once more", is_safe).await;
 
-    // The address is not that of the pod that it names: it may lead anywhere.
+    // The address is not that of the named pod, so it may be anything.
     set(
         endpoint("203.0.113.9", json!({"ready": true})),
         both.clone(),
@@ -173,7 +172,7 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_new_by
     fixture.until("up", "elsewhere", &left).await;
     set(of_new.clone(), both.clone()).await;
     fixture.until("up", "safe with its address", is_safe).await;
-    // Kubernetes does not use the second address, but others may.
+    // Kubernetes does not use the second address, but other programs may.
     let mut with_another = of_new.clone();
     with_another[0]["addresses"] = json!(["10.9.0.1", "203.0.113.9"]);
     set(with_another, both.clone()).await;
@@ -192,20 +191,20 @@ async fn old_is_not_safe_to_delete_while_someone_deletes_the_update() {
     };
     finalizers(json!(["example.com/waits"])).await;
     fixture.delete(&updates(), "up").await;
-    // Once it is gone, the frontends of old may send to old again.
+    // Once the update is deleted, the frontends of old may send to old again.
     let going = lacks(false, "the update is being deleted");
     fixture.until("up", "being deleted", going).await;
     finalizers(Value::Null).await;
-    // Nothing of old's capacity was there when it went.
-    fixture.happens("DeletedNewKept").await;
+    // Old had no capacity when the update was deleted.
+    fixture.wait_for_event("DeletedNewKept").await;
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
+async fn old_is_not_safe_to_delete_while_the_state_of_one_of_its_pods_is_unclear() {
     let (fixture, _controller) = safe().await;
     let labels = json!({GRAPH: "old", COMPONENT: "frontend"});
     let admin = fixture.proxies[0].admin.port();
-    // Nobody knows by which port clients would go around its proxy.
+    // It is unknown which port of the pod bypasses its proxy.
     let ports = json!([{"name": "crossfade", "containerPort": admin}]);
     fixture
         .pod("old-frontend-bare", labels.clone(), ports)
@@ -216,7 +215,7 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
     fixture.delete(&pods(), "old-frontend-bare").await;
     fixture.until("up", "safe again", is_safe).await;
 
-    // Its node does not answer: it may run, and its proxy may send to old.
+    // The node does not respond. The pod may run, and its proxy may send to old.
     let nobody = Upstream::nobody().port();
     let ports = json!([
         {"name": "crossfade", "containerPort": nobody}, {"name": "frontend", "containerPort": 8000},
@@ -237,8 +236,8 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
     fixture.delete(&pods(), "old-frontend-lost").await;
     fixture.until("up", "safe once more", is_safe).await;
 
-    // Its address is by now that of a proxy of another update, which has left its old.
-    let mut other = Fixture::begun(json!({"clientService": "clients"})).await;
+    // Its address now belongs to a proxy of another update, which has drained its old.
+    let mut other = Fixture::with_update(json!({"clientService": "clients"})).await;
     other
         .edit(
             "up",
@@ -246,7 +245,7 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
         )
         .await;
     let proxy = other.proxies.remove(0);
-    eventually("the other one has left old", async || {
+    eventually("the other update has drained old", async || {
         let plan: Value = serde_json::from_str(&proxy.plan().await).unwrap();
         plan["trafficSplitPercent"] == 100
     })
@@ -262,7 +261,7 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_it_is_not_what_it_seems() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
+async fn a_leader_that_was_suspended_does_not_report_old_as_safe_to_delete() {
     let (fixture, first) = safe().await;
     let second = fixture.controller(&[]).await;
     eventually("one of them leads", async || {
@@ -277,13 +276,13 @@ async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
         .until("up", "led to", lacks(true, "Service legacy"))
         .await;
     first.signal(libc::SIGCONT);
-    // It wakes with all that it knew before, and thinks for a moment that it leads.
-    let mut looks = 0;
-    eventually("it knows that it does not lead", async || {
+    // It resumes with its earlier state, and briefly still assumes that it leads.
+    let mut polls = 0;
+    eventually("it notices that it does not lead", async || {
         let object = fixture.get("up").await;
         assert!(!is_safe(&object), "{object}");
-        looks += 1;
-        looks > 50 && !first.leads().await
+        polls += 1;
+        polls > 50 && !first.leads().await
     })
     .await;
     fixture.delete(&services(), "legacy").await;
@@ -291,7 +290,7 @@ async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_someone_goes_back_and_may_go_after_the_second_end() {
+async fn old_is_not_safe_to_delete_during_a_reverse_update_but_after_the_second_completion() {
     let (fixture, _controller) = safe().await;
     for round in ["first", "second"] {
         fixture.worker("old", 0, "worker").await;
@@ -323,13 +322,13 @@ async fn old_is_not_safe_to_delete_while_someone_goes_back_and_may_go_after_the_
     }
 }
 
-/// As [`safe`], with old as a graph, whose operator has made the Service `old-frontend`: it goes with old.
+/// Like [`safe`], but old is a graph whose operator has created the Service `old-frontend`, which is deleted with old.
 async fn safe_with_the_service_of_an_operator() -> (Fixture, Controller) {
     let by_pods = json!({"kind": "Pod"});
     let spec = json!({
         "clientService": "clients", "workers": {"old": by_pods.clone(), "new": by_pods},
     });
-    let mut fixture = Fixture::set().await;
+    let mut fixture = Fixture::start().await;
     let graphs = resource(
         "nvidia.com",
         "v1alpha1",
@@ -353,7 +352,7 @@ async fn safe_with_the_service_of_an_operator() -> (Fixture, Controller) {
     });
     fixture.create(&services(), "old-frontend", made).await;
     let controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     fixture
         .until("up", "the operator's goes with it", is_safe)
@@ -362,7 +361,7 @@ async fn safe_with_the_service_of_an_operator() -> (Fixture, Controller) {
 }
 
 #[tokio::test]
-async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
+async fn a_service_that_only_has_the_labels_of_old_still_counts_as_a_route_to_it() {
     let (fixture, _controller) = safe_with_the_service_of_an_operator().await;
     let copied = json!({
         "metadata": {"labels": {GRAPH: "old"}},
@@ -377,7 +376,7 @@ async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_the_clients_own_service_is_gone_or_leads_away_though_its_slices_stay()
+async fn old_is_not_safe_to_delete_while_the_client_service_is_missing_or_external_even_if_its_slices_stay()
  {
     let (fixture, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
@@ -385,7 +384,7 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_is_gone_or_lead
     fixture.until("up", "gone", lacks(true, reaches)).await;
     fixture.create(&services(), "clients", clients()).await;
     fixture.until("up", "safe again", is_safe).await;
-    // Kubernetes keeps the slices of a Service that becomes another name.
+    // Kubernetes keeps the slices of a Service that becomes an ExternalName.
     let away = json!({"spec": {
         "type": "ExternalName", "externalName": "gateway.example.com", "clusterIP": null, "clusterIPs": null,
     }});
@@ -398,11 +397,11 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_is_gone_or_lead
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_a_port_at_which_new_does_not_listen()
+async fn old_is_not_safe_to_delete_while_the_client_service_targets_a_port_on_which_new_does_not_listen()
  {
     let (fixture, _controller) = safe().await;
     let reaches = "to a ready frontend of new on each of its ports";
-    // Old's proxies listened there.
+    // The proxies of old listen on this port.
     let (old, new) = (
         json!([{"name": "http", "port": 8000}]),
         json!([{"name": "http", "port": 8080}]),
@@ -431,23 +430,24 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_leads_to_a_port
     fixture
         .until("up", "nobody listens", lacks(true, reaches))
         .await;
-    stays_unsafe(&fixture).await;
+    assert_stays_unsafe(&fixture).await;
     set(&new).await;
     fixture.until("up", "safe", is_safe).await;
 }
 
-/// Whether nothing is promised while the controller looks at the update again, which it does every five seconds.
-pub async fn stays_unsafe(fixture: &Fixture) {
+/// Asserts that no flag is set while the controller reconciles the update again, which it does every five seconds.
+pub async fn assert_stays_unsafe(fixture: &Fixture) {
     for _ in 0..30 {
         let object = fixture.get("up").await;
         assert!(!is_safe(&object), "{object}");
+        // Must hold for six seconds.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_labels_someone_edited()
- {
+async fn old_is_not_safe_to_delete_while_streams_are_open_in_a_pod_of_it_whose_labels_were_edited()
+{
     let (mut fixture, _controller) = safe().await;
     let apps = |kind, plural| resource("apps", "v1", kind, plural);
     let own = json!({"app": "web"});
@@ -477,9 +477,9 @@ async fn old_is_not_safe_to_delete_while_streams_run_through_a_pod_of_it_whose_l
     client.until("\n\n").await;
     let streams = lacks(true, "streams run through the pods of old's frontends");
     fixture.until("up", "a stream of new", &streams).await;
-    // The Deployment still owns the pod, and it is deleted with old.
+    // The Deployment still owns the pod, which is deleted with old.
     label(json!({"app": "web", COMPONENT: "edge"})).await;
-    stays_unsafe(&fixture).await;
+    assert_stays_unsafe(&fixture).await;
     drop(client);
     fixture.until("up", "safe", is_safe).await;
     label(json!({"app": "web", GRAPH: "elsewhere", COMPONENT: "frontend"})).await;
@@ -541,13 +541,13 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
     fixture.create(&services(), "legacy", selects).await;
     for (kind, name, spec) in &objects {
         fixture.create(kind, name, json!({"spec": spec})).await;
-        let name = told(format!("{} {namespace}/{name}", kind.kind));
+        let name = leak(format!("{} {namespace}/{name}", kind.kind));
         fixture.until("up", name, lacks(true, name)).await;
     }
-    // What names the Service of old leads nowhere without it.
+    // An object that names the Service of old breaks without it.
     fixture.delete(&services(), "legacy").await;
     for (kind, name, _) in &objects[2..] {
-        let name = told(format!("{} {namespace}/{name}", kind.kind));
+        let name = leak(format!("{} {namespace}/{name}", kind.kind));
         fixture.until("up", name, lacks(true, name)).await;
     }
     for (kind, name, _) in &objects[2..] {
@@ -557,10 +557,10 @@ async fn old_is_not_safe_to_delete_while_a_route_of_openshift_or_an_object_of_a_
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_an_object_of_any_namespace_needs_the_service_that_goes_with_it()
+async fn old_is_not_safe_to_delete_while_an_object_in_any_namespace_needs_the_service_that_is_deleted_with_it()
  {
     let (fixture, _controller) = safe_with_the_service_of_an_operator().await;
-    let other = Fixture::set().await;
+    let other = Fixture::start().await;
     let (own, place) = (&fixture.namespace, &other.namespace);
     let host = format!("old-frontend.{own}.svc.cluster.local");
     let ingresses = resource("networking.k8s.io", "v1", "Ingress", "ingresses");
@@ -573,7 +573,7 @@ async fn old_is_not_safe_to_delete_while_an_object_of_any_namespace_needs_the_se
     );
     let backend = json!({"defaultBackend": {"service": {"name": "any", "port": {"number": 80}}}});
     let annotated = |name: &str, value: String| json!({"metadata": {"annotations": {name: value}}, "spec": backend});
-    // Clients name the Service, and a mesh leads them to new.
+    // Clients use the name of the Service, and a mesh routes them to new.
     let parent = json!({"group": "", "kind": "Service", "name": "old-frontend", "namespace": own});
     let to_new = json!([{"backendRefs": [{"name": "new", "port": 80}]}]);
     let meshed_to_new =
@@ -619,13 +619,13 @@ async fn old_is_not_safe_to_delete_while_an_object_of_any_namespace_needs_the_se
             format!("Service {place}/alias of type ExternalName"),
         ),
     ] {
-        let expected = told(expected);
+        let expected = leak(expected);
         other.create(kind, name, object).await;
         fixture.until("up", expected, lacks(true, expected)).await;
         other.delete(kind, name).await;
         fixture.until("up", "safe again", is_safe).await;
     }
-    // Other names of its address and of a pod behind it, in another update.
+    // Another update uses other names for the address of the Service and of a pod behind it.
     let service = fixture.api(&services()).get("old-frontend").await.unwrap();
     let address = service.data["spec"]["clusterIP"].as_str().unwrap();
     for target in [
@@ -641,14 +641,14 @@ async fn old_is_not_safe_to_delete_while_an_object_of_any_namespace_needs_the_se
             false,
             "these updates and proxies lead to the frontends of old: back",
         );
-        fixture.until("up", told(target), leads).await;
+        fixture.until("up", leak(target), leads).await;
         fixture.delete(&updates(), "back").await;
         fixture.until("up", "safe once more", is_safe).await;
     }
 }
 
 #[tokio::test]
-async fn the_last_worker_of_old_is_needed_while_an_entry_of_a_mesh_leads_around_the_proxy() {
+async fn the_last_worker_of_old_is_needed_while_a_mesh_entry_bypasses_the_proxy() {
     let (fixture, _controller) = safe().await;
     let own = &fixture.namespace;
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::b2"}]});
@@ -664,7 +664,7 @@ async fn the_last_worker_of_old_is_needed_while_an_entry_of_a_mesh_leads_around_
             "ports": [{"number": 80, "name": "http", "targetPort": port}],
         }})
     };
-    let around = told(format!("ServiceEntry {own}/entry"));
+    let around = leak(format!("ServiceEntry {own}/entry"));
     fixture.create(&entries, "entry", entry(8000)).await;
     fixture.until("up", around, lacks(true, around)).await;
     let port = fixture.old.address.port();
@@ -672,10 +672,10 @@ async fn the_last_worker_of_old_is_needed_while_an_entry_of_a_mesh_leads_around_
     fixture.until("up", around, lacks(false, around)).await;
     fixture.delete(&entries, "entry").await;
     fixture.until("up", "safe again", is_safe).await;
-    // Its ports are those of the entries that select it.
+    // The entry has the ports of the entries that select it.
     let workload = json!({"spec": {"address": "fd00::b2"}});
     fixture.create(&workloads, "workload", workload).await;
-    let around = told(format!("WorkloadEntry {own}/workload"));
+    let around = leak(format!("WorkloadEntry {own}/workload"));
     fixture.until("up", around, lacks(false, around)).await;
     fixture.delete(&workloads, "workload").await;
     fixture.until("up", "safe at the end", is_safe).await;

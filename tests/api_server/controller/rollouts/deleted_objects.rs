@@ -1,5 +1,5 @@
-//! What a rollout has accepted, its update and its revisions are deleted while it is in progress, or the API server refuses
-//! what it writes.
+//! The workloads, the update or the revisions of a rollout are deleted while it is in progress, or the API server rejects its
+//! writes.
 
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use super::{Managed, frontends, rollouts, services};
 use crate::rig::eventually;
 
 impl Managed {
-    /// Half way: two workers of each generation, and half of the requests each.
+    /// Waits until each generation has two workers and half of the requests.
     async fn half_way(&self) {
         self.phase("Partition").await;
         self.rests_at(2, 2).await;
-        self.fixture.splits("chat", 1, 1).await;
+        self.fixture.wait_for_split("chat", 1, 1).await;
     }
 
     /// Deletes a Deployment with its pods.
@@ -26,10 +26,10 @@ impl Managed {
         pods.delete_collection(&now, &made).await.unwrap();
     }
 
-    async fn says(&self, phase: &str, message: &str) -> Value {
+    async fn wait_for_message(&self, phase: &str, message: &str) -> Value {
         self.until(message, |status| {
-            let told = status["message"].as_str().unwrap_or_default();
-            status["phase"] == phase && told.contains(message)
+            let text = status["message"].as_str().unwrap_or_default();
+            status["phase"] == phase && text.contains(message)
         })
         .await
     }
@@ -40,18 +40,18 @@ fn half() -> Value {
 }
 
 #[tokio::test]
-async fn after_a_way_back_the_new_generation_may_be_deleted_and_another_one_is_rolled_out() {
-    let mut managed = Managed::begun(half()).await;
+async fn after_a_rollback_the_new_generation_may_be_deleted_and_another_one_is_rolled_out() {
+    let mut managed = Managed::with_rollout(half()).await;
     managed.deployment("v3", 0).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.edit(json!({"intent": "Abort"})).await;
     managed.phase("RolledBack").await;
     managed.lose("v2").await;
-    // It is looked at again, and is still over.
+    // The rollout is reconciled again, and is still rolled back.
     managed.edit(json!({"revisionHistoryLimit": 9})).await;
     managed
-        .until("looked at", |status| {
+        .until("reconciled", |status| {
             status["observedGeneration"] == 3 && status["phase"] == "RolledBack"
         })
         .await;
@@ -65,35 +65,39 @@ async fn after_a_way_back_the_new_generation_may_be_deleted_and_another_one_is_r
                 && status["accepted"]["target"]["roles"]["worker"]["name"] == "v3"
         })
         .await;
-    managed.fixture.splits("chat", 1, 1).await;
+    managed.fixture.wait_for_split("chat", 1, 1).await;
 }
 
 #[tokio::test]
 async fn requests_leave_a_new_generation_that_is_deleted_and_the_rollout_can_go_back() {
-    let mut managed = Managed::begun(half()).await;
+    let mut managed = Managed::with_rollout(half()).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.lose("v2").await;
-    managed.fixture.splits("chat", 1, 0).await;
-    managed.says("Stalled", "there is no Deployment v2").await;
+    managed.fixture.wait_for_split("chat", 1, 0).await;
+    managed
+        .wait_for_message("Stalled", "there is no Deployment v2")
+        .await;
     assert_eq!(managed.sizes().await, (2, 0, 2));
-    // A new object of that name is not what was accepted.
+    // A new object with the same name is not the accepted one.
     managed.deployment("v2", 0).await;
-    managed.says("Stalled", "its UID has changed").await;
+    managed
+        .wait_for_message("Stalled", "its UID has changed")
+        .await;
     managed.edit(json!({"intent": "Abort"})).await;
     managed.phase("RolledBack").await;
     managed.rests_at(4, 0).await;
 }
 
 #[tokio::test]
-async fn requests_leave_an_old_generation_that_is_deleted_and_new_grows_without_it() {
-    let mut managed = Managed::begun(half()).await;
+async fn requests_leave_an_old_generation_that_is_deleted_and_new_is_scaled_up_without_it() {
+    let mut managed = Managed::with_rollout(half()).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.lose("v1").await;
-    managed.fixture.splits("chat", 0, 1).await;
+    managed.fixture.wait_for_split("chat", 0, 1).await;
     let intents = [
-        // Half of it would have to stay.
+        // At least half of the workers would have to stay.
         json!({"revisionHistoryLimit": 9}),
         json!({"intent": "Abort"}),
     ];
@@ -102,10 +106,10 @@ async fn requests_leave_an_old_generation_that_is_deleted_and_new_grows_without_
         let object = managed.rollout().await;
         managed
             .until("refused", |status| {
-                let told = status["message"].as_str().unwrap_or_default();
+                let text = status["message"].as_str().unwrap_or_default();
                 status["phase"] == "Stalled"
                     && status["observedGeneration"] == object["metadata"]["generation"]
-                    && (told.contains("no Deployment v1") || told.contains("has been deleted"))
+                    && (text.contains("no Deployment v1") || text.contains("has been deleted"))
             })
             .await;
         assert_eq!(managed.sizes().await, (0, 2, 2));
@@ -118,13 +122,13 @@ async fn requests_leave_an_old_generation_that_is_deleted_and_new_grows_without_
 }
 
 #[tokio::test]
-async fn an_update_that_somebody_deletes_is_made_again_with_the_same_split() {
-    let mut managed = Managed::begun(half()).await;
+async fn a_deleted_update_is_recreated_with_the_same_split() {
+    let mut managed = Managed::with_rollout(half()).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.fixture.delete(&updates(), "chat").await;
     let api = managed.fixture.api(&updates());
-    eventually("it is made again", async || {
+    eventually("it is recreated", async || {
         let update = api.get_opt("chat").await.unwrap();
         let Some(update) = update else { return false };
         assert_eq!(update.data["spec"]["weights"], json!({"old": 1, "new": 1}));
@@ -133,10 +137,10 @@ async fn an_update_that_somebody_deletes_is_made_again_with_the_same_split() {
     .await;
 }
 
-/// Nothing collects here what the deleted one owned: its revisions stay.
+/// There is no garbage collector here, so the revisions of the deleted rollout stay.
 #[tokio::test]
-async fn a_rollout_that_is_deleted_and_made_again_goes_on_from_the_sizes_at_hand() {
-    let mut managed = Managed::begun(half()).await;
+async fn a_rollout_that_is_deleted_and_recreated_continues_from_the_current_sizes() {
+    let mut managed = Managed::with_rollout(half()).await;
     let _controller = managed.controller().await;
     managed.half_way().await;
     managed.fixture.delete(&rollouts(), "chat").await;
@@ -146,12 +150,12 @@ async fn a_rollout_that_is_deleted_and_made_again_goes_on_from_the_sizes_at_hand
     managed.begin(again).await;
     managed.phase("Partition").await;
     managed.rests_at(1, 3).await;
-    managed.fixture.splits("chat", 1, 3).await;
+    managed.fixture.wait_for_split("chat", 1, 3).await;
 }
 
 #[tokio::test]
-async fn old_may_have_another_size_than_the_one_that_the_rollout_gives_it() {
-    let mut managed = Managed::set(2).await;
+async fn old_may_initially_have_another_size_than_in_the_rollout() {
+    let mut managed = Managed::start(2).await;
     let source = json!({"kind": "Deployment", "name": "v1", "replicas": 4});
     let given = json!({"source": source, "strategy": {"partition": 2}});
     managed.begin(given).await;
@@ -160,8 +164,8 @@ async fn old_may_have_another_size_than_the_one_that_the_rollout_gives_it() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_to_write_is_told() {
-    let mut managed = Managed::begun(half()).await;
+async fn rejected_writes_are_reported() {
+    let mut managed = Managed::with_rollout(half()).await;
     let policies = resource(
         "admissionregistration.k8s.io",
         "v1",
@@ -203,13 +207,17 @@ async fn what_the_api_server_refuses_to_write_is_told() {
     })
     .await;
     let _controller = managed.controller().await;
-    let object = managed.says("Stalled", "nobody scales today").await;
+    let object = managed
+        .wait_for_message("Stalled", "nobody scales today")
+        .await;
     let stalled = &object["status"]["conditions"][2];
     assert_eq!(
         (&stalled["type"], &stalled["status"], &stalled["reason"]),
         (&json!("Stalled"), &json!("True"), &json!("WriteRefused"))
     );
-    managed.happens("Stalled", "nobody scales today").await;
+    managed
+        .wait_for_event("Stalled", "nobody scales today")
+        .await;
     let bindings = kube::Api::<kube::api::DynamicObject>::all_with(
         managed.fixture.client.clone(),
         &resource(
@@ -228,13 +236,13 @@ async fn what_the_api_server_refuses_to_write_is_told() {
 }
 
 #[tokio::test]
-async fn a_service_of_the_clients_that_is_made_late_is_handed_over() {
+async fn a_client_service_that_is_created_late_is_handed_over() {
     let automatic = json!({"handover": {"clients": "Automatic"}});
-    let mut managed = Managed::begun(automatic).await;
+    let mut managed = Managed::with_rollout(automatic).await;
     managed.fixture.delete(&services(), "clients").await;
     let _controller = managed.controller().await;
     managed
-        .says("Stalled", "there is no Service clients with a selector")
+        .wait_for_message("Stalled", "there is no Service clients with a selector")
         .await;
     let spec = json!({"selector": frontends("old"), "ports": [{"port": 8000}]});
     let service = json!({"spec": spec});

@@ -1,4 +1,4 @@
-//! What must not be believed too early: that nobody is there, that somebody has heard, that old can go.
+//! The controller does not act on incomplete or outdated information about clients, proxies and models.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::faults::leads;
 use super::fixture::{Fixture, pods, resource};
-use super::holes::{clients, services};
-use super::live_page::{reader, told_of};
+use super::live_page::{reader, wait_for_page_event};
+use super::safe_to_delete::{clients, services};
 use crate::rig::*;
 
 fn message(object: &Value) -> &str {
@@ -24,8 +24,9 @@ fn frontend_of_old() -> Value {
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
-    let fixture = Fixture::begun(json!({"clientService": "clients", "ackTimeoutSeconds": 1})).await;
-    // Clients reach it, by the Service, and nobody can ask it what it does.
+    let fixture =
+        Fixture::with_update(json!({"clientService": "clients", "ackTimeoutSeconds": 1})).await;
+    // Clients reach it through the Service, and it cannot be queried.
     let ports = json!([{"name": "admin", "containerPort": 9464}]);
     fixture
         .pod("old-frontend-bare", frontend_of_old(), ports)
@@ -46,11 +47,11 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     let is_waiting = |object: &Value| {
         let status = &object["status"];
-        // What is waited for stands there with its time.
+        // The page shows what the controller waits for, with its time.
         let waits = status["waitingFor"].as_array().into_iter().flatten();
         let mut waits = waits.filter(|wait| wait["since"].is_string());
         let what = |wait: &Value| wait["what"].as_str().unwrap_or_default().to_owned();
@@ -61,8 +62,8 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
             && waits.any(|wait| what(wait).contains("old-frontend-bare"))
     };
     fixture.until("up", "waiting", is_waiting).await;
-    let mut told = reader(&controller).await;
-    told_of(&mut told, |page| {
+    let mut condition = reader(&controller).await;
+    wait_for_page_event(&mut condition, |page| {
         let mut lines = page["proxies"].as_array().into_iter().flatten();
         lines.any(|line| {
             line["name"] == "old-frontend-bare" && line["silence"] == "it has no port crossfade"
@@ -93,10 +94,10 @@ async fn old_is_not_safe_to_delete_while_one_of_its_frontends_has_no_proxy() {
 
 #[tokio::test]
 async fn a_missing_port_is_not_a_missing_client() {
-    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 1})).await;
+    let fixture = Fixture::with_update(json!({"ackTimeoutSeconds": 1})).await;
     let _controller = fixture.controller(&["--proxy-port", "another"]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     fixture.delete_old_workers().await;
     let object = fixture
         .until("up", "all to new, and waiting", |object| {
@@ -110,14 +111,14 @@ async fn a_missing_port_is_not_a_missing_client() {
 
 #[tokio::test]
 async fn no_proxy_has_applied_an_edit_that_was_just_written() {
-    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 3600})).await;
+    let fixture = Fixture::with_update(json!({"ackTimeoutSeconds": 3600})).await;
     let _controller = fixture.controller(&[]).await;
     fixture
         .until("up", "heard", |object| {
             object["status"]["frontends"]["applied"] == 1
         })
         .await;
-    // It has applied what there is, and hears of nothing more.
+    // It has applied the current plan, and gets no more events.
     fixture.proxies[0].signal(libc::SIGSTOP);
     fixture.worker("new", 0, "worker").await;
     let deadline = Instant::now() + super::fixture::PATIENCE;
@@ -132,6 +133,7 @@ async fn no_proxy_has_applied_an_edit_that_was_just_written() {
             assert_eq!(status["frontends"]["applied"], 0, "{object}");
             seen += 1;
         }
+        // A poll interval.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     fixture.proxies[0].signal(libc::SIGCONT);
@@ -143,8 +145,8 @@ async fn no_proxy_has_applied_an_edit_that_was_just_written() {
 }
 
 #[tokio::test]
-async fn what_no_one_says_old_serves_opens_no_gate() {
-    let fixture = Fixture::set().await;
+async fn without_a_known_model_of_old_new_gets_nothing() {
+    let fixture = Fixture::start().await;
     for i in 0..4 {
         fixture.worker("old", i, "worker").await;
         fixture.worker("new", i, "worker").await;
@@ -158,18 +160,18 @@ async fn what_no_one_says_old_serves_opens_no_gate() {
     fixture.update("up", json!({"ackTimeoutSeconds": 1})).await;
     let controller = fixture.controller(&[]).await;
     fixture
-        .until("up", "told", |object| {
+        .until("up", "the status reports it", |object| {
             object["status"]["phase"] == "Degraded"
                 && message(object).contains("no frontend of old has listed its models")
         })
         .await;
     fixture.keeps(&controller, "up", 0).await;
     fixture.edit("up", json!({"models": ["tiny"]})).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
 }
 
 #[tokio::test]
-async fn a_crash_is_followed_while_a_new_leader_still_tries_the_models() {
+async fn the_split_follows_a_crash_while_a_new_leader_still_probes_the_models() {
     let answers = Arc::new(AtomicBool::new(true));
     let frontend = Upstream::start({
         let answers = Arc::clone(&answers);
@@ -183,37 +185,37 @@ async fn a_crash_is_followed_while_a_new_leader_still_tries_the_models() {
         }
     })
     .await;
-    let fixture = Fixture::begun(json!({"newFrontendService": frontend.url()})).await;
+    let fixture = Fixture::with_update(json!({"newFrontendService": frontend.url()})).await;
     let mut first = fixture.controller(&[]).await;
     for i in 0..2 {
         fixture.worker("new", i, "worker").await;
     }
-    // There is no page that says whether the model is ready: it is tried.
-    fixture.splits("up", 2, 1).await;
+    // The frontend has no readiness path for models, so the model is tried with a request.
+    fixture.wait_for_split("up", 2, 1).await;
     first.kill();
     answers.store(false, Ordering::Relaxed);
     let second = fixture.controller(&[]).await;
-    // What it cannot prove again yet it keeps.
+    // Until the new leader has probed the models, it keeps the share.
     leads(&second).await;
     fixture.keeps(&second, "up", 33).await;
     let crashed = Instant::now();
     fixture.pod_ready("new-worker-0", false).await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     fixture.pod_ready("new-worker-1", false).await;
-    fixture.splits("up", 1, 0).await;
-    // A trial takes up to a minute: two questions of 30 s each.
+    fixture.wait_for_split("up", 1, 0).await;
+    // A probe takes up to a minute: two requests of 30 s each.
     let took = crashed.elapsed();
     assert!(took < Duration::from_secs(40), "{took:?}");
 }
 
 #[tokio::test]
-async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
-    let fixture = Fixture::begun(json!({"maxTrafficSplitPercent": 10})).await;
+async fn a_cap_that_an_outage_lifts_stays_lifted_after_other_edits() {
+    let fixture = Fixture::with_update(json!({"maxTrafficSplitPercent": 10})).await;
     let mut controller = fixture.controller(&[]).await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 9, 1).await;
+    fixture.wait_for_split("up", 9, 1).await;
     for i in 0..4 {
         fixture.pod_ready(&format!("old-worker-{i}"), false).await;
     }
@@ -231,7 +233,7 @@ async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
             plan["weights"].clone(),
         )
     };
-    // Nobody writes a status any more.
+    // The status is no longer written.
     controller.kill();
     fixture
         .edit("up", json!({"drainDeadlineSeconds": 60}))
@@ -244,7 +246,7 @@ async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
     })
     .await;
     assert_eq!(weights["old"], 0, "{weights}");
-    // Another cap was lifted by nobody.
+    // Another cap has not been lifted.
     fixture
         .edit("up", json!({"maxTrafficSplitPercent": 20}))
         .await;
@@ -256,14 +258,14 @@ async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
 }
 
 #[tokio::test]
-async fn an_edit_that_gives_the_percentage_alone_does_not_stop_the_end() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn an_edit_of_only_the_percentage_does_not_prevent_completion() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 1, 1).await;
-    // The controller owned the weights, and now it owns the percentage no more.
+    fixture.wait_for_split("up", 1, 1).await;
+    // The user now owns the percentage, and removes the weights that the controller owned.
     let edit = json!({"paused": true, "trafficSplitPercent": 100, "weights": null});
     fixture.edit("up", edit).await;
     let object = fixture
@@ -279,10 +281,10 @@ async fn an_edit_that_gives_the_percentage_alone_does_not_stop_the_end() {
 #[tokio::test]
 async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_says_how_to_edit_them()
 {
-    let fixture = Fixture::begun(json!({})).await;
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    let object = fixture.splits("up", 4, 1).await;
+    let object = fixture.wait_for_split("up", 4, 1).await;
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let own: Vec<_> = entries
         .iter()
@@ -299,7 +301,7 @@ async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_say
         fields,
         ["f:oldDraining", "f:trafficSplitPercent", "f:weights"]
     );
-    // A percentage that contradicts the weights is refused, with the way out.
+    // A percentage that contradicts the weights is rejected with advice.
     let patch =
         kube::api::Patch::Merge(json!({"spec": {"paused": true, "trafficSplitPercent": 0}}));
     let api = fixture.api(&super::fixture::updates());
@@ -315,16 +317,16 @@ async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_say
 }
 
 #[tokio::test]
-async fn an_old_name_that_matches_nothing_is_reported_and_old_stays_a_failover_target() {
-    let fixture = Fixture::set().await;
+async fn a_source_that_matches_no_pods_is_reported_and_old_stays_a_failover_target() {
+    let fixture = Fixture::start().await;
     fixture.worker("old", 0, "worker").await;
     fixture.worker("new", 0, "worker").await;
     let workers = json!({"workers": {"old": {"selector": {"app": "mistyped"}}}});
     fixture.update("up", workers).await;
     let _controller = fixture.controller(&[]).await;
-    fixture.splits("up", 0, 1).await;
+    fixture.wait_for_split("up", 0, 1).await;
     let object = fixture
-        .until("up", "told", |object| {
+        .until("up", "the status reports it", |object| {
             object["status"]["phase"] == "Degraded"
                 && object["status"]["rule"] == "OldCannotServe"
                 && message(object).contains("spec.workers.old")
@@ -332,40 +334,40 @@ async fn an_old_name_that_matches_nothing_is_reported_and_old_stays_a_failover_t
         .await;
     assert_ne!(object["spec"]["oldDraining"], true, "{object}");
     fixture.edit("up", json!({"workers": null})).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
 }
 
 #[tokio::test]
-async fn whoever_cannot_ask_new_reports_why_and_still_follows_a_loss() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn a_controller_that_cannot_query_new_reports_why_and_still_follows_a_loss() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for i in 0..2 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 2, 1).await;
-    // A file that the proxies may have, and the controller has not.
+    fixture.wait_for_split("up", 2, 1).await;
+    // A file that the proxies may have, but the controller does not.
     let secured = format!("https://{}", fixture.new.address);
     let edit = json!({"newFrontendService": secured, "tls": {"caFile": "/nowhere/ca.pem"}});
     fixture.edit("up", edit).await;
     let object = fixture
-        .until("up", "told", |object| {
+        .until("up", "the status reports it", |object| {
             let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
-            conditions.any(|told| {
-                let said = told["message"].as_str().unwrap();
-                told["reason"] == "NoAnswer" && said.contains("/nowhere/ca.pem")
+            conditions.any(|condition| {
+                let message = condition["message"].as_str().unwrap();
+                condition["reason"] == "NoAnswer" && message.contains("/nowhere/ca.pem")
             })
         })
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 33, "{object}");
     fixture.pod_ready("new-worker-0", false).await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     fixture.pod_ready("new-worker-1", false).await;
-    fixture.splits("up", 1, 0).await;
+    fixture.wait_for_split("up", 1, 0).await;
 }
 
 #[tokio::test]
 async fn a_wait_continues_after_a_restart() {
-    let fixture = Fixture::begun(json!({"stableSeconds": 3600})).await;
+    let fixture = Fixture::with_update(json!({"stableSeconds": 3600})).await;
     let mut first = fixture.controller(&[]).await;
     fixture
         .until("up", "seen", |object| {
@@ -376,27 +378,27 @@ async fn a_wait_continues_after_a_restart() {
     fixture.worker("new", 0, "worker").await;
     let waits_until = |object: &Value| object["status"]["waitingFor"][0]["until"].clone();
     let is_waiting = |object: &Value| {
-        let said = message(object).contains("the workers of new to stay ready");
-        said && waits_until(object).is_string()
+        let waits = message(object).contains("the workers of new to stay ready");
+        waits && waits_until(object).is_string()
     };
     let object = fixture.until("up", "waiting", is_waiting).await;
     let end = waits_until(&object);
-    // Another leads some seconds later, and begins no wait of its own.
+    // Another controller takes over some seconds later and does not restart the wait.
     first.kill();
     let second = fixture.controller(&[]).await;
     leads(&second).await;
     fixture.keeps(&second, "up", 0).await;
     assert_eq!(waits_until(&fixture.get("up").await), end);
-    // So that what follows, follows from the end of that wait.
+    // So that the next change is due to the end of that wait.
     fixture.edit("up", json!({"stableSeconds": 20})).await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(20), "{took:?}");
 }
 
 #[tokio::test]
 async fn strict_keeps_a_pause_where_new_cannot_serve() {
-    let fixture = Fixture::begun(json!({"paused": true, "strict": true})).await;
+    let fixture = Fixture::with_update(json!({"paused": true, "strict": true})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
     let edit = json!({"trafficSplitPercent": 50, "weights": null});
@@ -413,7 +415,7 @@ async fn strict_keeps_a_pause_where_new_cannot_serve() {
         })
         .await;
     fixture.keeps(&controller, "up", 50).await;
-    // Without it, what cannot serve gets nothing.
+    // Without `strict`, a generation that cannot serve gets nothing.
     fixture.edit("up", json!({"strict": false})).await;
-    fixture.splits("up", 1, 0).await;
+    fixture.wait_for_split("up", 1, 0).await;
 }

@@ -1,16 +1,16 @@
-//! More attempts to be told that old may go: by edits, by pods that are not what they seem, and by parts that hang.
+//! `safeToDeleteOld` stays false after edits, while pods are misleading, and while components hang.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, pods, resource, updates};
-use super::holes::{is_safe, lacks, lead_clients_to, safe};
+use super::safe_to_delete::{is_safe, lacks, lead_clients_to, safe};
 use crate::rig::*;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 const COMPONENT: &str = "nvidia.com/dynamo-component-type";
 
-/// Whether neither flag holds, for the present edit.
+/// Whether neither flag is set for the current generation.
 fn is_unsafe(object: &Value) -> bool {
     let status = &object["status"];
     status["safeToDeleteOld"] != true
@@ -18,54 +18,55 @@ fn is_unsafe(object: &Value) -> bool {
         && status["observedGeneration"] == object["metadata"]["generation"]
 }
 
-/// Whether a flag holds for the present edit.
-fn promises(object: &Value) -> bool {
+/// Whether a flag is set for the current generation.
+fn has_flag(object: &Value) -> bool {
     let status = &object["status"];
     (status["safeToDeleteOld"] == true || status["lastOldWorkerDispensable"] == true)
         && status["observedGeneration"] == object["metadata"]["generation"]
 }
 
-/// Checks that nothing is promised for the present edit, while the controller looks at the update again.
-async fn promises_nothing(fixture: &Fixture) {
+/// Asserts that no flag is set for the current generation while the controller reconciles the update again.
+async fn assert_no_flag(fixture: &Fixture) {
     for _ in 0..40 {
         let object = fixture.get("up").await;
-        assert!(!promises(&object), "{object}");
+        assert!(!has_flag(&object), "{object}");
+        // Must hold for eight seconds.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
 }
 
 #[tokio::test]
-async fn old_may_not_go_after_an_edit_until_it_is_proven_again() {
+async fn after_an_edit_old_is_not_safe_to_delete_until_it_is_proven_again() {
     let (fixture, _controller) = safe().await;
     let before = fixture.get("up").await["spec"].clone();
     let nobody = format!("http://{}", Upstream::nobody());
     let both = format!("{},{}", fixture.new.url(), fixture.old.url());
     for edit in [
-        // New that does not answer, new that is partly old, and old that is nobody's.
+        // New that does not respond, new that includes old, and old without an owner.
         json!({"newFrontendService": nobody}),
         json!({"newFrontendService": both}),
         json!({"clientService": "no-such-service"}),
         json!({"clientService": null}),
-        // The last one, because it makes the controller forget how large old was.
+        // The last case, because it makes the controller forget the size of old.
         json!({"sourceDeployment": "nobody"}),
     ] {
-        let told = edit.to_string();
+        let description = edit.to_string();
         fixture.edit("up", edit.clone()).await;
         let is_safe_to_delete = |object: &Value| {
             object["status"]["safeToDeleteOld"] == true
                 && object["status"]["observedGeneration"] == object["metadata"]["generation"]
         };
-        let mut looked = 0;
-        eventually("it is looked at", async || {
+        let mut observed = 0;
+        eventually("it is reconciled", async || {
             let object = fixture.get("up").await;
-            assert!(!is_safe_to_delete(&object), "{told}: {object}");
+            assert!(!is_safe_to_delete(&object), "{description}: {object}");
             let is_seen =
                 object["status"]["observedGeneration"] == object["metadata"]["generation"];
-            looked += u32::from(is_seen);
-            looked > 20
+            observed += u32::from(is_seen);
+            observed > 20
         })
         .await;
-        if told.contains("sourceDeployment") {
+        if description.contains("sourceDeployment") {
             return;
         }
         let mut back = json!({});
@@ -78,7 +79,7 @@ async fn old_may_not_go_after_an_edit_until_it_is_proven_again() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_an_heir_rules_that_can_or_cannot_be_used() {
+async fn old_is_not_safe_to_delete_while_a_valid_or_invalid_successor_controls() {
     let (fixture, _controller) = safe().await;
     fixture
         .update(
@@ -99,12 +100,13 @@ async fn old_may_not_go_while_an_heir_rules_that_can_or_cannot_be_used() {
             object["status"]["phase"] == "Degraded"
         })
         .await;
-    // Either it does not rule, or nothing is promised.
+    // Either the successor does not control, or no flag is set.
     for _ in 0..40 {
-        if promises(&fixture.get("up").await) {
+        if has_flag(&fixture.get("up").await) {
             let answer = client::post(fixture.proxies[0].address, CHAT, &[], STREAMING).await;
             assert_eq!(answer.generation(), "new");
         }
+        // Must hold for four seconds.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     fixture.delete(&updates(), "up-3").await;
@@ -112,7 +114,7 @@ async fn old_may_not_go_while_an_heir_rules_that_can_or_cannot_be_used() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_its_proxy_or_new_hangs() {
+async fn old_is_not_safe_to_delete_while_its_proxy_or_new_hangs() {
     let (fixture, _controller) = safe().await;
     fixture.proxies[0].signal(libc::SIGSTOP);
     fixture.until("up", "its proxy hangs", is_unsafe).await;
@@ -144,9 +146,9 @@ async fn old_may_not_go_while_its_proxy_or_new_hangs() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
+async fn old_is_not_safe_to_delete_while_a_pod_of_it_has_two_proxies_or_another_owner() {
     let (mut fixture, _controller) = safe().await;
-    // Two containers may have a port of the same name, and only one of them can be asked.
+    // Two containers may have a port with the same name, and only one of them can be queried.
     let admin = fixture.proxies[0].admin.port();
     let labels = json!({GRAPH: "old", COMPONENT: "frontend"});
     let containers = json!([
@@ -164,7 +166,7 @@ async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
     fixture.delete(&pods(), "old-frontend-twice").await;
     fixture.until("up", "safe again", is_safe).await;
 
-    // Somebody edits the labels of a pod of a StatefulSet, which is deleted together with old.
+    // The labels of a pod are edited. Its StatefulSet is deleted together with old.
     let own = json!({"app": "web"});
     let template = json!({
         "metadata": {"labels": {"app": "web", GRAPH: "old", COMPONENT: "frontend"}},
@@ -195,7 +197,7 @@ async fn old_may_not_go_while_a_pod_of_it_has_two_proxies_or_another_owner() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_new_would_go_with_it() {
+async fn old_is_not_safe_to_delete_while_new_would_be_deleted_with_it() {
     let (fixture, _controller) = safe().await;
     let owner = |name: &str| {
         json!([{
@@ -212,7 +214,7 @@ async fn old_may_not_go_while_new_would_go_with_it() {
     fixture.create(&deployments, "new", owned).await;
     let goes = lacks(true, "Deployment new, which is deleted together with old");
     fixture.until("up", "it goes with old", goes).await;
-    // Part of another deployment whose name begins like that of old.
+    // A part of another deployment whose name starts with that of old.
     let owned = json!({"metadata": {"ownerReferences": owner("old-2")}, "spec": spec});
     fixture.replace(&deployments, "new", owned).await;
     fixture.until("up", "safe again", is_safe).await;
@@ -229,7 +231,7 @@ async fn old_may_not_go_while_new_would_go_with_it() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_new_serves_by_the_workers_of_old() {
+async fn old_is_not_safe_to_delete_while_new_uses_the_workers_of_old() {
     let workers = |namespaces: &[(&str, u32)]| {
         let of = |(name, workers): &(&str, u32)| {
             let types = json!({"aggregated": {"workers": workers, "needs": []}});
@@ -250,7 +252,7 @@ async fn old_may_not_go_while_new_serves_by_the_workers_of_old() {
             _ => status(503),
         })
     };
-    let mut fixture = Fixture::set().await;
+    let mut fixture = Fixture::start().await;
     let of_old = std::sync::Arc::new(std::sync::Mutex::new(workers(&[("a", 4)])));
     fixture.old = frontend(std::sync::Arc::clone(&of_old)).await;
     fixture.new = frontend(std::sync::Arc::clone(&of_new)).await;
@@ -263,18 +265,18 @@ async fn old_may_not_go_while_new_serves_by_the_workers_of_old() {
         fixture.worker("new", i, "worker").await;
     }
     let _controller = fixture.controller(&[]).await;
-    // Old has all its workers, and needs none.
+    // Old has all its workers and needs none.
     fixture.until("up", "safe", is_safe).await;
     *of_new.lock().unwrap() = workers(&[("a", 4), ("b", 4)]);
     let shares = lacks(false, "list workers of the same Dynamo namespace");
     fixture.until("up", "new knows old's workers", shares).await;
-    promises_nothing(&fixture).await;
-    // Old's last worker has left on its own.
+    assert_no_flag(&fixture).await;
+    // The last worker of old has terminated.
     *of_new.lock().unwrap() = workers(&[("a", 0), ("b", 4)]);
     fixture.until("up", "safe again", is_safe).await;
 }
 
-/// So many frontends of new, at addresses of this machine.
+/// A fixture with `count` frontends of new, at addresses of this machine.
 async fn many(count: u32) -> (Fixture, Upstream) {
     let all = Upstream::listen("0.0.0.0:0", None, |received| {
         match received.target.as_str() {
@@ -288,7 +290,7 @@ async fn many(count: u32) -> (Fixture, Upstream) {
     let port = all.address.port();
     let targets: Vec<String> = (1..=count).map(|i| format!("127.0.0.{i}:{port}")).collect();
     let spec = json!({"clientService": "clients", "newFrontendService": targets.join(",")});
-    let fixture = Fixture::begun(spec).await;
+    let fixture = Fixture::with_update(spec).await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
@@ -298,14 +300,14 @@ async fn many(count: u32) -> (Fixture, Upstream) {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_new_has_more_frontends_than_can_be_asked() {
+async fn old_is_not_safe_to_delete_while_new_has_more_frontends_than_can_be_queried() {
     let (fixture, all) = many(129).await;
     let _controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     let unasked = lacks(false, "not every frontend of new has been seen serving");
     fixture.until("up", "one is not asked", unasked).await;
-    promises_nothing(&fixture).await;
+    assert_no_flag(&fixture).await;
     let port = all.address.port();
     let targets: Vec<String> = (1..=128).map(|i| format!("127.0.0.{i}:{port}")).collect();
     fixture

@@ -1,4 +1,4 @@
-//! Attempts to be told that old may go while somebody could still need it.
+//! `safeToDeleteOld` stays false while anything may still route requests to old.
 
 use serde_json::{Value, json};
 
@@ -12,18 +12,18 @@ pub fn services() -> kube::api::ApiResource {
     resource("", "v1", "Service", "services")
 }
 
-/// The clients' Service, as it is unless a test has another one.
+/// The default client Service.
 pub fn clients() -> Value {
     json!({"spec": {"clusterIP": "None", "selector": {"app": "new"}}})
 }
 
-/// The clients' Service leads to this pod of new.
+/// Makes the client Service route to this pod of new.
 pub async fn lead_clients_to(fixture: &Fixture, pod: &str) {
     fixture.create(&services(), "clients", clients()).await;
     fixture.create(&slices(), "clients-1", slice(pod)).await;
 }
 
-/// Of the clients' Service, with this pod behind it.
+/// An EndpointSlice of the client Service with this pod.
 pub fn slice(pod: &str) -> Value {
     json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
@@ -38,7 +38,7 @@ pub fn is_safe(object: &Value) -> bool {
     status["safeToDeleteOld"] == true && status["lastOldWorkerDispensable"] == true
 }
 
-/// Is this promised, and that not, for this reason?
+/// Whether `safeToDeleteOld` is false for this reason, and `lastOldWorkerDispensable` has this value.
 pub fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool {
     move |object| {
         let status = &object["status"];
@@ -49,19 +49,20 @@ pub fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_leads_to_it() {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+async fn old_is_not_safe_to_delete_while_an_unknown_pod_gets_clients_or_another_update_leads_to_it()
+{
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
     let _controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     fixture.until("up", "safe", is_safe).await;
 
-    // A frontend of old that somebody has relabelled to look at it serves its clients as ever.
+    // A frontend of old that was relabelled for debugging still serves its clients.
     fixture
         .pod("relabelled", json!({"app": "any"}), json!([]))
         .await;
@@ -75,7 +76,7 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_
     fixture.delete(&pods(), "relabelled").await;
     fixture.until("up", "safe again", is_safe).await;
 
-    // Somebody goes back: the frontends of new send half of all to old.
+    // A reverse update: the frontends of new send half of their requests to old.
     let back = json!({
         "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
@@ -90,13 +91,13 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_
     fixture.delete(&updates(), "back").await;
     fixture.until("up", "safe once more", is_safe).await;
 
-    // One of the same name is another one: nothing was proven of it.
+    // An update with the same name is another one, for which nothing is proven.
     fixture.delete(&updates(), "up").await;
     fixture
         .update("up", json!({"clientService": "clients"}))
         .await;
     fixture
-        .until("up", "looked at", |object| {
+        .until("up", "reconciled", |object| {
             let status = &object["status"];
             object["spec"]["trafficSplitPercent"] == 100
                 && status["wanted"]["percent"] == 100
@@ -106,23 +107,23 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_unknown_kin_or_another_update_
         .await;
 }
 
-/// An update that is complete, with old's workers gone and all clients led to new.
+/// A complete update: the workers of old are deleted, and all clients connect to new.
 pub async fn safe() -> (Fixture, super::fixture::Controller) {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
     let controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     fixture.until("up", "safe", is_safe).await;
     (fixture, controller)
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name() {
+async fn old_is_not_safe_to_delete_while_any_kind_of_object_leads_to_it() {
     let (fixture, _controller) = safe().await;
     let services = resource("", "v1", "Service", "services");
     let gateway = "gateway.networking.k8s.io";
@@ -145,9 +146,9 @@ async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name()
     let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
     let route = json!({"spec": {"rules": [{"backendRefs": [{"name": "legacy", "port": 80}]}]}});
     let mesh = json!({"spec": {"http": [{"route": [{"destination": {"host": "legacy"}}]}]}});
-    for (kind, name, object, told) in [
+    for (kind, name, object, reason) in [
         (slices(), "by-hand-1", by_hand, "Service by-hand"),
-        // There is nobody who would write slices for it yet.
+        // No controller writes slices for it.
         (services.clone(), "legacy", selects, "Service legacy"),
         (
             services.clone(),
@@ -159,19 +160,19 @@ async fn old_is_not_safe_to_delete_while_anything_leads_to_it_by_whatever_name()
         (meshed.clone(), "mesh", mesh, "/mesh"),
     ] {
         fixture.create(&kind, name, object).await;
-        fixture.until("up", told, lacks(true, told)).await;
+        fixture.until("up", reason, lacks(true, reason)).await;
     }
     fixture.delete(&slices(), "by-hand-1").await;
     fixture.delete(&services, "alias").await;
     fixture.delete(&services, "legacy").await;
-    // What is left names nothing that leads to old.
+    // The remaining objects do not lead to old.
     fixture.until("up", "safe again", is_safe).await;
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_an_update_that_cannot_be_used_any_more_may_lead_to_it() {
+async fn old_is_not_safe_to_delete_while_an_update_that_became_invalid_may_lead_to_it() {
     let (fixture, _controller) = safe().await;
-    // The frontends of new send half of all back to old, by the last plan that they could use.
+    // The frontends of new send half of their requests back to old, according to their last valid plan.
     let back = json!({
         "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
@@ -201,7 +202,7 @@ async fn old_is_not_safe_to_delete_while_an_update_that_cannot_be_used_any_more_
 async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_led_to_it()
 {
     let (mut fixture, _controller) = safe().await;
-    // Somebody goes back half-way, new loses a worker, and then the way back is deleted.
+    // A reverse update reaches the half, new loses a worker, and then the reverse update is deleted.
     let back = json!({
         "newFrontendService": fixture.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
         "trafficSplitPercent": 50, "paused": true, "strict": true,
@@ -217,12 +218,12 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_a_deleted_upd
         .await;
     fixture.pod_ready("new-worker-0", false).await;
     fixture
-        .until("back", "capacity is told", |object| {
+        .until("back", "the status shows the capacity", |object| {
             object["status"]["old"]["capacityPercent"] == 75
         })
         .await;
     fixture.delete(&updates(), "back").await;
-    fixture.happens("DeletedNewKept").await;
+    fixture.wait_for_event("DeletedNewKept").await;
     let leads = "lead to the frontends of old: the proxy of new-frontend-1";
     fixture.until("up", "led to", lacks(false, leads)).await;
     fixture.delete(&pods(), "new-frontend-1").await;
@@ -235,7 +236,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
     let services = services();
     let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
     fixture.status(&pods(), "old-frontend-0", addresses).await;
-    // Requests go to the address, whatever pod is named beside it.
+    // Requests go to the address, regardless of the named pod.
     let wrong = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv6",
         "endpoints": [{"addresses": ["fd00::7"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
@@ -248,7 +249,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
     fixture.delete(&slices(), "clients-2").await;
     fixture.until("up", "safe again", is_safe).await;
 
-    // There is nobody who would write slices for it yet.
+    // No controller writes slices for it.
     let graph = "nvidia.com/dynamo-graph-deployment-name";
     let selects = json!({"spec": {"selector": {graph: "old"}, "ports": [{"port": 80}]}});
     fixture.replace(&services, "clients", selects.clone()).await;
@@ -258,7 +259,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
     fixture.replace(&services, "clients", clients()).await;
     fixture.until("up", "safe once more", is_safe).await;
 
-    // Its proxies see nothing of what comes to a frontend's own port.
+    // Proxies do not see requests to a frontend's own port.
     let direct = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "direct"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
@@ -272,7 +273,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
     fixture.delete(&slices(), "direct-1").await;
     fixture.until("up", "safe a third time", is_safe).await;
 
-    // An update that leads to old by a name that is another name of old's Service.
+    // An update that leads to old through another name of its Service.
     let host = format!("legacy.{}.svc.cluster.local", fixture.namespace);
     let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
     fixture.create(&services, "legacy", selects).await;
@@ -311,14 +312,14 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_an_update_tha
         .await;
     fixture.pod_ready("new-worker-0", false).await;
     fixture
-        .until("back", "capacity is told", |object| {
+        .until("back", "the status shows the capacity", |object| {
             object["status"]["old"]["capacityPercent"] == 75
         })
         .await;
     fixture
         .edit("back", json!({"sourceDeployment": "elsewhere"}))
         .await;
-    fixture.happens("DeletedNewKept").await;
+    fixture.wait_for_event("DeletedNewKept").await;
     let leads = "lead to the frontends of old: back, the proxy of new-frontend-1";
     fixture.until("up", "led to", lacks(false, leads)).await;
     fixture.delete(&pods(), "new-frontend-1").await;

@@ -1,4 +1,5 @@
-//! What belongs to the owner of a rollout: the Service of the clients after the end, frontends of both generations, and quotas.
+//! What a rollout leaves to its user: the client Service after completion, a Deployment with the frontends of both generations, and
+//! quotas.
 
 use serde_json::{Value, json};
 
@@ -19,22 +20,22 @@ impl Managed {
 }
 
 #[tokio::test]
-async fn after_the_end_the_service_of_the_clients_is_its_owners() {
-    let mut managed = Managed::begun(json!({"handover": {"clients": "Automatic"}})).await;
+async fn after_completion_the_client_service_belongs_to_the_user() {
+    let mut managed = Managed::with_rollout(json!({"handover": {"clients": "Automatic"}})).await;
     let _controller = managed.controller().await;
     managed.phase("Complete").await;
     assert_eq!(managed.selector().await, frontends("new"));
     let back = json!({"spec": {"selector": frontends("old")}});
     managed.patch(&services(), "clients", back).await;
     managed.waits_for("clients to be routed").await;
-    // An edit that changes nothing is looked at.
+    // An edit without an effect triggers a reconcile.
     managed
         .edit(json!({"strategy": {"stepIntervalSeconds": 1}}))
         .await;
     let is_seen = |status: &Value| status["observedGeneration"] == 2;
     managed.until("the edit seen", is_seen).await;
     assert_eq!(managed.selector().await, frontends("old"));
-    // On the way back and forward again, the rollout routes them.
+    // During a rollback and another run, the rollout routes the clients.
     managed.edit(json!({"intent": "Abort"})).await;
     managed.phase("RolledBack").await;
     managed.edit(json!({"intent": "Run"})).await;
@@ -43,8 +44,8 @@ async fn after_the_end_the_service_of_the_clients_is_its_owners() {
 }
 
 #[tokio::test]
-async fn frontends_whose_owner_has_those_of_both_generations_are_not_retired() {
-    let mut managed = Managed::begun(json!({"handover": {"retire": "Delete"}})).await;
+async fn a_deployment_with_the_frontends_of_both_generations_is_not_retired() {
+    let mut managed = Managed::with_rollout(json!({"handover": {"retire": "Delete"}})).await;
     let component = "nvidia.com/dynamo-component-type";
     let both = json!({component: "frontend"});
     let template = json!({
@@ -65,7 +66,7 @@ async fn frontends_whose_owner_has_those_of_both_generations_are_not_retired() {
     assert_eq!(managed.sizes().await.1, 0);
     managed.edit(json!({"handover": {"retire": "Keep"}})).await;
     managed.waits_for("clients to be routed").await;
-    // Nor are they once everything else is done.
+    // Nor is it once everything else is complete.
     managed
         .edit(json!({"handover": {"retire": "Delete"}}))
         .await;
@@ -82,7 +83,7 @@ async fn frontends_whose_owner_has_those_of_both_generations_are_not_retired() {
 
 #[tokio::test]
 async fn a_quota_that_does_not_admit_a_new_worker_is_reported_before_the_first_write() {
-    let mut managed = Managed::set(4).await;
+    let mut managed = Managed::start(4).await;
     let container =
         json!({"name": "main", "image": "any", "resources": {"limits": {"example.com/nic": "2"}}});
     let template = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
@@ -104,12 +105,12 @@ async fn a_quota_that_does_not_admit_a_new_worker_is_reported_before_the_first_w
 
 #[tokio::test]
 async fn a_rollout_without_a_proxy_says_that_none_was_found() {
-    let mut managed = Managed::begun(json!({})).await;
+    let mut managed = Managed::with_rollout(json!({})).await;
     let _controller = managed.fixture.controller(&["--rollouts"]).await;
     let object = managed.waits_for("none was found").await;
     let waits = object["status"]["waitingFor"].to_string();
     assert!(waits.contains("`frontends.source`"), "{waits}");
-    // Old loses no worker meanwhile.
+    // Old keeps its workers meanwhile.
     assert_eq!(managed.sizes().await.0, 4);
     managed.fixture.proxy("chat").await;
     managed.waits_for("clients to be routed").await;

@@ -1,4 +1,4 @@
-//! The manifests that `plan` makes, applied again and again from Git while a rollout scales what they describe.
+//! The manifests that `crossfade plan` generates are repeatedly applied from Git while a rollout scales their workers.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -39,7 +39,7 @@ spec:
       containers: [{name: main, image: any, command: [python3, -m, dynamo.mocker]}]
 ";
 
-/// The workers that `plan` makes of an edit, under the name that the rollout of these tests has for them.
+/// The workers that `plan` generates for an edit, with the name that the rollout in these tests uses.
 fn workers() -> Value {
     let edited = TODAY.replace("dynamo.mocker]", "dynamo.mocker, --new]");
     let request = Request {
@@ -60,17 +60,17 @@ fn workers() -> Value {
     workers
 }
 
-/// Applies the manifests. What kubectl says.
+/// Applies the manifests and returns the output of kubectl.
 fn apply(namespace: &str, how: &[&str], text: &str) -> String {
     let args = [&["apply", "-n", namespace, "-f", "-"], how].concat();
     let output = server().try_kubectl(&args, text);
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(output.status.success(), "{said}");
-    said
+    let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{printed}");
+    printed
 }
 
-async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str]) {
-    let mut managed = Managed::set(4).await;
+async fn assert_reapplying_keeps_sizes(how: &'static [&'static str]) {
+    let mut managed = Managed::start(4).await;
     managed.fixture.delete(&deployments(), "v2").await;
     let rollout = json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoRollout", "metadata": {"name": "chat"},
@@ -80,11 +80,11 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
     let namespace = managed.fixture.namespace.clone();
     let (over, is_over) = mpsc::channel::<()>();
     let applying = tokio::task::spawn_blocking(move || {
-        let mut said = vec![apply(&namespace, how, &text)];
+        let mut output = vec![apply(&namespace, how, &text)];
         while is_over.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-            said.push(apply(&namespace, how, &text));
+            output.push(apply(&namespace, how, &text));
         }
-        said
+        output
     });
     crate::rig::eventually("it is applied", async || {
         let api = managed.fixture.api(&super::rollouts());
@@ -101,14 +101,14 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
     managed.until("all new", is_moved).await;
     managed.rests_at(0, 4).await;
     drop(over);
-    let said = applying.await.unwrap();
-    assert!(said.len() > 2, "{said:?}");
+    let output = applying.await.unwrap();
+    assert!(output.len() > 2, "{output:?}");
     if how.is_empty() {
-        let again = &said[1..];
+        let again = &output[1..];
         assert!(
             again
                 .iter()
-                .all(|said| said.matches("unchanged").count() == 2),
+                .all(|output| output.matches("unchanged").count() == 2),
             "{again:?}"
         );
     }
@@ -116,11 +116,11 @@ async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str])
 }
 
 #[tokio::test]
-async fn a_client_side_apply_of_the_same_manifests_keeps_the_sizes() {
-    a_rollout_of_what_is_applied_every_second(&[]).await;
+async fn client_side_apply_of_the_same_manifests_keeps_the_sizes() {
+    assert_reapplying_keeps_sizes(&[]).await;
 }
 
 #[tokio::test]
-async fn a_server_side_apply_of_the_same_manifests_keeps_the_sizes() {
-    a_rollout_of_what_is_applied_every_second(&["--server-side"]).await;
+async fn server_side_apply_of_the_same_manifests_keeps_the_sizes() {
+    assert_reapplying_keeps_sizes(&["--server-side"]).await;
 }

@@ -1,4 +1,4 @@
-//! More updates than a controller is to follow, and what each of them costs.
+//! The limits on the number of updates that a controller follows, and the memory that each update costs.
 
 use serde_json::{Value, json};
 
@@ -8,19 +8,21 @@ use crate::rig::*;
 fn is_refused(object: &Value) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
-    let stalled = conditions.find(|told| told["type"] == "Stalled");
-    stalled.is_some_and(|told| told["status"] == "True" && told["reason"] == "TooManyUpdates")
+    let stalled = conditions.find(|condition| condition["type"] == "Stalled");
+    stalled.is_some_and(|condition| {
+        condition["status"] == "True" && condition["reason"] == "TooManyUpdates"
+    })
 }
 
 #[tokio::test]
-async fn the_oldest_updates_of_a_namespace_are_followed_and_those_of_another_all_the_same() {
+async fn beyond_the_limit_only_the_oldest_updates_of_a_namespace_are_followed() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     fixture.begin(json!({})).await;
-    let mut other = Fixture::on(&server).await;
+    let mut other = Fixture::start_on(&server).await;
     other.begin(json!({})).await;
-    // The API server keeps whole seconds, and among those of one second the name decides.
+    // The API server stores whole seconds. Among updates of the same second, the name decides.
     for name in ["young-1", "young-2"] {
         fixture
             .update(
@@ -41,16 +43,16 @@ async fn the_oldest_updates_of_a_namespace_are_followed_and_those_of_another_all
     ];
     let _controller = Controller::start(&fixture.kubeconfig, &args).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     let object = fixture.until("young-2", "refused", is_refused).await;
     let message = object["status"]["message"].as_str().unwrap();
     assert!(message.contains("--max-updates-per-namespace"), "{message}");
-    let note = fixture.happens("TooManyUpdates").await;
+    let note = fixture.wait_for_event("TooManyUpdates").await;
     assert!(note.contains("the 2 oldest updates"), "{note}");
     assert!(!is_refused(&fixture.get("young-1").await));
     other.worker("new", 0, "worker").await;
-    other.splits("up", 4, 1).await;
-    // The next one is one too many in all.
+    other.wait_for_split("up", 4, 1).await;
+    // The next update exceeds the total limit.
     other
         .update(
             "young",
@@ -60,13 +62,13 @@ async fn the_oldest_updates_of_a_namespace_are_followed_and_those_of_another_all
     let object = other.until("young", "refused", is_refused).await;
     let message = object["status"]["message"].as_str().unwrap();
     assert!(message.contains("(--max-updates)"), "{message}");
-    // An old one goes, and the next takes its place.
+    // An old update is deleted, and the next one is followed instead.
     fixture.delete(&updates(), "young-1").await;
     let is_followed = |object: &Value| !is_refused(object) && !object["status"].is_null();
     fixture.until("young-2", "followed", is_followed).await;
 }
 
-/// How many KiB more a controller has for each of `count` updates more.
+/// The memory in KiB that a controller needs for each additional update.
 async fn cost(fixture: &Fixture, controller: &Controller, names: std::ops::Range<usize>) -> f64 {
     let count = names.len();
     let before = controller.memory();
@@ -83,11 +85,11 @@ async fn cost(fixture: &Fixture, controller: &Controller, names: std::ops::Range
         if untold.count() == 0 {
             break;
         }
-        assert!(tokio::time::Instant::now() < deadline, "never told");
+        assert!(tokio::time::Instant::now() < deadline, "never reported");
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
-    // What it wrote comes back by the watch.
-    eventually("all is known", async || {
+    // The controller's own writes arrive through the watch.
+    eventually("everything is known", async || {
         let metrics = controller.metrics().await;
         metrics.sum("crossfade_controller_updates", &[]) >= count as f64
     })
@@ -97,10 +99,10 @@ async fn cost(fixture: &Fixture, controller: &Controller, names: std::ops::Range
 
 #[tokio::test]
 async fn an_update_costs_little_and_one_that_is_not_followed_less() {
-    let fixture = Fixture::set().await;
+    let fixture = Fixture::start().await;
     let most = ["--max-updates-per-namespace", "400"];
     let controller = fixture.controller(&most).await;
-    // What is allocated once.
+    // Memory that is allocated once.
     cost(&fixture, &controller, 0..50).await;
     let followed = cost(&fixture, &controller, 50..400).await;
     let unfollowed = cost(&fixture, &controller, 400..800).await;

@@ -1,4 +1,4 @@
-//! What a frontend is asked before it gets a share, and how it is reached.
+//! How the controller probes a frontend for its models before it gives new a share, and which connections it uses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::fixture::{Controller, Fixture, PATIENCE};
 use crate::rig::tls::Authority;
 use crate::rig::*;
 
-/// A frontend of before there was `/v1/models/{m}/ready`: it lists its model, and answers requests while it `serves`.
+/// A frontend without `/v1/models/{m}/ready`: it lists its model, and serves requests while `serves` is set.
 fn older(serves: Arc<AtomicBool>) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
     move |received| match received.target.as_str() {
         MODELS => models(&["tiny"]),
@@ -22,21 +22,23 @@ fn older(serves: Arc<AtomicBool>) -> impl Fn(&Received) -> Script + Send + Sync 
 }
 
 #[tokio::test]
-async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token() {
+async fn an_older_frontend_gets_its_share_once_it_serves_a_request_for_one_token() {
     let serves = Arc::new(AtomicBool::new(false));
-    let mut fixture = Fixture::set().await;
+    let mut fixture = Fixture::start().await;
     fixture.new = Upstream::start(older(Arc::clone(&serves))).await;
     fixture.begin(json!({})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    let is_told = |object: &Value| {
-        let said = object["status"]["message"].as_str().unwrap_or_default();
-        said.contains("it does not serve the model tiny")
+    let is_reported = |object: &Value| {
+        let message = object["status"]["message"].as_str().unwrap_or_default();
+        message.contains("it does not serve the model tiny")
     };
-    fixture.until("up", "told", is_told).await;
+    fixture
+        .until("up", "the status reports it", is_reported)
+        .await;
     fixture.keeps(&controller, "up", 0).await;
     serves.store(true, Ordering::Relaxed);
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     let asked = fixture.new.requests();
     let probe = asked.iter().rfind(|asked| asked.target == CHAT).unwrap();
     let body: Value = serde_json::from_slice(&probe.body()).unwrap();
@@ -44,10 +46,10 @@ async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token
         (&body["model"], &body["max_tokens"]),
         (&json!("tiny"), &json!(1))
     );
-    // It is proven: not every question costs a token.
+    // Once proven, not every probe costs a token.
     let probes = |asked: &[Arc<Received>]| asked.iter().filter(|one| one.target == CHAT).count();
     let before = (probes(&asked), asked.len());
-    eventually("it was asked some times more", async || {
+    eventually("it was probed again", async || {
         fixture.new.requests().len() >= before.1 + 4
     })
     .await;
@@ -55,10 +57,10 @@ async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token
 }
 
 #[tokio::test]
-async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they_change() {
+async fn tls_files_must_exist_at_the_controller_and_are_reloaded_when_they_change() {
     let (own, other) = (Authority::new(), Authority::new());
     let server = own.server(&own.issue("new"), &["http/1.1"], false);
-    let mut fixture = Fixture::set().await;
+    let mut fixture = Fixture::start().await;
     let serves = |received: &Received| match received.target.as_str() {
         MODELS => models(&["tiny"]),
         "/v1/models/tiny/ready" => Script::new().json(200, "{}"),
@@ -72,18 +74,22 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
     fixture.worker("new", 0, "worker").await;
     let says = |text: &'static str| {
         move |object: &Value| {
-            let said = object["status"]["message"].as_str().unwrap_or_default();
-            said.contains(text)
+            let message = object["status"]["message"].as_str().unwrap_or_default();
+            message.contains(text)
         }
     };
-    // Another's certificate: it is not even asked, and that is told.
+    // With another certificate, the frontend is not probed, and the status says why.
     let object = fixture
         .until("up", "distrusted", says("invalid peer certificate"))
         .await;
     assert!(says("cannot be queried for models")(&object), "{object}");
     fixture.edit("up", trusting("/nowhere/ca.pem")).await;
     let object = fixture
-        .until("up", "told", says("cannot read /nowhere/ca.pem"))
+        .until(
+            "up",
+            "the status reports it",
+            says("cannot read /nowhere/ca.pem"),
+        )
         .await;
     assert_eq!(object["status"]["phase"], "Pending");
     assert!(
@@ -91,16 +97,16 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
         "{object}"
     );
     fixture.edit("up", trusting(&own.file())).await;
-    fixture.splits("up", 4, 1).await;
-    // As a tool that renews certificates does.
+    fixture.wait_for_split("up", 4, 1).await;
+    // Replaced as by a tool that renews certificates.
     let own_certificate = std::fs::read(own.file()).unwrap();
     std::fs::copy(other.file(), own.file()).unwrap();
-    fixture.splits("up", 1, 0).await;
+    fixture.wait_for_split("up", 1, 0).await;
     std::fs::write(own.file(), own_certificate).unwrap();
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
 }
 
-/// Frontends of a namespace that list 20,000 models, say of none whether it is ready, and answer no request.
+/// A frontend that lists 20,000 models, does not report whether they are ready, and serves no requests.
 async fn hoard() -> Upstream {
     let ids: Vec<_> = (0..20_000)
         .map(|i| json!({"id": format!("m{i}")}))
@@ -115,12 +121,12 @@ async fn hoard() -> Upstream {
 }
 
 #[tokio::test]
-async fn a_namespace_with_20000_models_takes_nothing_from_another() {
+async fn a_namespace_with_20000_models_does_not_delay_another() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut greedy = Fixture::on(&server).await;
+    let mut greedy = Fixture::start_on(&server).await;
     greedy.new = hoard().await;
-    let mut other = Fixture::on(&server).await;
+    let mut other = Fixture::start_on(&server).await;
     other.begin(json!({})).await;
     other.worker("new", 0, "worker").await;
     let args = [
@@ -130,7 +136,7 @@ async fn a_namespace_with_20000_models_takes_nothing_from_another() {
         "--allow-any-target",
     ];
     let controller = Controller::start(&other.kubeconfig, &args).await;
-    other.splits("up", 4, 1).await;
+    other.wait_for_split("up", 4, 1).await;
     let before = (controller.memory(), controller.descriptors());
     greedy.begin(json!({})).await;
     greedy.worker("new", 0, "worker").await;
@@ -151,41 +157,42 @@ async fn a_namespace_with_20000_models_takes_nothing_from_another() {
         most.1 = most.1.max(controller.descriptors());
         let object = other.get("up").await;
         assert_eq!(object["spec"]["trafficSplitPercent"], 20, "{object}");
+        // The interval of the measurement.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let more = (most.0 - before.0, most.1 - before.1);
     eprintln!("{} KiB and {} descriptors more", more.0, more.1);
     assert!(more.0 < 64 * 1024, "{} KiB more", more.0);
     assert!(more.1 < 100, "{} descriptors more", more.1);
-    // It still follows.
+    // The other update still follows its workers.
     other.worker("new", 1, "worker").await;
-    other.splits("up", 2, 1).await;
+    other.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
-async fn who_has_no_descriptor_left_to_ask_with_takes_nothing_away() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn a_controller_without_free_descriptors_does_not_reduce_the_share() {
+    let fixture = Fixture::with_update(json!({})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
-    // Connections that are kept serve on for a while, and no other can be made.
+    fixture.wait_for_split("up", 4, 1).await;
+    // Kept connections still work for a while, and no others can be opened.
     let usual = controller.limit_descriptors(3);
     let object = fixture
-        .until("up", "told", |object| {
+        .until("up", "the status reports it", |object| {
             let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
-            conditions.any(|told| {
-                let said = told["message"].as_str().unwrap();
-                told["reason"] == "NoAnswer" && said.contains("Too many open files")
+            conditions.any(|condition| {
+                let message = condition["message"].as_str().unwrap();
+                condition["reason"] == "NoAnswer" && message.contains("Too many open files")
             })
         })
         .await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 20, "{object}");
     controller.limit_descriptors(usual);
     fixture.worker("new", 1, "worker").await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
-/// Questions about models that came so far, but for requests of a token.
+/// The probes received so far, without the requests for one token.
 fn asked(frontend: &Upstream) -> Vec<Arc<Received>> {
     let mut asked = frontend.requests();
     asked.retain(|one| one.target.starts_with(MODELS));
@@ -193,13 +200,13 @@ fn asked(frontend: &Upstream) -> Vec<Arc<Received>> {
 }
 
 #[tokio::test]
-async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_complete() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn a_frontend_is_probed_on_one_connection_and_rarely_after_the_update_is_complete() {
+    let fixture = Fixture::with_update(json!({})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     let before = asked(&fixture.new).len();
-    eventually("it was asked some times more", async || {
+    eventually("it was probed again", async || {
         asked(&fixture.new).len() >= before + 12
     })
     .await;
@@ -208,29 +215,29 @@ async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_com
         .iter()
         .map(|one| one.connection)
         .collect();
-    // One, or two where the first has been kept for long enough.
+    // One connection, or two if the first has reached its maximum age.
     assert!(connections.len() <= 2, "{connections:?}");
 
     fixture.delete_old_workers().await;
     let is_complete = |object: &Value| object["status"]["phase"] == "Complete";
     fixture.until("up", "complete", is_complete).await;
-    // It is looked at every five seconds all the same: twice in a time in which it would have been asked ten times.
-    let looks = async || {
+    // The update is still reconciled every five seconds: twice in a time that had ten probes before.
+    let reconciles = async || {
         let metrics = controller.metrics().await;
         metrics.sum("crossfade_controller_reconciles_total", &[])
     };
     let patience = Instant::now() + PATIENCE;
-    let looked = async |more: f64| {
-        let before = looks().await;
-        while looks().await < before + more {
-            assert!(Instant::now() < patience, "it is not looked at");
+    let wait_for_reconciles = async |more: f64| {
+        let before = reconciles().await;
+        while reconciles().await < before + more {
+            assert!(Instant::now() < patience, "it is reconciled");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    looked(1.0).await;
+    wait_for_reconciles(1.0).await;
     let (begun, before) = (Instant::now(), asked(&fixture.new).len());
-    looked(3.0).await;
-    // Two questions each time.
+    wait_for_reconciles(3.0).await;
+    // Two requests per probe.
     let seldom = asked(&fixture.new).len() - before;
     let usual = usize::try_from(begun.elapsed().as_secs()).unwrap() * 2;
     assert!(
@@ -238,7 +245,7 @@ async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_com
         "{seldom} instead of {usual}"
     );
 
-    // Whoever may still send to old ends it at once: that was never a matter of these questions.
+    // A proxy that may still send to old is noticed at once, because that does not depend on these probes.
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
@@ -248,13 +255,13 @@ async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_com
         .until("up", "no longer complete", |object| !is_complete(object))
         .await;
     let before = asked(&fixture.new).len();
-    eventually("it is asked as often as before", async || {
+    eventually("it is probed as often as before", async || {
         asked(&fixture.new).len() >= before + 8
     })
     .await;
 }
 
-/// A frontend that closes each connection after its answer without a word.
+/// A frontend that closes each connection after its response without announcing it.
 fn curt(received: &Received) -> Script {
     match received.target.as_str() {
         MODELS => models(&["tiny"]).eof(),
@@ -264,15 +271,15 @@ fn curt(received: &Received) -> Script {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_says_nothing_against_a_frontend() {
-    let mut fixture = Fixture::set().await;
+async fn a_kept_connection_that_was_closed_does_not_count_as_a_failed_probe() {
+    let mut fixture = Fixture::start().await;
     fixture.new = Upstream::start(curt).await;
     fixture.begin(json!({})).await;
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     let before = asked(&fixture.new).len();
-    eventually("it was asked some times more", async || {
+    eventually("it was probed again", async || {
         asked(&fixture.new).len() >= before + 10
     })
     .await;

@@ -1,4 +1,4 @@
-//! The end of an update, several updates of one deployment, and resources that cannot be used.
+//! The completion of an update, several updates of one deployment, and invalid updates.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, resource, server, updates};
-use super::holes::{clients, services};
+use super::safe_to_delete::{clients, services};
 use crate::rig::*;
 
 #[tokio::test]
-async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach_it() {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+async fn an_update_completes_in_order_and_old_is_safe_to_delete_once_clients_no_longer_reach_it() {
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let slice = |pod: &str| {
         json!({
@@ -29,7 +29,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     let object = fixture
         .until("up", "complete", |object| {
@@ -45,10 +45,10 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         json!({"total": 1, "applied": 1})
     );
     for reason in ["Draining", "Complete"] {
-        fixture.happens(reason).await;
+        fixture.wait_for_event(reason).await;
     }
     fixture.delete(&slices, "clients-1").await;
-    // An endpoint of which nobody knows whether it is one of new's.
+    // An endpoint that may or may not belong to new.
     fixture
         .create(&slices, "clients-2", slice("new-frontend-0"))
         .await;
@@ -67,7 +67,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
     };
     let lasts = time("validUntil").duration_since(time("observedAt"));
     assert_eq!(lasts.as_secs(), 90);
-    // Another Service that leads to old is a reason against its deletion, and none against that of its last worker.
+    // Another Service that routes to old prevents its deletion, but not that of its last worker.
     let other = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "legacy"}}, "addressType": "IPv4",
         "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
@@ -83,7 +83,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
     fixture.until("up", "not safe any more", is_not).await;
     fixture.delete(&slices, "legacy-1").await;
     fixture.until("up", "safe again", is_safe).await;
-    // What cannot be used is not looked at, and promises nothing.
+    // An invalid update is not reconciled, and sets no flag.
     fixture
         .edit(
             "up",
@@ -103,13 +103,13 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
 }
 
 #[tokio::test]
-async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn kubectl_wait_waits_until_an_update_is_ready() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     let wait = |seconds: u32| {
         let namespace = fixture.namespace.clone();
         tokio::task::spawn_blocking(move || {
@@ -119,10 +119,10 @@ async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
         })
     };
     let early = wait(2).await.unwrap();
-    let said = String::from_utf8_lossy(&early.stderr);
+    let text = String::from_utf8_lossy(&early.stderr);
     assert!(
-        !early.status.success() && said.contains("timed out"),
-        "{said}"
+        !early.status.success() && text.contains("timed out"),
+        "{text}"
     );
     let waiting = wait(60);
     fixture.delete_old_workers().await;
@@ -132,13 +132,13 @@ async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
 }
 
 #[tokio::test]
-async fn an_update_without_proxies_does_not_end_and_says_so() {
-    let mut fixture = Fixture::set().await;
+async fn an_update_without_proxies_does_not_complete_and_says_so() {
+    let mut fixture = Fixture::start().await;
     for i in 0..4 {
         fixture.worker("old", i, "worker").await;
         fixture.worker("new", i, "worker").await;
     }
-    // As a Deployment whose pods do not say what they are: neither frontends nor workers.
+    // A Deployment whose pods have no labels of frontends or workers.
     for name in ["any-frontend-0", "any-frontend-1"] {
         let labels = json!({"nvidia.com/dynamo-graph-deployment-name": "old"});
         fixture.pod(name, labels, json!([])).await;
@@ -165,7 +165,7 @@ async fn an_update_without_proxies_does_not_end_and_says_so() {
             json!({"trafficSplitPercent": 100, "weights": null, "paused": true}),
         )
         .await;
-    let is_told = |object: &Value| {
+    let is_reported = |object: &Value| {
         let conditions = object["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
         conditions.any(|is| {
@@ -174,11 +174,15 @@ async fn an_update_without_proxies_does_not_end_and_says_so() {
     };
     let is_held = |object: &Value| {
         let status = &object["status"];
-        status["wanted"]["percent"] == 100 && status["old"]["workers"] == "4/4" && is_told(object)
+        status["wanted"]["percent"] == 100
+            && status["old"]["workers"] == "4/4"
+            && is_reported(object)
     };
-    fixture.until("up", "told", is_held).await;
+    fixture.until("up", "the status reports it", is_held).await;
     fixture.keeps(&controller, "up", 100).await;
-    let object = fixture.until("up", "still told", is_held).await;
+    let object = fixture
+        .until("up", "the status still reports it", is_held)
+        .await;
     assert_eq!(object["spec"]["oldDraining"], false, "{object}");
     assert_eq!(object["status"]["phase"], "Degraded", "{object}");
     assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
@@ -186,22 +190,22 @@ async fn an_update_without_proxies_does_not_end_and_says_so() {
         object["status"]["lastOldWorkerDispensable"], false,
         "{object}"
     );
-    // With a proxy it ends.
+    // With a proxy it completes.
     fixture.proxy("up").await;
     let object = fixture
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
         })
         .await;
-    assert!(!is_told(&object), "{object}");
+    assert!(!is_reported(&object), "{object}");
 }
 
 #[tokio::test]
-async fn a_user_empties_old_while_it_has_workers_and_then_its_last_worker_may_go() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn a_user_drains_old_while_it_has_workers_and_then_its_last_worker_may_be_deleted() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     fixture.edit("up", json!({"drainOld": true})).await;
     let object = fixture
         .until("up", "complete", |object| {
@@ -216,7 +220,7 @@ async fn a_user_empties_old_while_it_has_workers_and_then_its_last_worker_may_go
         .await;
     assert_eq!(fixture.get("up").await["status"]["old"]["workers"], "4/4");
     fixture.edit("up", json!({"drainOld": false})).await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     assert_eq!(
         fixture.get("up").await["status"]["lastOldWorkerDispensable"],
         false
@@ -224,8 +228,8 @@ async fn a_user_empties_old_while_it_has_workers_and_then_its_last_worker_may_go
 }
 
 #[tokio::test]
-async fn a_drain_reports_how_long_it_takes_by_how_long_streams_lasted() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn a_drain_estimates_its_duration_from_past_stream_durations() {
+    let fixture = Fixture::with_update(json!({})).await;
     let proxy = &fixture.proxies[0];
     let begin = async |millis: &str| {
         let mut client = Client::connect(proxy.address).await;
@@ -242,9 +246,9 @@ async fn a_drain_reports_how_long_it_takes_by_how_long_streams_lasted() {
     let open = begin("600000").await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     fixture.delete_old_workers().await;
-    // Streams lasted for 2 to 5 s, as far as the buckets tell.
+    // Streams lasted for 2 to 5 s, within the precision of the buckets.
     let object = fixture
         .until("up", "estimated", |object| {
             object["status"]["estimatedDrainSeconds"].is_u64()
@@ -263,17 +267,17 @@ async fn a_drain_reports_how_long_it_takes_by_how_long_streams_lasted() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_at_its_deadline_though_a_stream_runs_on_and_old_may_not_go() {
-    // Long enough to be seen draining.
+async fn a_drain_ends_at_its_deadline_although_a_stream_is_open_and_old_is_not_safe_to_delete() {
+    // Long enough that the test sees the phase.
     let fixture =
-        Fixture::begun(json!({"drainDeadlineSeconds": 6, "clientService": "clients"})).await;
+        Fixture::with_update(json!({"drainDeadlineSeconds": 6, "clientService": "clients"})).await;
     let mut open = Client::connect(fixture.proxies[0].address).await;
     open.post(CHAT, &[("x-ends", "600000")], STREAMING).await;
     open.head().await;
     open.until(&content("old", 0)).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     fixture.delete_old_workers().await;
     for phase in ["Draining", "Complete"] {
         let with_a_stream = |object: &Value| {
@@ -288,12 +292,12 @@ async fn a_drain_ends_at_its_deadline_though_a_stream_runs_on_and_old_may_not_go
 }
 
 #[tokio::test]
-async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothing() {
-    let fixture = Fixture::begun(json!({"ackTimeoutSeconds": 1})).await;
+async fn of_two_updates_of_a_deployment_the_successor_controls_and_the_other_does_nothing() {
+    let fixture = Fixture::with_update(json!({"ackTimeoutSeconds": 1})).await;
     fixture.worker("new", 0, "worker").await;
     let controller = fixture.controller(&[]).await;
-    fixture.splits("up", 4, 1).await;
-    // Of one second the name decides who is older.
+    fixture.wait_for_split("up", 4, 1).await;
+    // Among updates of the same second, the name decides which is older.
     fixture
         .update(
             "up-next",
@@ -302,20 +306,20 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
         .await;
     fixture
         .until("up", "superseded", |object| {
-            let said = object["status"]["message"].as_str().unwrap_or_default();
+            let message = object["status"]["message"].as_str().unwrap_or_default();
             object["status"]["phase"] == "Superseded"
-                && said.contains("the update up-next controls this deployment")
+                && message.contains("the update up-next controls this deployment")
         })
         .await;
     fixture.worker("newer", 0, "worker").await;
     fixture.worker("newer", 1, "worker").await;
-    fixture.splits("up-next", 2, 1).await;
+    fixture.wait_for_split("up-next", 2, 1).await;
     assert_eq!(
         fixture.get("up").await["spec"]["weights"],
         json!({"old": 4, "new": 1})
     );
-    // The proxies follow the other one, and that is as it should be: also when the time has passed after which they would be told
-    // to lag. A third update, whose proxy never answers and may take twice as long, shows that it has.
+    // The proxies correctly follow the other update and are not reported as lagging, even after the timeout. A third update, whose
+    // proxy never responds and has twice the timeout, shows that the time has passed.
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "elsewhere", "nvidia.com/dynamo-component-type": "frontend",
     });
@@ -334,8 +338,8 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
             json!({"sourceDeployment": "elsewhere", "targetDeployment": "beyond", "ackTimeoutSeconds": 2}),
         )
         .await;
-    let said = fixture.happens("ProxiesLag").await;
-    assert!(said.contains("elsewhere-frontend-mute"), "{said}");
+    let message = fixture.wait_for_event("ProxiesLag").await;
+    assert!(message.contains("elsewhere-frontend-mute"), "{message}");
     fixture.keeps(&controller, "up", 20).await;
     let object = fixture.get("up").await;
     assert_eq!(object["status"]["phase"], "Superseded", "{object}");
@@ -348,13 +352,13 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
 }
 
 #[tokio::test]
-async fn an_update_that_is_edited_to_another_source_wakes_the_one_that_rules_then() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn an_update_whose_source_is_edited_triggers_a_reconcile_of_the_one_that_then_controls() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.update("waits", json!({})).await;
     let is_superseded = |object: &Value| object["status"]["phase"] == "Superseded";
     fixture.until("waits", "superseded", is_superseded).await;
-    // Whoever is not woken is looked at every 30 s: often enough in time is by no chance.
+    // Without the trigger, the reconcile takes up to 30 s. Several fast ones cannot be a coincidence.
     for _ in 0..3 {
         for (source, rules) in [("elsewhere", true), ("old", false)] {
             let edited = Instant::now();
@@ -372,8 +376,8 @@ async fn an_update_that_is_edited_to_another_source_wakes_the_one_that_rules_the
 }
 
 #[tokio::test]
-async fn an_update_that_cannot_be_used_is_reported_and_stops_no_other() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn an_invalid_update_is_reported_and_does_not_affect_others() {
+    let fixture = Fixture::with_update(json!({})).await;
     fixture.create(&updates(), "bad", json!({"spec": {
         "newFrontendService": "new:8000", "trafficSplitPercent": 0, "sourceDeployment": "elsewhere",
         "workers": {"new": {"selector": {"app": "any"}}, "old": {"selector": {"app": "any"}}}, "targetDeployment": "elsewhere",
@@ -381,16 +385,16 @@ async fn an_update_that_cannot_be_used_is_reported_and_stops_no_other() {
     .await;
     fixture.worker("new", 0, "worker").await;
     let _controller = fixture.controller(&[]).await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     let object = fixture
-        .until("bad", "told", |object| {
+        .until("bad", "the status reports it", |object| {
             object["status"]["phase"] == "Degraded"
         })
         .await;
-    let said = object["status"]["message"].as_str().unwrap();
+    let message = object["status"]["message"].as_str().unwrap();
     assert!(
-        said.contains("is the same object as sourceDeployment"),
-        "{said}"
+        message.contains("is the same object as sourceDeployment"),
+        "{message}"
     );
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);
 }

@@ -1,4 +1,4 @@
-//! Which workers go first: those with the fewest requests, as they tell in their metrics.
+//! Pod deletion cost: the workers with the fewest requests in their metrics are removed first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::rig::{Script, Upstream};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// A worker of Dynamo whose metrics tell these requests.
+/// A Dynamo worker whose metrics report this number of requests.
 async fn worker(fixture: &Fixture, name: &str, requests: &Arc<AtomicU64>) -> Upstream {
     let requests = Arc::clone(requests);
     let metrics = Upstream::start(move |_| {
@@ -39,7 +39,7 @@ async fn worker(fixture: &Fixture, name: &str, requests: &Arc<AtomicU64>) -> Ups
     metrics
 }
 
-/// The pods that are marked.
+/// The pods with a deletion cost.
 async fn marked(managed: &Managed) -> Vec<String> {
     let all = managed
         .fixture
@@ -55,33 +55,33 @@ async fn marked(managed: &Managed) -> Vec<String> {
 
 #[tokio::test]
 async fn the_worker_with_the_fewest_requests_is_marked_before_old_shrinks() {
-    let fixture = Fixture::set().await;
+    let fixture = Fixture::start().await;
     let mut workers = Vec::new();
     for (index, requests) in [7, 9, 2, 5].into_iter().enumerate() {
         let requests = Arc::new(AtomicU64::new(requests));
         workers.push(worker(&fixture, &format!("v1-{index}"), &requests).await);
     }
-    let mut managed = Managed::on(fixture, 4).await;
+    let mut managed = Managed::start_on(fixture, 4).await;
     managed.begin(json!({"strategy": {"partition": 3}})).await;
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
     managed.rests_at(3, 1).await;
     assert_eq!(marked(&managed).await, ["v1-2"]);
     managed
-        .happens("PodsMarked", "marks v1-2 of old to be removed first")
+        .wait_for_event("PodsMarked", "marks v1-2 of old to be removed first")
         .await;
 }
 
-/// Whoever does not grant the right to mark pods gets the rollout all the same.
+/// The permission to mark pods is optional.
 #[tokio::test]
-async fn without_the_right_to_mark_pods_a_rollout_continues() {
-    let fixture = Fixture::set().await;
+async fn without_permission_to_mark_pods_a_rollout_continues() {
+    let fixture = Fixture::start().await;
     let mut workers = Vec::new();
     for index in 0..4 {
         let requests = Arc::new(AtomicU64::new(index));
         workers.push(worker(&fixture, &format!("v1-{index}"), &requests).await);
     }
-    let mut managed = Managed::on(fixture, 4).await;
+    let mut managed = Managed::start_on(fixture, 4).await;
     managed.begin(json!({"strategy": {"partition": 3}})).await;
     let _controller = managed.controller_with_own_rights("unmarkable").await;
     let namespace = managed.fixture.namespace.clone();

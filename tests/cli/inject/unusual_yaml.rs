@@ -1,40 +1,42 @@
-//! Odd YAML: either it is edited rightly, or refused with its place, and nothing is printed.
+//! Unusual YAML is either edited correctly or rejected with its position, without output.
 
 use super::*;
 
 const SERVER: &str = "        image: vllm/vllm-openai\n";
 
-/// Injected, or refused with these words; what is injected comes out again.
-fn either(text: &str, said: Option<&str>) {
-    match (injected(text), said) {
+/// Asserts that `text` is injected and can be uninjected, or is rejected with this message.
+fn either(text: &str, output: Option<&str>) {
+    match (injected(text), output) {
         (Ok(report), None) => {
             assert_eq!(uninject(&report.text).unwrap().text, text);
             assert_eq!(injected(&report.text).unwrap().text, report.text, "{text}");
         }
-        (Err(error), Some(said)) => assert!(error.to_string().contains(said), "{text}\n{error}"),
-        (Ok(report), Some(said)) => panic!("not refused with {said}:\n{}", report.text),
+        (Err(error), Some(output)) => {
+            assert!(error.to_string().contains(output), "{text}\n{error}")
+        }
+        (Ok(report), Some(output)) => panic!("not refused with {output}:\n{}", report.text),
         (Err(error), None) => panic!("{text}\n{error}"),
     }
 }
 
 #[test]
-fn anchors_and_aliases_across_the_edited_place_are_refused_and_others_are_not() {
+fn anchors_and_aliases_across_the_edited_part_are_rejected_and_others_are_not() {
     let with = |more: &str| deployment(&format!("{SERVER}{more}"));
-    // Not touched by any edit.
+    // Not affected by any edit.
     either(
         &with(
             "        resources: &r {limits: {cpu: 1}}\n      - {name: b, image: x, resources: *r}\n",
         ),
         None,
     );
-    // An alias where a whole value is replaced comes back as an alias.
+    // An alias whose whole value is replaced is restored as an alias.
     either(
         &with(
             "        startupProbe: &p {httpGet: {path: /, port: 9000}}\n        readinessProbe: *p\n",
         ),
         None,
     );
-    // Edited in one place, used in another.
+    // Edited in one place and used in another.
     for more in [
         "        livenessProbe: &p {httpGet: {path: /health, port: 8000}}\n        startupProbe: *p\n",
         "        command: [python3, -m, dynamo.frontend]\n        env: &e\n        - {name: A, value: b}\n      - {name: b, image: x, env: *e}\n",
@@ -62,9 +64,9 @@ fn anchors_and_aliases_across_the_edited_place_are_refused_and_others_are_not() 
 }
 
 #[test]
-fn styles_that_are_rare_are_edited_as_well() {
+fn rare_styles_are_edited_as_well() {
     for text in [
-        // Lists indented by more than their key, block scalars of each kind at each end, blank lines, comments behind all.
+        // Deeply indented lists, block scalars of each kind in each position, blank lines, and comments everywhere.
         deployment(&format!(
             "{SERVER}        args:\n            - --model\n            - x # the model\n        # why\n\n      volumes:\n           - {{name: v, emptyDir: {{}}}} # v\n\n\n"
         )),
@@ -113,7 +115,7 @@ fn styles_that_are_rare_are_edited_as_well() {
             .replace('\n', "\r\n")
             .trim_end()
             .to_owned(),
-        // Key and dash in the first column of the list's key, in a list.
+        // In a list, with the dash in the column of the key.
         "kind: List\napiVersion: v1\nitems:\n    -   apiVersion: apps/v1\n        kind: Deployment\n        metadata:\n            name: a\n        spec:\n            selector: {}\n            template:\n                metadata:\n                    labels:\n                        app: a\n                spec:\n                    containers:\n                        -   image: vllm/vllm-openai\n                            name: a\n".to_owned(),
     ] {
         match injected(&text) {
@@ -121,16 +123,16 @@ fn styles_that_are_rare_are_edited_as_well() {
                 assert_eq!(uninject(&report.text).unwrap().text, text);
                 assert_eq!(injected(&report.text).unwrap().text, report.text, "{text}");
             }
-            // A number that is not written in decimals cannot be told by its text.
+            // A number that is not in decimal notation cannot be recognized by its text.
             Err(error) => assert!(text.contains("0x1F40"), "{text}\n{error}"),
         }
     }
 }
 
 #[test]
-fn what_is_no_yaml_is_refused_with_document_and_line() {
+fn invalid_yaml_is_rejected_with_document_and_line() {
     let good = deployment(SERVER);
-    for (text, said) in [
+    for (text, expected) in [
         (format!("{good}---\na: [1\n"), "document 2, line 1"),
         (format!("a: 1\n---\n{good}\tx: 1\n"), "document 2, line "),
         (
@@ -165,7 +167,7 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
             "{\"kind\": \"Deployment\", \"apiVersion\": \"apps/v1\"}".into(),
             "no frontend was found in Deployment/?",
         ),
-        // A stream of JSON objects, as of `jq -c`.
+        // A stream of JSON objects, as from `jq -c`.
         ("{} {}".into(), "no frontend was found"),
         ("[".repeat(100_000), "document 1, line 1"),
         ("- ".repeat(100_000), "document 1, line 1"),
@@ -173,7 +175,7 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
     ] {
         let error = injected(&text).unwrap_err().to_string();
         let shown: String = text.chars().take(300).collect();
-        assert!(error.contains(said), "{shown}\n{error}");
+        assert!(error.contains(expected), "{shown}\n{error}");
     }
     let bomb = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
         format!("{text}a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)
@@ -182,7 +184,7 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
 }
 
 #[test]
-fn fields_of_the_wrong_kind_are_refused_and_break_nothing() {
+fn fields_of_the_wrong_type_are_rejected() {
     for container in [
         "        image: vllm/vllm-openai\n        ports: 8000\n",
         "        image: vllm/vllm-openai\n        env: {A: b}\n        args: text\n",
@@ -198,7 +200,7 @@ fn fields_of_the_wrong_kind_are_refused_and_break_nothing() {
 }
 
 #[test]
-fn a_broken_record_is_refused() {
+fn an_invalid_record_is_rejected() {
     let text = injected(&deployment(SERVER)).unwrap().text;
     let broken = text.replace("\\\"version\\\"", "version");
     assert_ne!(broken, text);

@@ -1,14 +1,14 @@
-//! An API server that grants everything and withholds the news, or takes no status: what was promised must not rest on that.
+//! The API server accepts watches but sends no events, or rejects status writes: `safeToDeleteOld` must not rely on outdated data.
 
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods};
-use super::holes::{clients, is_safe, lacks, lead_clients_to, services, slice, slices};
+use super::safe_to_delete::{clients, is_safe, lacks, lead_clients_to, services, slice, slices};
 use crate::gateway::{Gateway, Withheld};
 
-/// What a controller that reaches the API server through a gateway needs, with an update of which old may be deleted.
+/// A controller that reaches the API server through a gateway, and an update whose old is safe to delete.
 async fn safe() -> (Fixture, Gateway, Controller) {
-    let mut fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    let mut fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
@@ -17,7 +17,7 @@ async fn safe() -> (Fixture, Gateway, Controller) {
     let gateway = Gateway::before(&fixture.client).await;
     fixture.kubeconfig = gateway.kubeconfig();
     let controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
     fixture.until("up", "safe", is_safe).await;
     (fixture, gateway, controller)
@@ -26,7 +26,7 @@ async fn safe() -> (Fixture, Gateway, Controller) {
 const NO_CONTACT: &str = "no recent contact with the API server";
 
 #[tokio::test]
-async fn old_may_not_go_while_every_watch_is_granted_and_silent() {
+async fn old_is_not_safe_to_delete_while_all_watches_are_silent() {
     let (fixture, gateway, _controller) = safe().await;
     gateway.withhold(Withheld {
         watches: true,
@@ -38,7 +38,7 @@ async fn old_may_not_go_while_every_watch_is_granted_and_silent() {
     fixture
         .until("up", "led to", lacks(true, "Service legacy"))
         .await;
-    // What is gone is noticed, too, and so is what was changed.
+    // Deleted and changed objects are noticed, too.
     fixture.delete(&services(), "legacy").await;
     fixture.until("up", "safe again", is_safe).await;
     let reaches = "to a ready frontend of new on each of its ports";
@@ -48,7 +48,7 @@ async fn old_may_not_go_while_every_watch_is_granted_and_silent() {
     });
     fixture.status(&pods(), "new-frontend-0", not_ready).await;
     fixture.until("up", "not ready", lacks(true, reaches)).await;
-    // A pod of old that nobody has heard of: its proxy may send to old.
+    // An unknown pod of old, whose proxy may send to old.
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
@@ -67,7 +67,7 @@ async fn old_may_not_go_while_every_watch_is_granted_and_silent() {
         .await;
     fixture.until("up", "safe at the end", is_safe).await;
     gateway.withhold(Withheld::default());
-    // The watches go on from where they were, which the lists have told already.
+    // The watches resume where they were, with events that the lists have already shown.
     fixture.delete(&services(), "clients").await;
     fixture.until("up", "gone", lacks(true, reaches)).await;
     fixture.create(&services(), "clients", clients()).await;
@@ -75,7 +75,7 @@ async fn old_may_not_go_while_every_watch_is_granted_and_silent() {
 }
 
 #[tokio::test]
-async fn old_may_not_go_while_no_list_confirms_that_silent_watches_have_nothing_to_say() {
+async fn old_is_not_safe_to_delete_while_no_list_confirms_the_state_of_silent_watches() {
     let (fixture, gateway, _controller) = safe().await;
     gateway.withhold(Withheld {
         watches: true,
@@ -85,10 +85,11 @@ async fn old_may_not_go_while_no_list_confirms_that_silent_watches_have_nothing_
     fixture
         .until("up", "unconfirmed", lacks(false, NO_CONTACT))
         .await;
-    // It stays so, however often a watch is granted anew.
+    // This does not change, however often a watch is restarted.
     for _ in 0..100 {
         let object = fixture.get("up").await;
         assert!(!is_safe(&object), "{object}");
+        // Must hold for ten seconds.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     gateway.withhold(Withheld::default());

@@ -1,13 +1,13 @@
-//! Every way in which a field of an update can be wrong, and what its author is told.
+//! Every way in which a field of an update can be invalid, with the expected error message.
 
 use serde_json::{Value, json};
 
-/// What is wrong, and what a person is told of it.
+/// Invalid changes, each with the expected error message.
 pub fn wrong() -> Vec<(Value, &'static str)> {
     [wrong_of_requests(), wrong_of_workers()].concat()
 }
 
-/// Where workers are, the same for both sides.
+/// Invalid values of `workers`, the same for both sides.
 fn wrong_of_workers() -> Vec<(Value, &'static str)> {
     let cases = [
         (
@@ -29,7 +29,7 @@ fn wrong_of_workers() -> Vec<(Value, &'static str)> {
     let sides = ["old", "new"].into_iter();
     let all = sides.flat_map(|side| {
         let cases = cases.iter();
-        cases.map(move |(wrong, told)| (json!({"workers": {side: wrong}}), *told))
+        cases.map(move |(wrong, message)| (json!({"workers": {side: wrong}}), *message))
     });
     let same = [
         json!({"old": {}, "new": {}}),

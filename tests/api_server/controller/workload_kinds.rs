@@ -1,12 +1,12 @@
-//! Workers are counted where they are: each kind with its quirk, by its real group, version and fields.
+//! Workers are counted in every supported kind of workload, with its real group, version and fields.
 
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods, resource};
 
-/// An update whose new side is counted by `workers`, beside four old workers that are pods.
+/// An update whose new workers are counted as specified by `workers`. The four old workers are pods.
 async fn counting(workers: Value) -> (Fixture, Controller) {
-    let fixture = Fixture::begun(json!({"workers": {"new": workers}})).await;
+    let fixture = Fixture::with_update(json!({"workers": {"new": workers}})).await;
     let controller = fixture.controller(&[]).await;
     (fixture, controller)
 }
@@ -15,7 +15,7 @@ fn labels(kind: &str) -> Value {
     json!({"labels": {"nvidia.com/dynamo-graph-deployment-name": "new", "nvidia.com/dynamo-component-type": kind}})
 }
 
-/// Waits until new is counted so: ready, wanted.
+/// Waits until new has these workers, as ready/wanted.
 async fn counts(fixture: &Fixture, workers: &str) -> Value {
     fixture
         .until("up", workers, |object| {
@@ -25,8 +25,8 @@ async fn counts(fixture: &Fixture, workers: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_deployment_by_its_name_alone() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn a_deployment_by_name_only() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     let kind = resource("apps", "v1", "Deployment", "deployments");
     let template = json!({
@@ -39,15 +39,15 @@ async fn a_deployment_by_its_name_alone() {
     fixture
         .status(&kind, "new", json!({"replicas": 3, "readyReplicas": 2}))
         .await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
-async fn a_deployment_with_sidecars_only_where_the_update_names_it_as_workers() {
+async fn a_deployment_with_sidecars_only_if_the_update_names_it_as_workers() {
     let workers = json!({"kind": "Deployment", "name": "servers"});
     let (fixture, _controller) = counting(workers).await;
     let kind = resource("apps", "v1", "Deployment", "deployments");
-    // A model server that is frontend and worker in one, as `crossfade inject` leaves it.
+    // A model server that is both frontend and worker, with the sidecar of `crossfade inject`.
     let sidecar = json!({
         "name": "crossfade", "image": "any", "restartPolicy": "Always",
         "ports": [{"name": "crossfade", "containerPort": 9464}],
@@ -67,8 +67,8 @@ async fn a_deployment_with_sidecars_only_where_the_update_names_it_as_workers() 
         fixture.status(&kind, name, ready.clone()).await;
     }
     counts(&fixture, "2/2").await;
-    fixture.splits("up", 2, 1).await;
-    // By the name of the target alone, it may as well be one of frontends.
+    fixture.wait_for_split("up", 2, 1).await;
+    // With only the name of the target, it could also be a Deployment of frontends.
     fixture.edit("up", json!({"workers": null})).await;
     counts(&fixture, "0/0").await;
 }
@@ -85,7 +85,7 @@ async fn a_stateful_set_of_one_revision_by_its_pods() {
         "replicas": 3, "serviceName": "both", "selector": {"matchLabels": {"app": "both"}}, "template": template,
     });
     fixture.create(&kind, "both", json!({"spec": spec})).await;
-    // Of both revisions together, which says nothing of one of them.
+    // The total of both revisions, which does not determine that of one.
     fixture
         .status(
             &kind,
@@ -99,13 +99,12 @@ async fn a_stateful_set_of_one_revision_by_its_pods() {
         fixture.pod_ready(&format!("both-{i}"), i < 2).await;
     }
     counts(&fixture, "1/2").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
 }
 
 #[tokio::test]
-async fn a_stateful_set_whose_pods_are_labelled_as_frontends_where_the_update_names_it_as_workers()
-{
-    // A model server that is frontend and worker in one, labelled by `crossfade inject` so that the controller finds its proxies.
+async fn a_stateful_set_whose_pods_are_labelled_as_frontends_if_the_update_names_it_as_workers() {
+    // A model server that is both frontend and worker, with the label of `crossfade inject` for the discovery of its proxies.
     for revision in [None, Some("servers-1")] {
         let mut workers = json!({"kind": "StatefulSet", "name": "servers"});
         if let Some(revision) = revision {
@@ -131,7 +130,7 @@ async fn a_stateful_set_whose_pods_are_labelled_as_frontends_where_the_update_na
         fixture.pod("servers-0", labels, json!([])).await;
         fixture.pod_ready("servers-0", true).await;
         counts(&fixture, "1/1").await;
-        fixture.splits("up", 4, 1).await;
+        fixture.wait_for_split("up", 4, 1).await;
     }
 }
 
@@ -150,12 +149,12 @@ async fn a_leader_worker_set_by_its_groups() {
         .status(&kind, "new", json!({"replicas": 2, "readyReplicas": 1}))
         .await;
     counts(&fixture, "1/2").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
 }
 
 #[tokio::test]
 async fn pods_of_a_replica_over_several_nodes_are_one_worker_when_all_are_ready() {
-    let fixture = Fixture::begun(json!({})).await;
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for (name, group) in [("a-0", "a"), ("a-1", "a"), ("b-0", "b")] {
         let mut metadata = labels("worker");
@@ -178,7 +177,7 @@ async fn pods_of_a_replica_over_several_nodes_are_one_worker_when_all_are_ready(
 }
 
 #[tokio::test]
-async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_available() {
+async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_its_available_replicas() {
     let (fixture, _controller) = counting(json!({"kind": "PodClique", "name": "new"})).await;
     let clique = resource("grove.io", "v1alpha1", "PodClique", "podcliques");
     for (name, of_group) in [("new-0-worker", false), ("new-0-group-0-leader", true)] {
@@ -214,7 +213,7 @@ async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_av
     let status = json!({"replicas": 3, "scheduledReplicas": 3, "availableReplicas": 2, "updatedReplicas": 3});
     fixture.status(&group, "new-0-group", status).await;
     counts(&fixture, "2/3").await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
@@ -237,16 +236,16 @@ async fn a_model_serving_by_its_groups_and_the_roles_in_each() {
         object["status"]["new"]["roles"]["prefill"]["ready"], 4,
         "{object}"
     );
-    // Of another shape than old: a person has to say what is whole.
-    let said = object["status"]["message"].as_str().unwrap();
-    assert!(said.contains("spec.workers.new.replicas."), "{said}");
+    // New has other roles than old, so the user has to say what is complete.
+    let message = object["status"]["message"].as_str().unwrap();
+    assert!(message.contains("spec.workers.new.replicas."), "{message}");
     let replicas = json!({"new": {"replicas": {"prefill": 8, "decode": 4}}});
     fixture.edit("up", json!({"workers": replicas})).await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
-async fn a_graph_by_its_status_and_its_pods_by_their_hash_while_it_is_rolled() {
+async fn a_graph_by_its_status_and_during_a_rolling_update_by_the_hash_of_its_pods() {
     let (fixture, _controller) =
         counting(json!({"kind": "DynamoGraphDeployment", "name": "new"})).await;
     let kind = resource(
@@ -295,9 +294,9 @@ async fn a_graph_by_its_status_and_its_pods_by_their_hash_while_it_is_rolled() {
 }
 
 #[tokio::test]
-async fn what_frontends_see_of_a_dynamo_namespace() {
+async fn a_dynamo_namespace_by_what_its_frontends_report() {
     let more = json!({"targetDeployment": null, "newDynamoNamespace": "dynamo-v2"});
-    let fixture = Fixture::begun(more).await;
+    let fixture = Fixture::with_update(more).await;
     let _controller = fixture.controller(&[]).await;
     let kind = resource(
         "nvidia.com",
@@ -320,12 +319,12 @@ async fn what_frontends_see_of_a_dynamo_namespace() {
     }
     counts(&fixture, "1/2").await;
     fixture.pod_ready("w1", true).await;
-    fixture.splits("up", 2, 1).await;
-    // By kind and name, which go before the namespace of the spec.
+    fixture.wait_for_split("up", 2, 1).await;
+    // By kind and name, which have precedence over the namespace in the spec.
     let workers = json!({"new": {"kind": "DynamoWorkerMetadata", "name": "dynamo-v1"}});
     fixture.edit("up", json!({"workers": workers})).await;
     counts(&fixture, "1/1").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
 }
 
 #[tokio::test]
@@ -339,12 +338,12 @@ async fn pods_by_a_selector() {
         fixture.pod_ready(name, true).await;
     }
     counts(&fixture, "2/2").await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
 async fn a_service_without_a_ready_endpoint_gets_nothing() {
-    let fixture = Fixture::set().await;
+    let fixture = Fixture::start().await;
     for i in 0..2 {
         fixture.worker("old", i, "worker").await;
         fixture.worker("new", i, "worker").await;
@@ -358,8 +357,8 @@ async fn a_service_without_a_ready_endpoint_gets_nothing() {
     let _controller = Controller::start(&fixture.kubeconfig, &args).await;
     fixture
         .until("up", "closed", |object| {
-            let said = object["status"]["message"].as_str().unwrap_or_default();
-            said.contains("its frontend service has no ready endpoint")
+            let message = object["status"]["message"].as_str().unwrap_or_default();
+            message.contains("its frontend service has no ready endpoint")
         })
         .await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
@@ -368,10 +367,10 @@ async fn a_service_without_a_ready_endpoint_gets_nothing() {
         "endpoints": [{"addresses": ["10.9.0.1"], "conditions": {"ready": true}}],
     });
     fixture.create(&slices, "new-frontend-1", slice).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
 }
 
-/// A Deployment of one generation of a graph, with all its workers ready.
+/// Creates a Deployment of one generation of a graph, with all its workers ready.
 async fn of_generation(fixture: &Fixture, hash: &str, replicas: u32) {
     let kind = resource("apps", "v1", "Deployment", "deployments");
     let name = format!("both-worker-{hash}");
@@ -392,8 +391,8 @@ async fn of_generation(fixture: &Fixture, hash: &str, replicas: u32) {
 }
 
 #[tokio::test]
-async fn a_generation_that_is_not_there_yet_or_any_more_has_nothing_of_the_other() {
-    let fixture = Fixture::set().await;
+async fn workers_of_another_generation_do_not_count_while_one_is_missing() {
+    let fixture = Fixture::start().await;
     of_generation(&fixture, "aaaaaaaa", 4).await;
     let side = |hash: &str| json!({"kind": "Deployment", "name": "both", "revision": hash});
     let workers = json!({"old": side("aaaaaaaa"), "new": side("bbbbbbbb")});
@@ -402,16 +401,16 @@ async fn a_generation_that_is_not_there_yet_or_any_more_has_nothing_of_the_other
     counts(&fixture, "0/0").await;
     fixture.keeps(&controller, "up", 0).await;
     of_generation(&fixture, "bbbbbbbb", 4).await;
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     let kind = resource("apps", "v1", "Deployment", "deployments");
     fixture.delete(&kind, "both-worker-aaaaaaaa").await;
-    let object = fixture.splits("up", 0, 1).await;
+    let object = fixture.wait_for_split("up", 0, 1).await;
     assert_eq!(object["status"]["old"]["workers"], "0/0", "{object}");
 }
 
 #[tokio::test]
 async fn a_graph_that_is_both_source_and_target_is_distinguished_by_revision_to_the_end() {
-    let fixture = Fixture::set().await;
+    let fixture = Fixture::start().await;
     let kind = resource(
         "nvidia.com",
         "v1alpha1",
@@ -442,25 +441,25 @@ async fn a_graph_that_is_both_source_and_target_is_distinguished_by_revision_to_
     for i in 0..2 {
         worker("bbbbbbbb", i).await;
     }
-    fixture.splits("up", 1, 1).await;
+    fixture.wait_for_split("up", 1, 1).await;
     for i in 0..2 {
         fixture
             .delete(&super::fixture::pods(), &format!("aaaaaaaa-{i}"))
             .await;
     }
-    // It would be complete if anybody had a proxy here. The split is written before the status is.
+    // With a proxy, it would be complete. The split is written before the status.
     fixture
         .until("up", "all to new", |object| {
-            let said = object["status"]["message"].as_str().unwrap_or_default();
+            let message = object["status"]["message"].as_str().unwrap_or_default();
             object["spec"]["trafficSplitPercent"] == 100
                 && object["status"]["old"]["workers"] == "0/0"
-                && said.contains("no frontend of old was found")
+                && message.contains("no frontend of old was found")
         })
         .await;
 }
 
 #[tokio::test]
-async fn what_a_kind_cannot_distinguish_is_refused_and_never_passed_over() {
+async fn a_filter_that_a_kind_does_not_support_is_rejected_and_not_ignored() {
     let (fixture, controller) =
         counting(json!({"kind": "ModelServing", "name": "new", "revision": "abc"})).await;
     let kind = resource(
@@ -474,33 +473,33 @@ async fn what_a_kind_cannot_distinguish_is_refused_and_never_passed_over() {
         .await;
     let status = json!({"replicas": 2, "availableReplicas": 2});
     fixture.status(&kind, "new", status).await;
-    let told = async |what: &str| {
+    let rejected_with = async |what: &str| {
         fixture
             .until("up", what, |object| {
-                let said = object["status"]["message"].as_str().unwrap_or_default();
-                object["status"]["phase"] == "Degraded" && said.contains(what)
+                let message = object["status"]["message"].as_str().unwrap_or_default();
+                object["status"]["phase"] == "Degraded" && message.contains(what)
             })
             .await
     };
-    let object = told("the workers of revision abc of the").await;
+    let object = rejected_with("the workers of revision abc of the").await;
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);
     let workers = json!({"revision": null, "selector": {"app": "any"}});
     fixture
         .edit("up", json!({"workers": {"new": workers}}))
         .await;
-    told("a selector selects pods").await;
+    rejected_with("a selector selects pods").await;
     let workers = json!({"kind": "DynamoWorkerMetadata", "selector": null, "revision": "abc"});
     fixture
         .edit("up", json!({"workers": {"new": workers}}))
         .await;
-    told("DynamoWorkerMetadata has no revision").await;
+    rejected_with("DynamoWorkerMetadata has no revision").await;
     drop(controller);
 }
 
 #[tokio::test]
 async fn pods_of_another_dynamo_namespace_are_not_new() {
     let more = json!({"newDynamoNamespace": "ns-new-bbbbbbbb"});
-    let fixture = Fixture::begun(more).await;
+    let fixture = Fixture::with_update(more).await;
     let _controller = fixture.controller(&[]).await;
     for (name, namespace) in [("a", "ns-new"), ("b", "ns-new-bbbbbbbb"), ("c", "ns-other")] {
         let mut metadata = labels("worker")["labels"].clone();
@@ -545,8 +544,8 @@ async fn a_deployment_of_one_revision_by_its_pods_and_a_stateful_set_without_one
 }
 
 #[tokio::test]
-async fn pods_of_the_alpha_say_their_half_below_their_type() {
-    let fixture = Fixture::begun(json!({})).await;
+async fn pods_of_the_alpha_version_have_their_role_in_the_sub_component_type() {
+    let fixture = Fixture::with_update(json!({})).await;
     let _controller = fixture.controller(&[]).await;
     for half in ["prefill", "decode"] {
         let mut metadata = labels("worker")["labels"].clone();
@@ -564,7 +563,7 @@ async fn pods_of_the_alpha_say_their_half_below_their_type() {
 
 #[tokio::test]
 async fn an_endpoint_of_two_address_families_is_one() {
-    let fixture = Fixture::begun(json!({"newFrontendService": "new-frontend:8000"})).await;
+    let fixture = Fixture::with_update(json!({"newFrontendService": "new-frontend:8000"})).await;
     let name = format!("new-frontend.{}.svc.cluster.local:8000", fixture.namespace);
     let place = format!("{name}={}", fixture.new.address);
     let args = ["--namespace", &fixture.namespace, "--resolve", &place];
@@ -584,14 +583,14 @@ async fn an_endpoint_of_two_address_families_is_one() {
     }
     let one = |object: &Value| object["status"]["new"]["readyFrontends"] == 1;
     fixture.until("up", "ready", one).await;
-    // By now it has seen both slices.
+    // By now, the controller has seen both slices.
     fixture.keeps(&controller, "up", 0).await;
     let object = fixture.get("up").await;
     assert!(one(&object), "{object}");
 }
 
 #[tokio::test]
-async fn workers_that_are_wanted_and_cannot_be_made_are_no_farewell() {
+async fn wanted_workers_that_cannot_be_created_do_not_end_the_update() {
     let kind = resource("apps", "v1", "Deployment", "deployments");
     let labels = json!({"app": "mine"});
     let template = json!({
@@ -599,7 +598,7 @@ async fn workers_that_are_wanted_and_cannot_be_made_are_no_farewell() {
     });
     let spec = json!({"replicas": 4, "selector": {"matchLabels": labels}, "template": template});
     let workers = json!({"old": {"selector": labels}});
-    let fixture = Fixture::begun(json!({"workers": workers})).await;
+    let fixture = Fixture::with_update(json!({"workers": workers})).await;
     fixture
         .create(&kind, "workers", json!({"spec": spec}))
         .await;
@@ -611,12 +610,12 @@ async fn workers_that_are_wanted_and_cannot_be_made_are_no_farewell() {
         fixture.worker("new", i, "worker").await;
     }
     let controller = fixture.controller(&[]).await;
-    fixture.splits("up", 1, 1).await;
-    // All evicted, and a quota or a webhook lets no other be made.
+    fixture.wait_for_split("up", 1, 1).await;
+    // All workers are evicted, and a quota or a webhook denies new ones.
     for i in 0..4 {
         fixture.delete(&pods(), &format!("mine-{i}")).await;
     }
-    fixture.splits("up", 0, 1).await;
+    fixture.wait_for_split("up", 0, 1).await;
     fixture
         .until("up", "an outage", |object| {
             object["status"]["old"]["workers"] == "0/4"
@@ -626,7 +625,7 @@ async fn workers_that_are_wanted_and_cannot_be_made_are_no_farewell() {
     let object = fixture.get("up").await;
     assert_eq!(object["status"]["phase"], "Degraded", "{object}");
     assert_ne!(object["spec"]["oldDraining"], true, "{object}");
-    // Nobody wants any: that is the end.
+    // No workers are wanted any more, so the update completes.
     let none = json!({"spec": {"replicas": 0}});
     let params = kube::api::PatchParams::default();
     let merge = kube::api::Patch::Merge(none);

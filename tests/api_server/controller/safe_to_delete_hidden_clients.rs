@@ -1,5 +1,5 @@
-//! Attempts to be told that old may go while the controller cannot know it, or while somebody still uses old by a way that is in
-//! no object.
+//! `safeToDeleteOld` stays false while the controller lacks the information, or while clients use old on a route that no object
+//! shows.
 
 use std::sync::Arc;
 
@@ -7,28 +7,30 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods, resource, updates};
-use super::holes::{clients, is_safe, lacks, lead_clients_to, safe, services, slice, slices};
+use super::safe_to_delete::{
+    clients, is_safe, lacks, lead_clients_to, safe, services, slice, slices,
+};
 use crate::rig::*;
 
-/// An update whose clients and workers have left old, for a controller that begins now.
+/// An update without workers and clients of old, for a controller that starts afterwards.
 pub async fn left(fixture: &Fixture) {
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(fixture, "new-frontend-0").await;
     for i in 0..4 {
         fixture.worker("new", i, "worker").await;
     }
-    // The controller must have seen old's workers to tell that they are meant to be gone.
-    fixture.splits("up", 1, 1).await;
+    // The controller must have seen the workers of old to know that they were scaled down on purpose.
+    fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
 }
 
 const NO_CLIENT: &str = "the pods of old's frontends have received requests recently";
 
 #[tokio::test]
-async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_configured_that_nothing_else_leads_there()
+async fn a_controller_of_one_namespace_reports_old_as_safe_to_delete_only_if_configured_that_nothing_else_leads_there()
  {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
-    // With the rights that `deploy/` gives, which are not enough to read everything everywhere.
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
+    // With the permissions in `deploy/`, which do not allow it to read all objects in all namespaces.
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-namespace.kubeconfig");
     tokio::task::spawn_blocking({
         let (admin, place) = (fixture.kubeconfig.clone(), place.clone());
@@ -58,10 +60,10 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_configured_t
         .await;
     assert!(!is_safe(&object), "{missing}");
     drop(wary);
-    let told = fixture.controller(&[]).await;
+    let configured = fixture.controller(&[]).await;
     fixture.until("up", "safe", is_safe).await;
-    drop(told);
-    // An administrator may read everything, so the controller looks everywhere by itself.
+    drop(configured);
+    // An administrator may read everything, so the controller watches all namespaces.
     let _sees = fixture.wary_controller(&["--quiet-period", "1"]).await;
     let is_safe_anew = {
         let before = fixture.get("up").await["status"]["observedAt"].clone();
@@ -71,20 +73,20 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_configured_t
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_by_a_way_that_no_one_sees() {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_on_an_unknown_route() {
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "8"];
     let _controller = fixture.wary_controller(&isolated).await;
     left(&fixture).await;
     fixture.until("up", "safe", is_safe).await;
-    // By the address of a pod, a host port, a name that a client keeps: no object tells.
+    // For example the address of a pod, a host port, or a cached name. No object shows such routes.
     for path in [CHAT, "/tokenize"] {
         let response = client::post(fixture.proxies[0].address, path, &[], STREAMING).await;
         assert_eq!(response.generation(), "new", "{path}");
         fixture.until("up", path, lacks(true, NO_CLIENT)).await;
         fixture.until("up", "safe again", is_safe).await;
     }
-    // Health checks are no clients.
+    // Health checks do not count as clients.
     client::get(fixture.proxies[0].address, "/health").await;
     let is_kept = |object: &Value| {
         let since = object["status"]["observedAt"].as_str();
@@ -95,7 +97,7 @@ async fn old_is_not_safe_to_delete_while_a_client_uses_its_pods_by_a_way_that_no
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_has_run_for_less_than_the_quiet_period() {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     let isolated = ["--assume-isolated-namespace", "--quiet-period", "3600"];
     let _controller = fixture.wary_controller(&isolated).await;
     left(&fixture).await;
@@ -137,7 +139,7 @@ async fn old_is_not_safe_to_delete_while_an_inference_pool_leads_to_it() {
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_host_port_leads_around_its_proxy() {
+async fn old_is_not_safe_to_delete_while_a_host_port_bypasses_its_proxy() {
     let (fixture, _controller) = safe().await;
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
@@ -174,20 +176,20 @@ async fn old_is_not_safe_to_delete_while_a_third_deployment_keeps_the_plan_of_a_
     fixture.until("up", "another update needs old", leads).await;
     fixture.pod_ready("third-worker-0", false).await;
     fixture
-        .until("gone", "capacity is told", |object| {
+        .until("gone", "the status shows the capacity", |object| {
             object["status"]["old"]["capacityPercent"] == 75
         })
         .await;
     fixture.delete(&updates(), "gone").await;
-    fixture.happens("DeletedNewKept").await;
-    // No update tells of it any more.
+    fixture.wait_for_event("DeletedNewKept").await;
+    // No update shows it any more.
     let leads = |object: &Value| {
         let missing = object["status"]["missingForDeletion"].to_string();
         missing.contains("of old: the proxy of third-frontend-1")
             && lacks(false, "the proxy of third-frontend-1")(object)
     };
     fixture.until("up", "its plan leads to old", leads).await;
-    // Nobody knows where a proxy leads that does not say so.
+    // A proxy that does not report its targets may send requests anywhere.
     drop(fixture.proxies.pop());
     let silent = "third-frontend-1, whose proxy does not report where it routes";
     fixture.until("up", "unknown", lacks(false, silent)).await;
@@ -196,8 +198,7 @@ async fn old_is_not_safe_to_delete_while_a_third_deployment_keeps_the_plan_of_a_
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_new_is_behind_a_proxy_that_cannot_be_asked_where_it_leads()
-{
+async fn old_is_not_safe_to_delete_while_new_is_behind_a_proxy_whose_targets_cannot_be_queried() {
     let (fixture, _controller) = safe().await;
     let before_new = Proxy::before(&fixture.new, &[]).await;
     let url = format!("http://{}", before_new.address);
@@ -219,9 +220,9 @@ async fn old_is_not_safe_to_delete_while_new_is_behind_a_proxy_that_cannot_be_as
 async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to_it() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     fixture.begin(json!({"clientService": "clients"})).await;
-    let mut other = Fixture::on(&server).await;
+    let mut other = Fixture::start_on(&server).await;
     let args = [
         "--all-namespaces",
         "--allow-any-target",
@@ -239,9 +240,9 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
     });
     other.update("there", leading).await;
     other.proxy("there").await;
-    let told: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    fixture.until("up", "led to", lacks(false, told)).await;
-    // Whoever names nothing of this namespace keeps nobody from anything, valid or not.
+    let reason: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
+    fixture.until("up", "led to", lacks(false, reason)).await;
+    // An update that names nothing in this namespace has no effect, whether it is valid or not.
     other
         .edit("there", json!({"newFrontendService": invalid}))
         .await;
@@ -250,9 +251,9 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
             object["status"]["phase"] == "Degraded"
         })
         .await;
-    // The last valid spec, which its proxies still follow, leads here.
+    // The last valid spec, which its proxies still follow, leads to old.
     fixture
-        .until("up", "still led to", lacks(false, told))
+        .until("up", "still led to", lacks(false, reason))
         .await;
     other.delete(&updates(), "there").await;
     fixture.until("up", "safe again", is_safe).await;
@@ -268,11 +269,11 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
 }
 
 #[tokio::test]
-async fn a_promise_that_another_client_wrote_into_the_status_is_taken_back() {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
+async fn a_flag_that_another_client_wrote_into_the_status_is_reverted() {
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     let _controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    let object = fixture.splits("up", 4, 1).await;
+    let object = fixture.wait_for_split("up", 4, 1).await;
     let mut forged = object["status"].clone();
     for (field, value) in [
         ("phase", json!("Complete")),
@@ -296,20 +297,20 @@ async fn a_promise_that_another_client_wrote_into_the_status_is_taken_back() {
         })
         .await;
     assert_eq!(object["status"]["phase"], "Progressing", "{object}");
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
 }
 
 #[tokio::test]
-async fn a_memory_that_cannot_be_read_is_reported_by_an_event_and_started_again() {
+async fn an_unreadable_memory_in_the_status_is_reported_by_an_event_and_reset() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     fixture.begin(json!({})).await;
     let mut controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
-    fixture.splits("up", 4, 1).await;
+    fixture.wait_for_split("up", 4, 1).await;
     controller.kill();
-    // As a later version would write it, whose phases this one does not know.
+    // As a later version could write it, with an unknown phase.
     let memory = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/memory";
     let path = format!("{memory}/properties/phase/enum");
     let patch = json!([{"op": "remove", "path": path}]).to_string();
@@ -328,17 +329,17 @@ async fn a_memory_that_cannot_be_read_is_reported_by_an_event_and_started_again(
     })
     .await;
     let _controller = fixture.controller(&[]).await;
-    let note = fixture.happens("MemoryLost").await;
+    let note = fixture.wait_for_event("MemoryLost").await;
     assert!(note.contains("status.memory"), "{note}");
     fixture.worker("new", 1, "worker").await;
-    fixture.splits("up", 2, 1).await;
+    fixture.wait_for_split("up", 2, 1).await;
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() {
+async fn lost_read_permissions_clear_the_flags() {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = Arc::new(server.unwrap());
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     fixture.begin(json!({"clientService": "clients"})).await;
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("refused.kubeconfig");
     let role = tokio::task::spawn_blocking({
@@ -363,7 +364,7 @@ async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() 
     let _controller = Controller::start(&place.to_string_lossy(), &args).await;
     left(&fixture).await;
     fixture.until("up", "safe", is_safe).await;
-    // It may not see Ingresses any more: 403 when it next lists or watches them.
+    // The controller may no longer read Ingresses: 403 when it next lists or watches them.
     let mut without = role.clone();
     let rules = without["rules"].as_array_mut().unwrap();
     rules.retain(|rule| rule["resources"] != json!(["ingresses"]));
@@ -385,7 +386,7 @@ async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() 
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or_leads_to_no_port_of_new()
+async fn old_is_not_safe_to_delete_while_the_client_service_is_deleted_with_it_or_has_no_port_of_new()
  {
     let (fixture, _controller) = safe().await;
     let services = services();
@@ -400,7 +401,7 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or
     fixture.until("up", "it goes with old", goes).await;
     fixture.replace(&services, "clients", clients()).await;
     fixture.until("up", "safe again", is_safe).await;
-    // Its pods do not have the port that it names, so its slice has none.
+    // The pods do not have the named port, so the slice has no port.
     let ports = json!([{"port": 80, "targetPort": "no-such-port"}]);
     let portless = json!({"spec": {"selector": {"app": "new"}, "ports": ports}});
     fixture.replace(&services, "clients", portless).await;
@@ -411,10 +412,10 @@ async fn old_is_not_safe_to_delete_while_the_clients_own_service_goes_with_it_or
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_pod_that_stays_uses_a_volume_that_goes_with_it() {
+async fn old_is_not_safe_to_delete_while_a_pod_that_stays_uses_a_volume_that_is_deleted_with_it() {
     let (fixture, _controller) = safe().await;
     let claims = resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
-    // As the operator makes it for a graph that asks for it. The next one only mounts it.
+    // As the operator creates it for a graph that requests it. The next graph only mounts it.
     let owner = json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "controller": true,
         "uid": "6f1ac2d0-0000-4000-8000-000000000000",
@@ -434,15 +435,19 @@ async fn old_is_not_safe_to_delete_while_a_pod_that_stays_uses_a_volume_that_goe
     };
     fixture.create(&pods(), "loads-for-old", pod("old")).await;
     fixture.create(&pods(), "loads-for-new", pod("new")).await;
-    let goes = lacks(
+    let is_deleted = lacks(
         true,
         "PersistentVolumeClaim models, which is deleted together with old",
     );
-    fixture.until("up", "a volume goes with old", &goes).await;
+    fixture
+        .until("up", "a volume is deleted with old", &is_deleted)
+        .await;
     fixture.delete(&pods(), "loads-for-new").await;
     fixture.until("up", "only old uses it", is_safe).await;
     fixture.create(&pods(), "loads-again", pod("new")).await;
-    fixture.until("up", "a volume goes again", &goes).await;
+    fixture
+        .until("up", "a volume is deleted again", &is_deleted)
+        .await;
     let kept = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
     let (params, api) = (PatchParams::default(), fixture.api(&claims));
     api.patch("models", &params, &kept).await.unwrap();
@@ -450,10 +455,9 @@ async fn old_is_not_safe_to_delete_while_a_pod_that_stays_uses_a_volume_that_goe
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_frontend_of_its_own_appears_whose_proxy_was_not_asked_yet()
- {
+async fn old_is_not_safe_to_delete_while_the_proxy_of_a_started_frontend_has_not_been_queried() {
     let (mut fixture, _controller) = safe().await;
-    // The autoscaler adds a frontend of old: its pod has an address before anybody has heard of its proxy.
+    // An autoscaler adds an old frontend. Its pod has an address before its proxy has been discovered.
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
@@ -470,26 +474,26 @@ async fn old_is_not_safe_to_delete_while_a_frontend_of_its_own_appears_whose_pro
     fixture.until("up", "draining again", waits).await;
     fixture.delete(&pods(), "old-frontend-late").await;
     fixture.until("up", "safe again", is_safe).await;
-    // One that restarts with nothing in mind sends to old until it has heard of the update.
+    // A proxy that restarts without state sends to old until it has read the update.
     drop(fixture.proxies.remove(0));
     fixture.until("up", "its proxy is gone", waits).await;
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_this_controller_refuses()
+async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_this_controller_rejects()
  {
     let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
     let server = server.unwrap();
-    let mut fixture = Fixture::on(&server).await;
+    let mut fixture = Fixture::start_on(&server).await;
     let by_name = json!({"clientService": "clients", "newFrontendService": "new-frontend:8000"});
     fixture.begin(by_name).await;
-    let mut other = Fixture::on(&server).await;
+    let mut other = Fixture::start_on(&server).await;
     let mut of_new = slice("new-frontend-0");
     of_new["metadata"]["labels"]["kubernetes.io/service-name"] = "new-frontend".into();
     fixture.create(&slices(), "new-frontend-1", of_new).await;
     let name = format!("new-frontend.{}.svc.cluster.local:8000", fixture.namespace);
     let place = format!("{name}={}", fixture.new.address);
-    // Its own updates may lead only to Services of their namespace.
+    // The updates of this controller may only target Services in their namespace.
     let args = [
         "--all-namespaces",
         "--resolve",
@@ -502,14 +506,14 @@ async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_th
     let _controller = Controller::start(&fixture.kubeconfig, &args).await;
     left(&fixture).await;
     fixture.until("up", "safe", is_safe).await;
-    // Whoever runs the proxies of the other namespace lets them go anywhere.
+    // The proxies of the other namespace allow any target.
     let leading = json!({
         "newFrontendService": fixture.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     other.update("there", leading).await;
     other.proxy("there").await;
-    let told: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    fixture.until("up", "led to", lacks(false, told)).await;
+    let reason: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
+    fixture.until("up", "led to", lacks(false, reason)).await;
     other.delete(&updates(), "there").await;
     fixture.until("up", "safe again", is_safe).await;
 }
@@ -517,8 +521,8 @@ async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_th
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_outside_of_its_frontends_follows_the_update_and_uses_old()
  {
-    let fixture = Fixture::begun(json!({"clientService": "clients"})).await;
-    // A proxy of its own before old, or in pods that nobody labelled as old's frontends.
+    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
+    // A standalone proxy in front of old, or one in pods without the labels of old's frontends.
     let args = [
         "--old",
         &fixture.old.url(),
