@@ -23,7 +23,7 @@ pub const PATIENCE: u64 = 30;
 
 /// State shared by all clients of a wave.
 #[derive(Clone)]
-pub struct Crowd {
+pub struct WaveContext {
     pub seed: u64,
     pub wave: usize,
     pub address: SocketAddr,
@@ -36,57 +36,59 @@ pub struct Crowd {
 
 /// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speech {
+pub enum HttpVersion {
     Http10,
     Http11,
     Http2,
 }
 
-impl Crowd {
+impl WaveContext {
     /// Runs one client: opens one connection after another until the wave is over.
     pub async fn client(self, number: usize) {
         let mut draw = Draw::of(&[self.seed, 2, self.wave as u64, number as u64]);
         let mut sequence = 0;
         while !*self.over.borrow() {
-            let speech = match draw.within(0..=9) {
-                0 => Speech::Http10,
-                1..=3 => Speech::Http2,
-                _ => Speech::Http11,
+            let version = match draw.within(0..=9) {
+                0 => HttpVersion::Http10,
+                1..=3 => HttpVersion::Http2,
+                _ => HttpVersion::Http11,
             };
-            let requests = draw.within(1..=6);
+            let count = draw.within(1..=6);
             let depth = if draw.percent(25) {
                 draw.within(2..=3)
             } else {
                 1
             };
-            let mut asks = Vec::new();
-            for _ in 0..requests {
+            let mut requests = Vec::new();
+            for _ in 0..count {
                 let id = Id::new(self.wave, number, sequence);
                 sequence += 1;
                 let planned = ClientRequest::of(self.seed, id);
-                asks.push(match speech {
-                    Speech::Http10 => planned.in_http10(),
-                    Speech::Http11 => planned,
-                    Speech::Http2 => planned.in_http2(),
+                requests.push(match version {
+                    HttpVersion::Http10 => planned.in_http10(),
+                    HttpVersion::Http11 => planned,
+                    HttpVersion::Http2 => planned.in_http2(),
                 });
             }
-            let Some(io) = self.connect(speech).await else {
+            let Some(io) = self.connect(version).await else {
+                // The proxy refuses connections, for example while it drains. Do not retry in a busy loop.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
-            match speech {
-                Speech::Http2 => http2::converse(&self, asks, draw.clone(), io).await,
-                _ => http1::converse(&self, speech, asks, depth, io).await,
+            match version {
+                HttpVersion::Http2 => http2::converse(&self, requests, draw.clone(), io).await,
+                _ => http1::converse(&self, version, requests, depth, io).await,
             }
+            // A random pause between connections, as the seed says.
             tokio::time::sleep(draw.millis(0..=20)).await;
         }
     }
 
-    async fn connect(&self, speech: Speech) -> Option<Box<dyn Io>> {
+    async fn connect(&self, version: HttpVersion) -> Option<Box<dyn Io>> {
         if let Some(configs) = &self.tls {
             let stream = tls::connect(
                 self.address,
-                configs[usize::from(speech == Speech::Http2)].clone(),
+                configs[usize::from(version == HttpVersion::Http2)].clone(),
             )
             .await;
             return Some(Box::new(stream.ok()?));

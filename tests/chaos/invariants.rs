@@ -14,7 +14,7 @@ use counts::Line;
 
 /// The conditions of the wave that an exchange belongs to.
 #[derive(Clone, Copy, Debug)]
-pub struct Circumstances {
+pub struct WaveConditions {
     /// The servers use HTTP/2: data that they passed to their library may still be lost with the connection.
     pub http2: bool,
     /// The process was stopped during the wave.
@@ -29,11 +29,11 @@ pub fn check(
     records: &Records,
     exchange: &Exchange,
     lines: &[Line],
-    circumstances: Circumstances,
+    conditions: WaveConditions,
 ) -> Vec<Violation> {
-    let mut wrong = answers::check(id, records, exchange, circumstances);
-    wrong.extend(visits::check(exchange, lines, circumstances));
-    wrong.extend(counts::check(exchange, lines, circumstances));
+    let mut wrong = answers::check(id, records, exchange, conditions);
+    wrong.extend(visits::check(exchange, lines, conditions));
+    wrong.extend(counts::check(exchange, lines, conditions));
     let violation = |what| Violation { id: Some(id), what };
     wrong.into_iter().map(violation).collect()
 }

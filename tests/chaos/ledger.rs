@@ -12,7 +12,7 @@ use crate::wire::{Id, Tag};
 pub struct Exchange {
     pub planned: ClientRequest,
     pub actions: ClientActions,
-    pub seen: Seen,
+    pub seen: ClientView,
     pub visits: Vec<Visit>,
 }
 
@@ -31,22 +31,22 @@ pub struct ClientActions {
 
 /// What the client saw.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct ClientView {
     pub interim: Vec<u16>,
-    pub head: Option<SeenHead>,
+    pub head: Option<ClientHead>,
     pub body: Vec<u8>,
     pub trailers: Vec<(String, String)>,
-    pub end: Option<SeenEnd>,
+    pub end: Option<ClientEnd>,
 }
 
-impl Seen {
+impl ClientView {
     pub fn is_whole(&self) -> bool {
-        matches!(self.end, Some(SeenEnd::Whole | SeenEnd::Closed))
+        matches!(self.end, Some(ClientEnd::Whole | ClientEnd::Closed))
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct SeenHead {
+pub struct ClientHead {
     pub status: u16,
     /// `x-crossfade-generation`: absent if crossfade rejected the request.
     pub generation: Option<String>,
@@ -59,7 +59,7 @@ pub struct SeenHead {
 
 /// How a response ended for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeenEnd {
+pub enum ClientEnd {
     /// As its framing says.
     Whole,
     /// With the connection, if the framing has no other end.
@@ -131,7 +131,7 @@ impl Ledger {
         let exchange = Exchange {
             planned: planned.clone(),
             actions: ClientActions::default(),
-            seen: Seen::default(),
+            seen: ClientView::default(),
             visits: Vec::new(),
         };
         self.records().exchanges.insert(planned.id, exchange);
@@ -143,7 +143,7 @@ impl Ledger {
         }
     }
 
-    pub fn seen(&self, id: Id, change: impl FnOnce(&mut Seen)) {
+    pub fn seen(&self, id: Id, change: impl FnOnce(&mut ClientView)) {
         if let Some(exchange) = self.records().exchanges.get_mut(&id) {
             change(&mut exchange.seen);
         }
@@ -162,7 +162,7 @@ impl Ledger {
         let exchange = records
             .exchanges
             .get_mut(&id)
-            .expect("known was actions before");
+            .expect("`known` was checked before");
         exchange.visits.push(visit);
         Tag {
             id,

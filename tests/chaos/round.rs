@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::client::Crowd;
+use crate::client::WaveContext;
 use crate::draw::Draw;
 use crate::invariants::counts::{self, Line};
-use crate::invariants::process::{Held, descriptors};
-use crate::invariants::{self, Circumstances};
+use crate::invariants::process::{Resources, descriptors};
+use crate::invariants::{self, WaveConditions};
 use crate::ledger::{Ledger, Records};
 use crate::patience::patience;
 use crate::plan;
@@ -135,7 +135,7 @@ pub async fn run(seed: u64) -> Report {
 
 impl Round {
     async fn waves(&mut self, waves: usize) {
-        let empty = Held::at_first_by(&self.proxy).await;
+        let empty = Resources::at_first_by(&self.proxy).await;
         let mut warm = None;
         for wave in 0..=waves {
             let (over, is_over) = watch::channel(false);
@@ -159,29 +159,29 @@ impl Round {
             while let Some(ended) = clients.join_next().await {
                 ended.expect("a client does not panic");
             }
-            let before = Held {
-                memory: warm.map_or(u64::MAX >> 1, |held: Held| held.memory),
+            let before = Resources {
+                memory: warm.map_or(u64::MAX >> 1, |warm: Resources| warm.memory),
                 ..empty
             };
             self.quiet(&before).await;
-            let circumstances = Circumstances {
+            let conditions = WaveConditions {
                 http2: self.context.http2,
                 drains: false,
                 failover,
             };
             let records = self.context.ledger.close();
-            self.check(&records, circumstances);
+            self.check(&records, conditions);
             if !self.report.problems.is_empty() {
                 return;
             }
             if wave == 1 {
-                warm = Some(Held::by(&self.proxy));
+                warm = Some(Resources::by(&self.proxy));
             }
         }
     }
 
     fn clients(&self, wave: usize, over: &watch::Receiver<bool>) -> JoinSet<()> {
-        let crowd = Crowd {
+        let context = WaveContext {
             seed: self.seed,
             wave,
             address: self.proxy.address,
@@ -190,12 +190,12 @@ impl Round {
             over: over.clone(),
         };
         (0..CLIENTS)
-            .map(|number| crowd.clone().client(number))
+            .map(|number| context.clone().client(number))
             .collect()
     }
 
     /// Waits until nothing is open and the counts add up.
-    async fn quiet(&mut self, before: &Held) {
+    async fn quiet(&mut self, before: &Resources) {
         for server in &self.servers {
             server.stop();
             server.resume();
@@ -203,7 +203,7 @@ impl Round {
         let deadline = Instant::now() + patience(QUIET);
         loop {
             let problem = match counts::sums(&self.proxy.metrics().await, &self.lines()) {
-                None => Held::by(&self.proxy).beyond(before),
+                None => Resources::by(&self.proxy).beyond(before),
                 problem => problem,
             };
             let Some(problem) = problem else { return };
@@ -227,7 +227,7 @@ impl Round {
         lines
     }
 
-    fn check(&mut self, records: &Records, circumstances: Circumstances) {
+    fn check(&mut self, records: &Records, conditions: WaveConditions) {
         let lines = self.lines();
         let of = |id: Id| lines.get(&id).map_or(&[][..], Vec::as_slice);
         let mut violations = records.violations.clone();
@@ -237,7 +237,7 @@ impl Round {
                 records,
                 exchange,
                 of(*id),
-                circumstances,
+                conditions,
             ));
             self.report.visits += exchange.visits.len();
             self.report.whole += usize::from(exchange.seen.is_whole());
@@ -262,6 +262,7 @@ impl Round {
     async fn drain(&mut self, wave: usize) {
         let (over, is_over) = watch::channel(false);
         let mut clients = self.clients(wave, &is_over);
+        // Drains at a random moment of the wave, as the seed says.
         sleep(Draw::of(&[self.seed, 7]).millis(50..=500)).await;
         self.proxy.terminate();
         let began = Instant::now();
@@ -277,12 +278,12 @@ impl Round {
         while let Some(ended) = clients.join_next().await {
             ended.expect("a client does not panic");
         }
-        let circumstances = Circumstances {
+        let conditions = WaveConditions {
             http2: self.context.http2,
             drains: true,
             failover: true,
         };
         let records = self.context.ledger.close();
-        self.check(&records, circumstances);
+        self.check(&records, conditions);
     }
 }

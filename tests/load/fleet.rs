@@ -1,4 +1,4 @@
-//! Many proxies that follow one resource of a real API server, each as the sidecar's own service account.
+//! Many proxies follow one update on a real API server, with the service account of the sidecar.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::Value;
 const PROXIES: usize = 50;
 const EDITS: usize = 100;
 
-/// A kubeconfig of the sidecar's service account, whose role `deploy/` makes.
+/// A kubeconfig of the sidecar's service account with the role in `deploy/`.
 fn sidecar_kubeconfig(cluster: &Cluster, directory: &Path) -> PathBuf {
     for part in ["crd", "base"] {
         let part = format!("{}/deploy/{part}", env!("CARGO_MANIFEST_DIR"));
@@ -28,11 +28,11 @@ fn sidecar_kubeconfig(cluster: &Cluster, directory: &Path) -> PathBuf {
     let mut config: Value = serde_json::from_str(&cluster.kubectl(&view)).expect("JSON");
     config["users"][0]["user"] = serde_json::json!({"token": token.trim()});
     let path = directory.join("sidecar.kubeconfig");
-    std::fs::write(&path, config.to_string()).expect("it is ours");
+    std::fs::write(&path, config.to_string()).expect("the temporary directory is writable");
     path
 }
 
-/// What this share of all observations is within: linear between the bounds of its bucket, as Prometheus reckons.
+/// A quantile of a histogram, with linear interpolation within the bucket, as in Prometheus.
 fn quantile(buckets: &BTreeMap<String, f64>, share: f64) -> f64 {
     let bound = |le: &str| le.parse().unwrap_or(f64::INFINITY);
     let mut steps: Vec<(f64, f64)> = buckets.iter().map(|(le, n)| (bound(le), *n)).collect();
@@ -48,7 +48,7 @@ fn quantile(buckets: &BTreeMap<String, f64>, share: f64) -> f64 {
     f64::INFINITY
 }
 
-/// The program to run: a release build, if one is given.
+/// The program to run: `CROSSFADE_BIN`, or the debug build.
 fn program() -> PathBuf {
     std::env::var_os("CROSSFADE_BIN").map_or_else(
         || PathBuf::from(env!("CARGO_BIN_EXE_crossfade")),
@@ -56,7 +56,7 @@ fn program() -> PathBuf {
     )
 }
 
-/// The update that all follow, with this split.
+/// The update that all proxies follow, with this split.
 fn update(new: &Upstream, percent: usize) -> String {
     update_of("my-dgd-update", "dgd-old", new, percent)
 }
@@ -76,7 +76,7 @@ spec:
     )
 }
 
-/// So many proxies that follow it.
+/// Starts `count` proxies that follow the update.
 async fn fleet(count: usize, old: &Upstream, kubeconfig: &Path) -> Vec<Proxy> {
     let environment = [("KUBECONFIG", kubeconfig.to_str().unwrap())];
     let url = old.url();
@@ -98,7 +98,7 @@ async fn fleet(count: usize, old: &Upstream, kubeconfig: &Path) -> Vec<Proxy> {
 }
 
 #[tokio::test]
-async fn fifty_proxies_follow_a_hundred_edits_and_all_come_to_the_last() {
+async fn fifty_proxies_follow_a_hundred_edits_and_all_apply_the_last() {
     let _machine = crate::alone().await;
     let directory = tempfile::tempdir().unwrap();
     let cluster = Cluster::api_server();
@@ -126,14 +126,14 @@ async fn fifty_proxies_follow_a_hundred_edits_and_all_come_to_the_last() {
         half * 1e3,
         nearly_all * 1e3
     );
-    // Unoptimized, fifty processes have more to do than a few cores can at once.
+    // In a debug build, fifty processes have more work than a few cores can do at once.
     let is_release = std::env::var_os("CROSSFADE_BIN").is_some();
     let within = if is_release { 0.03 } else { 0.1 };
     assert!(half <= within, "p50 {half}: {buckets:?}");
     assert!(nearly_all <= 1.0, "p99 {nearly_all}: {buckets:?}");
 }
 
-/// A figure of the API server about requests for updates, or about the sizes of what their watches are sent.
+/// A metric of the API server about requests for updates or the sizes of their watch events.
 fn of_api_server(cluster: &Cluster, name: &str) -> f64 {
     let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
     let lines = metrics.lines().filter(|line| {
@@ -146,7 +146,7 @@ fn of_api_server(cluster: &Cluster, name: &str) -> f64 {
         .sum()
 }
 
-/// A status as large as the controller writes it, another one for each number.
+/// A status as large as that of the controller, different for each number.
 fn status(number: usize) -> Value {
     let side = serde_json::json!({
         "workers": "4/4", "roles": {"worker": {"ready": 4, "desired": 4, "fullSize": 4}}, "capacityPercent": 100,
@@ -179,7 +179,7 @@ fn status(number: usize) -> Value {
     }})
 }
 
-/// What the API server sends to all who watch, for each write of the status of the update `name`.
+/// The bytes that the API server sends to all watches for each status write of the update `name`.
 async fn bytes_of_status_writes(cluster: &Cluster, name: &str) -> f64 {
     const WRITES: usize = 20;
     const SENT: &str = "apiserver_watch_events_sizes_sum";
@@ -189,12 +189,12 @@ async fn bytes_of_status_writes(cluster: &Cluster, name: &str) -> f64 {
         let what = ["patch", "duc", name, "--subresource=status", "--type=merge"];
         cluster.kubectl(&[&what[..], &["-p", &patch]].concat());
     }
-    // So that all of it has been sent.
+    // Waits until all events have been sent. The API server does not report when this is the case.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     (of_api_server(cluster, SENT) - before) / WRITES as f64
 }
 
-/// What proxies cost the API server while nobody edits anything, and with each write of a status: `make fleet`.
+/// Measures the load of proxies on the API server without edits, and per status write: `make fleet`.
 #[tokio::test]
 #[ignore = "takes minutes and measures"]
 async fn a_quiet_fleet_costs_the_api_server_little() {
@@ -215,6 +215,7 @@ async fn a_quiet_fleet_costs_the_api_server_little() {
     let proxies = fleet(size, &old, &kubeconfig).await;
     let before = of_api_server(&cluster, "apiserver_request_total");
     let began = std::time::Instant::now();
+    // The fleet must be idle for the whole time of the measurement.
     tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
     let requests = of_api_server(&cluster, "apiserver_request_total") - before;
     let hours = began.elapsed().as_secs_f64() / 3600.0;

@@ -1,6 +1,6 @@
-//! What is measured, or takes most of a machine: many streams, the memory bound, many proxies at one API server.
+//! Measurements, and tests that need most of the machine: many streams, the memory limit, and many proxies on one API server.
 //!
-//! A test that measures takes [`alone`], so that no other one of this binary runs beside it.
+//! A test that measures holds the guard [`alone`], so that no other test of this binary runs at the same time.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,12 +21,12 @@ mod streams;
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// The machine for one test. Hold it to the test's end.
+/// Reserves the machine for one test. Hold the guard to the end of the test.
 async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// The machine shared with tests that also share it. Hold it to the test's end.
+/// Shares the machine with other tests that also share it. Hold the guard to the end of the test.
 async fn shared() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }

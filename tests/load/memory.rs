@@ -1,5 +1,6 @@
-//! However clients and model servers behave, the process holds no more than its memory budget, 64 MiB for itself, 4 MiB for each
-//! thread beyond the fourth, and 16 KiB for each connection of a client; over HTTP/2, 64 KiB for each connection and 16 KiB for each request that is open.
+//! The memory limit holds however clients and model servers behave: the memory budget, plus 64 MiB for the process, 4 MiB for each
+//! thread beyond the fourth, and 16 KiB for each client connection, or with HTTP/2 64 KiB for each connection and 16 KiB for each open
+//! request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,21 +15,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 const MIB: u64 = 1024 * 1024;
-/// What each attack is made against, in bytes.
+/// The memory budget of the proxy under attack, in bytes.
 const BUDGET: u64 = 8 * MIB;
 
-/// What a model server does with each connection.
+/// How a model server treats its connections.
 #[derive(Clone, Copy)]
 enum Manner {
-    /// Reads all that comes and never answers.
+    /// Reads everything and never responds.
     ReadsOn,
-    /// Reads a head and then nothing.
+    /// Reads a head and nothing more.
     ReadsHead,
-    /// Reads a head and answers with this beginning, then so many bytes, then nothing.
+    /// Reads a head and sends this beginning of a response, then this number of bytes, then nothing.
     Sends(&'static str, u64),
 }
 
-/// A model server that keeps nothing of what it is sent.
+/// A model server that does not store what it receives.
 struct Server {
     address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -71,7 +72,7 @@ async fn serve(mut stream: TcpStream, manner: Manner) {
     }
     if let Manner::Sends(beginning, count) = manner {
         let _ = stream.write_all(beginning.as_bytes()).await;
-        // What follows comes in reads of its own.
+        // The proxy should read what follows separately. The server cannot see when the proxy has read.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let piece = [b'x'; 16 * 1024];
         let mut left = usize::try_from(count).unwrap();
@@ -86,7 +87,7 @@ async fn serve(mut stream: TcpStream, manner: Manner) {
     std::future::pending::<()>().await;
 }
 
-/// A proxy in front of a server of this manner, with what it held before the attack.
+/// A proxy in front of such a server, and its memory before the attack.
 struct Fixture {
     proxy: Proxy,
     before: u64,
@@ -95,7 +96,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn set(manner: Manner, more: &[&str]) -> Self {
+    async fn start(manner: Manner, more: &[&str]) -> Self {
         let servers = [Server::start(manner).await, Server::start(manner).await];
         let [old, new] = servers.each_ref().map(|server| server.address.to_string());
         let budget = BUDGET.to_string();
@@ -116,7 +117,7 @@ impl Fixture {
         }
     }
 
-    /// Lets `count` clients connect and send `bytes`, as far as they are taken. Then none held more than it may.
+    /// Lets `count` clients connect and send `bytes` as far as the proxy reads them, and asserts the memory limit.
     async fn attack(&self, count: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Vec<TcpStream> {
         let mut sending = JoinSet::new();
         for number in 0..count {
@@ -125,7 +126,7 @@ impl Fixture {
             sending.spawn(async move {
                 let mut stream = TcpStream::connect(address).await.unwrap();
                 let mut left = &bytes[..];
-                // What stands still for a while will not go on.
+                // A client that has been blocked for a while will not continue.
                 while !left.is_empty() {
                     let writing = stream.write(left);
                     match tokio::time::timeout(Duration::from_secs(2), writing).await {
@@ -145,11 +146,11 @@ impl Fixture {
         streams
     }
 
-    /// Waits until the process has nothing more to do with what it got.
+    /// Waits until the process is idle.
     async fn settled(&self) {
         let mut last = self.cpu();
         let mut rests = 0;
-        // Longer than others wait: the machine may have much else to do.
+        // Longer than the usual patience, because the machine may be busy.
         for _ in 0..600 {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let now = self.cpu();
@@ -159,10 +160,10 @@ impl Fixture {
                 return;
             }
         }
-        panic!("the proxy does not come to rest");
+        panic!("the proxy does not become idle");
     }
 
-    /// Its time on processors so far, in hundredths of a second.
+    /// The processor time that it has used, in hundredths of a second.
     fn cpu(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.proxy.pid())).unwrap();
         let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
@@ -195,9 +196,9 @@ impl Fixture {
         );
     }
 
-    /// All that was charged is given back once clients and servers have gone.
+    /// Asserts that the whole budget is returned once clients and servers have disconnected.
     async fn gives_back(self) {
-        // A client whose bytes are not taken cannot be seen to have gone.
+        // The proxy cannot notice the disconnect of a client whose bytes it does not read.
         drop(self.servers);
         let labels = [("kind", "used")];
         self.proxy
@@ -226,7 +227,7 @@ fn sized(length: u64, here: u64) -> Vec<u8> {
 #[tokio::test]
 async fn bodies_in_chunks_of_one_byte_cost_about_their_length() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let streams = fixture
         .attack(4, |_| [chunked(), b"1\r\nx\r\n".repeat(1_000_000)].concat())
         .await;
@@ -234,18 +235,18 @@ async fn bodies_in_chunks_of_one_byte_cost_about_their_length() {
     fixture.gives_back().await;
 }
 
-/// Each chunk comes in a read of its own, as far as the machine lets it.
+/// The proxy reads each chunk separately, as far as the machine allows.
 #[tokio::test]
 async fn paced_chunks_of_one_byte_cost_about_their_length() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsHead, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsHead, &[]).await;
     let extended = format!("1;{}\r\nx\r\n", "e".repeat(1000));
     for chunk in ["1\r\nx\r\n", &extended] {
         let mut stream = TcpStream::connect(fixture.proxy.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         stream.write_all(&chunked()).await.unwrap();
         for _ in 0..20_000 {
-            // A client whose extensions are too many is left.
+            // The proxy disconnects a client with too many extensions.
             if stream.write_all(chunk.as_bytes()).await.is_err() {
                 break;
             }
@@ -263,7 +264,7 @@ async fn paced_chunks_of_one_byte_cost_about_their_length() {
 #[tokio::test]
 async fn chunk_extensions_are_not_held() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let chunk = format!("1;{}\r\nx\r\n", "e".repeat(1000));
     let streams = fixture
         .attack(8, |_| {
@@ -275,10 +276,10 @@ async fn chunk_extensions_are_not_held() {
 }
 
 #[tokio::test]
-async fn bodies_read_for_their_affinity_share_the_budget_and_those_beyond_it_pass_without() {
+async fn bodies_read_for_affinity_share_the_budget_and_those_beyond_it_pass_without_affinity() {
     let _machine = crate::shared().await;
     let flags = ["--affinity-body-field", "user"];
-    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &flags).await;
     let streams = fixture.attack(300, |_| sized(MIB, MIB - 1)).await;
     assert!(fixture.refused("affinity").await > 0.0);
     drop(streams);
@@ -286,9 +287,9 @@ async fn bodies_read_for_their_affinity_share_the_budget_and_those_beyond_it_pas
 }
 
 #[tokio::test]
-async fn small_bodies_whose_model_server_does_not_answer_share_the_budget() {
+async fn small_bodies_whose_model_server_does_not_respond_share_the_budget() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let streams = fixture.attack(2000, |_| sized(64_000, 64_000)).await;
     assert!(fixture.refused("request_body").await > 0.0);
     drop(streams);
@@ -296,7 +297,7 @@ async fn small_bodies_whose_model_server_does_not_answer_share_the_budget() {
 }
 
 #[tokio::test]
-async fn bodies_that_can_go_nowhere_else_are_not_kept() {
+async fn bodies_without_a_failover_target_are_not_kept() {
     let _machine = crate::shared().await;
     for (split, is_kept) in [("0", false), ("50", true)] {
         let servers = [
@@ -305,7 +306,7 @@ async fn bodies_that_can_go_nowhere_else_are_not_kept() {
         ];
         let [old, new] = servers.each_ref().map(|server| server.address.to_string());
         let flags = ["--old", &old, "--new", &new, "--split", split];
-        let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+        let fixture = Fixture::start(Manner::ReadsOn, &flags).await;
         let streams = fixture.attack(4, |_| sized(MIB, MIB)).await;
         let metrics = fixture.proxy.metrics().await;
         let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
@@ -320,17 +321,17 @@ async fn bodies_that_can_go_nowhere_else_are_not_kept() {
 #[tokio::test]
 async fn bodies_that_a_model_server_does_not_read_share_the_budget() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsHead, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsHead, &[]).await;
     let streams = fixture.attack(400, |_| sized(16 * MIB, 8 * MIB)).await;
     drop(streams);
     fixture.gives_back().await;
 }
 
 #[tokio::test]
-async fn no_body_is_gathered_for_a_request_over_the_limit_of_requests() {
+async fn no_body_is_buffered_for_a_request_beyond_the_request_limit() {
     let _machine = crate::shared().await;
     let flags = ["--max-requests", "10"];
-    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &flags).await;
     let mut streams = fixture.attack(2000, |_| sized(64_000, 1000)).await;
     let used = fixture.proxy.metrics().await;
     let used = used.sum("crossfade_memory_bytes", &[("kind", "used")]);
@@ -346,13 +347,13 @@ async fn no_body_is_gathered_for_a_request_over_the_limit_of_requests() {
 }
 
 #[tokio::test]
-async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
+async fn incomplete_events_share_the_budget_and_those_beyond_it_pass_at_once() {
     let _machine = crate::shared().await;
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
-    // The allocator keeps memory for each thread.
-    let fixture = Fixture::set(Manner::Sends(HEAD, 900_000), &["--threads", "16"]).await;
+    // The allocator retains memory per thread.
+    let fixture = Fixture::start(Manner::Sends(HEAD, 900_000), &["--threads", "16"]).await;
     let streams = fixture.attack(400, |_| sized(2, 2)).await;
-    // Whose event is held gets nothing yet.
+    // Clients whose event is held get nothing yet.
     let mut reading = JoinSet::new();
     for mut stream in streams {
         reading.spawn(async move {
@@ -374,10 +375,10 @@ async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
 }
 
 #[tokio::test]
-async fn answers_that_clients_do_not_read_share_the_budget() {
+async fn responses_that_clients_do_not_read_share_the_budget() {
     let _machine = crate::shared().await;
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
-    let fixture = Fixture::set(Manner::Sends(HEAD, 10 * MIB), &[]).await;
+    let fixture = Fixture::start(Manner::Sends(HEAD, 10 * MIB), &[]).await;
     let streams = fixture.attack(800, |_| sized(2, 2)).await;
     drop(streams);
     fixture.gives_back().await;
@@ -385,15 +386,15 @@ async fn answers_that_clients_do_not_read_share_the_budget() {
 
 /// A slice of a read buffer keeps the whole buffer alive, even an empty slice.
 #[tokio::test]
-async fn answers_at_rest_hold_nothing_of_what_was_passed_on() {
+async fn idle_responses_retain_nothing_that_was_forwarded() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
     const PASSED: u64 = 256 * 1024;
     const COUNT: u64 = 1000;
     let _machine = crate::alone().await;
-    let fixture = Fixture::set(Manner::Sends(HEAD, PASSED), &[]).await;
+    let fixture = Fixture::start(Manner::Sends(HEAD, PASSED), &[]).await;
     let mut open = Vec::new();
     let mut body = vec![0; usize::try_from(PASSED).unwrap()];
-    // One after another, so that no buffer has the heads of many.
+    // One after another, so that no buffer contains several heads.
     for _ in 0..COUNT {
         let mut stream = TcpStream::connect(fixture.proxy.address).await.unwrap();
         stream.write_all(&sized(2, 2)).await.unwrap();
@@ -408,13 +409,13 @@ async fn answers_at_rest_hold_nothing_of_what_was_passed_on() {
     fixture.gives_back().await;
 }
 
-/// What comes with the head of an answer is read before it is known whether the client reads.
+/// Data that arrives with a response head is read before the proxy knows whether the client reads.
 #[tokio::test]
-async fn answers_that_begin_with_their_head_and_are_not_read_share_the_budget() {
+async fn unread_responses_whose_data_arrives_with_the_head_share_the_budget() {
     let _machine = crate::shared().await;
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
     let beginning: &'static str = format!("{head}{}", "x".repeat(200_000)).leak();
-    let fixture = Fixture::set(Manner::Sends(beginning, MIB), &[]).await;
+    let fixture = Fixture::start(Manner::Sends(beginning, MIB), &[]).await;
     let mut open = Vec::new();
     for _ in 0..16 {
         let settings = [(frames::INITIAL_WINDOW_SIZE, 0)];
@@ -433,15 +434,15 @@ async fn answers_that_begin_with_their_head_and_are_not_read_share_the_budget() 
     fixture.assert_bounded(16 + streams).await;
     let metrics = fixture.proxy.metrics().await;
     let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
-    // Beyond the budget: the reserve.
+    // The reserve beyond the budget.
     assert!(used <= (BUDGET + 16 * MIB) as f64, "{used}");
     drop(open);
     fixture.gives_back().await;
 }
 
-/// Error events that are held back while servers that do not answer are asked for the rest of their streams.
+/// Error events are held while unresponsive servers are asked to continue the streams.
 #[tokio::test]
-async fn error_events_that_are_held_back_share_the_budget() {
+async fn held_error_events_share_the_budget() {
     let _machine = crate::shared().await;
     let large = format!(
         "data: {{\"error\":{{\"message\":\"{}\",\"code\":503}}}}",
@@ -484,7 +485,7 @@ async fn error_events_that_are_held_back_share_the_budget() {
         "--continuation",
         "any-generation",
     ];
-    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &flags).await;
     let supported = [("api", "chat"), ("state", "supported")];
     let proven = "crossfade_continuation_capability";
     fixture.proxy.counts(proven, &supported, 2.0).await;
@@ -500,9 +501,9 @@ async fn error_events_that_are_held_back_share_the_budget() {
 }
 
 #[tokio::test]
-async fn half_heads_share_the_budget() {
+async fn incomplete_heads_share_the_budget() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let streams = fixture
         .attack(2000, |_| {
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(60_000)).into_bytes()
@@ -512,8 +513,8 @@ async fn half_heads_share_the_budget() {
     let metrics = fixture.proxy.metrics().await;
     let refused = metrics.sum("crossfade_rejected_requests_total", &labels);
     assert!(refused > 1000.0, "{refused}");
-    // Those that were sent away were told when to come again.
-    let mut told = 0;
+    // Rejected clients got a Retry-After.
+    let mut rejected = 0;
     for mut stream in streams {
         let mut answer = [0; 1024];
         let reading = tokio::time::timeout(Duration::from_millis(1), stream.read(&mut answer));
@@ -521,22 +522,22 @@ async fn half_heads_share_the_budget() {
             let answer = String::from_utf8_lossy(&answer[..length]);
             if answer.starts_with("HTTP/1.1 503 ") {
                 assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
-                told += 1;
+                rejected += 1;
             }
         }
     }
-    assert!(told > 0);
+    assert!(rejected > 0);
     fixture.gives_back().await;
 }
 
 #[tokio::test]
-async fn half_answer_heads_and_half_trailers_share_the_budget() {
+async fn incomplete_response_heads_and_trailers_share_the_budget() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\nx: ";
     const TRAILERS: &str =
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx: ";
     const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\nHTTP/1.1 103 b\r\nx: ";
     for (beginning, length) in [(HEAD, 60_000), (TRAILERS, 16_000), (INTERIM, 60_000)] {
-        let fixture = Fixture::set(Manner::Sends(beginning, length), &[]).await;
+        let fixture = Fixture::start(Manner::Sends(beginning, length), &[]).await;
         let streams = fixture.attack(1500, |_| sized(2, 2)).await;
         drop(streams);
         fixture.gives_back().await;
@@ -544,8 +545,8 @@ async fn half_answer_heads_and_half_trailers_share_the_budget() {
 }
 
 #[tokio::test]
-async fn requests_behind_one_that_waits_are_left_unread() {
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+async fn pipelined_requests_behind_a_waiting_one_are_not_read() {
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let ahead = format!(
         "GET /y HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n",
         "x".repeat(60_000)
@@ -559,9 +560,9 @@ async fn requests_behind_one_that_waits_are_left_unread() {
     fixture.gives_back().await;
 }
 
-/// What is remembered of a stream's opening, in case another target goes on with it.
+/// The opening of a stream is kept in case another target recovers it.
 #[tokio::test]
-async fn opening_events_that_went_out_share_the_budget() {
+async fn opening_events_that_were_sent_share_the_budget() {
     use std::fmt::Write;
     let mut answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_owned();
     for number in 0..64 {
@@ -573,7 +574,7 @@ async fn opening_events_that_went_out_share_the_budget() {
     }
     let beginning: &'static str = answer.leak();
     let flags = ["--hold", "0"];
-    let fixture = Fixture::set(Manner::Sends(beginning, 0), &flags).await;
+    let fixture = Fixture::start(Manner::Sends(beginning, 0), &flags).await;
     let streams = fixture
         .attack(2000, |_| {
             let head = "POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
@@ -588,7 +589,7 @@ async fn opening_events_that_went_out_share_the_budget() {
 #[tokio::test]
 async fn uploads_over_http2_share_the_budget() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::set(Manner::ReadsHead, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsHead, &[]).await;
     let mut uploads = JoinSet::new();
     for _ in 0..64 {
         let client = Arc::new(client::http2::Client::connect(fixture.proxy.address).await);
@@ -609,12 +610,12 @@ async fn uploads_over_http2_share_the_budget() {
     fixture.gives_back().await;
 }
 
-/// `count` connections over HTTP/2, each with so many requests that are not answered.
+/// Opens `count` HTTP/2 connections, each with this number of requests without a response.
 async fn over_http2(fixture: &Fixture, count: u64, requests: u32) -> Vec<Frames> {
     let mut open = Vec::new();
     for _ in 0..count {
         let mut frames = Frames::connect(fixture.proxy.address, &[]).await;
-        // The proxy has sent its settings and its window.
+        // The proxy has sent its settings and window.
         frames.next_of(&[frames::WINDOW_UPDATE]).await.unwrap();
         for stream in (1..2 * requests).step_by(2) {
             assert!(frames.request(stream, END_STREAM, "POST", CHAT).await);
@@ -629,11 +630,11 @@ async fn over_http2(fixture: &Fixture, count: u64, requests: u32) -> Vec<Frames>
 }
 
 #[tokio::test]
-async fn a_connection_over_http2_holds_64_kib_and_each_of_its_requests_16() {
+async fn an_http2_connection_needs_64_kib_and_each_of_its_requests_16() {
     const COUNT: u64 = 1500;
     let _machine = crate::alone().await;
     crate::streams::raise_file_limit();
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let bound = |connections, requests| connections * 64 * 1024 + requests * 16 * 1024;
     let mut all = Vec::new();
     for requests in [0, 1] {
@@ -656,12 +657,12 @@ async fn a_connection_over_http2_holds_64_kib_and_each_of_its_requests_16() {
     fixture.gives_back().await;
 }
 
-/// The answers of the admin port are not charged: only so many are open at once.
+/// Responses of the admin port are not charged to the budget. Their number is limited instead.
 #[tokio::test]
-async fn answers_of_the_admin_port_that_are_not_read_are_few() {
+async fn unread_responses_of_the_admin_port_are_limited() {
     let _machine = crate::shared().await;
     for window in [0, 1] {
-        let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+        let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
         let mut open = Vec::new();
         let fields = [
             (":method", "GET"),
@@ -685,7 +686,7 @@ async fn answers_of_the_admin_port_that_are_not_read_are_few() {
     }
 }
 
-/// An address that takes no connection: its queue is full.
+/// An address that accepts no connection because its backlog is full.
 struct Deaf {
     address: SocketAddr,
     _listener: TcpListener,
@@ -712,10 +713,10 @@ impl Deaf {
     }
 }
 
-/// Streams of each connection, as many as the proxy allows.
+/// The number of streams per connection: the proxy's maximum.
 const STREAMS: u32 = 128;
 
-/// `STREAMS` requests, and then what `body` sends for each.
+/// The frames of `STREAMS` requests, and then those of `body` for each.
 fn begun(body: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let block = block(&[
@@ -733,7 +734,7 @@ fn begun(body: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Attacks a proxy whose model servers cannot be connected to over `count` connections.
+/// Attacks a proxy over `count` connections. The proxy cannot connect to its model servers.
 async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
     let [old, new] = [Deaf::start().await, Deaf::start().await];
     let [old_url, new_url] = [&old, &new].map(|deaf| deaf.address.to_string());
@@ -745,14 +746,14 @@ async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
         "--connect-timeout",
         "100",
     ];
-    let fixture = Fixture::set(Manner::ReadsOn, &flags).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &flags).await;
     let bytes = Arc::new(bytes);
     let mut sending = JoinSet::new();
     for _ in 0..count {
         let mut frames = Frames::connect(fixture.proxy.address, &[]).await;
         let bytes = Arc::clone(&bytes);
         sending.spawn(async move {
-            // Before, the window of the connection is what it is by default.
+            // Before that, the connection has the default window.
             frames.next_of(&[frames::WINDOW_UPDATE]).await.unwrap();
             let _ = tokio::time::timeout(Duration::from_secs(30), frames.raw(&bytes)).await;
             frames
@@ -768,7 +769,7 @@ async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
 }
 
 #[tokio::test]
-async fn bodies_over_http2_that_no_one_reads_share_the_budget() {
+async fn unread_bodies_over_http2_share_the_budget() {
     let _machine = crate::shared().await;
     let body = |stream| {
         let piece = frame(DATA, 0, stream, &[b'x'; 16_000]);
@@ -778,7 +779,7 @@ async fn bodies_over_http2_that_no_one_reads_share_the_budget() {
 }
 
 #[tokio::test]
-async fn a_byte_in_each_frame_does_not_keep_what_came_beside_it() {
+async fn frames_of_one_byte_do_not_retain_their_read_buffers() {
     let _machine = crate::shared().await;
     const UNKNOWN: u8 = 0xfa;
     let body = |stream| {
@@ -790,7 +791,7 @@ async fn a_byte_in_each_frame_does_not_keep_what_came_beside_it() {
 }
 
 #[tokio::test]
-async fn half_header_blocks_share_the_budget() {
+async fn incomplete_header_blocks_share_the_budget() {
     let _machine = crate::shared().await;
     let value = "x".repeat(15_000);
     let fields = [
@@ -809,7 +810,7 @@ async fn half_header_blocks_share_the_budget() {
         &frame(frames::CONTINUATION, 0, 1, &rest[16_000..32_000]),
     ]
     .concat();
-    let fixture = Fixture::set(Manner::ReadsOn, &[]).await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let streams = fixture.attack(3000, |_| bytes.clone()).await;
     assert!(fixture.refused("head").await > 0.0);
     drop(streams);
@@ -836,7 +837,7 @@ async fn single_bytes_of_one_stream_do_not_end_the_connection_for_others() {
     for _ in 0..100 {
         assert!(frames.raw(&bytes).await);
     }
-    // This one is refused by the proxy itself.
+    // The proxy itself rejects this one.
     assert!(frames.request(3, END_STREAM, "POST", "nowhere").await);
     let answer = frames.next_of(&[HEADERS, RST_STREAM, GOAWAY]).await;
     assert_eq!(answer.unwrap().stream, 3);

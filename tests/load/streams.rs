@@ -1,4 +1,4 @@
-//! Many streams at once, and plans that change under them.
+//! Many concurrent streams, and plan changes under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::rig::*;
 
-/// Open streams of the largest test. Each takes two descriptors of this process and two of the proxy.
+/// The number of open streams. Each needs two descriptors of this process and two of the proxy.
 const STREAMS: usize = 5_000;
 
-/// Allows as many open files as streams need, in this process and in those it starts.
+/// Raises the limit on open files for this process and its children.
 pub fn raise_file_limit() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -44,7 +44,7 @@ async fn a_thousand_plan_changes_under_load_fail_no_stream() {
     };
     let old = Upstream::start(paced("old")).await;
     let new = Upstream::start(paced("new")).await;
-    // The same servers by another name: the change replaces the pool as well.
+    // The same servers with another name, so that the change also replaces the pool.
     let by_name = format!("localhost:{}", new.address.port());
     let targets = [new.url(), format!("{},{by_name}", new.url())];
     let file = PlanFile::new(&manifest(&targets[0], 1, 0, ""));
@@ -79,6 +79,7 @@ async fn a_thousand_plan_changes_under_load_fail_no_stream() {
             "",
         );
         file.replace(&text);
+        // Spreads the changes over the lives of many streams. A change need not be in force before the next.
         tokio::time::sleep(Duration::from_millis(8)).await;
     }
     file.replace(&manifest(&new.url(), 0, 1, ""));

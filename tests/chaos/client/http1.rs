@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::request::{ClientRequest, Kind, Leaving, Reading, RequestFraming, Sending};
-use super::{Crowd, PATIENCE, Speech};
+use super::{HttpVersion, PATIENCE, WaveContext};
 use crate::http1::{Broken, Framing, Head, Reader};
-use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::ledger::{ClientEnd, ClientHead, Ledger};
 use crate::patience::patience;
 use crate::server::check::PROTOCOL;
 use crate::support::upstream::Io;
@@ -25,7 +25,7 @@ type Connection = Box<dyn Io>;
 
 /// What the reading half reports to the writing half about the current exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-enum Heard {
+enum Progress {
     Nothing,
     Continue,
     Final,
@@ -47,17 +47,17 @@ enum Next {
 
 /// Sends these requests over one connection, up to `depth` of them before the first response, and reads the responses.
 pub async fn converse(
-    crowd: &Crowd,
-    speech: Speech,
-    asks: Vec<ClientRequest>,
+    context: &WaveContext,
+    version: HttpVersion,
+    requests: Vec<ClientRequest>,
     depth: usize,
     io: Connection,
 ) {
     let (reader, mut writer) = tokio::io::split(io);
     let mut reader = Reader::new(reader);
     let mut previous = None;
-    for batch in asks.chunks(depth) {
-        if *crowd.over.borrow() {
+    for batch in requests.chunks(depth) {
+        if *context.over.borrow() {
             return;
         }
         let mut batch = batch.to_vec();
@@ -68,14 +68,14 @@ pub async fn converse(
                 planned.expects = false;
             }
         }
-        let ledger = &crowd.ledger;
+        let ledger = &context.ledger;
         for planned in &batch {
             ledger.planned(planned);
             ledger.actions(planned.id, |actions| {
                 actions.previous = previous.replace(planned.id)
             });
         }
-        let both = exchange(ledger, speech, &batch, &mut reader, &mut writer);
+        let both = exchange(ledger, version, &batch, &mut reader, &mut writer);
         let next = match timeout(patience(PATIENCE), both).await {
             Ok(next) => next,
             Err(_) => {
@@ -84,7 +84,7 @@ pub async fn converse(
             }
         };
         match next {
-            Next::Go if speech == Speech::Http11 => {}
+            Next::Go if version == HttpVersion::Http11 => {}
             Next::Leave => return mark_left(ledger, &batch),
             Next::Go | Next::Stop | Next::Broken => return surplus(ledger, &batch, &reader.buffer),
         }
@@ -108,12 +108,12 @@ fn surplus(ledger: &Ledger, batch: &[ClientRequest], rest: &[u8]) {
 
 async fn exchange(
     ledger: &Ledger,
-    speech: Speech,
+    version: HttpVersion,
     batch: &[ClientRequest],
     reader: &mut Reader<ReadHalf<Connection>>,
     writer: &mut WriteHalf<Connection>,
 ) -> Next {
-    let (heard, hears) = watch::channel(Heard::Nothing);
+    let (progress, receiver) = watch::channel(Progress::Nothing);
     let leaves = batch.iter().find_map(|planned| match planned.leaving {
         Leaving::After(time) => Some(time),
         _ => None,
@@ -124,8 +124,8 @@ async fn exchange(
             None => std::future::pending().await,
         }
     });
-    let mut sending = std::pin::pin!(send_all(ledger, speech, batch, writer, hears));
-    let mut reading = std::pin::pin!(read_all(ledger, speech, batch, reader, &heard));
+    let mut sending = std::pin::pin!(send_all(ledger, version, batch, writer, receiver));
+    let mut reading = std::pin::pin!(read_all(ledger, version, batch, reader, &progress));
     let mut sent = None;
     let mut read = None;
     let half_closes = batch
@@ -143,8 +143,8 @@ async fn exchange(
                     // The kernel reports a reset once, and the write consumed it.
                     for planned in batch {
                         ledger.seen(planned.id, |seen| {
-                            if seen.end == Some(SeenEnd::Closed) {
-                                seen.end = Some(SeenEnd::Reset);
+                            if seen.end == Some(ClientEnd::Closed) {
+                                seen.end = Some(ClientEnd::Reset);
                             }
                         });
                     }
@@ -164,14 +164,14 @@ async fn exchange(
 
 async fn send_all(
     ledger: &Ledger,
-    speech: Speech,
+    version: HttpVersion,
     batch: &[ClientRequest],
     writer: &mut WriteHalf<Connection>,
-    mut hears: watch::Receiver<Heard>,
+    mut receiver: watch::Receiver<Progress>,
 ) -> Next {
     for planned in batch {
         ledger.actions(planned.id, |actions| actions.began = Some(Instant::now()));
-        match send(ledger, speech, planned, writer, &mut hears).await {
+        match send(ledger, version, planned, writer, &mut receiver).await {
             Ok(Next::Go) => {}
             Ok(next) => return next,
             Err(_) => return Next::Broken,
@@ -182,14 +182,14 @@ async fn send_all(
 
 async fn send(
     ledger: &Ledger,
-    speech: Speech,
+    version: HttpVersion,
     planned: &ClientRequest,
     writer: &mut WriteHalf<Connection>,
-    hears: &mut watch::Receiver<Heard>,
+    receiver: &mut watch::Receiver<Progress>,
 ) -> io::Result<Next> {
-    let head = head(speech, planned);
+    let head = head(version, planned);
     if planned.kind == Kind::Upgrade {
-        return upgrade(ledger, planned, &head, writer, hears).await;
+        return upgrade(ledger, planned, &head, writer, receiver).await;
     }
     let mut body = encode(planned);
     let whole = body.len();
@@ -198,9 +198,9 @@ async fn send(
     }
     if planned.expects {
         write(writer, planned.sending, head.as_bytes()).await?;
-        let waiting = hears.wait_for(|heard| *heard > Heard::Nothing);
-        if let Ok(Ok(heard)) = timeout(CONTINUE, waiting).await
-            && *heard == Heard::Final
+        let waiting = receiver.wait_for(|progress| *progress > Progress::Nothing);
+        if let Ok(Ok(progress)) = timeout(CONTINUE, waiting).await
+            && *progress == Progress::Final
         {
             // The server does not want the body. Without the body no other request can follow.
             return Ok(Next::Stop);
@@ -227,15 +227,17 @@ async fn upgrade(
     planned: &ClientRequest,
     head: &str,
     writer: &mut WriteHalf<Connection>,
-    hears: &mut watch::Receiver<Heard>,
+    receiver: &mut watch::Receiver<Progress>,
 ) -> io::Result<Next> {
     write(writer, planned.sending, head.as_bytes()).await?;
     if let Leaving::InBody(_) = planned.leaving {
         return Ok(Next::Leave);
     }
     ledger.actions(planned.id, |actions| actions.whole = true);
-    let answered = hears.wait_for(|heard| *heard >= Heard::Final).await;
-    if !answered.is_ok_and(|heard| *heard == Heard::Switched) {
+    let answered = receiver
+        .wait_for(|progress| *progress >= Progress::Final)
+        .await;
+    if !answered.is_ok_and(|progress| *progress == Progress::Switched) {
         return Ok(Next::Go);
     }
     // Again, as the reader does: the answer may have come before the request was noted as sent.
@@ -266,10 +268,10 @@ async fn write(
     writer.flush().await
 }
 
-fn head(speech: Speech, planned: &ClientRequest) -> String {
-    let version = match speech {
-        Speech::Http10 => "HTTP/1.0",
-        Speech::Http11 | Speech::Http2 => "HTTP/1.1",
+fn head(version: HttpVersion, planned: &ClientRequest) -> String {
+    let version = match version {
+        HttpVersion::Http10 => "HTTP/1.0",
+        HttpVersion::Http11 | HttpVersion::Http2 => "HTTP/1.1",
     };
     let mut head = format!(
         "{} {} {version}\r\nhost: models.example\r\n{ID}: {}\r\n{LENGTH}: {}\r\ntraceparent: {}\r\n",
@@ -327,20 +329,20 @@ fn encode(planned: &ClientRequest) -> Vec<u8> {
 
 async fn read_all(
     ledger: &Ledger,
-    speech: Speech,
+    version: HttpVersion,
     batch: &[ClientRequest],
     reader: &mut Reader<ReadHalf<Connection>>,
-    heard: &watch::Sender<Heard>,
+    progress: &watch::Sender<Progress>,
 ) -> Next {
     for planned in batch {
-        let end = match read(ledger, speech, planned, reader, heard).await {
+        let end = match read(ledger, version, planned, reader, progress).await {
             Ok(Next::Go) => continue,
             Ok(_) => return Next::Stop,
-            Err(Broken::Fin) => SeenEnd::Fin,
-            Err(Broken::Reset) => SeenEnd::Reset,
+            Err(Broken::Fin) => ClientEnd::Fin,
+            Err(Broken::Reset) => ClientEnd::Reset,
             Err(Broken::Malformed(what)) => {
                 ledger.violation(Some(planned.id), format!("the client is sent {what}"));
-                SeenEnd::Fin
+                ClientEnd::Fin
             }
         };
         ledger.seen(planned.id, |seen| seen.end = Some(end));
@@ -351,10 +353,10 @@ async fn read_all(
 
 async fn read(
     ledger: &Ledger,
-    speech: Speech,
+    version: HttpVersion,
     planned: &ClientRequest,
     reader: &mut Reader<ReadHalf<Connection>>,
-    heard: &watch::Sender<Heard>,
+    progress: &watch::Sender<Progress>,
 ) -> Result<Next, Broken> {
     reader.width = 64 * 1024;
     let (status, head) = loop {
@@ -364,23 +366,23 @@ async fn read(
             break (status, head);
         }
         ledger.seen(planned.id, |seen| seen.interim.push(status));
-        if speech == Speech::Http10 || !planned.expects {
+        if version == HttpVersion::Http10 || !planned.expects {
             ledger.violation(Some(planned.id), format!("{status} for nothing"));
         }
-        heard.send_replace(Heard::Continue);
+        progress.send_replace(Progress::Continue);
     };
     if status == 101 {
         // What the client has for the tunnel is still to be sent, and the server may be done first.
         ledger.actions(planned.id, |actions| actions.whole = false);
     }
-    heard.send_replace(match status {
-        101 => Heard::Switched,
-        _ => Heard::Final,
+    progress.send_replace(match status {
+        101 => Progress::Switched,
+        _ => Progress::Final,
     });
     let bodiless = planned.kind == Kind::Head || matches!(status, 204 | 304);
     let framing = match head.framing()? {
         _ if bodiless => None,
-        Some(Framing::Chunked) if speech == Speech::Http10 => {
+        Some(Framing::Chunked) if version == HttpVersion::Http10 => {
             let what = "chunks in answer to HTTP/1.0".to_owned();
             return Err(Broken::Malformed(what));
         }
@@ -388,7 +390,7 @@ async fn read(
         framed => framed,
     };
     ledger.seen(planned.id, |seen| {
-        seen.head = Some(SeenHead {
+        seen.head = Some(ClientHead {
             status,
             generation: head.get("x-crossfade-generation").map(str::to_owned),
             tag: head.get(ANSWER).and_then(Tag::parse),
@@ -420,9 +422,9 @@ async fn read(
     }
     let until_close = framing == Some(Framing::UntilClose);
     let end = if until_close {
-        SeenEnd::Closed
+        ClientEnd::Closed
     } else {
-        SeenEnd::Whole
+        ClientEnd::Whole
     };
     let trailers = std::mem::take(&mut reader.trailers);
     ledger.seen(planned.id, |seen| {

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::request::{ClientRequest, Leaving, Reading, RequestFraming, Sending};
-use super::{Crowd, PATIENCE};
+use super::{PATIENCE, WaveContext};
 use crate::draw::Draw;
-use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::ledger::{ClientEnd, ClientHead, Ledger};
 use crate::patience::patience;
 use crate::support::upstream::Io;
 use crate::wire::{ANSWER, ID, LENGTH, TRAILER, Tag};
@@ -30,7 +30,12 @@ const WINDOWS: [u32; 3] = [2_000, 65_535, 1 << 20];
 const SMALL_FRAMES: usize = 1 << 30;
 
 /// Sends these requests over one connection and reads the responses.
-pub async fn converse(crowd: &Crowd, asks: Vec<ClientRequest>, mut draw: Draw, io: Box<dyn Io>) {
+pub async fn converse(
+    context: &WaveContext,
+    requests: Vec<ClientRequest>,
+    mut draw: Draw,
+    io: Box<dyn Io>,
+) {
     let mut builder = h2::client::Builder::new();
     builder
         .initial_window_size(draw.pick(&WINDOWS))
@@ -43,8 +48,8 @@ pub async fn converse(crowd: &Crowd, asks: Vec<ClientRequest>, mut draw: Draw, i
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let mut exchanges = JoinSet::new();
-    for planned in asks {
-        let ledger = crowd.ledger.clone();
+    for planned in requests {
+        let ledger = context.ledger.clone();
         ledger.planned(&planned);
         exchanges.spawn(exchange(ledger, planned, sender.clone()));
     }
@@ -61,7 +66,7 @@ async fn exchange(ledger: Ledger, planned: ClientRequest, sender: SendRequest<By
     tokio::select! {
         ended = timeout(patience(PATIENCE), send_and_read(&ledger, &planned, sender)) => match ended {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => ledger.seen(planned.id, |seen| seen.end = Some(SeenEnd::Reset)),
+            Ok(Err(_)) => ledger.seen(planned.id, |seen| seen.end = Some(ClientEnd::Reset)),
             Err(_) => ledger.violation(Some(planned.id), "its answer does not end in time"),
         },
         () = leaves => ledger.actions(planned.id, |actions| actions.left = true),
@@ -188,7 +193,7 @@ async fn read(
     let (head, mut body) = response.await?.into_parts();
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     ledger.seen(planned.id, |seen| {
-        seen.head = Some(SeenHead {
+        seen.head = Some(ClientHead {
             status: head.status.as_u16(),
             generation: text("x-crossfade-generation").map(str::to_owned),
             tag: text(ANSWER).and_then(Tag::parse),
@@ -221,7 +226,7 @@ async fn read(
     };
     ledger.seen(planned.id, |seen| {
         seen.trailers = trailers.iter().map(text).collect();
-        seen.end = Some(SeenEnd::Whole);
+        seen.end = Some(ClientEnd::Whole);
     });
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Invariants of responses: no client gets data of another exchange, and each response is complete or visibly broken.
 
-use super::{Circumstances, events};
+use super::{WaveConditions, events};
 use crate::client::request::Kind;
-use crate::ledger::{Exchange, Records, SeenEnd, SeenHead, Visit, VisitEnd};
+use crate::ledger::{ClientEnd, ClientHead, Exchange, Records, Visit, VisitEnd};
 use crate::server::behavior::{Answer, AnswerFraming, Fault};
 use crate::wire::{Id, TRAILER, Tag};
 
@@ -10,7 +10,7 @@ pub fn check(
     id: Id,
     records: &Records,
     exchange: &Exchange,
-    circumstances: Circumstances,
+    conditions: WaveConditions,
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let seen = &exchange.seen;
@@ -27,15 +27,15 @@ pub fn check(
     }
     wrong.extend(trailers(exchange));
     match &seen.head {
-        None => wrong.extend(silence(records, exchange, circumstances)),
+        None => wrong.extend(silence(records, exchange, conditions)),
         Some(head) => match head.tag {
             None => wrong.extend(own(exchange, head)),
             Some(tag) if head.is_events => {
-                wrong.extend(events::check(exchange, tag.visit, circumstances));
+                wrong.extend(events::check(exchange, tag.visit, conditions));
             }
             Some(tag) => {
                 let visit = &exchange.visits[tag.visit];
-                wrong.extend(plain(exchange, head, visit, circumstances));
+                wrong.extend(plain(exchange, head, visit, conditions));
             }
         },
     }
@@ -62,7 +62,7 @@ fn trailers(exchange: &Exchange) -> Option<String> {
         && visit.end == VisitEnd::Whole
         && first == last
         && head.may_have_trailers
-        && exchange.seen.end == Some(SeenEnd::Whole)
+        && exchange.seen.end == Some(ClientEnd::Whole)
         && exchange.planned.kind != Kind::Head
         && !visit.answer.is_empty()
         && may_send_trailers(visit);
@@ -78,32 +78,32 @@ fn may_send_trailers(visit: &Visit) -> bool {
 }
 
 /// Has the client done its part, so that it must get the complete response of a server that sent one?
-pub fn is_owed(exchange: &Exchange, circumstances: Circumstances) -> bool {
+pub fn is_owed(exchange: &Exchange, conditions: WaveConditions) -> bool {
     exchange.planned.is_polite()
         && exchange.actions.whole
         && !exchange.actions.left
-        && !circumstances.drains
+        && !conditions.drains
 }
 
 /// Checks an exchange without a response head.
-fn silence(records: &Records, exchange: &Exchange, circumstances: Circumstances) -> Option<String> {
-    let ended = matches!(exchange.seen.end, Some(SeenEnd::Fin | SeenEnd::Reset));
+fn silence(records: &Records, exchange: &Exchange, conditions: WaveConditions) -> Option<String> {
+    let ended = matches!(exchange.seen.end, Some(ClientEnd::Fin | ClientEnd::Reset));
     // After an early response to the previous request, the connection may be closed.
     let previous = exchange.actions.previous;
     let after_body = previous
         .and_then(|id| records.exchanges.get(&id))
         .is_some_and(|previous| previous.planned.length > 0);
-    (ended && !after_body && is_owed(exchange, circumstances))
+    (ended && !after_body && is_owed(exchange, conditions))
         .then(|| "it gets no answer at all".into())
 }
 
 /// Checks a response that crossfade generated itself.
-fn own(exchange: &Exchange, head: &SeenHead) -> Option<String> {
+fn own(exchange: &Exchange, head: &ClientHead) -> Option<String> {
     let seen = &exchange.seen;
     if head.status < 400 {
         return Some(format!("a {} that no server gave", head.status));
     }
-    let ended = matches!(seen.end, Some(SeenEnd::Whole | SeenEnd::Closed));
+    let ended = matches!(seen.end, Some(ClientEnd::Whole | ClientEnd::Closed));
     if !ended || exchange.planned.kind == Kind::Head {
         return None;
     }
@@ -115,9 +115,9 @@ fn own(exchange: &Exchange, head: &SeenHead) -> Option<String> {
 /// Checks a response that is not an event stream.
 fn plain(
     exchange: &Exchange,
-    head: &SeenHead,
+    head: &ClientHead,
     visit: &Visit,
-    circumstances: Circumstances,
+    conditions: WaveConditions,
 ) -> Option<String> {
     let seen = &exchange.seen;
     if head.status != visit.behavior.status() {
@@ -133,12 +133,12 @@ fn plain(
     if visit.behavior.switches
         && visit.end == VisitEnd::Whole
         && !visit.whole
-        && is_owed(exchange, circumstances)
+        && is_owed(exchange, conditions)
     {
         return Some("the server did not get all that was sent through the tunnel".into());
     }
     // For a response that ends with its connection, any close is the end.
-    let is_told = visit.end != VisitEnd::Open
+    let is_detectable = visit.end != VisitEnd::Open
         || !matches!(
             visit.behavior.answer,
             Answer::Whole {
@@ -147,20 +147,21 @@ fn plain(
             }
         );
     match seen.end {
-        Some(SeenEnd::Whole | SeenEnd::Closed) if !is_told => None,
-        Some(SeenEnd::Whole | SeenEnd::Closed) if seen.body.len() < answer.len() => Some(format!(
-            "{} of {} bytes look like a whole answer",
-            seen.body.len(),
-            answer.len()
-        )),
-        Some(SeenEnd::Whole | SeenEnd::Closed) => (visit.end == VisitEnd::Cut
+        Some(ClientEnd::Whole | ClientEnd::Closed) if !is_detectable => None,
+        Some(ClientEnd::Whole | ClientEnd::Closed) if seen.body.len() < answer.len() => {
+            Some(format!(
+                "{} of {} bytes look like a whole answer",
+                seen.body.len(),
+                answer.len()
+            ))
+        }
+        Some(ClientEnd::Whole | ClientEnd::Closed) => (visit.end == VisitEnd::Cut
             && !answer.is_empty()
             && matches!(visit.behavior.fault, Fault::Half(..)))
         .then(|| "a cut became a clean end".into()),
-        Some(SeenEnd::Fin | SeenEnd::Reset) => {
-            let unexplained = visit.end == VisitEnd::Whole
-                && !circumstances.http2
-                && is_owed(exchange, circumstances);
+        Some(ClientEnd::Fin | ClientEnd::Reset) => {
+            let unexplained =
+                visit.end == VisitEnd::Whole && !conditions.http2 && is_owed(exchange, conditions);
             unexplained.then(|| "a whole answer is cut".into())
         }
         _ => None,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::answers::is_owed;
-use super::{Circumstances, events};
+use super::{WaveConditions, events};
 use crate::client::request::Kind;
-use crate::ledger::{Exchange, SeenEnd, VisitEnd};
+use crate::ledger::{ClientEnd, Exchange, VisitEnd};
 use crate::server::behavior::Answer;
 use crate::support::proxy::Metrics;
 use crate::wire::Id;
@@ -49,15 +49,15 @@ impl Line {
     }
 }
 
-pub fn check(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
+pub fn check(exchange: &Exchange, lines: &[Line], conditions: WaveConditions) -> Option<String> {
     let seen = &exchange.seen;
     let routed = seen
         .head
         .as_ref()
         .is_some_and(|head| head.generation.is_some());
     let line = match lines {
-        [] if routed && !circumstances.drains => return Some("answered, but not counted".into()),
-        [] if !exchange.visits.is_empty() && !circumstances.drains => {
+        [] if routed && !conditions.drains => return Some("answered, but not counted".into()),
+        [] if !exchange.visits.is_empty() && !conditions.drains => {
             return Some("sent to a server, but not counted".into());
         }
         [] => return None,
@@ -86,16 +86,19 @@ pub fn check(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
     if routed && line.status != u64::from(head.status) {
         return Some(format!("{} is counted as {}", head.status, line.status));
     }
-    let possible = outcomes(exchange, circumstances)?;
+    let possible = outcomes(exchange, conditions)?;
     let outcome = line.outcome.as_str();
     (!possible.contains(&outcome)).then(|| format!("{outcome} is counted, not one of {possible:?}"))
 }
 
 /// The outcomes that an exchange may have, given what its client saw; `None` if they depend on a client that left.
-fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'static [&'static str]> {
+fn outcomes(exchange: &Exchange, conditions: WaveConditions) -> Option<&'static [&'static str]> {
     let head = exchange.seen.head.as_ref()?;
-    let ended = matches!(exchange.seen.end, Some(SeenEnd::Whole | SeenEnd::Closed));
-    if !is_owed(exchange, circumstances) {
+    let ended = matches!(
+        exchange.seen.end,
+        Some(ClientEnd::Whole | ClientEnd::Closed)
+    );
+    if !is_owed(exchange, conditions) {
         return None;
     }
     if head.status >= 500 {
@@ -161,7 +164,7 @@ pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String
             "{counted} are counted as rejected, {answered} have a line"
         ));
     }
-    wanted_moves(metrics).or_else(|| held(metrics))
+    recovered_requests(metrics).or_else(|| held(metrics))
 }
 
 /// What is counted while it lasts is counted down again.
@@ -179,8 +182,8 @@ fn held(metrics: &Metrics) -> Option<String> {
 }
 
 /// There cannot be more recovered requests than requests.
-fn wanted_moves(metrics: &Metrics) -> Option<String> {
-    let saves = metrics.sum("crossfade_recovered_requests_total", &[]);
+fn recovered_requests(metrics: &Metrics) -> Option<String> {
+    let recoveries = metrics.sum("crossfade_recovered_requests_total", &[]);
     let all = metrics.sum("crossfade_requests_total", &[]);
-    (saves > all).then(|| format!("{saves} saves of {all} requests"))
+    (recoveries > all).then(|| format!("{recoveries} recovered of {all} requests"))
 }

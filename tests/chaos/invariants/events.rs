@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::Circumstances;
+use super::WaveConditions;
 use super::answers::is_owed;
-use crate::ledger::{Exchange, SeenEnd, VisitEnd};
+use crate::ledger::{ClientEnd, Exchange, VisitEnd};
 use crate::server::behavior::{Answer, Fault};
 use crate::support::scripts::Family;
 use crate::wire::Tag;
@@ -25,7 +25,7 @@ pub struct Followed {
     pub rest: usize,
 }
 
-pub fn check(exchange: &Exchange, first: usize, circumstances: Circumstances) -> Option<String> {
+pub fn check(exchange: &Exchange, first: usize, conditions: WaveConditions) -> Option<String> {
     let followed = match follow(exchange, first) {
         Ok(followed) => followed,
         Err(wrong) => return Some(wrong),
@@ -34,10 +34,10 @@ pub fn check(exchange: &Exchange, first: usize, circumstances: Circumstances) ->
     let all = blocks(&visit.answer).0.len();
     let is_complete = followed.events == all;
     match exchange.seen.end {
-        Some(SeenEnd::Whole | SeenEnd::Closed) => {
+        Some(ClientEnd::Whole | ClientEnd::Closed) => {
             if followed.closing.is_some() {
                 // If only the close of the connection ends the stream, the error event is the only signal.
-                let is_clean = exchange.seen.end == Some(SeenEnd::Whole);
+                let is_clean = exchange.seen.end == Some(ClientEnd::Whole);
                 return is_clean.then(|| "an error event before a clean end".into());
             }
             if !is_complete || followed.rest > 0 {
@@ -50,20 +50,20 @@ pub fn check(exchange: &Exchange, first: usize, circumstances: Circumstances) ->
                 && !ends_by_itself(&visit.behavior.answer);
             was_cut.then(|| "a cut became a clean end".into())
         }
-        Some(SeenEnd::Fin | SeenEnd::Reset) => {
-            if exchange.seen.end == Some(SeenEnd::Fin) {
+        Some(ClientEnd::Fin | ClientEnd::Reset) => {
+            if exchange.seen.end == Some(ClientEnd::Fin) {
                 if followed.rest > 0 {
                     return Some("half an event before the end".into());
                 }
                 let has_ended = is_complete && ends_by_itself(&visit.behavior.answer);
-                if followed.closing.is_none() && !has_ended && is_owed(exchange, circumstances) {
+                if followed.closing.is_none() && !has_ended && is_owed(exchange, conditions) {
                     return Some("a cut without an error event".into());
                 }
             }
             let in_time = |event: &String| event.contains("in time") || event.contains("too long");
             let unexplained = visit.end == VisitEnd::Whole
-                && !circumstances.http2
-                && is_owed(exchange, circumstances)
+                && !conditions.http2
+                && is_owed(exchange, conditions)
                 && !followed.closing.as_ref().is_some_and(in_time);
             unexplained.then(|| "a whole stream is cut".into())
         }

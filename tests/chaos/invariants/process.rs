@@ -6,7 +6,7 @@ use crate::support::{Proxy, eventually};
 
 /// The resources that a process holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct Resources {
     pub descriptors: usize,
     pub threads: usize,
     /// Resident memory, in bytes.
@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 /// Freed memory that the allocator may retain, in bytes.
 const MEMORY: u64 = 48 * 1024 * 1024;
 
-impl Held {
+impl Resources {
     pub fn by(proxy: &Proxy) -> Self {
         let count = |what: &str| {
             let path = format!("/proc/{}/{what}", proxy.pid());

@@ -8,14 +8,14 @@
 //! Requests that a server rejected unread (GOAWAY, REFUSED_STREAM, a connection closed before) do not count.
 
 use super::counts::Line;
-use super::{Circumstances, events};
+use super::{WaveConditions, events};
 use crate::client::request::Kind;
 use crate::ledger::{Exchange, VisitEnd};
 
 /// Servers below this number are old, the others are new.
 pub const OLD: usize = 2;
 
-pub fn check(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
+pub fn check(exchange: &Exchange, lines: &[Line], conditions: WaveConditions) -> Option<String> {
     let read: Vec<_> = exchange
         .visits
         .iter()
@@ -33,7 +33,7 @@ pub fn check(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
             "not to be split, sent {of_old} times to old, {of_new} to new"
         ));
     }
-    if is_post && !circumstances.failover && read.len() > 1 {
+    if is_post && !conditions.failover && read.len() > 1 {
         return Some("sent twice although nothing is to be tried again".into());
     }
     let head = exchange.seen.head.as_ref()?;
