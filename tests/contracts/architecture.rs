@@ -1,5 +1,5 @@
-//! Checks the architecture: top-level modules use only modules on lower levels, the pure ones are pure, and the table in
-//! `src/lib.rs` says what is checked here.
+//! Checks the architecture: top-level modules use only modules on lower levels, the pure modules are pure, and the table
+//! in `src/lib.rs` matches the tables here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

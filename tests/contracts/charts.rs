@@ -1,4 +1,4 @@
-//! The charts in `deploy/helm` have no copies of what is in `deploy/`, and their README and schema know every value.
+//! The charts in `deploy/helm` link to the files in `deploy/` instead of copying them, and their README and schema list every value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Set, the README is written instead of compared.
+/// If this variable is set, the README is written instead of compared.
 const WRITE: &str = "CROSSFADE_WRITE_REFERENCE";
 const MARK: &str = "<!-- Made from values.yaml by `make reference`. Do not edit. -->\n";
 const CHARTS: [&str; 2] = ["crossfade-crds", "crossfade"];
@@ -63,19 +63,19 @@ fn the_charts_have_the_version_of_the_program() {
     }
 }
 
-/// A value that people set: what it is set to, and what is said of it.
+/// A value of the chart: its name, default and description.
 struct Setting {
     path: String,
     default: String,
     about: String,
 }
 
-/// The settings in `values.yaml`. A comment that begins with `--` says what the next one is for.
+/// The settings in `values.yaml`. A comment that starts with `--` describes the next one.
 fn settings() -> Vec<Setting> {
     let text = read("crossfade/values.yaml");
     let mut settings: Vec<Setting> = Vec::new();
     let (mut above, mut about) = (Vec::<(usize, String)>::new(), String::new());
-    // How deep what is described is, whose lines are its default.
+    // The depth of the described value. Deeper lines are its default.
     let mut described = None;
     for line in text.lines() {
         let content = line.trim_start();
@@ -98,7 +98,7 @@ fn settings() -> Vec<Setting> {
         above.push((depth, name.to_owned()));
         described = None;
         if about.is_empty() {
-            assert!(value.is_empty(), "nothing is said of {line}");
+            assert!(value.is_empty(), "no description of {line}");
             continue;
         }
         let names: Vec<&str> = above.iter().map(|(_, name)| &**name).collect();
@@ -138,13 +138,10 @@ fn the_readme_of_the_chart_lists_its_values() {
         fs::write(&path, &made).unwrap();
         return;
     }
-    assert!(
-        kept == made,
-        "{path:?} has drifted: `make reference` writes it anew"
-    );
+    assert!(kept == made, "{path:?} is outdated: run `make reference`");
 }
 
-/// The paths of what a schema describes, down to what has no fields of its own, and what else it is said to be.
+/// The paths of all leaf values in a schema, with their other properties.
 fn described(schema: &Value, path: &str, paths: &mut BTreeMap<String, Value>) {
     match schema["properties"].as_object() {
         Some(fields) => {
@@ -172,7 +169,7 @@ fn the_schema_of_the_chart_knows_its_values_and_no_others() {
     let schema: Value = serde_json::from_str(&read("crossfade/values.schema.json")).unwrap();
     let mut paths = BTreeMap::new();
     described(&schema, "", &mut paths);
-    // Helm gives it to every chart.
+    // Helm provides it to every chart.
     paths.remove("global");
     let known: Vec<_> = paths.keys().cloned().collect();
     let mut settings: Vec<_> = settings().into_iter().map(|setting| setting.path).collect();

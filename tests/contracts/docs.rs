@@ -1,4 +1,4 @@
-//! What the documentation says is what the program does: metrics, causes, spans and the plan file.
+//! The documentation matches the program: metrics, causes, spans and plan files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crossfade::telemetry::Reject;
 use serde_json::Value;
 
 const README: &str = include_str!("../../README.md");
-/// The pages with tables that the program is held against.
+/// The pages with tables that are compared with the program.
 const PAGES: &str = concat!(
     include_str!("../../docs/behaviour.md"),
     include_str!("../../docs/failures.md"),
@@ -24,7 +24,7 @@ const METRICS: &str = include_str!("../../src/telemetry/metrics/names.rs");
 const SPANS: &str = include_str!("../../src/telemetry/trace/span.rs");
 const EVERY_FIELD: &str = include_str!("../corpus/plan/good/every-field.yaml");
 
-/// The cells of the rows of all tables whose head is `| head …`.
+/// The cells of the rows of all tables with the head `| head …`.
 fn rows(head: &str) -> Vec<Vec<&'static str>> {
     let mut rows = Vec::new();
     let mut inside = false;
@@ -44,7 +44,7 @@ fn rows(head: &str) -> Vec<Vec<&'static str>> {
     rows
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -53,7 +53,7 @@ fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
     names.into_iter().collect()
 }
 
-/// Name, type and label names of a metric.
+/// The type and label names of each metric, by name.
 type Families = BTreeMap<String, (String, BTreeSet<String>)>;
 
 fn families_shown(metrics: &crate::rig::proxy::Metrics) -> Families {
@@ -76,7 +76,7 @@ fn families_shown(metrics: &crate::rig::proxy::Metrics) -> Families {
 }
 
 #[tokio::test]
-async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
+async fn the_table_of_metrics_matches_the_metrics_page() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let plan = PlanFile::new(&manifest(&new.url(), 1, 1, "analysis: {}"));
@@ -91,7 +91,7 @@ async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
     shown.retain(|name, _| !name.starts_with("process_"));
     assert!(shown.len() < processes, "no metrics of the process");
 
-    let mut told: Families = rows("metric | type")
+    let mut documented: Families = rows("metric | type")
         .into_iter()
         .map(|row| {
             let name = code(row[0]).next().unwrap().to_owned();
@@ -102,12 +102,12 @@ async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
             )
         })
         .collect();
-    assert!(told.remove("process_*").is_some());
-    assert_eq!(told, shown);
+    assert!(documented.remove("process_*").is_some());
+    assert_eq!(documented, shown);
 
     let registered = METRICS.split('"').skip(1).step_by(2);
     let registered = set(registered.filter(|text| text.starts_with("crossfade_")));
-    assert_eq!(registered, told.keys().map(String::as_str).collect());
+    assert_eq!(registered, documented.keys().map(String::as_str).collect());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn closed_label_sets_are_documented() {
 
     let reasons = rows("reason | why");
     let reasons = set(reasons.iter().flat_map(|row| code(row[0])));
-    // No first assignment has it.
+    // It is not the reason of a first assignment.
     let all = Reason::ALL.map(Reason::as_str).into_iter();
     assert_eq!(reasons, set(all.filter(|reason| *reason != "failover")));
 
@@ -148,13 +148,13 @@ fn the_metrics_of_the_controller_are_documented() {
     let registered = source.split('"').skip(1).step_by(2);
     let registered = set(registered.filter(|text| text.starts_with("crossfade_controller_")));
     let rows = rows("metric of the controller | type");
-    let told = set(rows.iter().flat_map(|row| code(row[0])));
-    assert_eq!(told, registered);
+    let documented = set(rows.iter().flat_map(|row| code(row[0])));
+    assert_eq!(documented, registered);
 }
 
 #[test]
 fn the_attributes_of_spans_are_documented() {
-    // Names of our own are literals, those of the conventions are constants of their crate: `HTTP_ROUTE` is `http.route`.
+    // Our own names are literals. Those of the semantic conventions are constants of their crate: `HTTP_ROUTE` is `http.route`.
     let as_constant = |name: &str| name.replace('.', "_").to_uppercase();
     let texts = SPANS.split('"').skip(1).step_by(2);
     let own = texts.filter(|text| text.starts_with("crossfade."));
@@ -163,42 +163,42 @@ fn the_attributes_of_spans_are_documented() {
     let constants = words.filter(|word| spaces.iter().any(|space| word.starts_with(space)));
     let made: BTreeSet<String> = own.chain(constants).map(as_constant).collect();
     let rows = rows("attribute | of");
-    let told: BTreeSet<String> = rows
+    let documented: BTreeSet<String> = rows
         .iter()
         .flat_map(|row| code(row[0]))
         .map(as_constant)
         .collect();
-    assert_eq!(told, made);
+    assert_eq!(documented, made);
 }
 
 #[test]
-fn the_plans_on_the_pages_are_good() {
+fn the_plans_on_the_pages_are_valid() {
     let text = [README, PAGES].concat();
     let blocks: Vec<&str> = text
         .split("```yaml\n")
         .skip(1)
         .map(|rest| rest.split("```").next().unwrap())
-        // Other manifests are for other tools.
+        // Skip manifests for other tools.
         .filter(|block| block.lines().any(|line| line == "kind: DynamoUpdateConfig"))
         .collect();
     assert_eq!(blocks.len(), 2);
     for block in blocks {
         let file = PlanFile::new(block);
         let output = run(&["check", &file.as_str()]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        assert!(said.contains("25 % to new"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        assert!(printed.contains("25 % to new"), "{printed}");
     }
 }
 
 #[test]
-fn the_table_of_plan_fields_is_the_schema() {
+fn the_table_of_plan_fields_matches_the_schema() {
     let (manifest, _) = resource::load(EVERY_FIELD).unwrap();
     let in_a_cluster = set(manifest.without_effect.iter().copied());
 
     let mut fields = BTreeSet::new();
     for (name, schema) in properties(resource::schema()).unwrap() {
-        // What is one thing to a person is one row.
+        // Some groups of fields have one row.
         let whole = name == "weights" || in_a_cluster.contains(name.as_str());
         if whole {
             fields.insert(name.clone());
@@ -218,12 +218,12 @@ fn the_table_of_plan_fields_is_the_schema() {
     let paragraph = PAGES
         .split("\n\n")
         .find(|text| text.starts_with("Accepted, but only"));
-    let mut told = set(code(paragraph.unwrap()));
-    told.remove("check");
-    assert_eq!(told, in_a_cluster);
+    let mut documented = set(code(paragraph.unwrap()));
+    documented.remove("check");
+    assert_eq!(documented, in_a_cluster);
 }
 
-/// Adds the names of the fields of the object `name`, or `name` itself if it is no object.
+/// Adds the names of the fields of the object `name`, or `name` itself if it is not an object.
 fn fields_within(name: &str, schema: &Value, fields: &mut BTreeSet<String>) {
     match properties(schema) {
         None => drop(fields.insert(name.to_owned())),
@@ -235,7 +235,7 @@ fn fields_within(name: &str, schema: &Value, fields: &mut BTreeSet<String>) {
     }
 }
 
-/// The properties of an object's schema, be the object optional or not.
+/// The properties in the schema of an optional or required object.
 fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
     let found = schema.get("properties").and_then(Value::as_object);
     found.or_else(|| schema.get("anyOf")?.as_array()?.iter().find_map(properties))
@@ -243,7 +243,7 @@ fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
 
 /// `make analysis-table` writes it.
 #[test]
-fn the_table_of_simulated_rollouts_shows_what_the_verdict_promises() {
+fn the_table_of_simulated_rollouts_confirms_the_error_rates_of_the_verdict() {
     let page = include_str!("../../docs/analysis.md");
     let (_, table) = page
         .split_once("<!-- made by `make analysis-table` -->\n")

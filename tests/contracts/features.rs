@@ -1,9 +1,9 @@
-//! What is compiled by whom: an embedder of the layer gets what it asks for, and `make demo` what the demo shows.
+//! Cargo features: an embedder of the layer compiles only what it enables, and `make demo` only what the demo needs.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// The crates that the library needs with these features, at run time.
+/// The runtime dependencies of the library with these features.
 fn crates(features: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--edges=normal", "--prefix=none"])
@@ -22,7 +22,7 @@ fn crates(features: &str) -> BTreeSet<String> {
     crates.lines().map(str::to_owned).collect()
 }
 
-/// What only one feature needs.
+/// The crates that only one feature needs.
 const KUBE: &[&str] = &["kube", "kube_client", "k8s_openapi"];
 const OTLP: &[&str] = &["opentelemetry_otlp"];
 const TERMINAL: &[&str] = &["ratatui", "crossterm", "clap"];
@@ -47,7 +47,7 @@ fn the_library_alone_has_no_cluster_terminal_manual_or_exporter() {
 }
 
 #[test]
-fn each_feature_brings_its_own_crates_and_those_of_no_other() {
+fn each_feature_adds_only_its_own_crates() {
     assert_split("kube", &[KUBE], &[OTLP, TERMINAL, MANUAL]);
     assert_split("otlp", &[OTLP], &[KUBE, TERMINAL, MANUAL]);
     assert_split("demo", &[TERMINAL], &[KUBE, OTLP, MANUAL]);

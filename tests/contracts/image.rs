@@ -1,4 +1,4 @@
-//! The image is built of what it needs: all that the program is compiled from is copied, and sent to the builder at all.
+//! The Dockerfile copies all files that the build needs, and .dockerignore does not exclude them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn is_copied(path: &Path) -> bool {
     copied().iter().any(|copied| path.starts_with(copied))
 }
 
-/// The files outside of `src` that files of it include.
+/// The files outside of `src` that are included by files in `src`.
 fn included() -> Vec<PathBuf> {
     let mut included = Vec::new();
     let mut folders = vec![PathBuf::from("src")];
@@ -62,9 +62,9 @@ fn included() -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_image_copies_all_that_the_program_is_compiled_from() {
+fn the_image_copies_all_files_that_the_build_needs() {
     let mut needed = included();
-    // Cargo reads the manifest whole, with the targets that it names and those in their usual places.
+    // Cargo also needs all targets that are named in the manifest or are in their default directories.
     needed.extend(["Cargo.toml", "Cargo.lock", "src", "benches", "examples"].map(PathBuf::from));
     let lacking: Vec<_> = needed.iter().filter(|path| !is_copied(path)).collect();
     assert!(
@@ -74,7 +74,7 @@ fn the_image_copies_all_that_the_program_is_compiled_from() {
 }
 
 #[test]
-fn nothing_that_the_image_copies_is_kept_from_its_builder() {
+fn no_copied_file_is_ignored_by_dockerignore() {
     let ignored = read(".dockerignore");
     let sent: Vec<&Path> = ignored
         .lines()

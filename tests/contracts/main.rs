@@ -1,6 +1,6 @@
-//! What the project promises about itself: its architecture, its documents, its reference, its protocol.
+//! Checks the project itself: architecture, documents, reference, protocol, image and release.
 //!
-//! Needs nothing but the sources. `make reference` and `make proto` write what two of these compare.
+//! Needs only the sources. `make reference` and `make proto` write the files that two of these compare.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! The protocol in `proto/`: the code and the descriptors made from it are what it says, and what was spoken once is
-//! understood for ever. `make proto` makes them anew.
+//! The protocol in `proto/`: the generated code and descriptors are up to date, and changes are compatible with every release.
+//! `make proto` regenerates them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use crossfade::state_api::v1;
 use prost::Message;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-/// Set by `make proto`: what differs is written instead of complained about.
+/// Set by `make proto`: files that differ are written instead of reported.
 const WRITE: &str = "CROSSFADE_WRITE_PROTO";
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What `proto/` says now.
+/// The current descriptors of `proto/`.
 fn described() -> FileDescriptorSet {
     protox::compile(["crossfade/v1/state.proto"], [package().join("proto")]).unwrap()
 }
 
-/// The same without comments and places in the text.
+/// The descriptors without comments and source positions.
 fn without_comments(mut files: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut files.file {
         file.source_code_info = None;
@@ -28,7 +28,7 @@ fn without_comments(mut files: FileDescriptorSet) -> FileDescriptorSet {
     files
 }
 
-/// Holds the file at `path` against `wanted`.
+/// Compares the file at `path` with `wanted`, or writes it.
 fn is_or_becomes(path: &str, wanted: &[u8]) {
     let path = package().join(path);
     if std::env::var_os(WRITE).is_some() {
@@ -37,7 +37,7 @@ fn is_or_becomes(path: &str, wanted: &[u8]) {
     let found = std::fs::read(&path).unwrap_or_default();
     assert!(
         found == wanted,
-        "{} is not what proto/ says: run make proto",
+        "{} is outdated: run `make proto`",
         path.display()
     );
 }
@@ -62,7 +62,7 @@ fn the_descriptors_for_reflection_are_what_the_protocol_says() {
     is_or_becomes("src/state_api/v1.binpb", &bytes);
 }
 
-/// What was promised with a descriptor: every name in it, with all that an encoding or a call depends on.
+/// The promises of a descriptor: every name, with everything on which the encoding or a call depends.
 fn promises(files: &FileDescriptorSet) -> BTreeMap<String, String> {
     let mut promises = BTreeMap::new();
     let own = files
@@ -122,7 +122,7 @@ fn of_enum(within: &str, one: &EnumDescriptorProto, promises: &mut BTreeMap<Stri
     }
 }
 
-/// What `now` does not keep of what was promised `before`.
+/// The promises of `before` that `now` breaks.
 fn broken(before: &FileDescriptorSet, now: &FileDescriptorSet) -> Vec<String> {
     let now = promises(now);
     promises(before)
@@ -147,7 +147,7 @@ fn released(ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nothing_that_was_released_is_removed_renamed_renumbered_or_of_another_type() {
+fn nothing_that_was_released_is_removed_renamed_renumbered_or_retyped() {
     for path in released(".descriptor.binpb") {
         let before = FileDescriptorSet::decode(&*std::fs::read(&path).unwrap()).unwrap();
         assert!(promises(&before).len() > 50, "{}", path.display());
@@ -157,7 +157,7 @@ fn nothing_that_was_released_is_removed_renamed_renumbered_or_of_another_type() 
 }
 
 #[test]
-fn a_broken_promise_is_noticed_and_an_addition_is_none() {
+fn a_broken_promise_is_detected_and_an_addition_is_allowed() {
     let before = described();
     let changed = |change: fn(&mut FileDescriptorProto)| {
         let mut now = before.clone();
@@ -169,7 +169,7 @@ fn a_broken_promise_is_noticed_and_an_addition_is_none() {
         (broken(&before, &now).len(), broken(&now, &before).len())
     };
     assert_eq!(changed(|_| {}), (0, 0));
-    // Seen from before, a removal; seen from after, an addition.
+    // A removal in one direction, and an addition in the other.
     let removed = changed(|file| drop(state_of(file).field.remove(0)));
     assert_eq!(removed, (1, 0));
     let renumbered = changed(|file| state_of(file).field[0].number = Some(1000));
@@ -191,7 +191,7 @@ fn state_of(file: &mut FileDescriptorProto) -> &mut DescriptorProto {
 }
 
 #[test]
-fn an_enum_begins_with_unspecified() {
+fn an_enum_starts_with_unspecified() {
     let files = described();
     let own = files
         .file
@@ -209,7 +209,7 @@ fn an_enum_begins_with_unspecified() {
     }
 }
 
-/// What `v1-0.1.0.state.txtpb` says.
+/// The state in `v1-0.1.0.state.txtpb`.
 fn state_of_0_1_0() -> v1::State {
     let time = |seconds, nanos| Some(prost_types::Timestamp { seconds, nanos });
     let lasts = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
@@ -233,7 +233,7 @@ fn state_of_0_1_0() -> v1::State {
         }),
         first_event: Some(histogram([1, 2, 4], 1.5)),
         gap: Some(histogram([300, 70_000, 5_000_000_000], 0.25)),
-        // These came after 0.1.0.
+        // Added after 0.1.0.
         stream_duration: None,
         last_minute: None,
         last_five_minutes: None,
@@ -297,9 +297,9 @@ fn state_of_0_1_0() -> v1::State {
     }
 }
 
-/// As an older proxy sent it. Fields that came since are at their defaults.
+/// A state from an older proxy. Newer fields have their defaults.
 #[test]
-fn what_an_older_proxy_sent_is_understood() {
+fn the_state_of_an_older_proxy_is_decoded() {
     let wanted: BTreeMap<&str, v1::State> = [("v1-0.1.0.state.binpb", state_of_0_1_0())].into();
     for path in released(".state.binpb") {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -308,7 +308,7 @@ fn what_an_older_proxy_sent_is_understood() {
     }
 }
 
-/// A newer proxy: a phase, a cause and fields, of a message and of the state, that nobody here has heard of.
+/// A state from a newer proxy with an unknown phase, an unknown cause, and unknown fields.
 #[test]
 fn what_a_newer_proxy_adds_is_ignored() {
     let mut known = state_of_0_1_0();

@@ -1,5 +1,5 @@
-//! `docs/reference.md` is what the program says of itself: its flags, the fields of the resource, its metrics. The other documents
-//! name what exists.
+//! `docs/reference.md` is generated from the program: flags, fields of the resources, and metrics. The other documents only name
+//! things that exist.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,10 +14,10 @@ use crossfade::sse::{Api, Outcome};
 use crossfade::telemetry::{Metrics, Observed};
 use serde_json::Value;
 
-/// Set it to write the file anew.
+/// If this variable is set, the file is written instead of compared.
 const WRITE: &str = "CROSSFADE_WRITE_REFERENCE";
 
-/// For a cell of a table.
+/// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
@@ -65,7 +65,7 @@ fn arguments(command: &clap::Command, name: &str, out: &mut String) {
         let variable = argument
             .get_env()
             .map(|name| format!("`{}`", name.display()));
-        // A switch is off by default, which needs no words.
+        // A boolean flag is off by default, which is not mentioned.
         let default = argument
             .get_default_values()
             .iter()
@@ -112,7 +112,7 @@ fn rows(schema: &Value, path: &str, out: &mut String) {
     let required = schema["required"].as_array();
     let required = |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-        let said = field["description"].as_str().unwrap_or_default();
+        let description = field["description"].as_str().unwrap_or_default();
         let default = match (&field["default"], required(name)) {
             (_, true) => "required".to_owned(),
             (Value::Null | Value::Object(_), _) => String::new(),
@@ -120,13 +120,17 @@ fn rows(schema: &Value, path: &str, out: &mut String) {
         };
         let path = format!("{path}.{name}");
         let (kind, default) = (cell(&kind(field)), cell(&default));
-        let _ = writeln!(out, "| `{path}` | {kind} | {default} | {} |", cell(said));
+        let _ = writeln!(
+            out,
+            "| `{path}` | {kind} | {default} | {} |",
+            cell(description)
+        );
         rows(field, &path, out);
         rows(&field["items"], &format!("{path}[]"), out);
     }
 }
 
-/// The type of a field, with what bounds it.
+/// The type of a field, with its limits.
 fn kind(field: &Value) -> String {
     let number = |name: &str| field[name].as_number().map(ToString::to_string);
     let mut kind = match (field["type"].as_str(), field["format"].as_str()) {
@@ -174,7 +178,7 @@ fn metrics(out: &mut String) {
     };
     let _ = write!(out, "\n## Metrics of a proxy\n\n{head}");
     let metrics = Metrics::default();
-    // A family without series is not shown.
+    // Families without series are not listed.
     let assignment = Assignment {
         generation: Generation::Old,
         reason: Reason::Weighted,
@@ -218,7 +222,7 @@ fn labels(text: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_reference_is_what_the_program_says() {
+fn the_reference_is_up_to_date() {
     let mut text = String::from(
         "# Reference\n\nGenerated from the program by `make reference`; do not edit. See the [other pages](README.md) for \
          explanations.\n\n",
@@ -233,11 +237,11 @@ fn the_reference_is_what_the_program_says() {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         kept == text,
-        "docs/reference.md has drifted: `make reference` writes it anew"
+        "docs/reference.md is outdated: run `make reference`"
     );
 }
 
-/// As the Prometheus operator wants the rules of `alerts.yaml`.
+/// The rules in `alerts.yaml` as a PrometheusRule of the Prometheus operator.
 fn prometheus_rule(alerts: &str) -> String {
     let head = "# Generated from alerts.yaml by `make reference`. Do not edit.\napiVersion: monitoring.coreos.com/v1\n\
                 kind: PrometheusRule\nmetadata:\n  name: crossfade\nspec:\n";
@@ -247,7 +251,7 @@ fn prometheus_rule(alerts: &str) -> String {
 }
 
 #[test]
-fn the_operators_rules_are_those_of_the_plain_file() {
+fn the_prometheus_rule_is_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/monitoring");
     let alerts = std::fs::read_to_string(folder.join("alerts.yaml")).unwrap();
     let (made, path) = (prometheus_rule(&alerts), folder.join("rules.yaml"));
@@ -255,13 +259,10 @@ fn the_operators_rules_are_those_of_the_plain_file() {
         std::fs::write(&path, &made).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == made,
-        "rules.yaml has drifted: `make reference` writes it anew"
-    );
+    assert!(kept == made, "rules.yaml is outdated: run `make reference`");
 }
 
-/// The documents for people, with their texts.
+/// The documents and their texts.
 fn documents() -> Vec<(PathBuf, String)> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = [
@@ -287,7 +288,7 @@ fn documents() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn every_link_of_the_documents_leads_somewhere() {
+fn every_link_in_the_documents_resolves() {
     for (path, text) in documents() {
         for rest in text.split("](").skip(1) {
             let target = rest.split([')', '#']).next().unwrap();
@@ -299,8 +300,8 @@ fn every_link_of_the_documents_leads_somewhere() {
 }
 
 #[test]
-fn what_the_controller_reports_as_a_reason_is_explained() {
-    // Every word in CamelCase that the sources give a condition or an Event, but for what tells that all is well.
+fn every_reason_that_the_controller_reports_is_explained() {
+    // Every CamelCase reason of a condition or an Event in the sources, except for those that report success.
     let sources = [
         include_str!("../../src/rollout/conditions.rs"),
         include_str!("../../src/rollout/rules.rs"),
@@ -346,16 +347,16 @@ fn what_the_controller_reports_as_a_reason_is_explained() {
         include_str!("../../docs/operations.md"),
         include_str!("../../docs/controller.md"),
     ];
-    let told: BTreeSet<&str> = pages
+    let explained: BTreeSet<&str> = pages
         .iter()
         .flat_map(|page| page.split('`').skip(1).step_by(2))
         .collect();
-    let silent: Vec<_> = reasons.difference(&told).collect();
+    let silent: Vec<_> = reasons.difference(&explained).collect();
     assert!(silent.is_empty(), "neither page explains {silent:?}");
 }
 
 #[test]
-fn the_operations_page_names_metrics_and_alerts_that_exist_and_no_alert_is_without_advice() {
+fn the_operations_page_names_only_existing_metrics_and_has_advice_for_every_alert() {
     let page = include_str!("../../docs/operations.md");
     let words = || page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let reference = include_str!("../../docs/reference.md");

@@ -1,5 +1,5 @@
-//! What a release is made with: pinned actions and images, no rights where something is built, the same licenses everywhere, and one name
-//! for each archive.
+//! The release process: pinned actions and images, no write permissions in build jobs, consistent licenses, and consistent archive
+//! names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -86,7 +86,7 @@ fn actions_and_base_images_are_pinned_by_digest() {
 }
 
 #[test]
-fn no_job_keeps_credentials_and_none_that_builds_may_write() {
+fn no_job_persists_credentials_and_no_build_job_may_write() {
     for (file, text) in workflows() {
         assert!(text.contains("\npermissions: {contents: read}\n"), "{file}");
         for (name, job) in jobs(&text) {
@@ -113,7 +113,7 @@ fn no_job_keeps_credentials_and_none_that_builds_may_write() {
 }
 
 #[test]
-fn the_image_has_no_rights_and_holds_the_licenses() {
+fn the_image_is_unprivileged_and_contains_the_licenses() {
     let dockerfile = read("Dockerfile");
     let (_, last) = dockerfile.rsplit_once("\nFROM ").unwrap();
     for line in [
@@ -131,7 +131,7 @@ fn the_image_has_no_rights_and_holds_the_licenses() {
 }
 
 #[test]
-fn the_licenses_in_the_program_are_those_that_are_allowed() {
+fn the_license_lists_of_the_tools_are_the_same() {
     let list = |file: &str, name: &str| -> BTreeSet<String> {
         let text = read(file);
         let (_, rest) = text.split_once(&format!("\n{name} = [")).unwrap();
@@ -168,7 +168,7 @@ fn tools_have_one_version_everywhere() {
 }
 
 #[test]
-fn the_krew_manifest_names_what_the_release_uploads() {
+fn the_krew_manifest_names_the_uploaded_archives() {
     let directory = tempfile::tempdir().unwrap();
     let tag = format!("v{}", env!("CARGO_PKG_VERSION"));
     for (arch, sum) in [("x86_64", "a"), ("aarch64", "b")] {
@@ -190,7 +190,7 @@ fn the_krew_manifest_names_what_the_release_uploads() {
         (&metadata["name"], &spec["version"]),
         (&"crossfade".into(), &tag.clone().into())
     );
-    // Krew rejects longer ones.
+    // Krew rejects longer descriptions.
     assert!(spec["shortDescription"].as_str().unwrap().len() <= 50);
     let platforms = spec["platforms"].as_array().unwrap();
     let pairs = [("amd64", "x86_64", "a"), ("arm64", "aarch64", "b")];
@@ -206,7 +206,7 @@ fn the_krew_manifest_names_what_the_release_uploads() {
         let from: Vec<_> = from.map(|file| file["from"].as_str().unwrap()).collect();
         assert_eq!(from, ["*/bin/crossfade", "*/LICENSE", "*/THIRD-PARTY.txt"]);
     }
-    // As package.sh names the archive and its directory, and the workflow uploads it.
+    // The name of the archive and its directory in package.sh, which the workflow uploads.
     let package = read(".github/package.sh");
     for line in [
         "name=crossfade-$tag-linux-$(uname -m)\n",
@@ -234,10 +234,10 @@ fn users_verify_what_the_release_signs_and_the_release_verifies_it_first() {
     let identity =
         "https://github.com/OWNER/crossfade/.github/workflows/release.yml@refs/tags/vVERSION";
     assert!(page.contains(issuer) && page.contains(&format!("--certificate-identity {identity}")));
-    // Of a run for a tag, the reference is the same.
+    // In a run for a tag, the reference is the tag.
     let reference = "--certificate-identity \"https://github.com/$GITHUB_WORKFLOW_REF\"";
     assert!(release.contains(issuer) && release.contains(reference));
-    for (signed, verified, told) in [
+    for (signed, verified, documented) in [
         (
             "cosign sign --yes --recursive \"$IMAGE@$digest\"",
             "cosign verify \"$IMAGE:$VERSION\"",
@@ -256,7 +256,7 @@ fn users_verify_what_the_release_signs_and_the_release_verifies_it_first() {
     ] {
         let places = [signed, verified, "gh release upload"].map(|step| release.find(step));
         assert!(places.is_sorted() && places[0].is_some(), "{signed}");
-        assert!(page.contains(told), "{told}");
+        assert!(page.contains(documented), "{documented}");
     }
 }
 
@@ -275,7 +275,7 @@ fn a_release_is_a_draft_until_it_is_complete() {
     );
 }
 
-/// Images of crossfade in what people read and apply.
+/// The crossfade images in documents and manifests.
 #[test]
 fn the_documents_name_one_image() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -292,7 +292,7 @@ fn the_documents_name_one_image() {
     }
     let mut count = 0;
     for path in files {
-        // Figures are no text.
+        // Skip images.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
@@ -301,7 +301,7 @@ fn the_documents_name_one_image() {
             let Some((registry, tag)) = word.split_once("/crossfade:") else {
                 continue;
             };
-            // A release's is that of whoever made it.
+            // A release has the image of its publisher.
             if registry.starts_with("ghcr.io/OWNER") {
                 continue;
             }
