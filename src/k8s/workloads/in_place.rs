@@ -38,8 +38,8 @@ pub trait InPlace: Sync {
     /// The index of the replica that a pod belongs to, from 0.
     fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32>;
 
-    /// How many pods a replica has, by one of them.
-    fn size(&self, _pod: &DynamicObject) -> Option<usize> {
+    /// How many pods a replica has, by one of them, if that is known.
+    fn size(&self, _object: &DynamicObject, _pod: &DynamicObject) -> Option<usize> {
         Some(1)
     }
 
@@ -210,7 +210,7 @@ impl<'a> Whole<'a> {
             present += 1;
             let since = pods.iter().map(|pod| scaling::ready_since(pod));
             let since = since.collect::<Option<Vec<_>>>();
-            let size = first.and_then(|pod| in_place.size(pod));
+            let size = first.and_then(|pod| in_place.size(self.object, pod));
             let since = since.filter(|all| size.is_none_or(|size| all.len() >= size));
             ready_since.extend(since.and_then(|since| since.into_iter().max()));
         }

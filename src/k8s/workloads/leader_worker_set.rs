@@ -116,7 +116,7 @@ impl InPlace for LeaderWorkerSets {
         object::label(pod, GROUP_INDEX)?.parse().ok()
     }
 
-    fn size(&self, pod: &DynamicObject) -> Option<usize> {
+    fn size(&self, _: &DynamicObject, pod: &DynamicObject) -> Option<usize> {
         let annotations = pod.metadata.annotations.as_ref()?;
         annotations.get(SIZE)?.parse().ok()
     }

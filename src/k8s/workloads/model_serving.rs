@@ -1,16 +1,25 @@
 //! Kthena's ModelServings (workload.serving.volcano.sh/v1alpha1). A replica is a group with every role, and the role says how
 //! many of it the group has. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas`
-//! count groups whether ready or not.
+//! count groups whether ready or not, so the groups of one revision are counted by their pods.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
-use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object};
-use crate::rollout::{Role, Workers};
+use super::{
+    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods,
+};
+use crate::k8s::cache::Object;
+use crate::rollout::{Role, Sides, Workers};
 
 pub(super) struct ModelServings;
+
+/// The labels of a pod with its ModelServing, with its group, which is `NAME-ORDINAL`, and with the revision of that group.
+const SERVING: &str = "modelserving.volcano.sh/name";
+const GROUP: &str = "modelserving.volcano.sh/group-name";
+const REVISION: &str = "modelserving.volcano.sh/revision";
 
 impl Workload for ModelServings {
     fn kind(&self) -> &'static str {
@@ -19,8 +28,15 @@ impl Workload for ModelServings {
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let mut counts = Counts::new();
-        for object in object::meant_whole(cache, &resource(), which)? {
-            count(&object, &mut counts);
+        for object in object::meant(cache, &resource(), which)? {
+            let groups = match &which.revision {
+                Some(revision) if !object::has_hash(&object) => {
+                    let pods = cache.of(&pods::resource(), &which.namespace)?;
+                    of_revision(&object, revision, &pods)
+                }
+                _ => object::replicas(&object, "/status/availableReplicas"),
+            };
+            count(&object, groups, &mut counts);
         }
         Ok(counts)
     }
@@ -47,24 +63,138 @@ impl Scaling for ModelServings {
     }
 
     fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(Cow<'a, Json>, u32)> {
-        let roles = object.data.pointer("/spec/template/roles");
-        let roles = roles.and_then(Json::as_array).into_iter().flatten();
-        let pods = roles.flat_map(|role| {
-            let number = |name: &str, otherwise: u64| {
-                let number = role[name].as_u64().unwrap_or(otherwise);
-                u32::try_from(number).unwrap_or(u32::MAX)
-            };
-            let each = number("replicas", 1);
-            let workers = each.saturating_mul(number("workerReplicas", 0));
-            let templates = [("entryTemplate", each), ("workerTemplate", workers)];
+        let pods = roles(object).flat_map(|role| {
+            let [entries, workers] = pods_of(role);
+            let templates = [("entryTemplate", entries), ("workerTemplate", workers)];
             templates.map(|(template, count)| (Cow::Borrowed(&role[template]["spec"]), count))
         });
         pods.filter(|(spec, count)| spec.is_object() && *count > 0)
             .collect()
     }
 
-    fn pods(&self, _: &DynamicObject, _: &Part) -> Option<PodsOf> {
-        None
+    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
+        Some(PodsOf {
+            labels: of_serving(object)?,
+            replica: Some(GROUP),
+        })
+    }
+
+    fn in_place(&self) -> Option<&dyn InPlace> {
+        Some(self)
+    }
+}
+
+/// Groups below the partition stay as they are, and a missing one of them is made of the current revision.
+impl InPlace for ModelServings {
+    fn partition(&self) -> &'static [&'static str] {
+        const UPDATE: &str = "rollingUpdateConfiguration";
+        &["spec", "rolloutStrategy", UPDATE, "partition"]
+    }
+
+    fn revision_label(&self) -> &'static str {
+        REVISION
+    }
+
+    fn revisions(
+        &self,
+        _: &Cache,
+        object: &DynamicObject,
+        _: &[Object],
+        _: Option<&Sides<String>>,
+    ) -> Result<Option<Sides<String>>, NotSynced> {
+        let status = &object.data["status"];
+        let revision = |name: &str| status[name].as_str().map(str::to_owned);
+        let both = revision("currentRevision").zip(revision("updateRevision"));
+        Ok(both.map(|(old, new)| Sides { old, new }))
+    }
+
+    fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32> {
+        let name = object.metadata.name.as_deref()?;
+        let group = object::label(pod, GROUP)?.strip_prefix(name)?;
+        group.strip_prefix('-')?.parse().ok()
+    }
+
+    fn size(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<usize> {
+        size(object, object::label(pod, REVISION)?)
+    }
+
+    fn refuses(&self, object: &DynamicObject) -> Option<String> {
+        let spec = &object.data["spec"];
+        let strategy = &spec["rolloutStrategy"];
+        let (by, partition) = (
+            &strategy["type"],
+            &strategy["rollingUpdateConfiguration"]["partition"],
+        );
+        let recovery = spec["recoveryPolicy"].as_str().unwrap_or("RoleRecreate");
+        if by == "RoleRollingUpdate" {
+            let why =
+                "has the rolloutStrategy RoleRollingUpdate, and not ServingGroupRollingUpdate";
+            Some(why.to_owned())
+        } else if partition.is_string() {
+            Some(format!(
+                "has the partition {partition}: set it to a number of groups"
+            ))
+        } else if recovery != "ServingGroupRecreate" {
+            // On the way back, a pod of a group is deleted so that the group is made anew, of the other revision.
+            Some(format!(
+                "has the recoveryPolicy {recovery}: set it to ServingGroupRecreate, so that the rollout can go back"
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+/// The labels of the pods of a ModelServing.
+fn of_serving(object: &DynamicObject) -> Option<BTreeMap<String, String>> {
+    Some([(SERVING.to_owned(), object.metadata.name.clone()?)].into())
+}
+
+fn roles(object: &DynamicObject) -> impl Iterator<Item = &Json> {
+    let roles = object.data.pointer("/spec/template/roles");
+    roles.and_then(Json::as_array).into_iter().flatten()
+}
+
+/// The entry pods and the worker pods that a group has of a role.
+fn pods_of(role: &Json) -> [u32; 2] {
+    let number = |name: &str, otherwise: u64| {
+        let number = role[name].as_u64().unwrap_or(otherwise);
+        u32::try_from(number).unwrap_or(u32::MAX)
+    };
+    let each = number("replicas", 1);
+    [each, each.saturating_mul(number("workerReplicas", 0))]
+}
+
+/// How many pods a group of this revision has. Only known of the revision of the template.
+fn size(object: &DynamicObject, revision: &str) -> Option<usize> {
+    let is_of_template = object.data["status"]["updateRevision"] == revision;
+    let pods = roles(object).flat_map(pods_of).map(|count| count as usize);
+    is_of_template.then(|| pods.sum())
+}
+
+/// The groups of one revision.
+fn of_revision(object: &DynamicObject, revision: &str, pods: &[Object]) -> Workers {
+    let mut groups: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
+    let labels = of_serving(object).unwrap_or_default();
+    let is_meant = |pod: &&Object| {
+        object::is_selected(pod, &labels)
+            && object::label(pod, REVISION) == Some(revision)
+            && !object::pod_has_ended(pod)
+    };
+    for pod in pods.iter().filter(is_meant) {
+        let group = object::label(pod, GROUP).unwrap_or_default();
+        groups.entry(group).or_default().push(pod);
+    }
+    // A group ends as a whole.
+    let ends = |pod: &&Object| pod.metadata.deletion_timestamp.is_some();
+    groups.retain(|_, pods| !pods.iter().any(ends));
+    let size = size(object, revision).unwrap_or(0);
+    let is_ready = |pods: &&Vec<&Object>| {
+        pods.len() >= size && pods.iter().all(|pod| object::pod_is_ready(pod))
+    };
+    Workers {
+        ready: groups.values().filter(is_ready).count() as u32,
+        desired: groups.len() as u32,
     }
 }
 
@@ -80,11 +210,8 @@ fn is_no_worker(role: &Json) -> bool {
         .any(|name| role["name"] == *name)
 }
 
-fn count(object: &DynamicObject, counts: &mut Counts) {
-    let groups = object::replicas(object, "/status/availableReplicas");
-    let roles = object.data.pointer("/spec/template/roles");
-    let roles = roles.and_then(Json::as_array).into_iter().flatten();
-    for role in roles {
+fn count(object: &DynamicObject, groups: Workers, counts: &mut Counts) {
+    for role in roles(object) {
         let Some(known) = object::role_of(Some(role["name"].as_str().unwrap_or("worker")), None)
             .or_else(|| (!is_no_worker(role)).then_some(Role::Worker))
         else {
@@ -97,5 +224,88 @@ fn count(object: &DynamicObject, counts: &mut Counts) {
             desired: groups.desired.saturating_mul(each),
         };
         object::add(counts, known, workers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(value: Value) -> Object {
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn serving() -> Value {
+        let roles =
+            json!([{"name": "prefill", "replicas": 2}, {"name": "decode", "workerReplicas": 1}]);
+        json!({
+            "metadata": {"name": "w"},
+            "spec": {
+                "replicas": 3, "recoveryPolicy": "ServingGroupRecreate", "template": {"roles": roles},
+                "rolloutStrategy": {"rollingUpdateConfiguration": {"partition": 3}},
+            },
+            "status": {"currentRevision": "a", "updateRevision": "b"},
+        })
+    }
+
+    fn pod(group: &str, revision: &str, is_ready: bool, ends: bool) -> Object {
+        let ready = if is_ready { "True" } else { "False" };
+        let ends = ends.then_some("2026-01-01T00:00:00Z");
+        object(json!({
+            "metadata": {
+                "name": "any", "deletionTimestamp": ends, "labels": {SERVING: "w", GROUP: group, REVISION: revision},
+            },
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+    }
+
+    #[test]
+    fn groups_of_a_revision_are_ready_when_all_their_pods_are() {
+        let serving = object(serving());
+        let group =
+            |name: &str, revision: &str, pods: usize| vec![pod(name, revision, true, false); pods];
+        let ended = vec![pod("w-3", "b", true, true), pod("w-3", "b", true, false)];
+        let unready = vec![pod("w-2", "a", false, false), pod("w-2", "a", true, false)];
+        // A group of the template has four pods; how many an earlier one has is not known.
+        let pods = [
+            group("w-0", "a", 3),
+            unready,
+            ended,
+            group("w-4", "b", 4),
+            group("w-5", "b", 3),
+        ];
+        let pods = pods.concat();
+        let of = |revision: &str| {
+            let workers = of_revision(&serving, revision, &pods);
+            (workers.ready, workers.desired)
+        };
+        assert_eq!((of("a"), of("b"), of("c")), ((1, 2), (1, 2), (0, 0)));
+        assert_eq!(ModelServings.index(&serving, &pods[0]), Some(0));
+        let other = pod("ww-1", "a", true, false);
+        assert_eq!(ModelServings.index(&serving, &other), None);
+    }
+
+    #[test]
+    fn what_does_not_keep_to_its_partition_or_could_not_go_back_is_refused() {
+        let refused = |change: &dyn Fn(&mut Value)| {
+            let mut serving = serving();
+            change(&mut serving["spec"]);
+            ModelServings.refuses(&object(serving)).unwrap_or_default()
+        };
+        assert_eq!(refused(&|_| ()), "");
+        let by_role = refused(&|spec| spec["rolloutStrategy"]["type"] = json!("RoleRollingUpdate"));
+        assert!(by_role.contains("RoleRollingUpdate"), "{by_role}");
+        let percent = refused(&|spec| {
+            spec["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"] = json!("100%");
+        });
+        assert!(percent.contains("a number of groups"), "{percent}");
+        for recovery in [json!(null), json!("None")] {
+            let why = refused(&|spec| spec["recoveryPolicy"] = recovery.clone());
+            assert!(why.contains("set it to ServingGroupRecreate"), "{why}");
+        }
     }
 }

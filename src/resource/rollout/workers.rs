@@ -21,7 +21,7 @@ pub const SCALED_KINDS: [&str; 7] = [
 ];
 
 /// Those of them of which one object can have the workers of both generations, told apart by revision and `partition`.
-pub const IN_PLACE_KINDS: [&str; 2] = ["StatefulSet", "LeaderWorkerSet"];
+pub const IN_PLACE_KINDS: [&str; 3] = ["StatefulSet", "LeaderWorkerSet", "ModelServing"];
 
 /// The workers of a generation: one object, or one for each role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -245,6 +245,41 @@ async fn a_model_serving_by_its_groups_and_the_roles_in_each() {
 }
 
 #[tokio::test]
+async fn the_groups_of_one_revision_of_a_model_serving_by_their_pods() {
+    let workers = json!({"kind": "ModelServing", "name": "new", "revision": "abc"});
+    let (fixture, _controller) = counting(workers).await;
+    let kind = resource(
+        "workload.serving.volcano.sh",
+        "v1alpha1",
+        "ModelServing",
+        "modelservings",
+    );
+    let roles = json!([{"name": "main", "workerReplicas": 1}]);
+    let spec = json!({"replicas": 4, "template": {"roles": roles}});
+    fixture.create(&kind, "new", json!({"spec": spec})).await;
+    let status = json!({
+        "replicas": 4, "availableReplicas": 4, "currentRevision": "old", "updateRevision": "abc",
+    });
+    fixture.status(&kind, "new", status).await;
+    const LABEL: &str = "modelserving.volcano.sh";
+    for (pod, group, revision) in [
+        ("new-0-main-0-0", "new-0", "old"),
+        ("new-0-main-0-1", "new-0", "old"),
+        ("new-2-main-0-0", "new-2", "abc"),
+        ("new-3-main-0-0", "new-3", "abc"),
+        ("new-3-main-0-1", "new-3", "abc"),
+    ] {
+        let labels = json!({
+            format!("{LABEL}/name"): "new", format!("{LABEL}/group-name"): group, format!("{LABEL}/revision"): revision,
+        });
+        fixture.pod(pod, labels, json!([])).await;
+        fixture.pod_ready(pod, true).await;
+    }
+    // One pod of a group is missing.
+    counts(&fixture, "1/2").await;
+}
+
+#[tokio::test]
 async fn a_graph_by_its_status_and_during_a_rolling_update_by_the_hash_of_its_pods() {
     let (fixture, _controller) =
         counting(json!({"kind": "DynamoGraphDeployment", "name": "new"})).await;
@@ -461,12 +496,12 @@ async fn a_graph_that_is_both_source_and_target_is_distinguished_by_revision_to_
 #[tokio::test]
 async fn a_filter_that_a_kind_does_not_support_is_rejected_and_not_ignored() {
     let (fixture, controller) =
-        counting(json!({"kind": "ModelServing", "name": "new", "revision": "abc"})).await;
+        counting(json!({"kind": "PodCliqueScalingGroup", "name": "new", "revision": "abc"})).await;
     let kind = resource(
-        "workload.serving.volcano.sh",
+        "grove.io",
         "v1alpha1",
-        "ModelServing",
-        "modelservings",
+        "PodCliqueScalingGroup",
+        "podcliquescalinggroups",
     );
     fixture
         .create(&kind, "new", json!({"spec": {"replicas": 2}}))

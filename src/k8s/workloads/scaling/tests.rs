@@ -86,6 +86,29 @@ fn a_replica_of_several_pods_is_ready_when_all_of_them_are() {
     assert_eq!((one.gpus, one.removes), (12, RemovesFirst::Last));
 }
 
+#[test]
+fn a_model_serving_is_scaled_by_its_groups() {
+    let labels = |group: &str| json!({"modelserving.volcano.sh/name": "w", "modelserving.volcano.sh/group-name": group});
+    let pods = [
+        pod("a", labels("w-0"), true, false),
+        pod("b", labels("w-0"), true, false),
+        pod("c", labels("w-1"), true, true),
+    ];
+    let roles = json!([{"name": "main", "workerReplicas": 1, "entryTemplate": template(4), "workerTemplate": template(8)}]);
+    let serving = json!({
+        "metadata": {"name": "w"}, "spec": {"replicas": 2, "template": {"roles": roles}},
+        "status": {"replicas": 1, "availableReplicas": 1},
+    });
+    let one = &of("ModelServing", serving, &pods)[0];
+    assert_eq!((one.present, one.terminating, one.ready), (1, 1, 1));
+    assert_eq!((one.gpus, one.removes), (12, RemovesFirst::Last));
+    let (resource, resize) = one.resize("ModelServing", 3).unwrap();
+    assert_eq!(
+        (&*resource.kind, resize),
+        ("ModelServing", Resize::Scale(3))
+    );
+}
+
 /// In v1alpha1, a component says itself what its main container needs.
 #[test]
 fn a_service_of_a_graph_takes_what_its_resources_and_the_rest_of_its_pod_ask_for() {

@@ -1,4 +1,4 @@
-//! Workers of both generations in one StatefulSet or LeaderWorkerSet, with fakes of their controllers.
+//! Workers of both generations in one StatefulSet, LeaderWorkerSet or ModelServing, with fakes of their controllers.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,15 @@ const SIZE: u64 = 4;
 /// The minimum number of ready workers of both generations.
 const LEAST: usize = 3;
 const LWS: &str = "leaderworkerset.sigs.k8s.io";
+const SERVING: &str = "modelserving.volcano.sh";
+
+/// The kind of object that has the workers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Set,
+    Groups,
+    Serving,
+}
 
 fn sets() -> ApiResource {
     resource("apps", "v1", "StatefulSet", "statefulsets")
@@ -27,7 +36,12 @@ fn groups() -> ApiResource {
     resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
 }
 
-/// A fake controller that creates and replaces the pods of a StatefulSet or LeaderWorkerSet according to its partition.
+fn servings() -> ApiResource {
+    let group = "workload.serving.volcano.sh";
+    resource(group, "v1alpha1", "ModelServing", "modelservings")
+}
+
+/// A fake controller that creates and replaces the pods of a StatefulSet, LeaderWorkerSet or ModelServing according to its partition.
 struct SetOperator(JoinHandle<()>);
 
 impl Drop for SetOperator {
@@ -47,6 +61,7 @@ impl SetOperator {
                 // Failures are retried in the next round.
                 let _ = follow_groups(&of(groups()), &of(sets())).await;
                 let _ = reconcile(&of(sets()), &of(pods())).await;
+                let _ = reconcile_serving(&of(servings()), &of(pods())).await;
                 tokio::time::sleep(POLL).await;
             }
         }))
@@ -174,32 +189,130 @@ async fn reconcile(sets: &Api<DynamicObject>, all: &Api<DynamicObject>) -> kube:
     Ok(())
 }
 
-/// A StatefulSet or LeaderWorkerSet and its rollout.
+/// A fake controller of ModelServings with `recoveryPolicy: ServingGroupRecreate`. It deletes a group that lacks a pod. It creates a
+/// missing group below the partition with the current revision, and any other with the updated one. It replaces outdated groups at or
+/// above the partition one at a time, beginning with the last.
+async fn reconcile_serving(
+    servings: &Api<DynamicObject>,
+    all: &Api<DynamicObject>,
+) -> kube::Result<()> {
+    let serving = servings.get(SET).await?;
+    let spec = &serving.data["spec"];
+    let entry = &spec["template"]["roles"][0]["entryTemplate"];
+    let update = entry["metadata"]["labels"]["generation"].as_str().unwrap();
+    let current = serving.data["status"]["currentRevision"].as_str();
+    let current = current.and_then(|current| current.strip_prefix("workers-"));
+    let mut current = current.unwrap_or(update).to_owned();
+    let update_of = &spec["rolloutStrategy"]["rollingUpdateConfiguration"];
+    let partition = update_of["partition"].as_u64().unwrap_or(0);
+    let there = all
+        .list(&ListParams::default().labels(&format!("{SERVING}/name={SET}")))
+        .await?;
+    let now = DeleteParams::default().grace_period(0);
+    let pods_of = |index: u64| {
+        let group = format!("{SET}-{index}");
+        ["0", "1"].map(|pod| format!("{group}-main-0-{pod}"))
+    };
+    let found = |name: &String| {
+        let is_it = |pod: &&DynamicObject| pod.metadata.name.as_ref() == Some(name);
+        there.items.iter().find(is_it)
+    };
+    let (mut missing, mut outdated) = (0, None);
+    for index in 0..SIZE {
+        let group: Vec<&DynamicObject> = pods_of(index).iter().filter_map(found).collect();
+        match *group {
+            [] => {
+                missing += 1;
+                let of = if index < partition { &current } else { update };
+                for pod in pods_of(index) {
+                    let is_entry = pod.ends_with('0');
+                    let labels = json!({
+                        "app": if is_entry { SET } else { "members" }, "generation": of,
+                        format!("{SERVING}/name"): SET, format!("{SERVING}/group-name"): format!("{SET}-{index}"),
+                        format!("{SERVING}/revision"): format!("workers-{of}"), format!("{SERVING}/entry"): is_entry.to_string(),
+                    });
+                    make(all, &pod, SET, labels).await?;
+                    let status = json!({"status": {
+                        "phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
+                        "conditions": [{"type": "Ready", "status": "True"}],
+                    }});
+                    let params = PatchParams::default();
+                    all.patch_status(&pod, &params, &Patch::Merge(status))
+                        .await?;
+                }
+            }
+            [left] => {
+                missing += 1;
+                let name = left.metadata.name.as_deref().unwrap();
+                all.delete(name, &now).await?;
+            }
+            [one, ..] => {
+                if index >= partition && generation_of(one) != update {
+                    outdated = Some(index);
+                }
+            }
+        }
+    }
+    if let Some(index) = outdated.filter(|_| missing == 0) {
+        for pod in pods_of(index) {
+            all.delete(&pod, &now).await?;
+        }
+        missing += 1;
+    }
+    if missing == 0 && there.items.iter().all(|pod| generation_of(pod) == update) {
+        update.clone_into(&mut current);
+    }
+    let status = json!({"status": {
+        "observedGeneration": serving.metadata.generation, "replicas": SIZE - missing, "availableReplicas": SIZE - missing,
+        "currentRevision": format!("workers-{current}"), "updateRevision": format!("workers-{update}"),
+    }});
+    let params = PatchParams::default();
+    servings
+        .patch_status(SET, &params, &Patch::Merge(status))
+        .await?;
+    Ok(())
+}
+
+/// The roles of a ModelServing with pods of this generation.
+fn roles(generation: &str) -> Value {
+    let template = json!({
+        "metadata": {"labels": {"app": SET, "generation": generation}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    json!([{
+        "name": "main", "replicas": 1, "workerReplicas": 1, "entryTemplate": template, "workerTemplate": template,
+    }])
+}
+
+/// A StatefulSet, LeaderWorkerSet or ModelServing and its rollout.
 struct InPlace {
     managed: Managed,
-    of_groups: bool,
+    kind: Kind,
     _operator: SetOperator,
 }
 
 impl InPlace {
     /// A complete StatefulSet of the first generation, without a rollout.
     async fn start() -> Self {
-        Self::of(false).await
+        Self::of(Kind::Set).await
     }
 
-    async fn of(of_groups: bool) -> Self {
+    async fn of(kind: Kind) -> Self {
         let managed = Managed::start(0).await;
         let labels = json!({"app": SET, "generation": "1"});
         let template = json!({
             "metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "any"}]},
         });
         let update = json!({"partition": SIZE});
-        let spec = match of_groups {
-            true => json!({
+        let spec = match kind {
+            Kind::Groups => json!({
                 "replicas": SIZE, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template},
                 "rolloutStrategy": {"rollingUpdateConfiguration": update},
             }),
-            false => json!({
+            Kind::Serving => json!({
+                "replicas": SIZE, "template": {"roles": roles("1")}, "recoveryPolicy": "ServingGroupRecreate",
+                "rolloutStrategy": {"rollingUpdateConfiguration": update},
+            }),
+            Kind::Set => json!({
                 "replicas": SIZE, "serviceName": SET, "selector": {"matchLabels": {"app": SET}}, "template": template,
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": update},
             }),
@@ -207,7 +320,7 @@ impl InPlace {
         let in_place = Self {
             _operator: SetOperator::start(&managed.fixture),
             managed,
-            of_groups,
+            kind,
         };
         let fixture = &in_place.managed.fixture;
         fixture
@@ -218,7 +331,11 @@ impl InPlace {
     }
 
     fn kind(&self) -> ApiResource {
-        if self.of_groups { groups() } else { sets() }
+        match self.kind {
+            Kind::Set => sets(),
+            Kind::Groups => groups(),
+            Kind::Serving => servings(),
+        }
     }
 
     /// Writes the spec of the workers, as a user does.
@@ -230,9 +347,10 @@ impl InPlace {
     /// Edits their template, as a user does.
     async fn edit_template(&self, generation: &str) {
         let template = json!({"metadata": {"labels": {"generation": generation}}});
-        let spec = match self.of_groups {
-            true => json!({"leaderWorkerTemplate": {"workerTemplate": template}}),
-            false => json!({"template": template}),
+        let spec = match self.kind {
+            Kind::Groups => json!({"leaderWorkerTemplate": {"workerTemplate": template}}),
+            Kind::Serving => json!({"template": {"roles": roles(generation)}}),
+            Kind::Set => json!({"template": template}),
         };
         self.write(spec).await;
     }
@@ -282,9 +400,11 @@ impl InPlace {
             .unwrap();
         let spec = &object.data["spec"];
         assert_eq!(spec["replicas"], SIZE, "the size is never written");
-        match self.of_groups {
-            true => spec["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"].clone(),
-            false => spec["updateStrategy"]["rollingUpdate"]["partition"].clone(),
+        match self.kind {
+            Kind::Groups | Kind::Serving => {
+                spec["rolloutStrategy"]["rollingUpdateConfiguration"]["partition"].clone()
+            }
+            Kind::Set => spec["updateStrategy"]["rollingUpdate"]["partition"].clone(),
         }
     }
 
@@ -379,7 +499,31 @@ async fn one_stateful_set_is_rolled_back_and_forward_again() {
 
 #[tokio::test]
 async fn one_leader_worker_set_is_rolled_back_and_forward_again() {
-    assert_rolls_back_and_forward(InPlace::of(true).await).await;
+    assert_rolls_back_and_forward(InPlace::of(Kind::Groups).await).await;
+}
+
+#[tokio::test]
+async fn one_model_serving_is_rolled_back_and_forward_again() {
+    assert_rolls_back_and_forward(InPlace::of(Kind::Serving).await).await;
+}
+
+#[tokio::test]
+async fn a_model_serving_that_could_not_be_rolled_back_is_refused() {
+    let mut set = InPlace::of(Kind::Serving).await;
+    set.write(json!({"recoveryPolicy": "RoleRecreate"})).await;
+    set.edit_template("2").await;
+    set.apply(0).await;
+    let _controller = set.managed.fixture.controller(&["--rollouts"]).await;
+    let object = set
+        .wait_for_message("has the recoveryPolicy RoleRecreate: set it to ServingGroupRecreate")
+        .await;
+    assert_eq!(object["status"]["phase"], "Refused");
+    assert_eq!(set.partition().await, SIZE);
+    set.write(json!({"recoveryPolicy": "ServingGroupRecreate"}))
+        .await;
+    set.managed.fixture.proxy("chat").await;
+    set.wait_for_message("clients to be routed").await;
+    set.holds([0, 4]).await;
 }
 
 async fn assert_rolls_back_and_forward(mut set: InPlace) {
