@@ -106,8 +106,13 @@ impl Endpoint {
     /// Is it unlikely to respond at all at `now`? Not if it was ejected for error responses only.
     #[must_use]
     pub fn is_gone(&self, now: Instant) -> bool {
-        self.is_unreachable(now)
-            || self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
+        self.is_unreachable(now) || self.is_ejected_as_silent(now)
+    }
+
+    /// Is it ejected at `now` because it did not respond in time?
+    #[must_use]
+    pub fn is_ejected_as_silent(&self, now: Instant) -> bool {
+        self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
     }
 
     /// Did the last active probe fail? Only the next probe can clear this.

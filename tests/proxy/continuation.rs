@@ -639,6 +639,49 @@ async fn if_a_server_fails_before_it_continues_the_next_one_is_tried() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_ejected_for_its_responses_is_asked_before_a_stream_ends() {
+    let gate = Gate::closed();
+    let opened = gate.clone();
+    let old = Counting {
+        flags: Flags::Ignored,
+        ..Counting::new("old", 20).breaking(5, move |script| script.wait(&opened).reset())
+    };
+    let old = old.handler();
+    let old = Upstream::start(move |received| match received.header("x-fails") {
+        Some(_) => Script::new().json(200, "{}"),
+        None => old(received),
+    })
+    .await;
+    let new = Counting::new("new", 20).handler();
+    let new = Upstream::start(move |received| match received.header("x-fails") {
+        Some(_) => status(503),
+        None => new(received),
+    })
+    .await;
+    let flags = ["--override-header", "x-generation"];
+    let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &flags).await;
+    proven(&proxy, 1).await;
+    let mut client = Client::connect(proxy.address).await;
+    let fields = [("x-generation", "old")];
+    client.post(CHAT, &fields, asking(json!({}))).await;
+    let head = client.head().await;
+    for _ in 0..10 {
+        let fields = [("x-generation", "new"), ("x-fails", "1")];
+        let response = client::post(proxy.address, CHAT, &fields, asking(json!({}))).await;
+        assert_eq!(response.status, 200);
+    }
+    let labels = [("generation", "new"), ("state", "ejected")];
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_pool_endpoints", &labels), 1.0);
+    gate.open();
+    let seen = assert_one(&client.rest(head).await, 20, "ejected");
+    assert_eq!(
+        seen.comments,
+        ["crossfade continued (old → new, connection)"]
+    );
+}
+
+#[tokio::test]
 async fn the_retry_budget_does_not_limit_the_first_attempt_of_a_generation() {
     // The plan's budget allows three retries.
     let lines =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::PreparedContinuation;
-use crate::continuation::Capability;
+use crate::continuation::{Capability, Cause};
 use crate::failover::Candidates;
 use crate::upstream::{Endpoint, Pool};
 
@@ -18,11 +18,13 @@ pub enum Order {
     Open,
     /// It did not answer when it was asked what it can do.
     Silent,
+    /// It is ejected, but not because it did not respond in time. An attempt is better than the end of the stream.
+    Ejected,
 }
 
 impl Order {
     /// Every one, in the order of asking.
-    pub const ALL: [Self; 3] = [Self::Proven, Self::Open, Self::Silent];
+    pub const ALL: [Self; 4] = [Self::Proven, Self::Open, Self::Silent, Self::Ejected];
 }
 
 impl PreparedContinuation {
@@ -50,10 +52,22 @@ impl PreparedContinuation {
         same: &mut Option<&Arc<Endpoint>>,
     ) -> Option<(Arc<Endpoint>, Order)> {
         let now = Instant::now();
-        let at = |endpoint: &Endpoint| self.order(endpoint, now).filter(|at| *at <= order);
+        let at = |endpoint: &Endpoint| {
+            let known = self.order(endpoint, now)?;
+            let at = match candidates {
+                Candidates::Others(_) if !endpoint.is_healthy(now) => {
+                    // A stream that is to move still has its server.
+                    let moves = self.cause == Cause::PlannedMove;
+                    let may_hang = endpoint.failed_probe() || endpoint.is_ejected_as_silent(now);
+                    (!moves && !may_hang).then_some(Order::Ejected)
+                }
+                _ => Some(known),
+            };
+            at.filter(|at| *at <= order)
+        };
         let fits = |endpoint: &Endpoint| at(endpoint).is_some();
         let picked = match candidates {
-            Candidates::Others(_) => pool.pick_fitting(now, fastrand::u32(..), fits, tried)?,
+            Candidates::Others(_) => pool.pick_fitting(fastrand::u32(..), fits, tried)?,
             Candidates::Same => {
                 let of_pool = |same: &Arc<Endpoint>| {
                     let mut endpoints = pool.endpoints().iter();

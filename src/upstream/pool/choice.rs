@@ -80,18 +80,18 @@ impl Pool {
             .is_multiple_of(every)
     }
 
-    /// Picks, like [`Pool::send`], a healthy endpoint that `fits`. Endpoints whose ids are in `but` are left out.
+    /// Picks, like [`Pool::send`], an endpoint that `fits`. Endpoints whose ids are in `but` are left out.
     #[must_use]
     pub fn pick_fitting(
         &self,
-        now: Instant,
         draw: u32,
         fits: impl Fn(&Endpoint) -> bool,
         but: &[u64],
     ) -> Option<&Arc<Endpoint>> {
-        let fitting = self.endpoints.iter().filter(|endpoint| {
-            !but.contains(&endpoint.id) && endpoint.is_healthy(now) && fits(endpoint)
-        });
+        let fitting = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| !but.contains(&endpoint.id) && fits(endpoint));
         two_choices(fitting.clone(), fitting.count(), draw)
     }
 }
