@@ -28,7 +28,7 @@ impl Workload for ModelServings {
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let mut counts = Counts::new();
-        for object in object::meant(cache, &resource(), which)? {
+        for object in object::meant(cache, &object::model_servings(), which)? {
             let groups = match &which.revision {
                 Some(revision) if !object::has_hash(&object) => {
                     let pods = cache.of(&pods::resource(), &which.namespace)?;
@@ -49,7 +49,7 @@ impl Workload for ModelServings {
 /// Scaled by whole groups, which keep the proportion of their roles.
 impl Scaling for ModelServings {
     fn resource(&self) -> ApiResource {
-        resource()
+        object::model_servings()
     }
 
     fn parts(&self, object: &DynamicObject) -> Vec<Part> {
@@ -196,11 +196,6 @@ fn of_revision(object: &DynamicObject, revision: &str, pods: &[Object]) -> Worke
         ready: groups.values().filter(is_ready).count() as u32,
         desired: groups.len() as u32,
     }
-}
-
-pub(super) fn resource() -> ApiResource {
-    let group = "workload.serving.volcano.sh";
-    super::resource(group, "v1alpha1", "ModelServing", "modelservings")
 }
 
 /// Roles may have any name; these are not model servers.

@@ -26,6 +26,12 @@ pub(super) fn leader_worker_sets() -> ApiResource {
     super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
 }
 
+/// ModelServings (workload.serving.volcano.sh/v1alpha1).
+pub(super) fn model_servings() -> ApiResource {
+    let group = "workload.serving.volcano.sh";
+    super::resource(group, "v1alpha1", "ModelServing", "modelservings")
+}
+
 /// The value of a label.
 pub(super) fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
     labels(object)?.get(name).map(String::as_str)

@@ -37,7 +37,7 @@ pub(super) fn wanted(
     let others: [(kube::api::ApiResource, By); 3] = [
         (leader_worker_sets(), by_leader_worker_sets),
         (super::grove::cliques(), by_cliques),
-        (super::model_serving::resource(), by_model_servings),
+        (super::object::model_servings(), by_model_servings),
     ];
     for (kind, by) in others.into_iter().filter(|_| without_pods) {
         let owners = match cache.of(&kind, namespace) {
