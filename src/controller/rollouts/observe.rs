@@ -178,7 +178,12 @@ pub(super) fn observe(
             new: side(Generation::New, &input.before.target),
         },
         traffic: traffic(input, reports.as_deref().unwrap_or_default()),
-        verdict: verdict(&update_status, input, is_of_update),
+        verdict: verdict(
+            &update_status,
+            (input.rollout, input.before),
+            input.accepted,
+            is_of_update,
+        ),
         clients: Clients {
             retired: is_retired,
             ..clients(observer, input, service.as_ref(), &frontends)

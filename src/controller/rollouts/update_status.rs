@@ -1,9 +1,9 @@
 //! Reads the status of the update that moves a rollout's traffic: whether new serves, and how the comparison of the generations ended.
 
-use super::observe::ObserveInput;
 use super::update;
+use crate::k8s::Object;
 use crate::resource::DynamoUpdateConfigStatus;
-use crate::resource::rollout_status::AcceptedStatus;
+use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, condition};
 use crate::scaling::{Serves, Verdict};
 
@@ -23,15 +23,16 @@ pub(super) fn new_serves(status: &DynamoUpdateConfigStatus) -> Serves {
 /// A failure is remembered by the update, and by the rollout in case the update is made anew.
 pub(super) fn verdict(
     status: &DynamoUpdateConfigStatus,
-    input: &ObserveInput,
+    (rollout, before): (&Object, &DynamoRolloutStatus),
+    accepted: &AcceptedStatus,
     is_of_update: bool,
 ) -> Verdict {
     let analysis = status.analysis.as_ref();
-    let analysis = analysis.filter(|analysis| is_of_rollout(analysis, input.accepted));
+    let analysis = analysis.filter(|analysis| is_of_rollout(analysis, accepted));
     let verdict = analysis.map(|analysis| analysis.verdict);
-    let before = input.before.analysis.as_ref();
+    let before = before.analysis.as_ref();
     let has_failed = before.is_some_and(|before| before.verdict == AnalysisVerdict::Fail);
-    let is_retried = update::retried_at(input.rollout).is_some_and(|at| {
+    let is_retried = update::retried_at(rollout).is_some_and(|at| {
         let failed_at = before.and_then(|before| before.failed_at.as_ref());
         failed_at.is_none_or(|failed_at| at > failed_at.0)
     });
