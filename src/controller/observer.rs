@@ -22,6 +22,7 @@ mod service_fields;
 mod services;
 mod slices;
 mod text;
+mod to_old;
 mod updates;
 mod ways;
 mod worker_loads;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
-use super::routes::{ToOld, namespace_of};
+use super::to_old::{ToOld, namespace_of};
 use super::ways::{backends, is_selected_by};
 
 /// Whether an entry of a mesh may lead to one of these ports. One that names no port leads to those of another entry.

@@ -9,9 +9,7 @@ use kube::api::DynamicObject;
 use super::Observer;
 use super::kinds::{BY_TEXT, EXPORTS, OF_ISTIO, ROUTES, ingresses, routes_of_openshift, services};
 use super::mesh::may_lead_to_any;
-use super::old_pods::OldPods;
-use super::pools::PoolsToOld;
-use super::services::ServicesToOld;
+use super::to_old::{ToOld, display_name, namespace_of};
 use super::ways::{
     ServiceName, backends, is_host_of_route, is_pool_of_route, is_service_of_ingress,
     is_service_of_parent, is_service_of_route,
@@ -21,16 +19,6 @@ use crate::k8s::{GroupKind, NotSynced, Object};
 /// The fields in which a route names what it routes to. A mirror needs old, too: a gateway may reject a route with a backend that
 /// does not exist.
 const BACKENDS: [&str; 4] = ["backendRefs", "backendRef", "to", "alternateBackends"];
-
-/// What a route may name that leads to old.
-pub(super) struct ToOld<'a> {
-    pub namespace: &'a str,
-    pub old: &'a OldPods<'a>,
-    pub services: &'a ServicesToOld,
-    pub pools: &'a PoolsToOld,
-    /// The domain of the cluster.
-    pub domain: &'a str,
-}
 
 type Listed = Result<Vec<Object>, NotSynced>;
 
@@ -94,7 +82,8 @@ impl Routes {
         let annotated = listed(&self.services)?.iter();
         let annotated = annotated.filter(|service| to_old.is_named_by_service(service));
         found.extend(
-            annotated.map(|service| format!("{} by an annotation", told("Service", service))),
+            annotated
+                .map(|service| format!("{} by an annotation", display_name("Service", service))),
         );
         for (kind, objects) in &self.others {
             let leading = listed(objects)?.iter();
@@ -103,7 +92,7 @@ impl Routes {
                 "ServiceEntry" | "WorkloadEntry" => to_old.is_of_entry(object),
                 _ => to_old.is_of_route(object),
             });
-            found.extend(leading.map(|object| told(kind, object)));
+            found.extend(leading.map(|object| display_name(kind, object)));
         }
         found.extend(to_old.named_by(&self.by_text()?));
         Ok(found)
@@ -121,11 +110,11 @@ impl Routes {
             let leading = listed(objects)?.iter();
             let leading = leading
                 .filter(|entry| to_old.is_of_entry(entry) && may_lead_to_any(entry, numbers));
-            found.extend(leading.map(|object| told(kind, object)));
+            found.extend(leading.map(|object| display_name(kind, object)));
         }
         for (kind, object) in self.by_text()? {
             if to_old.is_named_at_port(object, numbers) {
-                found.push(told(&kind.name(), object));
+                found.push(display_name(&kind.name(), object));
             }
         }
         Ok(found)
@@ -144,26 +133,9 @@ fn listed(found: &Listed) -> Result<&[Object], NotSynced> {
     found.as_deref().map_err(Clone::clone)
 }
 
-pub(super) fn namespace_of(object: &DynamicObject) -> &str {
-    object.metadata.namespace.as_deref().unwrap_or_default()
-}
-
-/// The display name of an object: with its namespace, if it is in one.
-pub(super) fn told(kind: &str, object: &DynamicObject) -> String {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    match namespace_of(object) {
-        "" => format!("{kind} {name}"),
-        own => format!("{kind} {own}/{name}"),
-    }
-}
-
 impl ToOld<'_> {
     fn has_any(&self, backends: &BTreeSet<ServiceName>) -> bool {
         !backends.is_disjoint(&self.services.names)
-    }
-
-    pub(super) fn has_host(&self, host: &str, own: &str) -> bool {
-        self.services.has_host(host, own, self.old, self.domain)
     }
 
     fn is_of_ingress(&self, ingress: &DynamicObject) -> bool {
@@ -203,7 +175,9 @@ impl ToOld<'_> {
 pub(super) mod examples {
     use serde_json::{Value as Json, json};
 
-    use super::super::services::OldPlace;
+    use super::super::old_pods::OldPods;
+    use super::super::pools::PoolsToOld;
+    use super::super::services::{OldPlace, ServicesToOld};
     use super::*;
     use crate::k8s::object;
 

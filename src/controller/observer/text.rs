@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::kinds::CONSUL;
 use super::references::{self, Reference};
-use super::routes::{ToOld, namespace_of, told};
+use super::to_old::{ToOld, display_name, namespace_of};
 use super::ways::{ServiceName, backends};
 use crate::k8s::workloads::{is_selected, labels};
 use crate::k8s::{GroupKind, Object};
@@ -131,34 +131,31 @@ impl ToOld<'_> {
             objects.partition(|(kind, object)| is_discovered(kind, object));
         let upstreams = discovered
             .iter()
-            .filter(|(kind, object)| self.is_named_in(kind, object));
+            .filter(|(kind, object)| self.is_named_in(kind, object, &Text::of(object)));
         let upstreams = upstreams.filter_map(|(_, object)| {
             let name = object.metadata.name.clone()?;
             Some((namespace_of(object).to_owned(), name))
         });
         let upstreams: BTreeSet<ServiceName> = upstreams.collect();
         let leads = |kind: &GroupKind, object: &DynamicObject| {
-            let uses = || {
-                let (text, own) = (Text::of(object), namespace_of(object));
-                upstreams.iter().any(|name| text.has(name, own))
-            };
-            self.is_named_in(kind, object) || (!upstreams.is_empty() && uses())
+            let (text, own) = (Text::of(object), namespace_of(object));
+            self.is_named_in(kind, object, &text)
+                || upstreams.iter().any(|name| text.has(name, own))
         };
         let leading = others.iter().filter(|(kind, object)| leads(kind, object));
         leading
-            .map(|(kind, object)| told(&kind.name(), object))
+            .map(|(kind, object)| display_name(&kind.name(), object))
             .collect()
     }
 
     /// Whether an object of a kind that is not parsed leads to old.
-    fn is_named_in(&self, kind: &GroupKind, object: &DynamicObject) -> bool {
+    fn is_named_in(&self, kind: &GroupKind, object: &DynamicObject, text: &Text) -> bool {
         let own = match kind.group {
             // The names mean the same in all namespaces.
             CONSUL => self.namespace,
             _ => namespace_of(object),
         };
-        let text = Text::of(object);
-        self.is_in(&text, own) || self.is_node_in(&text) || self.is_redirected(object)
+        self.is_in(text, own) || self.is_node_in(text) || self.is_redirected(object)
     }
 
     /// Whether an object of a kind that is not parsed leads to one of these ports of old's pods by an address of a pod. One that has no
