@@ -51,9 +51,16 @@ impl Cache {
     /// Creates an empty cache; nothing is watched until it is requested. The receiver is notified of every change.
     #[must_use]
     pub fn new(connection: &Connection, scope: Scope) -> (Self, mpsc::UnboundedReceiver<Changed>) {
+        Self::with_client(connection.client.clone(), scope)
+    }
+
+    pub(super) fn with_client(
+        client: Client,
+        scope: Scope,
+    ) -> (Self, mpsc::UnboundedReceiver<Changed>) {
         let (changed, changes) = mpsc::unbounded_channel();
         let cache = Self {
-            client: connection.client.clone(),
+            client,
             scope,
             changed,
             cache: Mutex::default(),
@@ -126,6 +133,19 @@ impl Cache {
     pub fn all_served(&self, kind: &GroupKind) -> Result<Vec<Object>, NotSynced> {
         self.groups.follow(&self.client, &self.changed);
         self.all_of_any(&self.groups.versions(kind)?)
+    }
+
+    /// Whether the cluster serves a kind, without listing it. If the groups of the API may not be looked up, it counts as served:
+    /// its list determines whether there is any.
+    ///
+    /// # Errors
+    /// If the groups are not looked up yet.
+    pub fn serves(&self, kind: &ApiResource) -> Result<bool, NotSynced> {
+        self.groups.follow(&self.client, &self.changed);
+        match self.groups.serves(kind) {
+            Err(NotSynced::Refused { .. }) => Ok(true),
+            serves => serves,
+        }
     }
 
     /// The number of kinds that only have their last list, because listing or watching them is now refused.
@@ -210,15 +230,8 @@ mod tests {
     #[tokio::test]
     async fn a_quiet_kind_whose_watch_continues_after_an_error_is_no_longer_stale() {
         let watches = Arc::new(AtomicUsize::new(0));
-        let (changed, _changes) = mpsc::unbounded_channel();
-        let cache = Cache {
-            client: quiet_api_server(Arc::clone(&watches)),
-            scope: Scope::All,
-            changed,
-            cache: Mutex::default(),
-            groups: Arc::default(),
-            turns: Semaphore::new(confirm::AT_ONCE),
-        };
+        let client = quiet_api_server(Arc::clone(&watches));
+        let (cache, _changes) = Cache::with_client(client, Scope::All);
         let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
         let mut was_stale = false;
         assert!(cache.all(&teapots).is_err());
@@ -291,15 +304,8 @@ mod tests {
         let kind =
             |version| ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", version, "Teapot"));
         for version in ["v1", "v1beta1"] {
-            let (changed, _changes) = mpsc::unbounded_channel();
-            let cache = Cache {
-                client: api_server_of(version),
-                scope: Scope::All,
-                changed,
-                cache: Mutex::default(),
-                groups: Arc::default(),
-                turns: Semaphore::new(confirm::AT_ONCE),
-            };
+            let client = api_server_of(version);
+            let (cache, _changes) = Cache::with_client(client, Scope::All);
             let begun = Instant::now();
             let found = loop {
                 match cache.all_of_any(&[kind("v1"), kind("v1beta1")]) {
@@ -315,15 +321,8 @@ mod tests {
     #[tokio::test]
     async fn a_kind_is_not_empty_because_the_api_server_does_not_know_it_yet() {
         let lists = Arc::new(AtomicUsize::new(0));
-        let (changed, _changes) = mpsc::unbounded_channel();
-        let cache = Cache {
-            client: beginning_api_server(lists),
-            scope: Scope::All,
-            changed,
-            cache: Mutex::default(),
-            groups: Arc::default(),
-            turns: Semaphore::new(confirm::AT_ONCE),
-        };
+        let client = beginning_api_server(lists);
+        let (cache, _changes) = Cache::with_client(client, Scope::All);
         let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
         let found = loop {
             match cache.all(&teapots) {

@@ -125,7 +125,10 @@ pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Co
 /// # Errors
 /// If an object that must be counted could not be listed.
 pub fn by_name(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
-    let graph = cache.one(&graph::resource(), &which.namespace, &which.name)?;
+    let graph = match cache.serves(&graph::resource())? {
+        true => cache.one(&graph::resource(), &which.namespace, &which.name)?,
+        false => None,
+    };
     // Pods come and go, so the graph says how many are desired, but only in total and not for one of its generations.
     let is_none = graph.is_none();
     let Some(graph) = graph.filter(|_| which.revision.is_none()) else {

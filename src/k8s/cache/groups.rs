@@ -65,7 +65,7 @@ pub struct Groups {
 struct State {
     has_begun: bool,
     /// `None` for a group that was not looked up yet.
-    groups: BTreeMap<&'static str, Option<Versions>>,
+    groups: BTreeMap<String, Option<Versions>>,
     /// When the last complete look-up was begun.
     confirmed: Option<BothClocks>,
     /// Why the last look-up failed.
@@ -80,23 +80,42 @@ impl Groups {
     /// # Errors
     /// If the group was not looked up yet, or that is refused.
     pub fn versions(&self, kind: &GroupKind) -> Result<Vec<ApiResource>, NotSynced> {
+        self.of_group(kind.group, |versions| {
+            let serving = versions.iter();
+            let serving = serving.filter(|(_, plurals)| plurals.contains(kind.plural));
+            serving
+                .map(|(version, _)| kind.in_version(version))
+                .collect()
+        })
+    }
+
+    /// Whether the cluster serves a kind in its version.
+    ///
+    /// # Errors
+    /// As for [`Self::versions`].
+    pub fn serves(&self, kind: &ApiResource) -> Result<bool, NotSynced> {
+        self.of_group(&kind.group, |versions| {
+            let mut versions = versions.iter();
+            versions.any(|(version, plurals)| {
+                *version == kind.version && plurals.contains(&kind.plural)
+            })
+        })
+    }
+
+    fn of_group<T>(&self, group: &str, read: impl FnOnce(&Versions) -> T) -> Result<T, NotSynced> {
         let mut state = self.state();
-        let versions = state.groups.entry(kind.group).or_insert_with(|| {
+        let versions = state.groups.entry(group.to_owned()).or_insert_with(|| {
             self.added.notify_one();
             None
         });
-        let Some(versions) = versions else {
-            let plural = "API groups".to_owned();
-            return Err(match state.refused.clone() {
-                Some(cause) => NotSynced::Refused { plural, cause },
-                None => NotSynced::NotYet(plural),
-            });
-        };
-        let serving = versions.iter();
-        let serving = serving.filter(|(_, plurals)| plurals.contains(kind.plural));
-        Ok(serving
-            .map(|(version, _)| kind.in_version(version))
-            .collect())
+        if let Some(versions) = versions {
+            return Ok(read(versions));
+        }
+        let plural = "API groups".to_owned();
+        Err(match state.refused.clone() {
+            Some(cause) => NotSynced::Refused { plural, cause },
+            None => NotSynced::NotYet(plural),
+        })
     }
 
     /// Whether a look-up that began within this time has confirmed the groups, if any was asked for.
@@ -135,7 +154,7 @@ impl Groups {
         let begun = BothClocks::now();
         let (wanted, has_new) = {
             let state = self.state();
-            let wanted: BTreeSet<&'static str> = state.groups.keys().copied().collect();
+            let wanted: BTreeSet<String> = state.groups.keys().cloned().collect();
             (wanted, state.groups.values().any(Option::is_none))
         };
         // Only an API server that is ready is known to know all of its groups.
@@ -165,7 +184,7 @@ impl Groups {
         state.unready_since = None;
         state.confirmed = Some(begun);
         for group in wanted {
-            let versions = groups.get(group).cloned().unwrap_or_default();
+            let versions = groups.get(&group).cloned().unwrap_or_default();
             let known = state.groups.entry(group).or_default();
             merge(known.get_or_insert_default(), versions);
         }
@@ -190,11 +209,11 @@ fn merge(known: &mut Versions, served: Versions) {
 /// The versions of these groups that the cluster serves.
 async fn served(
     client: &Client,
-    wanted: &BTreeSet<&'static str>,
+    wanted: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, Versions>, ClientError> {
     let mut found = BTreeMap::new();
     let all = client.list_api_groups().await?.groups.into_iter();
-    for group in all.filter(|group| wanted.contains(&*group.name)) {
+    for group in all.filter(|group| wanted.contains(&group.name)) {
         let mut versions = Versions::new();
         let preferred = group.preferred_version.into_iter();
         for version in preferred.chain(group.versions) {
@@ -300,9 +319,12 @@ mod tests {
         for kind in &absent {
             assert_eq!(groups.versions(kind), Ok(Vec::new()), "{kind:?}");
         }
+        let served = |kind: &GroupKind, version| groups.serves(&kind.in_version(version)).unwrap();
+        assert!(served(&TEAPOT, "v2") && served(&kettle, "v1"));
+        assert!(!served(&kettle, "v2") && !served(&absent[0], "v1") && !served(&absent[1], "v1"));
         // A group that was not asked for when the others were looked up.
         let late = kind("e.f", "Cup", "cups");
-        assert!(groups.versions(&late).is_err());
+        assert!(groups.versions(&late).is_err() && groups.serves(&late.in_version("v1")).is_err());
     }
 
     #[tokio::test]

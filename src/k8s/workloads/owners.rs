@@ -39,12 +39,22 @@ pub(super) fn wanted(
         (super::grove::cliques(), by_cliques),
         (super::object::model_servings(), by_model_servings),
     ];
-    for (kind, by) in others.into_iter().filter(|_| without_pods) {
-        let owners = match cache.of(&kind, namespace) {
-            Ok(owners) => owners,
+    // Whether they are installed is looked up while there are pods, and all are listed at once: the loss of the last pod must not
+    // wait for kinds that the cluster does not have.
+    let lists = others.map(|(kind, by)| {
+        let is_served = cache.serves(&kind);
+        let list = || match is_served? {
+            true => cache.of(&kind, namespace),
+            false => Ok(Vec::new()),
+        };
+        (without_pods.then(list), by)
+    });
+    for (owners, by) in lists {
+        let owners = match owners {
+            Some(Ok(owners)) => owners,
             // The controller may not be allowed to list kinds that its updates do not name.
-            Err(NotSynced::Refused { .. }) => continue,
-            Err(not_synced) => return Err(not_synced),
+            None | Some(Err(NotSynced::Refused { .. })) => continue,
+            Some(Err(not_synced)) => return Err(not_synced),
         };
         let owners: Vec<&DynamicObject> = owners.iter().map(|owner| &**owner).collect();
         made.extend(by(&owners));
@@ -131,10 +141,69 @@ fn by_model_servings(owners: &[&DynamicObject]) -> Vec<Makes> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use futures_util::{StreamExt, stream};
+    use http::{Request, Response};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::json;
 
     use super::super::COMPONENT;
     use super::*;
+    use crate::k8s::Scope;
+
+    /// An API server without objects and without any group but `apps` and `grove.io`.
+    fn bare_api_server() -> Client {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let group = json!({"name": "grove.io", "versions": [{"groupVersion": "grove.io/v1alpha1", "version": "v1alpha1"}]});
+            let resource = json!({"name": "podcliques", "singularName": "", "namespaced": true, "kind": "PodClique", "verbs": []});
+            let query = request.uri().query().unwrap_or_default();
+            let text = match request.uri().path() {
+                "/readyz" => json!("ok"),
+                "/apis" => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}),
+                "/apis/grove.io/v1alpha1" => {
+                    json!({"groupVersion": "grove.io/v1alpha1", "resources": [resource]})
+                }
+                "/apis/apps/v1/deployments"
+                | "/apis/apps/v1/statefulsets"
+                | "/apis/grove.io/v1alpha1/podcliques" => match query.contains("watch=") {
+                    true => Json::Null,
+                    false => json!({"metadata": {"resourceVersion": "1"}, "items": []}),
+                },
+                path => panic!("{path}"),
+            };
+            let is_open = text.is_null();
+            let first = (!is_open).then(|| Ok(Frame::data(bytes::Bytes::from(text.to_string()))));
+            let rest = stream::pending::<Result<_, Infallible>>().take(usize::from(is_open));
+            let body = StreamBody::new(stream::iter(first).chain(rest));
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn kinds_that_are_not_installed_are_known_so_before_the_last_pod_is_gone_and_not_listed()
+    {
+        let (cache, _changes) = Cache::with_client(bare_api_server(), Scope::All);
+        let wanted = |without_pods| wanted(&cache, "n", &|_| true, without_pods);
+        // Nothing of this is an answer about the optional kinds, but their groups are looked up.
+        while wanted(false).is_err() || cache.serves(&leader_worker_sets()).is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Only the kind that is installed is still to be listed.
+        assert_eq!(
+            wanted(true),
+            Err(NotSynced::NotYet("podcliques".to_owned()))
+        );
+        while wanted(true).is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(wanted(true), Ok(BTreeMap::new()));
+    }
 
     fn object(labels: Json, spec: Json) -> DynamicObject {
         let metadata = json!({"name": "a", "labels": labels});
