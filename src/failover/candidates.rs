@@ -16,14 +16,14 @@ pub enum Takeover {
 /// Where to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidates {
-    /// The endpoints of a pool, except the one that broke off.
+    /// The endpoints of a pool, except the one whose stream broke.
     Others(Target),
-    /// The endpoint that broke off.
+    /// The endpoint whose stream broke.
     Same,
 }
 
 /// Where to ask for the rest of a stream that came `from` there, in order: first on its own generation, then, if
-/// `any_generation`, on the other one. An endpoint that broke off comes last, because it is probably gone, unless it has
+/// `any_generation`, on the other one. The endpoint whose stream broke comes last, because it is probably gone, unless it has
 /// reported the failure itself: other workers may be behind it.
 ///
 /// A generation of weight 0 is no place, except old, until it drains.

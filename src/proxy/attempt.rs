@@ -302,7 +302,7 @@ impl<O: OldBackend> Attempts<O> {
                         .unwrap_or(Err(Cause::Deadline)),
                 };
                 read.map_err(|cause| {
-                    self.record_failure("broke off a 404");
+                    self.record_failure("ended a 404 early");
                     Failure::without_answer(cause)
                 })?
             }

@@ -84,7 +84,7 @@ pub trait Resume: Send {
         cause: Cause,
         times: u32,
     ) -> Result<PreparedContinuation, Reason>;
-    /// Asks. `from` is the endpoint that broke off.
+    /// Asks. `from` is the endpoint whose stream broke.
     fn continue_stream(
         self: Box<Self>,
         prepared: PreparedContinuation,

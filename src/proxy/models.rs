@@ -199,7 +199,7 @@ async fn ask_for_ever<O: OldBackend>(
         Gathered::Broken(_, error) => {
             return Err(Failed {
                 target,
-                for_client: "the answer broke off",
+                for_client: "the response ended early",
                 for_log: error.to_string(),
             });
         }

@@ -29,7 +29,7 @@ pub enum Failure {
     Connect,
     /// No response in time.
     Silence,
-    /// The endpoint responded with a gateway error (502–504) or began with an error event, or the response broke off before the
+    /// The endpoint responded with a gateway error (502–504) or began with an error event, or the response ended before the
     /// first content.
     Answer,
 }

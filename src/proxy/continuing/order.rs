@@ -41,7 +41,7 @@ impl PreparedContinuation {
         }
     }
 
-    /// The next endpoint to ask, at `order` or before, and at which order it is. `same` is the one that broke off, until it is
+    /// The next endpoint to ask, at `order` or before, and at which order it is. `same` is the one whose stream broke, until it is
     /// asked.
     pub fn pick(
         &self,

@@ -146,7 +146,7 @@ impl Pool {
     }
 
     /// Sends a question of the proxy itself, and reads the whole answer, of up to `most` bytes. The error is `None` if the answer
-    /// broke off or is too long.
+    /// ended early or is too long.
     async fn question(
         &self,
         lease: Lease,

@@ -54,7 +54,7 @@ impl Relay {
             // The client has everything it waits for.
             Some(_) if terminal => self.finish(End::Cut),
             Some(_) if !failed => {
-                let message = format!("{} broke off the stream: {for_client}", self.side());
+                let message = format!("{} ended the stream early: {for_client}", self.side());
                 self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
             }
             _ => {

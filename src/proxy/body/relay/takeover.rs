@@ -328,7 +328,7 @@ fn blame(endpoint: &Endpoint, cause: Cause, now: Instant) {
         Cause::ErrorEvent => endpoint.failed(Failure::Answer, now, &"sent an error event"),
         Cause::Connection | Cause::Truncated => {
             endpoint.may_have_restarted();
-            endpoint.failed(Failure::Answer, now, &"broke off a stream");
+            endpoint.failed(Failure::Answer, now, &"ended a stream early");
         }
     }
 }
