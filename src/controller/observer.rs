@@ -46,7 +46,7 @@ use super::proxies::Heard;
 use super::spec_fields::SpecFields;
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
-use crate::k8s::{Cache, NotSynced, Object, Scope};
+use crate::k8s::{Cache, NotSynced, Object, Scope, workloads};
 use crate::resource::precedence::{self, Standing};
 use crate::rollout::{Observation, Sides};
 
@@ -212,6 +212,9 @@ impl Observer {
     /// # Errors
     /// When something is not listed.
     pub fn observe(&self, parsed: &ParsedUpdate, updates: &[Object]) -> Result<Observed, Error> {
+        // At the same time, and not each once the one before has arrived.
+        workloads::begin(&self.cache);
+        self.cache.begin(&kinds::slices());
         let spec = &parsed.spec;
         let source = spec.source_deployment.clone().unwrap_or_default();
         let target = spec.target_deployment.clone().unwrap_or_default();

@@ -135,6 +135,29 @@ impl Cache {
         self.all_of_any(&self.groups.versions(kind)?)
     }
 
+    /// Begins to list and watch a kind, which will be needed.
+    pub fn begin(&self, kind: &ApiResource) {
+        self.store(kind);
+    }
+
+    /// The same, if the cluster serves the kind.
+    pub fn begin_served(&self, kind: &ApiResource) {
+        if self.serves(kind) == Ok(true) {
+            self.begin(kind);
+        }
+    }
+
+    /// The objects of a kind in a namespace, if the cluster serves the kind: otherwise, it is not listed.
+    ///
+    /// # Errors
+    /// As [`Self::of`] and [`Self::serves`].
+    pub fn of_served(&self, kind: &ApiResource, namespace: &str) -> Result<Vec<Object>, NotSynced> {
+        match self.serves(kind)? {
+            true => self.of(kind, namespace),
+            false => Ok(Vec::new()),
+        }
+    }
+
     /// Whether the cluster serves a kind, without listing it. If the groups of the API may not be looked up, it counts as served:
     /// its list determines whether there is any.
     ///

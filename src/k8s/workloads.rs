@@ -8,6 +8,8 @@ mod graph;
 mod grove;
 mod in_place;
 mod leader_worker_set;
+#[cfg(test)]
+mod losses;
 mod metadata;
 mod model_serving;
 mod object;
@@ -107,6 +109,13 @@ pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
 
 /// Counts the workers of `which` as a `workload`.
 ///
+/// Begins to list, at the same time, what a count may need now, or once the last worker is gone or someone deletes its graph.
+pub fn begin(cache: &Cache) {
+    cache.begin(&pods::resource());
+    cache.begin_served(&graph::resource());
+    owners::begin(cache);
+}
+
 /// # Errors
 /// If an object that must be counted could not be listed, or the kind cannot be counted as requested.
 pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {

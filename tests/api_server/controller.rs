@@ -11,6 +11,7 @@ mod gitops;
 mod incomplete_information;
 mod invalid_updates;
 mod live_page;
+mod losses;
 mod model_probes;
 mod rollouts;
 mod rules;

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -34,6 +36,8 @@ pub struct Withheld {
 /// A running gateway.
 pub struct Gateway {
     withheld: watch::Sender<Withheld>,
+    /// How many lists of objects got no response at first.
+    withheld_lists: Arc<AtomicUsize>,
     kubeconfig: NamedTempFile,
 }
 
@@ -52,13 +56,20 @@ impl Gateway {
         write!(file, "{kubeconfig}").unwrap();
         let (withheld, seen) = watch::channel(Withheld::default());
         let client = client.clone();
+        let withheld_lists = Arc::<AtomicUsize>::default();
+        let lists = Arc::clone(&withheld_lists);
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let (client, seen) = (client.clone(), seen.clone());
+                let (client, seen, lists) = (client.clone(), seen.clone(), Arc::clone(&lists));
                 tokio::spawn(async move {
-                    let service = service_fn(|request| {
+                    let service = service_fn(|request: Request<Incoming>| {
                         let (client, seen) = (client.clone(), seen.clone());
+                        // A request for what the API server serves has no such parameter.
+                        let query = request.uri().query().unwrap_or_default();
+                        if seen.borrow().lists && query.contains("limit=") {
+                            lists.fetch_add(1, Ordering::Relaxed);
+                        }
                         async move { Ok::<_, Infallible>(pass(client, seen, request).await) }
                     });
                     let connection = hyper::server::conn::http1::Builder::new();
@@ -70,6 +81,7 @@ impl Gateway {
         });
         Self {
             withheld,
+            withheld_lists,
             kubeconfig: file,
         }
     }
@@ -77,6 +89,11 @@ impl Gateway {
     /// The path of a kubeconfig for the gateway.
     pub fn kubeconfig(&self) -> String {
         self.kubeconfig.path().to_string_lossy().into_owned()
+    }
+
+    /// How many lists of objects it has withheld.
+    pub fn withheld_lists(&self) -> usize {
+        self.withheld_lists.load(Ordering::Relaxed)
     }
 
     /// Changes what is withheld.

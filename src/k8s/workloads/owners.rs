@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::DynamicObject;
+use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::grove::{GROUP, INDEX};
@@ -17,8 +17,29 @@ struct Makes {
     workers: u32,
 }
 
-/// The number of workers of each role that the owners of the selected pods want. Kinds that may not be installed are listed
-/// only if there are no such pods at all.
+/// What the owners of a kind make.
+type By = fn(&[&DynamicObject]) -> Vec<Makes>;
+
+/// The kinds that may not be installed.
+fn optional() -> [(ApiResource, By); 3] {
+    [
+        (leader_worker_sets(), by_leader_worker_sets),
+        (super::grove::cliques(), by_cliques),
+        (super::object::model_servings(), by_model_servings),
+    ]
+}
+
+/// Begins to list what [`wanted`] needs: the loss of the last pod must not wait for a list.
+pub(super) fn begin(cache: &Cache) {
+    cache.begin(&deployments());
+    cache.begin(&stateful_sets());
+    for (kind, _) in optional() {
+        cache.begin_served(&kind);
+    }
+}
+
+/// The number of workers of each role that the owners of the selected pods want. Kinds that may not be installed count only if
+/// there are no such pods at all.
 ///
 /// # Errors
 /// If Deployments or StatefulSets could not be listed, or another kind is not listed yet.
@@ -33,28 +54,12 @@ pub(super) fn wanted(
         let owners = cache.of(&kind, namespace)?;
         made.extend(owners.iter().flat_map(|owner| by_template(owner)));
     }
-    type By = fn(&[&DynamicObject]) -> Vec<Makes>;
-    let others: [(kube::api::ApiResource, By); 3] = [
-        (leader_worker_sets(), by_leader_worker_sets),
-        (super::grove::cliques(), by_cliques),
-        (super::object::model_servings(), by_model_servings),
-    ];
-    // Whether they are installed is looked up while there are pods, and all are listed at once: the loss of the last pod must not
-    // wait for kinds that the cluster does not have.
-    let lists = others.map(|(kind, by)| {
-        let is_served = cache.serves(&kind);
-        let list = || match is_served? {
-            true => cache.of(&kind, namespace),
-            false => Ok(Vec::new()),
-        };
-        (without_pods.then(list), by)
-    });
-    for (owners, by) in lists {
-        let owners = match owners {
-            Some(Ok(owners)) => owners,
+    for (kind, by) in optional().into_iter().filter(|_| without_pods) {
+        let owners = match cache.of_served(&kind, namespace) {
+            Ok(owners) => owners,
             // The controller may not be allowed to list kinds that its updates do not name.
-            None | Some(Err(NotSynced::Refused { .. })) => continue,
-            Some(Err(not_synced)) => return Err(not_synced),
+            Err(NotSynced::Refused { .. }) => continue,
+            Err(not_synced) => return Err(not_synced),
         };
         let owners: Vec<&DynamicObject> = owners.iter().map(|owner| &**owner).collect();
         made.extend(by(&owners));
@@ -190,16 +195,13 @@ mod tests {
     {
         let (cache, _changes) = Cache::with_client(bare_api_server(), Scope::All);
         let wanted = |without_pods| wanted(&cache, "n", &|_| true, without_pods);
-        // Nothing of this is an answer about the optional kinds, but their groups are looked up.
         while wanted(false).is_err() || cache.serves(&leader_worker_sets()).is_err() {
+            begin(&cache);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Only the kind that is installed is still to be listed.
-        assert_eq!(
-            wanted(true),
-            Err(NotSynced::NotYet("podcliques".to_owned()))
-        );
+        // Only the kind that is installed is listed.
         while wanted(true).is_err() {
+            begin(&cache);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(wanted(true), Ok(BTreeMap::new()));

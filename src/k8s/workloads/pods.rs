@@ -155,7 +155,7 @@ fn count_by(
 ) -> Result<Counts, NotSynced> {
     let mut cliques = Vec::new();
     if pods.iter().any(|pod| label(pod, GROUP).is_some()) {
-        cliques = cache.of(&super::grove::cliques(), namespace)?;
+        cliques = cache.of_served(&super::grove::cliques(), namespace)?;
     }
     Ok(counted(pods, &cliques, role))
 }
