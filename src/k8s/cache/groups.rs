@@ -178,6 +178,8 @@ impl Groups {
         if !was_ready {
             let since = *state.unready_since.get_or_insert_with(Instant::now);
             if since.elapsed() < UNREADY {
+                // What depends on one kind only can still ask for its list.
+                state.refused = Some("the API server is not ready".to_owned());
                 return false;
             }
         }
@@ -339,6 +341,11 @@ mod tests {
             "{refused:?}"
         );
         assert!(!groups.look_up(&client).await, "not ready");
+        let refused = groups.serves(&absent.in_version("v1"));
+        assert!(
+            matches!(refused, Err(NotSynced::Refused { .. })),
+            "{refused:?}"
+        );
         assert!(groups.versions(&absent).is_err() && !groups.are_confirmed(PATIENCE));
         assert!(groups.look_up(&client).await);
         assert_eq!(groups.versions(&absent), Ok(Vec::new()));

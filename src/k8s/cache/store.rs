@@ -19,6 +19,10 @@ use super::objects::{Object, Objects};
 /// thereby confirms them, far more often.
 const CURRENT: Duration = Duration::from_secs(60);
 
+/// How long the API server may take to respond to the first list of a kind, or of a further page of it. A list that hangs must not
+/// delay a decision for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// An object that was added, changed or removed.
 #[derive(Clone, Debug)]
 pub struct Changed {
@@ -42,6 +46,7 @@ pub enum NotSynced {
 /// The objects of one kind, as last received from the API server.
 pub struct Store {
     plural: String,
+    begun: Instant,
     state: Mutex<State>,
     /// Whether objects of all namespaces are read, so that confirming one namespace is not enough.
     is_wide: AtomicBool,
@@ -97,6 +102,7 @@ impl Store {
     pub fn new(plural: &str) -> Arc<Self> {
         Arc::new(Self {
             plural: plural.to_owned(),
+            begun: Instant::now(),
             state: Mutex::default(),
             is_wide: AtomicBool::default(),
         })
@@ -123,14 +129,47 @@ impl Store {
 
     /// Whether the objects can be read.
     pub fn check(&self, state: &State) -> Result<(), NotSynced> {
+        self.check_at(state, Instant::now())
+    }
+
+    fn check_at(&self, state: &State, now: Instant) -> Result<(), NotSynced> {
         let plural = self.plural.clone();
+        let heard = state.heard.map_or(self.begun, |heard| heard.0);
+        let is_silent = now.saturating_duration_since(heard) >= PATIENCE;
         match &state.refused {
             _ if state.listed => Ok(()),
             Some(cause) => Err(NotSynced::Refused {
                 plural,
                 cause: cause.clone(),
             }),
+            None if is_silent && !state.may_be_absent() => Err(NotSynced::Refused {
+                plural,
+                cause: "the API server does not respond".to_owned(),
+            }),
             None => Err(NotSynced::NotYet(plural)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_list_that_hangs_is_not_waited_for_for_ever() {
+        let store = Store::new("teapots");
+        let later = |seconds| store.begun + Duration::from_secs(seconds);
+        let check = |now| store.check_at(&store.state(), now);
+        let is_awaited = |now| matches!(check(now), Err(NotSynced::NotYet(_)));
+        assert!(is_awaited(later(9)));
+        assert!(matches!(check(later(10)), Err(NotSynced::Refused { .. })));
+        // A page of it has arrived.
+        store.state().heard = Some(BothClocks(later(8), std::time::SystemTime::now()));
+        assert!(is_awaited(later(17)) && !is_awaited(later(18)));
+        // The API server responds, but does not know the kind yet.
+        store.state().unknown_since = Some(later(8));
+        assert!(is_awaited(later(18)));
+        store.state().listed = true;
+        assert_eq!(check(later(99)), Ok(()));
     }
 }
