@@ -60,16 +60,20 @@ impl DependencyIndex {
 
     /// Indexes what a spec refers to.
     fn note(&mut self, key: &Key, spec: SpecFields<'_>) {
-        let services = spec.targets();
-        let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
-        let mut names: BTreeSet<&str> = services
-            .filter_map(|target| target.split(['.', ':']).next())
-            .collect();
+        let own = &*key.namespace;
+        let mut places: BTreeSet<(&str, &str)> = BTreeSet::new();
+        for target in spec.targets() {
+            let host = target.rsplit("//").next().unwrap_or(target);
+            let host = host.split(':').next().unwrap_or(host);
+            let mut labels = host.split('.');
+            let name = labels.next().unwrap_or_default();
+            places.extend([(own, name), (labels.next().unwrap_or(own), name)]);
+        }
         let fields = [spec.source(), spec.target(), spec.client_service()];
-        names.extend(fields.into_iter().flatten());
+        places.extend(fields.into_iter().flatten().map(|name| (own, name)));
         for side in ["old", "new"] {
             let workers = spec.workers(side);
-            names.extend(workers.name());
+            places.extend(workers.name().map(|name| (own, name)));
             let selector = workers.selector();
             if !selector.is_empty() {
                 self.selectors.push((selector, key.clone()));
@@ -79,8 +83,8 @@ impl DependencyIndex {
                 keys.insert(key.clone());
             }
         }
-        for name in names.into_iter().filter(|name| !name.is_empty()) {
-            let place = (key.namespace.clone(), name.to_owned());
+        for (namespace, name) in places.into_iter().filter(|(_, name)| !name.is_empty()) {
+            let place = (namespace.to_owned(), name.to_owned());
             self.names.entry(place).or_default().insert(key.clone());
         }
     }
@@ -177,6 +181,34 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_of_another_namespace_concerns_an_update_whose_target_is_there() {
+        let key = Key {
+            namespace: "a".into(),
+            name: "up".into(),
+        };
+        let mut index = DependencyIndex::default();
+        for (generation, target) in [
+            "front.b.svc.cluster.local:80",
+            "https://front.b.svc.cluster.local",
+            "other:80, http://front.b",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let metadata = json!({"name": "up", "namespace": "a", "generation": generation});
+            let update = object(metadata, json!({"newFrontendService": target}));
+            index.learn(&key, &update, None);
+            for (namespace, is_affected) in [("a", true), ("b", true), ("c", false)] {
+                let labels = json!({"kubernetes.io/service-name": "front"});
+                let metadata = json!({"name": "any", "namespace": namespace, "labels": labels});
+                let slice = object(metadata, json!({}));
+                let affected = index.of("endpointslices", &slice);
+                assert_eq!(affected.contains(&key), is_affected, "{target} {namespace}");
+            }
+        }
+    }
+
+    #[test]
     fn what_the_last_valid_spec_names_concerns_an_update_that_cannot_be_used() {
         let key = Key {
             namespace: "a".into(),
@@ -199,7 +231,7 @@ mod tests {
             name: "up".into(),
         };
         let spec = json!({
-            "sourceDeployment": "old", "targetDeployment": "new-one", "newFrontendService": "http://front.a:80",
+            "sourceDeployment": "old", "targetDeployment": "new-one", "newFrontendService": "http://front:80",
             "workers": {"new": {"selector": {"track": "next"}}},
         });
         let mut index = DependencyIndex::default();
