@@ -10,6 +10,8 @@ use crate::k8s::GroupKind;
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 const ISTIO: &str = "networking.istio.io";
+const APP_MESH: &str = "appmesh.k8s.aws";
+const KUMA: &str = "kuma.io";
 
 /// The kinds of routes that refer to Services in `backendRefs`.
 pub(super) const ROUTES: &[GroupKind] = &[
@@ -36,6 +38,11 @@ pub(super) const EXPORTS: &[GroupKind] = &[
         "application-networking.k8s.aws",
         "ServiceExport",
         "serviceexports",
+    ),
+    of(
+        "networking.karmada.io",
+        "MultiClusterService",
+        "multiclusterservices",
     ),
 ];
 
@@ -85,11 +92,19 @@ pub(super) const BY_TEXT: &[GroupKind] = &[
         "AIServiceBackend",
         "aiservicebackends",
     ),
+    of(
+        "agentgateway.dev",
+        "AgentgatewayBackend",
+        "agentgatewaybackends",
+    ),
     of("gateway.kgateway.dev", "Backend", "backends"),
+    of("gateway.networking.x-k8s.io", "XBackend", "xbackends"),
     of("gateway.solo.io", "RouteTable", "routetables"),
     of("gateway.solo.io", "VirtualService", "virtualservices"),
     of("gloo.solo.io", "Upstream", "upstreams"),
     of("gloo.solo.io", "UpstreamGroup", "upstreamgroups"),
+    of("configuration.konghq.com", "KongService", "kongservices"),
+    of("configuration.konghq.com", "KongTarget", "kongtargets"),
     of("configuration.konghq.com", "TCPIngress", "tcpingresses"),
     of("configuration.konghq.com", "UDPIngress", "udpingresses"),
     of(
@@ -97,10 +112,12 @@ pub(super) const BY_TEXT: &[GroupKind] = &[
         "KongServiceFacade",
         "kongservicefacades",
     ),
+    of("gateway.nginx.org", "SnippetsFilter", "snippetsfilters"),
     of("k8s.nginx.org", "TransportServer", "transportservers"),
     of("k8s.nginx.org", "VirtualServer", "virtualservers"),
     of("k8s.nginx.org", "VirtualServerRoute", "virtualserverroutes"),
     of("ingress.v1.haproxy.org", "TCP", "tcps"),
+    of("ingress.v3.haproxy.org", "TCP", "tcps"),
     of("getambassador.io", "Mapping", "mappings"),
     of("getambassador.io", "TCPMapping", "tcpmappings"),
     of("apisix.apache.org", "ApisixRoute", "apisixroutes"),
@@ -117,6 +134,16 @@ pub(super) const BY_TEXT: &[GroupKind] = &[
     ),
     of("split.smi-spec.io", "TrafficSplit", "trafficsplits"),
     of("linkerd.io", "ServiceProfile", "serviceprofiles"),
+    of(APP_MESH, "GatewayRoute", "gatewayroutes"),
+    of(APP_MESH, "VirtualNode", "virtualnodes"),
+    of(APP_MESH, "VirtualRouter", "virtualrouters"),
+    of(APP_MESH, "VirtualService", "virtualservices"),
+    of(KUMA, "ExternalService", "externalservices"),
+    of(KUMA, "MeshExternalService", "meshexternalservices"),
+    of(KUMA, "MeshGatewayRoute", "meshgatewayroutes"),
+    of(KUMA, "MeshHTTPRoute", "meshhttproutes"),
+    of(KUMA, "MeshTCPRoute", "meshtcproutes"),
+    of(KUMA, "TrafficRoute", "trafficroutes"),
     of(CONSUL, "ServiceResolver", "serviceresolvers"),
     of(CONSUL, "ServiceRouter", "servicerouters"),
     of(CONSUL, "ServiceSplitter", "servicesplitters"),
@@ -134,6 +161,22 @@ pub(super) const BY_TEXT: &[GroupKind] = &[
     of("serving.knative.dev", "DomainMapping", "domainmappings"),
     of("networking.internal.knative.dev", "Ingress", "ingresses"),
     of("serving.kserve.io", "InferenceGraph", "inferencegraphs"),
+    of("http.keda.sh", "HTTPScaledObject", "httpscaledobjects"),
+    of("http.keda.sh", "InterceptorRoute", "interceptorroutes"),
+    of("externaldns.k8s.io", "DNSEndpoint", "dnsendpoints"),
+    of(
+        "networking.cfargotunnel.com",
+        "TunnelBinding",
+        "tunnelbindings",
+    ),
+    of("ngrok.k8s.ngrok.com", "AgentEndpoint", "agentendpoints"),
+    of("ngrok.k8s.ngrok.com", "CloudEndpoint", "cloudendpoints"),
+    of("skupper.io", "Connector", "connectors"),
+    of(
+        "networking.karmada.io",
+        "MultiClusterIngress",
+        "multiclusteringresses",
+    ),
 ];
 
 /// The group whose objects name Services without a namespace, whichever that is.

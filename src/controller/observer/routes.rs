@@ -27,7 +27,7 @@ pub(super) struct Routes {
     ingresses: Listed,
     /// Services, which may have routes in an annotation.
     services: Listed,
-    exports: Vec<Listed>,
+    exports: Vec<(&'static str, Listed)>,
     /// Of kinds that are parsed.
     others: Vec<(&'static str, Listed)>,
     /// Of kinds that are not.
@@ -44,7 +44,9 @@ impl Observer {
         Routes {
             ingresses: self.cache.all(&ingresses()),
             services: self.cache.all(&services()),
-            exports: EXPORTS.iter().map(served).collect(),
+            exports: { EXPORTS.iter() }
+                .map(|kind| (kind.kind, served(kind)))
+                .collect(),
             others: others.chain([("Route", of_openshift)]).collect(),
             by_text: { BY_TEXT.iter() }
                 .map(|kind| (*kind, served(kind)))
@@ -57,12 +59,12 @@ impl Routes {
     /// Those that lead to old, as text for users.
     pub fn leading_to(&self, to_old: &ToOld) -> Result<Vec<String>, NotSynced> {
         let mut found = Vec::new();
-        for exports in &self.exports {
+        for (kind, exports) in &self.exports {
             for export in listed(exports)? {
                 let (own, name) = (&export.metadata.namespace, &export.metadata.name);
                 let name = own.clone().zip(name.clone()).unwrap_or_default();
                 if to_old.services.names.contains(&name) {
-                    found.push(format!("ServiceExport {}/{}", name.0, name.1));
+                    found.push(format!("{kind} {}/{}", name.0, name.1));
                 }
             }
         }

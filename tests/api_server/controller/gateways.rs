@@ -36,6 +36,10 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
         "TargetGroupBinding",
         "targetgroupbindings",
     );
+    let kuma = resource("kuma.io", "v1alpha1", "MeshHTTPRoute", "meshhttproutes");
+    let nodes = resource("appmesh.k8s.aws", "v1beta2", "VirtualNode", "virtualnodes");
+    let (kind, plural) = ("HTTPScaledObject", "httpscaledobjects");
+    let scaled = resource("http.keda.sh", "v1alpha1", kind, plural);
     let traefik = |name: &str| {
         let service = json!({"name": name, "namespace": own, "port": 80});
         let rule = "Host(`chat.example.com`)";
@@ -52,7 +56,24 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
     };
     let envoy_by_address = |address: &str| json!({"spec": {"endpoints": [{"ip": {"address": address, "port": 8000}}]}});
     let aws = |name: &str| json!({"spec": {"serviceRef": {"name": name, "port": 80}, "targetGroupARN": "arn:aws:any"}});
+    // The name that Kuma gives a port of a Service.
+    let meshed = |name: &str| {
+        let backend = json!({"kind": "MeshService", "name": format!("{name}_{own}_svc_80")});
+        let to = json!({"targetRef": {"kind": "MeshService", "name": "chat"}, "rules": [{"default": {"backendRefs": [backend]}}]});
+        json!({"spec": {"targetRef": {"kind": "Mesh"}, "to": [to]}})
+    };
+    let node = |name: &str| {
+        let host = format!("{name}.{own}.svc.cluster.local");
+        json!({"spec": {"serviceDiscovery": {"dns": {"hostname": host}}}})
+    };
+    let keda = |name: &str| {
+        let target = json!({"name": "any", "kind": "Deployment", "service": name, "port": 80});
+        json!({"spec": {"hosts": ["chat.example.com"], "scaleTargetRef": target}})
+    };
     // The objects of new exist all the time.
+    other.create(&kuma, "of-new", meshed("clients")).await;
+    other.create(&nodes, "of-new", node("clients")).await;
+    fixture.create(&scaled, "of-new", keda("clients")).await;
     other.create(&routes, "of-new", traefik("new")).await;
     fixture.create(&proxies, "of-new", contour("clients")).await;
     other.create(&backends, "of-new", envoy("clients")).await;
@@ -67,6 +88,9 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
         (&fixture, &proxies, "of-old", contour("legacy")),
         (&other, &backends, "of-old", envoy("legacy")),
         (&fixture, &bindings, "of-old", aws("legacy")),
+        (&other, &kuma, "of-old", meshed("legacy")),
+        (&other, &nodes, "of-old", node("legacy")),
+        (&fixture, &scaled, "of-old", keda("legacy")),
         (&other, &backends, "of-pod", envoy_by_address("fd00:0::b7")),
     ];
     for (whose, kind, name, object) in &all {
@@ -96,7 +120,7 @@ async fn old_is_not_safe_to_delete_while_an_object_of_a_gateway_names_it() {
     assert!(!is_safe(&fixture.get("up").await));
     other.delete(&backends, "of-pod").await;
     fixture.until("up", "safe again", is_safe).await;
-    for (whose, kind, name, _) in &all[..4] {
+    for (whose, kind, name, _) in &all[..7] {
         whose.delete(kind, name).await;
     }
 }

@@ -104,6 +104,10 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
     let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
     fixture.create(&services(), "legacy", selects).await;
     fixture.create(&exports, "legacy", json!({})).await;
+    let (group, kind) = ("networking.karmada.io", "MultiClusterService");
+    let of_karmada = resource(group, "v1alpha1", kind, "multiclusterservices");
+    let spec = json!({"spec": {"types": ["CrossCluster"]}});
+    fixture.create(&of_karmada, "legacy", spec).await;
     let import = json!({"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "legacy", "port": 80});
     let mirror = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "legacy", "port": 80}}});
     for (name, rule) in [
@@ -115,6 +119,7 @@ async fn old_is_not_safe_to_delete_while_other_clusters_or_routes_of_an_earlier_
     }
     for name in [
         leak(format!("ServiceExport {namespace}/legacy")),
+        leak(format!("MultiClusterService {namespace}/legacy")),
         leak(format!("HTTPRoute {namespace}/imports")),
         leak(format!("HTTPRoute {namespace}/mirrors")),
     ] {
