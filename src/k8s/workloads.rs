@@ -28,7 +28,9 @@ use kube::api::ApiResource;
 pub use self::deletion_cost::{is_marked, mark};
 pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
 pub use self::in_place::{Half, InPlace, halves, pods_resource};
-pub use self::object::{controller, includes, is_selected, labels, labels_at, pod_is_ready};
+pub use self::object::{
+    controller, includes, is_selected, labels, labels_at, pod_has_ended, pod_is_ready,
+};
 pub use self::scaling::{
     Part, PodsOf, RemovesFirst, Resize, Scaled, Scaling, ScalingError, of_kind, roles,
 };
@@ -107,8 +109,6 @@ pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
     ALL.into_iter().find(|workload| workload.kind() == kind)
 }
 
-/// Counts the workers of `which` as a `workload`.
-///
 /// Begins to list, at the same time, what a count may need now, or once the last worker is gone or someone deletes its graph.
 pub fn begin(cache: &Cache) {
     cache.begin(&pods::resource());
@@ -116,6 +116,8 @@ pub fn begin(cache: &Cache) {
     owners::begin(cache);
 }
 
+/// Counts the workers of `which` as a `workload`.
+///
 /// # Errors
 /// If an object that must be counted could not be listed, or the kind cannot be counted as requested.
 pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {

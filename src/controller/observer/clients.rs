@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use kube::api::DynamicObject;
+
 use super::super::endpoints::{Endpoint, all_endpoints};
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
@@ -16,7 +18,7 @@ use super::routes::Routes;
 use super::services::{OldPlace, ServicesToOld};
 use super::to_old::ToOld;
 use super::ways::ServiceName;
-use crate::k8s::workloads::pod_is_ready;
+use crate::k8s::workloads::{GRAPH, controller, is_selected, labels, pod_has_ended, pod_is_ready};
 use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
 use crate::rollout::Clients;
@@ -61,7 +63,7 @@ impl Observer {
         all: &[Object],
         to_old: Result<&ServicesToOld, &NotSynced>,
     ) -> Clients {
-        let pools = self.pools_to_old(parsed, old);
+        let pools = self.pools_to_old(parsed, old, all);
         let pools = pools.as_ref();
         let routes = self.routes();
         let ways = to_old.ok().zip(pools.ok()).map(|(services, pools)| ToOld {
@@ -96,10 +98,17 @@ impl Observer {
         let around = ways.services.around_proxies.iter();
         let around = around.map(|name| told(name, ways.namespace));
         let around = around.chain(ways.pools.around_proxies.iter().cloned());
+        let mut routed = Vec::new();
+        for pool in &ways.pools.of_workers {
+            if routes.lead_to_pool(pool)? {
+                routed.push(format!("InferencePool {}", pool.1));
+            }
+        }
         let entries = routes.leading_to_ports(ways, &ways.old.own_ports(port))?;
         let host_ports = ways.old.on_host_ports(port);
         let unknown = ways.old.without_port(port);
         Ok(around
+            .chain(routed)
             .chain(entries)
             .chain(host_ports)
             .chain(unknown)
@@ -238,11 +247,18 @@ impl Observer {
         })
     }
 
-    fn pools_to_old(&self, parsed: &ParsedUpdate, old: &OldPods) -> Result<PoolsToOld, NotSynced> {
+    fn pools_to_old(
+        &self,
+        parsed: &ParsedUpdate,
+        old: &OldPods,
+        all: &[Object],
+    ) -> Result<PoolsToOld, NotSynced> {
         let place = self.old_place(parsed);
         let [stable, early] = POOLS.map(|kind| self.cache.all_served(&kind));
         let pools = [stable?, early?].concat();
-        Ok(PoolsToOld::of(&pools, old, &place?))
+        let mut workers = pods_of_old(parsed, all);
+        workers.retain(|pod| !old.has(pod.metadata.name.as_deref(), None));
+        Ok(PoolsToOld::of(&pools, old, &workers, &place?))
     }
 
     /// What else leads to old's frontends: Services that were not created with old, and everything that routes to any Service
@@ -271,6 +287,36 @@ impl Observer {
         found.extend(routes.leading_to(ways)?);
         Ok(found)
     }
+}
+
+/// The pods of old that have not ended, among `all` of their namespace: those of its graph, or of what its workers are counted by.
+fn pods_of_old(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
+    let stated = parsed.spec.workers.clone().unwrap_or_default();
+    let stated = stated.old.unwrap_or_default();
+    let source = parsed.spec.source_deployment.as_deref();
+    let name = stated.name.as_deref().or(source).unwrap_or_default();
+    let is_meant = |pod: &DynamicObject| {
+        let labels = labels(pod);
+        if !stated.selector.is_empty() {
+            return is_selected(pod, &stated.selector);
+        }
+        let graph = labels.and_then(|labels| labels.get(GRAPH));
+        // The name of a ReplicaSet ends with a hash.
+        let of_owner = controller(pod).is_some_and(|(_, owner)| {
+            let deployment = owner.rsplit_once('-').map(|(deployment, _)| deployment);
+            owner == name || deployment == Some(name)
+        });
+        graph.is_some_and(|graph| graph == name) || of_owner
+    };
+    // Both generations may be of the same object.
+    let is_of_revision = |pod: &DynamicObject| match (&stated.revision, labels(pod)) {
+        (None, _) => true,
+        (Some(revision), Some(labels)) => labels.values().any(|value| value == revision),
+        (Some(_), None) => false,
+    };
+    let mut pods = all.to_vec();
+    pods.retain(|pod| !pod_has_ended(pod) && is_meant(pod) && is_of_revision(pod));
+    pods
 }
 
 /// The names of the ports by which clients reach a Service. A headless Service leads to any port.

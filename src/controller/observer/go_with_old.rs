@@ -11,7 +11,7 @@ use super::super::parsed::ParsedUpdate;
 use super::Observer;
 use super::kinds::{claims, graphs, pods, services};
 use super::ways::{is_owned_by, is_owned_by_exactly};
-use crate::k8s::workloads::{GRAPH, labels};
+use crate::k8s::workloads::{GRAPH, labels, pod_has_ended};
 use crate::k8s::{NotSynced, Object};
 
 impl Observer {
@@ -65,7 +65,7 @@ impl Observer {
         let all = self.cache.of(&pods(), namespace)?;
         let staying = all
             .iter()
-            .filter(|pod| !has_ended(pod) && !is_of_graph(pod));
+            .filter(|pod| !pod_has_ended(pod) && !is_of_graph(pod));
         let used: BTreeSet<&str> = staying.flat_map(|pod| claimed(pod)).collect();
         for name in used {
             let object = self.cache.one(&claims(), namespace, name)?;
@@ -74,11 +74,6 @@ impl Observer {
         }
         Ok(found)
     }
-}
-
-fn has_ended(pod: &DynamicObject) -> bool {
-    let phase = &pod.data["status"]["phase"];
-    phase == "Succeeded" || phase == "Failed"
 }
 
 /// The names of the PersistentVolumeClaims that a pod uses.

@@ -1,6 +1,7 @@
 //! The InferencePools that route to old's frontends.
 //!
-//! A pool selects pods of its own namespace, as a Service does, and gateways send requests to the addresses of these pods.
+//! A pool selects pods of its own namespace, as a Service does, and gateways send requests to the addresses of these pods. These may
+//! be workers: an endpoint picker then does what a frontend does.
 
 use std::collections::BTreeSet;
 
@@ -19,29 +20,35 @@ pub(super) struct PoolsToOld {
     pub ways: Vec<String>,
     /// All of them.
     pub names: BTreeSet<ServiceName>,
-    /// Those that lead to the frontends' own port.
+    /// Those that lead to the frontends' own port, or to workers.
     pub around_proxies: Vec<String>,
+    /// Those that lead to workers and are deleted together with old. They matter only while a route leads to them.
+    pub of_workers: BTreeSet<ServiceName>,
 }
 
 impl PoolsToOld {
-    /// Those among `pools`.
-    pub fn of(pools: &[Object], old: &OldPods, place: &OldPlace) -> Self {
+    /// Those among `pools`. `workers` are pods of old, too.
+    pub fn of(pools: &[Object], old: &OldPods, workers: &[Object], place: &OldPlace) -> Self {
         let own_ports = old.own_ports(place.frontend_port);
         let mut found = Self::default();
-        for pool in pools {
-            let is_own = pool.metadata.namespace.as_deref() == Some(place.namespace);
-            if !is_own || !selects(pool, old) {
+        let own = |pool: &&Object| pool.metadata.namespace.as_deref() == Some(place.namespace);
+        for pool in pools.iter().filter(own) {
+            let (to_frontends, to_workers) = (selects(pool, old.pods()), selects(pool, workers));
+            if !to_frontends && !to_workers {
                 continue;
             }
             let name = pool.metadata.name.as_deref().unwrap_or_default();
-            found
-                .names
-                .insert((place.namespace.to_owned(), name.to_owned()));
+            let full_name = (place.namespace.to_owned(), name.to_owned());
+            found.names.insert(full_name.clone());
             let text = format!("InferencePool {name}");
-            if !ports(pool).is_disjoint(&own_ports) {
+            let is_of_old = belongs_to(pool, name, place.source, place.is_graph);
+            let is_around = to_frontends && !ports(pool).is_disjoint(&own_ports);
+            if is_around || (to_workers && !is_of_old) {
                 found.around_proxies.push(text.clone());
+            } else if to_workers {
+                found.of_workers.insert(full_name);
             }
-            if !belongs_to(pool, name, place.source, place.is_graph) {
+            if !is_of_old {
                 found.ways.push(text);
             }
         }
@@ -49,13 +56,13 @@ impl PoolsToOld {
     }
 }
 
-fn selects(pool: &DynamicObject, old: &OldPods) -> bool {
+fn selects(pool: &DynamicObject, pods: &[Object]) -> bool {
     let selector = &pool.data["spec"]["selector"];
     let selector = match &selector["matchLabels"] {
         Json::Object(_) => &selector["matchLabels"],
         _ => selector,
     };
-    is_selected_by(selector, old.pods())
+    is_selected_by(selector, pods)
 }
 
 fn ports(pool: &DynamicObject) -> BTreeSet<u16> {
@@ -73,6 +80,7 @@ mod tests {
 
     use super::*;
     use crate::k8s::object;
+    use crate::k8s::workloads::GRAPH;
 
     #[test]
     fn a_pool_leads_to_old_in_either_form_of_its_selector() {
@@ -109,8 +117,38 @@ mod tests {
             ),
         ];
         let place = OldPlace::example();
-        let found = PoolsToOld::of(&pools, &OldPods::of(&pods, &pods), &place);
+        let found = PoolsToOld::of(&pools, &OldPods::of(&pods, &pods), &[], &place);
         assert_eq!(found.ways, ["InferencePool stable", "InferencePool alpha"]);
         assert_eq!(found.around_proxies, ["InferencePool alpha"]);
+    }
+
+    #[test]
+    fn a_pool_of_workers_bypasses_the_proxies_unless_it_goes_with_old() {
+        let workers = [object(json!({
+            "metadata": {"name": "old-w", "namespace": "n", "labels": {"role": "worker"}},
+        }))];
+        let pool = |name: &str, metadata: Json, selected: &str| {
+            let mut pool = json!({"metadata": metadata, "spec": {"selector": {"matchLabels": {"role": selected}}}});
+            pool["metadata"]["name"] = name.into();
+            pool["metadata"]["namespace"] = "n".into();
+            object(pool)
+        };
+        let owner = json!({"apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoComponentDeployment", "name": "old", "uid": "u", "controller": true});
+        let made = json!({"labels": {GRAPH: "old"}, "ownerReferences": [owner]});
+        let pools = [
+            pool("shared", json!({}), "worker"),
+            pool("made", made, "worker"),
+            pool("other", json!({}), "none"),
+        ];
+        let place = OldPlace {
+            is_graph: true,
+            ..OldPlace::example()
+        };
+        let found = PoolsToOld::of(&pools, &OldPods::of(&[], &[]), &workers, &place);
+        assert_eq!(found.ways, ["InferencePool shared"]);
+        assert_eq!(found.around_proxies, ["InferencePool shared"]);
+        let made = ("n".to_owned(), "made".to_owned());
+        assert_eq!(found.of_workers, [made].into());
+        assert_eq!(found.names.len(), 2);
     }
 }

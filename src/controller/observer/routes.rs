@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use kube::api::DynamicObject;
+use serde_json::Value as Json;
 
 use super::Observer;
 use super::kinds::{BY_TEXT, EXPORTS, OF_ISTIO, ROUTES, ingresses, routes_of_openshift, services};
@@ -98,6 +99,24 @@ impl Routes {
         }
         found.extend(to_old.named_by(&self.by_text()?));
         Ok(found)
+    }
+
+    /// Whether one of them leads to this InferencePool.
+    pub fn lead_to_pool(&self, pool: &ServiceName) -> Result<bool, NotSynced> {
+        for (_, objects) in &self.others {
+            let names = |route: &Object| {
+                let own = namespace_of(route);
+                let mut fields = BACKENDS.into_iter();
+                fields.any(|field| {
+                    let of_route = |backend: &Json| is_pool_of_route(backend, own);
+                    backends(&route.data["spec"], field, &of_route).contains(pool)
+                })
+            };
+            if listed(objects)?.iter().any(names) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Those that lead to one of these ports of old's pods, as text for users: what names addresses. The others lead to a Service.

@@ -237,7 +237,8 @@ pub fn pod_is_ready(pod: &DynamicObject) -> bool {
 }
 
 /// Whether a pod has terminated, successfully or not.
-pub(super) fn pod_has_ended(pod: &DynamicObject) -> bool {
+#[must_use]
+pub fn pod_has_ended(pod: &DynamicObject) -> bool {
     let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
     matches!(phase, Some("Succeeded" | "Failed"))
 }

@@ -139,6 +139,33 @@ async fn old_is_not_safe_to_delete_while_an_inference_pool_leads_to_it() {
 }
 
 #[tokio::test]
+async fn the_last_worker_of_old_is_needed_while_an_inference_pool_selects_it() {
+    let (fixture, _controller) = safe().await;
+    let kind = resource(
+        "inference.networking.k8s.io",
+        "v1",
+        "InferencePool",
+        "inferencepools",
+    );
+    fixture.edit("up", json!({"drainOld": true})).await;
+    fixture.worker("old", 9, "worker").await;
+    fixture
+        .until("up", "safe with a worker", |object| {
+            let workers = object["status"]["old"]["workers"].as_str();
+            workers.is_some_and(|workers| workers.starts_with("1/")) && is_safe(object)
+        })
+        .await;
+    // It selects the workers of new, too.
+    let selector = json!({"matchLabels": {"nvidia.com/dynamo-component-type": "worker"}});
+    let spec = json!({"selector": selector, "targetPorts": [{"number": 8000}]});
+    fixture.create(&kind, "pool", json!({"spec": spec})).await;
+    let around = lacks(false, "InferencePool pool");
+    fixture.until("up", "a pool of workers", around).await;
+    fixture.delete(&kind, "pool").await;
+    fixture.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_host_port_bypasses_its_proxy() {
     let (fixture, _controller) = safe().await;
     let labels = json!({
