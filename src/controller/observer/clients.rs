@@ -168,10 +168,13 @@ impl Observer {
                 })
             })
         };
-        let reach_new = endpoints.iter().any(|endpoint| {
+        let reaches = |endpoint: &Endpoint| {
             let is_ready = endpoint.pod.as_ref().is_some_and(is_ready);
             endpoint.ready && is_ready && leads_to_port(endpoint)
-        });
+        };
+        let reaching = endpoints.iter().filter(|endpoint| reaches(endpoint));
+        let reaching: Vec<Option<IpAddr>> = reaching.map(|endpoint| endpoint.ip).collect();
+        let reach_new = !reaching.is_empty() && have_each_family(&object, &reaching);
         Ok((Some(reach_new), Some(reach_old)))
     }
 
@@ -319,6 +322,17 @@ fn pods_of_old(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
     pods
 }
 
+/// Whether there is an endpoint for each address of a Service: the requests to one go to endpoints of its own family only.
+fn have_each_family(service: &DynamicObject, endpoints: &[Option<IpAddr>]) -> bool {
+    let addresses = service.data["spec"]["clusterIPs"].as_array();
+    let addresses = addresses.into_iter().flatten();
+    let mut addresses = addresses.filter_map(|address| address.as_str()?.parse::<IpAddr>().ok());
+    addresses.all(|address| {
+        let mut endpoints = endpoints.iter().flatten();
+        endpoints.any(|endpoint| endpoint.is_ipv6() == address.is_ipv6())
+    })
+}
+
 /// The names of the ports by which clients reach a Service. A headless Service leads to any port.
 fn needed_ports(service: &Object) -> BTreeSet<String> {
     let spec = &service.data["spec"];
@@ -327,4 +341,28 @@ fn needed_ports(service: &Object) -> BTreeSet<String> {
     ports
         .map(|port| port["name"].as_str().unwrap_or_default().to_owned())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::k8s::object;
+
+    #[test]
+    fn a_service_of_two_families_needs_an_endpoint_of_each() {
+        let reach = |addresses: &[&str], endpoints: &[&str]| {
+            let spec = json!({"clusterIPs": addresses});
+            let service = object(json!({"metadata": {"name": "a"}, "spec": spec}));
+            let endpoints = endpoints.iter().map(|one| one.parse().ok());
+            have_each_family(&service, &endpoints.collect::<Vec<_>>())
+        };
+        assert!(reach(&["10.9.0.1"], &["10.0.0.1"]));
+        assert!(!reach(&["10.9.0.1", "fd00::1"], &["10.0.0.1"]));
+        assert!(!reach(&["fd00::1"], &["10.0.0.1", "no address"]));
+        assert!(reach(&["10.9.0.1", "fd00::1"], &["10.0.0.1", "fd00::7"]));
+        // One that is headless has only the addresses of its endpoints.
+        assert!(reach(&["None"], &["10.0.0.1"]) && reach(&[], &["fd00::7"]));
+    }
 }
