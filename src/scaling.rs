@@ -66,8 +66,8 @@ pub use self::{
     feasible::way,
     progress::Progress,
     seen::{
-        Clients, LastWorker, Pod, Removes, RolloutObservation, Serves, Side, Traffic, Verdict,
-        Workers,
+        Clients, LastWorker, Leaving, Pod, Removes, RolloutObservation, Serves, Side, Traffic,
+        Verdict, Workers,
     },
     settings::{
         Amount, Handover, Intent, OnFailure, Retire, RolloutSettings, Step, Strategy, Switch,

@@ -35,6 +35,8 @@ pub(super) struct Units {
     pub capacity: u32,
     /// Those that have warmed up.
     pub usable: u32,
+    /// Ready units that serve until they are replaced by those of the other side.
+    pub leaving: u32,
     /// The desired sizes.
     pub sizes: Sizes,
 }
@@ -92,7 +94,8 @@ impl<'a> Assessment<'a> {
 
     /// Whether `side` can serve at least something.
     pub fn can_serve(&self, side: Generation) -> bool {
-        self.units(side).ready > 0 && self.seen.sides.of(side).serves != Serves::No
+        let units = self.units(side);
+        units.ready + units.leaving > 0 && self.seen.sides.of(side).serves != Serves::No
     }
 
     /// Whether `side` is known not to serve, or to be bad.
@@ -164,6 +167,8 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
         true => shape.whole(side, &of(count)),
         false => 0,
     };
+    let leaving = seen.roles.values().flat_map(|workers| &workers.leaving);
+    let leaving = leaving.filter(|pod| pod.ready).count() as u32;
     Units {
         desired: shape.whole(side, &desired),
         begun: shape.covering(side, &desired),
@@ -171,6 +176,7 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
         ready: shape.whole(side, &of(|workers| workers.ready)),
         capacity: of_serving(|workers| workers.ready),
         usable: of_serving(|workers| workers.warm.min(workers.ready)),
+        leaving: if serves { leaving } else { 0 },
         sizes: desired,
     }
 }

@@ -174,11 +174,10 @@ fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> 
     let (old, new) = (Generation::Old, Generation::New);
     let split = match shrink {
         Some(shrink) => shrink.split,
-        None => Weights::new(assessment.counted(old), assessment.counted(new)).ok(),
+        None => by_capacity(assessment),
     }?;
     let is = assessment.seen.traffic.split;
-    let gains = u64::from(split.new_weight()) * u64::from(is.old())
-        > u64::from(is.new_weight()) * u64::from(split.old());
+    let gains = gives_new_less(is, split);
     // Nothing is gained by what is not known to serve.
     let gaining = match gains {
         true => new,
@@ -188,6 +187,26 @@ fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> 
     // A failed analysis also holds the split.
     let is_held = gains && assessment.gaining() == new && verdict_wait(assessment, true).is_some();
     (split != is && is_known && !is_held).then_some(split)
+}
+
+/// The split by what both sides carry. Pods that are to leave keep their requests until they may be replaced, but get no more.
+fn by_capacity(assessment: &Assessment) -> Option<Weights> {
+    let side = |side| (assessment.counted(side), assessment.units(side).leaving);
+    let ((old, old_leaving), (new, new_leaving)) = (side(Generation::Old), side(Generation::New));
+    let is = assessment.seen.traffic.split;
+    let least = Weights::new(old + old_leaving, new).ok();
+    let most = Weights::new(old, new + new_leaving).ok();
+    match (least, most) {
+        (Some(least), Some(_)) if gives_new_less(is, least) => Some(least),
+        (Some(_), Some(most)) if gives_new_less(most, is) => Some(most),
+        (Some(_), Some(_)) => Some(is),
+        (least, most) => least.or(most),
+    }
+}
+
+fn gives_new_less(one: Weights, other: Weights) -> bool {
+    u64::from(one.new_weight()) * u64::from(other.old())
+        < u64::from(other.new_weight()) * u64::from(one.old())
 }
 
 /// The side to grow and its sizes.

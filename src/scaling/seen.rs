@@ -89,7 +89,14 @@ pub struct Workers {
     /// What one replica takes of the entries of a quota, in thousandths.
     pub resources: BTreeMap<String, u64>,
     /// Pods that should belong to the other side, but that their object does not replace by itself. Counted as terminating.
-    pub leaving: Vec<String>,
+    pub leaving: Vec<Leaving>,
+}
+
+/// A pod that should belong to the other side. It serves until it is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    pub name: String,
+    pub ready: bool,
 }
 
 /// Which replicas go first when a role shrinks.

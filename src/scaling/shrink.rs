@@ -103,36 +103,36 @@ fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
     Weights::new(old, new).ok()
 }
 
-/// The pods that leave `side` because of its size. They are removed as if the side shrank to that size now, because an owner may
-/// have accepted a size that another client set.
+/// The pods that leave `side` because of its size. Each of them serves until it is replaced, so they are replaced as if the side
+/// shrank now: an owner may have accepted a size that another client set.
 fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
     let own = assessment.units(side);
-    let other = assessment.units(side.other());
+    let other = assessment.units(side.other()).usable;
     let roles = assessment.seen.sides.of(side).roles.values();
-    let leaving = roles.map(|workers| workers.leaving.len()).sum::<usize>() as u32;
-    if leaving == 0 {
+    let all = roles.map(|workers| workers.leaving.len()).sum::<usize>() as u32;
+    if all == 0 {
         return None;
     }
-    let split = weights(side, own.capacity, other.usable);
-    let replaces = match split {
-        Some(_) => leaving,
-        // Only they serve, and hold the places of those that are to. As many stay as must be ready, and one in any case.
-        None => {
-            let serving = leaving + own.ready;
-            let most = (serving + other.ready).saturating_sub(assessment.floor());
-            leaving.min(most).min(serving - 1)
-        }
+    let capacity = own.capacity + own.leaving;
+    let spare = (capacity + other).saturating_sub(assessment.floor());
+    // Those that do not serve may all go, unless nothing else is there.
+    let idle = all - own.leaving;
+    let idle = match capacity + other {
+        0 => idle - 1,
+        _ => idle,
     };
-    if replaces == 0 {
+    let serving = own.leaving.min(spare);
+    if idle + serving == 0 {
         return Some(Err(Wait::NoOther(side)));
     }
+    let stays = capacity - serving;
     Some(Ok(Shrink {
         side,
         sizes: own.sizes.clone(),
-        units: own.desired + leaving - replaces,
-        capacity: own.capacity,
-        split,
-        replaces,
+        units: own.desired + all - idle - serving,
+        capacity: stays,
+        split: weights(side, stays, other),
+        replaces: idle + serving,
     }))
 }
 
@@ -196,7 +196,8 @@ impl Shrink {
     fn streams(&self, assessment: &Assessment) -> Option<Wait> {
         let side = self.side;
         // Without a loss of capacity, what fitted before still does.
-        let loses = self.capacity < assessment.units(side).capacity;
+        let before = assessment.units(side);
+        let loses = self.capacity < before.capacity + before.leaving;
         if self.units > 0 && (assessment.settings.strategy.continuation || !loses) {
             return None;
         }
@@ -237,9 +238,9 @@ impl Shrink {
         }
         let roles = assessment.seen.sides.of(self.side).roles.iter();
         let shrinks = |role: &Role, workers: &Workers| {
-            self.sizes
-                .get(role)
-                .is_some_and(|size| *size < workers.desired)
+            let size = self.sizes.get(role);
+            let is_less = size.is_some_and(|size| *size < workers.desired);
+            is_less || workers.leaving.iter().any(|pod| pod.ready)
         };
         let mut graces = roles.filter(|(role, workers)| shrinks(role, workers));
         let is_enough = |grace: Option<Duration>| {
@@ -262,11 +263,13 @@ impl Shrink {
     pub fn action(self, assessment: &Assessment) -> Action {
         for (role, workers) in &assessment.seen.sides.of(self.side).roles {
             if !workers.leaving.is_empty() {
-                let leaving = workers.leaving.iter();
+                let mut leaving: Vec<_> = workers.leaving.iter().collect();
+                leaving.sort_by_key(|pod| pod.ready);
+                let leaving = leaving.into_iter().take(self.replaces as usize);
                 return Action::Replace {
                     side: self.side,
                     role: *role,
-                    pods: leaving.take(self.replaces as usize).cloned().collect(),
+                    pods: leaving.map(|pod| pod.name.clone()).collect(),
                 };
             }
             let size = self.sizes.get(role).copied().unwrap_or_default();

@@ -39,9 +39,12 @@ impl Rollouts {
             Action::Replace { side, role, pods } => {
                 let workers = observed.objects.of(side).get(&role);
                 let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
-                let mut leaving = half.map(|half| half.leaving.clone()).unwrap_or_default();
-                leaving.retain(|pod| pods.iter().any(|name| name == objects::name_of(pod)));
-                Step::Replace { pods: leaving }
+                let leaving = half.map(|half| &*half.leaving).unwrap_or_default();
+                let leaving = leaving.iter().map(|leaving| leaving.pod.clone());
+                let is_meant = |pod: &Object| pods.iter().any(|name| name == objects::name_of(pod));
+                Step::Replace {
+                    pods: leaving.filter(is_meant).collect(),
+                }
             }
             Action::Split(split) => {
                 status.split = Some(memory::split(split));

@@ -27,7 +27,7 @@ use crate::resource::rollout_status::{
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
-    Clients, LastWorker, Removes, RolloutObservation, Serves, Side, Traffic, Workers,
+    Clients, LastWorker, Leaving, Removes, RolloutObservation, Serves, Side, Traffic, Workers,
 };
 use crate::split::{Generation, Weights};
 
@@ -245,7 +245,10 @@ fn workers(
         removes: Removes::default(),
         leaving: { scaled.half.iter() }
             .flat_map(|half| &half.leaving)
-            .map(|pod| objects::name_of(pod).to_owned())
+            .map(|leaving| Leaving {
+                name: objects::name_of(&leaving.pod).to_owned(),
+                ready: leaving.is_ready,
+            })
             .collect(),
     }
 }

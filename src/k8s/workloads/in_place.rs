@@ -63,9 +63,17 @@ pub struct Half {
     pub revision: String,
     /// The pods that should belong to the other generation, but that the object does not replace by itself, because it created
     /// them before the partition was raised.
-    pub leaving: Vec<Object>,
+    pub leaving: Vec<Leaving>,
     /// Why it gets no more workers, as text for users.
     pub lost: Option<String>,
+}
+
+/// A pod that should belong to the other generation.
+#[derive(Clone, Debug)]
+pub struct Leaving {
+    pub pod: Object,
+    /// Whether its replica is ready.
+    pub is_ready: bool,
 }
 
 /// Both generations of one object, by the revisions that were accepted, or by those that it has now.
@@ -197,21 +205,24 @@ impl<'a> Whole<'a> {
                 continue;
             }
             let ends = { pods.iter() }.any(|pod| pod.metadata.deletion_timestamp.is_some());
+            let since = pods.iter().map(|pod| scaling::ready_since(pod));
+            let since = since.collect::<Option<Vec<_>>>();
+            let size = first.and_then(|pod| in_place.size(self.object, pod));
+            let since = since.filter(|all| size.is_none_or(|size| all.len() >= size));
             let stays = *index < self.part.desired && self.wants(*index) == Some(revision);
             if ends || !stays {
                 terminating += 1;
                 if !ends && *index < self.partition {
                     let mut pods = pods.iter();
                     let leader = pods.find(|pod| in_place.leads(pod));
-                    leaving.extend(leader.map(|pod| Object::clone(pod)));
+                    leaving.extend(leader.map(|pod| Leaving {
+                        pod: Object::clone(pod),
+                        is_ready: since.is_some(),
+                    }));
                 }
                 continue;
             }
             present += 1;
-            let since = pods.iter().map(|pod| scaling::ready_since(pod));
-            let since = since.collect::<Option<Vec<_>>>();
-            let size = first.and_then(|pod| in_place.size(self.object, pod));
-            let since = since.filter(|all| size.is_none_or(|size| all.len() >= size));
             ready_since.extend(since.and_then(|since| since.into_iter().max()));
         }
         let part = Part {

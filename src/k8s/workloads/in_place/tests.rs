@@ -59,11 +59,15 @@ fn counts(scaled: &Scaled) -> [u32; 4] {
     ]
 }
 
-fn leaving(scaled: &Scaled) -> Vec<&str> {
-    let pods = &scaled.half.as_ref().unwrap().leaving;
-    pods.iter()
-        .map(|pod| pod.metadata.name.as_deref().unwrap())
-        .collect()
+fn leaving(scaled: &Scaled) -> Vec<(&str, bool)> {
+    let pods = scaled.half.as_ref().unwrap().leaving.iter();
+    pods.map(|leaving| {
+        (
+            leaving.pod.metadata.name.as_deref().unwrap(),
+            leaving.is_ready,
+        )
+    })
+    .collect()
 }
 
 #[test]
@@ -82,7 +86,11 @@ fn a_pod_counts_for_its_revision_where_that_is_to_be() {
     let at_four = of(set(9, ["w-1", "w-2"]), accepted)(&pods);
     assert_eq!(counts(&at_four.old), [4, 3, 0, 3]);
     assert_eq!(counts(&at_four.new), [0, 0, 1, 0]);
-    assert_eq!(leaving(&at_four.new), ["w-3"]);
+    assert_eq!(leaving(&at_four.new), [("w-3", true)]);
+    let mut starting = Object::unwrap_or_clone(pods[3].clone());
+    starting.data["status"] = json!({});
+    let at_four = of(set(9, ["w-1", "w-2"]), accepted)(&[starting.into()]);
+    assert_eq!(leaving(&at_four.new), [("w-3", false)]);
 }
 
 #[test]

@@ -31,9 +31,12 @@ impl Cluster {
                     return false;
                 }
                 let object = self.side_mut(*side).get_mut(role).expect("the role exists");
-                let replaced = object.leaving.min(pods.len() as u32);
-                object.leaving -= replaced;
-                object.ending.extend(vec![END; replaced as usize]);
+                let before = object.leaving.len();
+                object
+                    .leaving
+                    .retain(|pod, _| !pods.contains(&pod.to_string()));
+                let replaced = before - object.leaving.len();
+                object.ending.extend(vec![END; replaced]);
             }
             _ if self.service_version != read.service || writes == 0 => return false,
             Action::SaveSelector => self.selector_saved = true,

@@ -20,38 +20,42 @@ pub(in super::super) struct Object {
     pub pods: Vec<u32>,
     /// How long its pods that end still take.
     pub ending: Vec<u32>,
-    /// In place: its pods that are to be of the other side, until somebody deletes them.
-    pub leaving: u32,
+    /// In place: the ages of its pods that are to be of the other side, by their names, until somebody deletes them.
+    pub leaving: BTreeMap<u64, u32>,
+    /// How many pods have been to leave so far.
+    pub named: u64,
 }
 
 impl Object {
     /// The places that its pods take.
     pub fn taken(&self) -> u32 {
-        self.pods.len() as u32 + self.ending.len() as u32 + self.leaving
+        self.pods.len() as u32 + self.ending.len() as u32 + self.leaving.len() as u32
     }
 
     pub fn pass(&mut self, is_broken: bool, in_place: Option<Generation>) {
         self.observed = self.version;
         self.ending.iter_mut().for_each(|left| *left -= 1);
         self.ending.retain(|left| *left > 0);
-        for age in &mut self.pods {
+        for age in self.pods.iter_mut().chain(self.leaving.values_mut()) {
             let most = if is_broken { START - 1 } else { WARM };
             *age = most.min(*age + 1).max(*age);
         }
         // Those that are not ready go first.
         self.pods.sort_unstable_by(|a, b| b.cmp(a));
         while self.pods.len() > self.desired as usize {
-            self.pods.pop();
+            let age = self.pods.pop();
             match in_place {
-                Some(Generation::New) => self.leaving += 1,
+                Some(Generation::New) => {
+                    self.leaving.extend(age.map(|age| (self.named, age)));
+                    self.named += 1;
+                }
                 _ => self.ending.push(END),
             }
         }
         // The size was set back: they may stay.
         let short = self.desired.saturating_sub(self.pods.len() as u32);
-        let back = self.leaving.min(short);
-        self.leaving -= back;
-        self.pods.extend(vec![WARM; back as usize]);
+        let back = (0..short).map_while(|_| self.leaving.pop_first());
+        self.pods.extend(back.map(|(_, age)| age));
         if in_place.is_none() {
             self.pods.resize(self.desired as usize, 0);
         }
@@ -66,8 +70,13 @@ impl Object {
             desired: self.desired,
             observed: self.observed == self.version,
             present: self.pods.len() as u32,
-            terminating: self.ending.len() as u32 + self.leaving,
-            leaving: (0..self.leaving).map(|pod| pod.to_string()).collect(),
+            terminating: (self.ending.len() + self.leaving.len()) as u32,
+            leaving: { self.leaving.iter() }
+                .map(|(pod, age)| Leaving {
+                    name: pod.to_string(),
+                    ready: *age >= START,
+                })
+                .collect(),
             ready: self.ready(),
             warm: self.pods.iter().filter(|age| **age >= WARM).count() as u32,
             recorded: self.recorded,

@@ -45,6 +45,8 @@ impl Simulation {
             return;
         };
         if let Action::Split(split) = action {
+            let is_held = is.settings.intent == Intent::Hold;
+            assert!(!is_held || is.is_emergency(*split), "a hold moves nothing");
             return is.splits_by_capacity(*split);
         }
         assert!(
@@ -72,19 +74,18 @@ impl Simulation {
             Action::Shrink { side, sizes } => {
                 is.keeps_proportion(*side, sizes);
                 is.keeps_capacity(*side, sizes);
-                is.was_applied(*side);
+                is.was_applied();
+                is.was_lowered(*side, sizes);
                 is.drains(*side, sizes);
                 is.had_verdict(*side);
             }
             Action::Replace { side, role, pods } => {
                 let roles = &is.seen.sides.of(*side).roles;
-                let stay = roles[role].leaving.len() - pods.len();
                 let sizes = roles.iter().map(|(role, workers)| (*role, workers.desired));
-                is.was_applied(*side);
-                match stay {
-                    0 => is.drains(*side, &sizes.collect()),
-                    // Nothing else serves.
-                    _ => is.keeps_leaving(*side, stay as u32),
+                is.was_applied();
+                is.keeps_capacity_without(*side, *role, pods);
+                if roles[role].leaving.len() == pods.len() {
+                    is.drains(*side, &sizes.collect());
                 }
             }
             Action::Retire(_) => {
@@ -105,6 +106,9 @@ impl Simulation {
         match &decision.action {
             Some(Action::Grow { side, sizes }) => is.has_room(*side, sizes),
             Some(Action::Shrink { side, sizes }) => is.keeps_capacity(*side, sizes),
+            Some(Action::Replace { side, role, pods }) => {
+                is.keeps_capacity_without(*side, *role, pods);
+            }
             _ => {}
         }
     }
@@ -259,8 +263,39 @@ impl Counted<'_> {
         );
     }
 
-    /// Every proxy has applied the split, and that gives the side no more than the others leave it.
-    fn was_applied(&self, _side: Generation) {
+    /// The side gets no more requests than its part of what stays.
+    fn was_lowered(&self, side: Generation, sizes: &Sizes) {
+        let split = self.seen.traffic.split;
+        let stays = self.ready_of(side, |workers| workers.ready);
+        let full = self.settings.shape.full(side);
+        let roles = &self.seen.sides.of(side).roles;
+        let whole = self.whole();
+        let fits = { full.iter() }
+            .map(|(role, full)| roles[role].ready.min(sizes[role]) * whole / full)
+            .min();
+        let stays = stays.min(fits.expect("there are roles"));
+        // What is cold gets no more yet.
+        let other = self.ready_of(side.other(), |workers| workers.warm);
+        let part = |a: u32, b: u32| u64::from(a) * u64::from(b);
+        // Without anything that serves, no split is better than another.
+        assert!(
+            stays + other == 0
+                || part(split.of(side), other) <= part(split.of(side.other()), stays),
+            "{side} keeps {stays} beside {other} and gets {split:?}: {:?}",
+            self.seen
+        );
+    }
+
+    /// All requests leave a side that cannot serve, or that is bad.
+    fn is_emergency(&self, split: Weights) -> bool {
+        Generation::ALL.into_iter().any(|side| {
+            let serves = self.ready(side) + self.leaving(side) > 0;
+            split.of(side) == 0 && !serves
+        })
+    }
+
+    /// Every proxy has applied the split.
+    fn was_applied(&self) {
         let traffic = &self.seen.traffic;
         assert!(!traffic.applied.is_empty());
         let all = traffic.applied.iter();
@@ -284,12 +319,35 @@ impl Counted<'_> {
         }
     }
 
-    /// The pods that stay although they are to leave carry what `maxUnavailable` promises.
-    fn keeps_leaving(&self, side: Generation, stay: u32) {
-        let other = self.seen.sides.of(side.other()).roles.values();
-        let own = self.seen.sides.of(side).roles.values();
-        let ready: u32 = own.chain(other).map(|workers| workers.ready).sum();
-        assert!(stay + ready >= self.floor(), "{stay} of {:?}", self.seen);
+    /// The same if these pods are replaced, which count as ready capacity until then.
+    fn keeps_capacity_without(&self, side: Generation, role: Role, pods: &[String]) {
+        let is_gone = |leaving: &&Leaving| leaving.ready && pods.contains(&leaving.name);
+        let leaving = &self.seen.sides.of(side).roles[&role].leaving;
+        let gone = match self.leaving(side) {
+            0 => 0,
+            _ => leaving.iter().filter(is_gone).count() as u32,
+        };
+        let before: u32 = { Generation::ALL.into_iter() }
+            .map(|side| self.ready(side) + self.leaving(side))
+            .sum();
+        let after = before - gone;
+        assert!(
+            after >= before.min(self.floor()),
+            "{after} of {before} units stay without {pods:?} of {side}: {:?}",
+            self.seen
+        );
+        assert!(before == 0 || after > 0, "something must serve");
+    }
+
+    /// Ready pods of a side that serves, but that are to be replaced.
+    fn leaving(&self, side: Generation) -> u32 {
+        let is_bad = side == Generation::New && self.new_is_bad();
+        let seen = self.seen.sides.of(side);
+        let leaving = seen.roles.values().flat_map(|workers| &workers.leaving);
+        match seen.serves == Serves::No || is_bad {
+            true => 0,
+            false => leaving.filter(|pod| pod.ready).count() as u32,
+        }
     }
 
     /// Old does not shrink while new is known to be bad.
@@ -316,7 +374,10 @@ impl Counted<'_> {
     /// else has given up may be ready for a moment longer.
     fn splits_by_capacity(&self, split: Weights) {
         let total = u64::from(split.old()) + u64::from(split.new_weight());
-        let ready_of = |side| self.ready_of(side, |workers| workers.ready.min(workers.desired));
+        let ready_of = |side| {
+            let ready = self.ready_of(side, |workers| workers.ready.min(workers.desired));
+            ready + self.leaving(side)
+        };
         let all = ready_of(Generation::Old) + ready_of(Generation::New);
         // What is ready but cold is not counted on yet.
         let warm_of = |side| self.ready_of(side, |workers| workers.warm.min(workers.desired));
@@ -328,7 +389,8 @@ impl Counted<'_> {
                 0 => u64::MAX,
                 _ => u64::from(ready_of(side)),
             };
-            let is_urgent = split.of(side.other()) == 0 && self.ready(side.other()) == 0;
+            let other = side.other();
+            let is_urgent = split.of(other) == 0 && self.ready(other) + self.leaving(other) == 0;
             let is_bad = side == Generation::Old && self.new_is_bad();
             let load = u64::from(split.of(side)) * needed;
             assert!(

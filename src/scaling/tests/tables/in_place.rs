@@ -51,7 +51,10 @@ fn in_place_new_goes_forward_with_the_pods_that_were_to_leave() {
         let mut cluster = cluster.clone();
         cluster.resize(Generation::New, Role::Worker, size, true, true);
         cluster.pass();
-        assert_eq!(cluster.objects.new[&Role::Worker].leaving, 4 - size);
+        assert_eq!(
+            cluster.objects.new[&Role::Worker].leaving.len(),
+            4 - size as usize
+        );
         cluster.service = Generation::New;
         cluster.settings.strategy.partition = 0;
         let (decision, way) = cluster.run(500);
@@ -70,12 +73,94 @@ fn in_place_pods_that_are_to_leave_are_replaced_in_part_while_nothing_else_serve
     let (old, new) = (&mut cluster.objects.old, &mut cluster.objects.new);
     old.get_mut(&Role::Worker).unwrap().pods.clear();
     let object = new.get_mut(&Role::Worker).unwrap();
-    (object.leaving, object.pods) = (4, Vec::new());
+    object.leaving = (0..4).map(|pod| (pod, 9)).collect();
+    object.pods.clear();
     cluster.accepts_sizes = true;
     cluster.settings.intent = Intent::Abort;
     let (decision, way) = cluster.run(500);
     assert_eq!(decision.progress, Progress::RolledBack, "{way:?}");
-    assert_eq!(way.join(" "), "replace1 1:0 replace1 replace2");
+    assert_eq!(
+        way.join(" "),
+        "0:1 replace1 1:2 replace1 2:1 replace1 1:0 replace1"
+    );
+}
+
+/// Another client has raised the partition, and the owner has accepted that: one pod of old is ready beside several that leave.
+fn leaving_three_of_four() -> Cluster {
+    let mut cluster = Cluster::of(in_place(&FOUR));
+    cluster.settings.strategy.partition = 1;
+    cluster.run(500);
+    assert_eq!(cluster.split, Weights::new(1, 3).unwrap());
+    cluster.resize(Generation::New, Role::Worker, 0, false, false);
+    cluster.pass();
+    assert_eq!(cluster.objects.new[&Role::Worker].leaving.len(), 3);
+    cluster.settings.intent = Intent::Abort;
+    cluster
+}
+
+#[test]
+fn in_place_pods_that_are_to_leave_serve_until_others_can_take_their_places() {
+    let mut cluster = leaving_three_of_four();
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!(decision.progress, Progress::Contested);
+    assert_eq!(decision.action, None, "old alone could not serve all");
+    cluster.accepts_sizes = true;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::RolledBack);
+    assert_eq!(
+        way.join(" "),
+        "1:2 replace1 2:1 replace1 1:0 replace1",
+        "three of four stay ready"
+    );
+}
+
+#[test]
+fn in_place_pods_that_are_to_leave_and_do_not_serve_are_replaced_at_once() {
+    // Those that are not ready, if another one is.
+    let mut cluster = leaving_three_of_four();
+    cluster.accepts_sizes = true;
+    let new = cluster.objects.new.get_mut(&Role::Worker).unwrap();
+    new.leaving = [(0, 9), (1, 0), (2, 0)].into();
+    cluster.new_is_broken = true;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::RolledBack);
+    assert_eq!(way.join(" "), "1:1 replace2 1:0 replace1");
+    // Those of a generation that does not serve.
+    let mut cluster = leaving_three_of_four();
+    cluster.accepts_sizes = true;
+    cluster.serves.new = Serves::No;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(decision.progress, Progress::RolledBack);
+    assert_eq!(way.join(" "), "1:0 replace3");
+}
+
+/// The owner has accepted it, but nobody has checked what the streams need.
+#[test]
+fn in_place_pods_that_are_to_leave_get_the_time_that_their_streams_need() {
+    let mut cluster = leaving_three_of_four();
+    cluster.accepts_sizes = true;
+    cluster.grace = seconds(30);
+    let (decision, way) = cluster.run(500);
+    assert_eq!(way, [""; 0]);
+    let short = Wait::Grace {
+        side: Generation::New,
+        grace: Some(seconds(30)),
+        p99: Some(seconds(300)),
+    };
+    assert!(decision.waits.contains(&short), "{:?}", decision.waits);
+    cluster.settings.strategy.allow_short_grace = true;
+    assert_eq!(cluster.run(500).0.progress, Progress::RolledBack);
+}
+
+/// What leaves is all that serves once old breaks down.
+#[test]
+fn in_place_requests_return_to_pods_that_are_to_leave_when_nothing_else_serves() {
+    let mut cluster = leaving_three_of_four();
+    cluster.accepts_sizes = true;
+    cluster.split = Weights::ALL_OLD;
+    cluster.serves.old = Serves::No;
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!(decision.action, Some(Action::Split(Weights::ALL_NEW)));
 }
 
 #[test]
