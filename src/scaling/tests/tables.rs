@@ -2,6 +2,7 @@
 
 mod back;
 mod in_place;
+mod people;
 mod waits;
 
 use super::*;

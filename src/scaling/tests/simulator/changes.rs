@@ -23,6 +23,39 @@ pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
         settings.gpus.new = [(Role::Worker, 16)].into();
         settings.shape = Shape::of(Sides { old, new }).expect("sizes are not 0");
     }
+    limits(&mut settings, draw);
+    let strategy = &mut settings.strategy;
+    if draw.one_in(3) {
+        strategy.partition = draw.below(7) as u32;
+    }
+    if draw.one_in(3) {
+        strategy.steps = vec![
+            Step {
+                new: Amount::Percent(25),
+                hold: seconds(10 * draw.below(12)),
+            },
+            Step {
+                new: Amount::Percent(50),
+                hold: seconds(10 * draw.below(12)),
+            },
+        ];
+    }
+    strategy.ready_timeout = seconds(100 + draw.below(200));
+    strategy.step_interval = seconds([0, 0, 30][draw.below(3) as usize]);
+    strategy.drain_deadline = draw.one_in(2).then(|| seconds(draw.below(120)));
+    strategy.analysis =
+        [None, Some(OnFailure::Hold), Some(OnFailure::RollBack)][draw.below(3) as usize];
+    strategy.continuation = draw.one_in(3);
+    strategy.allow_short_grace = draw.one_in(3);
+    settings.handover = Handover {
+        clients: [Switch::Automatic, Switch::Automatic, Switch::Manual][draw.below(3) as usize],
+        retire: [Retire::Keep, Retire::ScaleToZero, Retire::Delete][draw.below(3) as usize],
+    };
+    settings
+}
+
+/// How far both sides may exceed the full size, and fall below it.
+fn limits(settings: &mut RolloutSettings, draw: &mut Draw) {
     let strategy = &mut settings.strategy;
     strategy.max_surge = [
         Amount::Count(1),
@@ -39,36 +72,8 @@ pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
             strategy.max_unavailable = Amount::Count(1);
         }
     }
-    if draw.one_in(3) {
-        strategy.partition = draw.below(7) as u32;
-    }
-    if draw.one_in(3) {
-        strategy.steps = vec![
-            Step {
-                new: Amount::Percent(25),
-                hold: seconds(10 * draw.below(12)),
-            },
-            Step {
-                new: Amount::Percent(50),
-                hold: seconds(10 * draw.below(12)),
-            },
-        ];
-    }
-    if draw.one_in(3) {
-        strategy.gpu_budget = Some(8 * (2 + draw.below(20)) as u32);
-    }
-    strategy.ready_timeout = seconds(100 + draw.below(200));
-    strategy.step_interval = seconds([0, 0, 30][draw.below(3) as usize]);
-    strategy.drain_deadline = draw.one_in(2).then(|| seconds(draw.below(120)));
-    strategy.analysis =
-        [None, Some(OnFailure::Hold), Some(OnFailure::RollBack)][draw.below(3) as usize];
-    strategy.continuation = draw.one_in(3);
-    strategy.allow_short_grace = draw.one_in(3);
-    settings.handover = Handover {
-        clients: [Switch::Automatic, Switch::Automatic, Switch::Manual][draw.below(3) as usize],
-        retire: [Retire::Keep, Retire::ScaleToZero, Retire::Delete][draw.below(3) as usize],
-    };
-    settings
+    let budget = 8 * (2 + draw.below(20)) as u32;
+    strategy.gpu_budget = draw.one_in(3).then_some(budget);
 }
 
 impl Simulation {
@@ -84,7 +89,7 @@ impl Simulation {
     /// The owner changes the rollout.
     fn owner(&mut self) {
         let (settings, draw) = (&mut self.cluster.settings, &mut self.draw);
-        match draw.below(10) {
+        match draw.below(11) {
             0..=2 => settings.intent = Intent::Run,
             8..=9 => {
                 settings.intent = Intent::Run;
@@ -96,6 +101,7 @@ impl Simulation {
             5 => settings.intent = Intent::Abort,
             // A third revision.
             6 => settings.superseded = true,
+            7 => limits(settings, draw),
             _ => settings.strategy.partition = draw.below(5) as u32,
         }
         self.third_generation();
@@ -277,7 +283,6 @@ impl Simulation {
     /// Another rollout: of the same two sides, or back.
     pub(super) fn begin_anew(&mut self) {
         let settings = self.cluster.settings.clone();
-        let (split, open) = (self.cluster.split, self.cluster.open);
         let mut next = match self.draw.one_in(3) {
             true => self.cluster.clone(),
             false => Cluster::of(settings),
@@ -290,7 +295,6 @@ impl Simulation {
         next.accepts_sizes = true;
         // A quota that is used up refuses a rollout that must grow first.
         next.quota = self.draw.one_in(8).then_some(0);
-        _ = (split, open);
         self.cluster = next;
         self.last = None;
         self.disturb();
