@@ -42,11 +42,13 @@ pub enum Cause {
     Overloaded,
     /// Status or first event 500.
     ServerError,
+    /// A server that was asked to continue a stream responded with something else.
+    NoContinuation,
 }
 
 impl Cause {
     /// Every cause, in declaration order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Connect,
         Self::Local,
         Self::LocalPorts,
@@ -60,6 +62,7 @@ impl Cause {
         Self::Deadline,
         Self::Overloaded,
         Self::ServerError,
+        Self::NoContinuation,
     ];
 
     /// The metric label.
@@ -79,6 +82,7 @@ impl Cause {
             Self::Deadline => "deadline",
             Self::Overloaded => "overloaded",
             Self::ServerError => "server_error",
+            Self::NoContinuation => "no_continuation",
         }
     }
 

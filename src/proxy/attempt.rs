@@ -230,15 +230,7 @@ impl<O: OldBackend> Attempts<O> {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
-        let cause = match &error {
-            upstream::Error::Exhausted {
-                here_only: true, ..
-            } => Cause::LocalPorts,
-            upstream::Error::Exhausted { .. } | upstream::Error::NoMemory => Cause::Local,
-            error if error.nothing_sent() => Cause::Connect,
-            upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
-            _ => Cause::Broken,
-        };
+        let cause = cause_of(&error);
         self.record_failure_as(error.in_general(), &error_chain(&error));
         Err(Failure {
             not_attempted: matches!(error, upstream::Error::Ejected),
@@ -335,8 +327,21 @@ impl<O: OldBackend> Attempts<O> {
     }
 }
 
+/// Why an attempt without a response failed.
+pub(super) fn cause_of(error: &upstream::Error) -> Cause {
+    match error {
+        upstream::Error::Exhausted {
+            here_only: true, ..
+        } => Cause::LocalPorts,
+        upstream::Error::Exhausted { .. } | upstream::Error::NoMemory => Cause::Local,
+        error if error.nothing_sent() => Cause::Connect,
+        upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
+        _ => Cause::Broken,
+    }
+}
+
 /// Reads as much of a 404's body as is needed to classify it.
-async fn read_not_found(
+pub(super) async fn read_not_found(
     response: Response<UpstreamBody>,
     memory: &Arc<Budget>,
 ) -> Result<(Option<Cause>, Response<UpstreamBody>), Cause> {

@@ -16,7 +16,7 @@ pub use self::kept_head::KeptHead;
 use super::backend::{OldBackend, Proxy};
 use super::exchange::Exchange;
 use crate::continuation::{Capability, Cause, Mode, Probe, Reason, Request, Resumption, Sent};
-use crate::failover::{Candidates, Takeover, Target, candidates};
+use crate::failover::{self, Candidates, Takeover, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
 use crate::memory::{Charge, Purpose, cost};
@@ -188,11 +188,13 @@ impl<O: OldBackend> Resume for Source<O> {
             let asking = self.run(&prepared, &mut exchange, &sent, from);
             let result = match prepared.cause {
                 // Not a limit of the attempt: a server that is only slow is not to be ejected.
-                Cause::PlannedMove => deadline::timeout(MOVE_PATIENCE, Box::pin(asking))
-                    .await
-                    .unwrap_or(Err(Reason::AttemptsFailed)),
-                _ => asking.await,
+                Cause::PlannedMove => deadline::timeout(MOVE_PATIENCE, Box::pin(asking)).await,
+                _ => Some(asking.await),
             };
+            let result = result.unwrap_or_else(|| {
+                exchange.continuation_failed(failover::Cause::Deadline);
+                Err(Reason::AttemptsFailed)
+            });
             Continued {
                 source: self,
                 exchange,

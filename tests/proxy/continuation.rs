@@ -1,5 +1,6 @@
 //! Streams break after their first content, and another server continues them.
 
+mod failed_attempts;
 mod messages;
 mod replaced_servers;
 mod rewriting;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 /// The number of words of an answer.
 const WORDS: usize = 10;
 const MOVED: &str = "crossfade_continuations_total";
+const FAILED: &str = "crossfade_failed_attempts_total";
 const MOVING: &str = "crossfade_moving_streams";
 
 /// A server that counts: its answer continues where the last message ends. After `pause` words of its own it waits for the gate.
@@ -272,6 +273,9 @@ async fn a_stream_that_cannot_be_moved_completes_on_old() {
     let (mut client, mut seen) = paused(&proxy, 4).await;
     file.write(&plan(&new, [0, 1], "moveAfterSeconds: 0"));
     proxy.counts(MOVED, &[("outcome", "stayed")], 1.0).await;
+    let failed = [("generation", "new"), ("cause", "server_error")];
+    proxy.counts(FAILED, &failed, 1.0).await;
+    proxy.counts(FAILED, &[], 1.0).await;
     counting.gate.open();
     seen += &String::from_utf8(client.body().await).unwrap();
     assert_eq!(content(&seen).0, unbroken(), "{seen}");
@@ -328,5 +332,8 @@ async fn a_stream_that_new_does_not_continue_in_time_stays_on_old() {
     assert_eq!(content(&seen).0, unbroken(), "{seen}");
     assert!(!seen.contains("crossfade continued"), "{seen}");
     proxy.counts(MOVED, &[("outcome", "stayed")], 1.0).await;
+    let failed = [("generation", "new"), ("cause", "deadline")];
+    proxy.counts(FAILED, &failed, 1.0).await;
+    proxy.counts(FAILED, &[], 1.0).await;
     proxy.outcomes("completed", 1).await;
 }

@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode};
+use http_body::Frame;
 use http_body_util::BodyExt;
 
 use crate::continuation::{Opening, Reason, Resumption, Sent};
+use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::proxy::attempt::read_not_found;
 use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::{Api, Decoder, Tail, tail_meaning};
@@ -26,12 +29,27 @@ const MAX_SKIPPED: usize = 1024 * 1024;
 /// Why a server does not continue the stream.
 pub enum Refused {
     /// Another one may.
-    This,
+    This(Cause),
     /// As above. It says nothing, and may only be slow.
     Silent,
     /// No other one would.
     All(Reason),
 }
+
+impl Refused {
+    /// Why the attempt failed.
+    pub const fn cause(&self) -> Cause {
+        match self {
+            Self::This(cause) => *cause,
+            Self::Silent => Cause::Deadline,
+            Self::All(Reason::NoMemory) => Cause::Local,
+            Self::All(_) => Cause::NoContinuation,
+        }
+    }
+}
+
+/// It responds with something else.
+const WRONG: Refused = Refused::This(Cause::NoContinuation);
 
 /// A response that continues the stream.
 pub struct Begun {
@@ -51,10 +69,13 @@ pub async fn begin(
     memory: &Arc<Budget>,
     mut silence: Option<(Instant, Duration)>,
 ) -> Result<Begun, Refused> {
+    if response.status() != StatusCode::OK {
+        let cause = within(silence, cause_of_status(response, memory)).await?;
+        return Err(Refused::This(cause));
+    }
     let (mut parts, mut body) = response.into_parts();
-    let is_stream = is_event_stream(&parts.headers) && is_readable(&parts.headers);
-    if parts.status != StatusCode::OK || !is_stream {
-        return Err(Refused::This);
+    if !(is_event_stream(&parts.headers) && is_readable(&parts.headers)) {
+        return Err(WRONG);
     }
     let names = NameFilter::of(&parts.headers);
     let hidden = remove_hop_by_hop(&mut parts.headers, names);
@@ -66,21 +87,21 @@ pub async fn begin(
     let mut left = MAX_SKIPPED;
     loop {
         body.read_little(memory.is_tight());
-        let frame = match silence {
-            None => body.frame().await,
-            Some((until, _)) => deadline::timeout_at(until, body.frame())
-                .await
-                .ok_or(Refused::Silent)?,
+        let frame = within(silence, body.frame()).await?;
+        let Some(Ok(Ok(data))) = frame.map(|frame| frame.map(Frame::into_data)) else {
+            return Err(Refused::This(Cause::Broken));
         };
-        let frame = frame.ok_or(Refused::This)?;
-        let frame = frame.map_err(|_| Refused::This)?;
-        let data = frame.into_data().map_err(|_| Refused::This)?;
         // Everything before this offset is of no use.
         let mut from = 0;
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
-            if tail_meaning(api, &event) != Tail::Nothing {
-                return Err(Refused::This);
+            match tail_meaning(api, &event) {
+                Tail::Nothing => {}
+                Tail::Error { code } => {
+                    let cause = Cause::of_error_event(code);
+                    return Err(Refused::This(cause.unwrap_or(Cause::NoContinuation)));
+                }
+                Tail::Terminal => return Err(WRONG),
             }
             let opening = match event.has_data {
                 true => sent.opening(resumption, event.data),
@@ -95,7 +116,7 @@ pub async fn begin(
                 }
                 Opening::Skip { token: false } => {
                     let length = event.end - from;
-                    left = left.checked_sub(length).ok_or(Refused::This)?;
+                    left = left.checked_sub(length).ok_or(WRONG)?;
                 }
                 Opening::Begin => {
                     partial.extend_from_slice(&data[from..]);
@@ -106,7 +127,7 @@ pub async fn begin(
                         skipped,
                     });
                 }
-                Opening::Refuse(Reason::AttemptsFailed) => return Err(Refused::This),
+                Opening::Refuse(Reason::AttemptsFailed) => return Err(WRONG),
                 Opening::Refuse(reason) => return Err(Refused::All(reason)),
             }
             from = event.end;
@@ -114,7 +135,7 @@ pub async fn begin(
         }
         drop(events);
         if decoder.quiet() {
-            return Err(Refused::This);
+            return Err(WRONG);
         }
         partial.extend_from_slice(&data[decoder.boundary().max(from)..]);
         let held = cost(partial.capacity() + decoder.held());
@@ -122,4 +143,28 @@ pub async fn begin(
             return Err(Refused::All(Reason::NoMemory));
         }
     }
+}
+
+async fn within<T>(
+    silence: Option<(Instant, Duration)>,
+    reading: impl Future<Output = T>,
+) -> Result<T, Refused> {
+    match silence {
+        None => Ok(reading.await),
+        Some((until, _)) => deadline::timeout_at(until, Box::pin(reading))
+            .await
+            .ok_or(Refused::Silent),
+    }
+}
+
+/// Why an attempt failed whose response is no stream.
+async fn cause_of_status(response: Response<UpstreamBody>, memory: &Arc<Budget>) -> Cause {
+    let cause = match response.status() {
+        StatusCode::NOT_FOUND => match Box::pin(read_not_found(response, memory)).await {
+            Ok((cause, _)) => cause,
+            Err(cause) => Some(cause),
+        },
+        status => Cause::of_status(status.as_u16()),
+    };
+    cause.unwrap_or(Cause::NoContinuation)
 }

@@ -8,7 +8,8 @@ use super::order::Order;
 use super::{Joined, PreparedContinuation, Source};
 use crate::continuation::{Capability, Reason, Resumption, Sent};
 use crate::error_chain::error_chain;
-use crate::failover::{Candidates, Target};
+use crate::failover::{Candidates, Cause, Target};
+use crate::proxy::attempt::cause_of;
 use crate::proxy::backend::OldBackend;
 use crate::proxy::exchange::Exchange;
 use crate::split::Generation;
@@ -77,8 +78,12 @@ impl<O: OldBackend> Source<O> {
                             self.target = target;
                             return Ok(joined);
                         }
-                        Err(Refused::This | Refused::Silent) => {}
-                        Err(Refused::All(reason)) => return Err(reason),
+                        Err(refused) => {
+                            exchange.continuation_failed(refused.cause());
+                            if let Refused::All(reason) = refused {
+                                return Err(reason);
+                            }
+                        }
                     }
                 }
             }
@@ -134,6 +139,8 @@ impl<O: OldBackend> Source<O> {
             Resumption::Resend => 0,
             Resumption::Continue => sent.tokens(),
         };
+        let body = prepared.body.again();
+        let body = body.ok_or(Refused::All(Reason::BodyNotKept))?;
         let mut head = Arc::clone(&prepared.head);
         let traceparent = exchange.asks_to_continue(target.generation(), prepared.cause, tokens);
         if let Some(traceparent) = traceparent {
@@ -151,7 +158,6 @@ impl<O: OldBackend> Source<O> {
             deadline: until,
             was_sent: true,
         };
-        let body = prepared.body.again().ok_or(Refused::This)?;
         let sending = async {
             match connection {
                 Some(proven) => pool.send_over(proven, outgoing, body, terms).await,
@@ -169,7 +175,7 @@ impl<O: OldBackend> Source<O> {
             Ok(response) => response,
             Err(error) => {
                 tracing::debug!(?target, error = %error_chain(&error), "a stream is not continued there");
-                return Err(Refused::This);
+                return Err(Refused::This(cause_of(&error)));
             }
         };
         let silence = until.is_none().then_some((silent, SILENCE));
@@ -185,7 +191,7 @@ impl<O: OldBackend> Source<O> {
             None => reading.await,
             Some(until) => deadline::timeout_at(until, Box::pin(reading))
                 .await
-                .unwrap_or(Err(Refused::This)),
+                .unwrap_or(Err(Refused::This(Cause::Deadline))),
         };
         let now = Instant::now();
         match begun {
@@ -204,12 +210,13 @@ impl<O: OldBackend> Source<O> {
                     skipped: begun.skipped,
                 })
             }
-            Err(Refused::This) => {
-                let why = "did not go on with a stream";
-                endpoint.failed(Failure::Answer, now, &why);
-                Err(Refused::This)
+            Err(refused) => {
+                if let Refused::This(_) = refused {
+                    let why = "did not go on with a stream";
+                    endpoint.failed(Failure::Answer, now, &why);
+                }
+                Err(refused)
             }
-            Err(other) => Err(other),
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct Parts {
     pub continued: u32,
     /// The next event is the first one of another server.
     pub begins: bool,
+    /// The generation of the server that is asked to continue it.
+    asked: Option<Generation>,
     events: u64,
     bytes: u64,
     /// Tokens of earlier servers, by generation. They count once a server reports tokens.
@@ -86,6 +88,7 @@ impl Exchange {
     pub fn broke(&mut self, cause: Cause) {
         if let Some(cause) = failure(cause) {
             self.attempt_failed(cause);
+            self.cause = Some(cause);
         }
     }
 
@@ -101,21 +104,29 @@ impl Exchange {
             self.first_over(Ended::Abandoned);
         }
         self.attempts += 1;
-        self.parts.get_or_insert_default().deliver(
-            &self.context.metrics,
-            self.answering,
-            &self.timeline,
-            tokens,
-        );
-        // Before the request is sent, so that it counts as open where it may arrive. A stream that is to move stays open where
-        // it is until then.
-        if cause != Cause::PlannedMove {
-            self.carried_by(generation);
+        let parts = self.parts.get_or_insert_default();
+        parts.asked = Some(generation);
+        let metrics = &self.context.metrics;
+        parts.deliver(metrics, self.answering, &self.timeline, tokens);
+        // A stream that is to move stays open where it is until then.
+        if cause == Cause::PlannedMove {
+            return None;
         }
-        let cause = failure(cause)?;
-        self.cause = Some(cause);
+        // Before the request is sent, so that it counts as open where it may arrive.
+        self.carried_by(generation);
+        // Of the attempt before this one.
+        let cause = self.cause?;
         let span = self.span.as_mut();
         span.map(|span| span.retried(generation, cause, Instant::now()))
+    }
+
+    /// Counts a failed attempt of the server that was asked to continue the stream, if one was.
+    pub fn continuation_failed(&mut self, cause: failover::Cause) {
+        let asked = self.parts.as_mut().and_then(|parts| parts.asked.take());
+        if let Some(generation) = asked {
+            self.context.metrics.failed_attempt(generation, cause);
+            self.cause = Some(cause);
+        }
     }
 
     /// Records that a server of `generation` continues the stream, `gap` after it broke.
@@ -124,6 +135,7 @@ impl Exchange {
         let parts = self.parts.get_or_insert_default();
         parts.continued += 1;
         parts.begins = true;
+        parts.asked = None;
         self.attempted = Instant::now();
         self.context.metrics.continued(cause, gap);
     }

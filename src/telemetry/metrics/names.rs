@@ -118,7 +118,7 @@ impl Default for Metrics {
         );
         let failed_attempts = by_generation.counters(
             "crossfade_failed_attempts_total",
-            "Attempts that failed before the first content, and streams that broke after it and that other servers were asked to continue, by the generation that failed them",
+            "Failed attempts to answer a request or to continue a stream, and broken streams that other servers were asked to continue, by the generation that failed",
             &["generation", "cause"],
         );
         let rejects = by_generation.counters(
