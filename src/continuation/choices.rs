@@ -13,9 +13,15 @@ const REASONING: [&str; 4] = [
     "thinking",
 ];
 
-/// Reads the event that `chunk` was made of. `None` if it has no choices.
+/// Fields that may have a part of the answer, or an error, in an event that is no chunk of the API.
+const CONTENT: [&str; 5] = ["content", "delta", "error", "message", "text"];
+
+/// Reads the event that `chunk` was made of. `None` if it has no choices and is no keep-alive.
 pub fn read(mut chunk: Chunk<'_>, api: Api) -> Option<Chunk<'_>> {
     let data = chunk.object.text;
+    if chunk.object.given("choices").is_none() {
+        return is_keep_alive(&chunk.object).then_some(chunk);
+    }
     let choices = chunk.object.get("choices")?.value.clone();
     let choices = json::elements(data, choices)?;
     match choices.count {
@@ -24,6 +30,19 @@ pub fn read(mut chunk: Chunk<'_>, api: Api) -> Option<Chunk<'_>> {
         _ => chunk.other = Some(Reason::Choices),
     }
     Some(chunk)
+}
+
+/// Does an event without choices keep the connection alive, or report usage, and nothing else? Then its fields have plain values.
+/// Dynamo dispatches tool calls in events without choices.
+fn is_keep_alive(event: &Object<'_>) -> bool {
+    event.members.iter().all(|member| {
+        let value = &event.text[member.value.clone()];
+        match &*member.key {
+            "usage" => true,
+            key if CONTENT.contains(&key) => value == b"null",
+            _ => json::is_blank(value) || !value.starts_with(b"{") && !value.starts_with(b"["),
+        }
+    })
 }
 
 fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
@@ -139,6 +158,32 @@ mod tests {
                 (text, reasoning, other),
                 "{given}"
             );
+        }
+    }
+
+    #[test]
+    fn an_event_without_choices_is_a_keep_alive_if_it_has_only_plain_values() {
+        for (data, is_keep_alive) in [
+            ("{}", true),
+            (r#"{"type":"ping"}"#, true),
+            (
+                r#"{"id":"a","object":"keepalive","created":1,"choices":null}"#,
+                true,
+            ),
+            (r#"{"id":"a","usage":{"completion_tokens":3}}"#, true),
+            (r#"{"processing":true,"details":[],"more":{}}"#, true),
+            (r#"{"tool_call":{"id":"c"}}"#, false),
+            (r#"{"tool_calls":[1]}"#, false),
+            (r#"{"content":"x"}"#, false),
+            (r#"{"error":null}"#, true),
+            (r#"{"error":{}}"#, false),
+            (r#"{"choices":{}}"#, false),
+        ] {
+            for api in [Api::Chat, Api::Completions] {
+                let chunk = read_data(api, data);
+                assert_eq!(chunk.is_some(), is_keep_alive, "{data}");
+                assert!(chunk.is_none_or(|chunk| chunk.is_preamble()), "{data}");
+            }
         }
     }
 

@@ -188,9 +188,12 @@ impl Sent {
         let Some(chunk) = event::read(self.api, data) else {
             return self.take_other(data);
         };
-        // In Messages, only the first event has it.
-        let has_role = self.api != Api::Messages || chunk.object.get("message").is_some();
-        if has_role && self.around.is_none() {
+        // In Messages, only the first event has the identity. In the other families, a keep-alive may not have it.
+        let holder = match self.api {
+            Api::Messages => "message",
+            _ => "choices",
+        };
+        if self.around.is_none() && chunk.object.given(holder).is_some() {
             self.learn_identity(&chunk);
         }
         if let Some((step, index)) = chunk.block {
@@ -212,9 +215,10 @@ impl Sent {
 
     /// Takes the data of an event that is no chunk.
     fn take_other(&mut self, data: &[u8]) {
-        match data == DONE {
-            true => self.finished = true,
-            false => self.prevent(Reason::Content),
+        match data {
+            DONE => self.finished = true,
+            _ if event::is_blank(data) => {}
+            _ => self.prevent(Reason::Content),
         }
     }
 

@@ -44,6 +44,15 @@ fn the_sent_part_decides_what_to_request() {
         (vec![&*text, finish], Err(Reason::Finished)),
         (vec![&*text, "[DONE]"], Err(Reason::Finished)),
         (vec![&*text, "what?"], Err(Reason::Content)),
+        (
+            vec![&*text, "", " ", "{}", "null"],
+            Ok(Resumption::Continue),
+        ),
+        (vec![&*text, r#"{"type":"ping"}"#], Ok(Resumption::Continue)),
+        (
+            vec![&*text, r#"{"tool_call":{"id":"c"}}"#],
+            Err(Reason::Content),
+        ),
     ] {
         assert_eq!(sent(&events).resumption(), expected, "{events:?}");
     }

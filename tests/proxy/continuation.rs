@@ -1,6 +1,7 @@
 //! Streams break after their first content, and another server continues them.
 
 mod failed_attempts;
+mod keep_alives;
 mod messages;
 mod replaced_servers;
 mod rewriting;
@@ -55,6 +56,9 @@ fn seen(response: &Response) -> ReceivedStream {
         let Some(data) = line.strip_prefix("data: ") else {
             continue;
         };
+        if data.is_empty() {
+            continue;
+        }
         if data == "[DONE]" {
             seen.dones += 1;
             continue;

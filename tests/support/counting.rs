@@ -42,6 +42,8 @@ pub struct Counting {
     pub counts: bool,
     /// Additional fields of a delta.
     pub delta: Value,
+    /// An event that it sends before the first event and after each one until the finish reason.
+    pub keep_alive: &'static str,
 }
 
 /// How a server treats a request to continue a message: two flags in Chat, or an assistant message at the end in Messages.
@@ -69,6 +71,7 @@ impl Counting {
             thinks: [0, 0],
             counts: false,
             delta: json!({}),
+            keep_alive: "",
         }
     }
 
@@ -127,6 +130,13 @@ impl Counting {
         // The prompt of a completion is the question, then the text so far.
         let given = given.strip_prefix("say: ").unwrap_or(given);
         self.script(completions, given, &body)
+    }
+
+    fn keep_alive(&self, script: Script) -> Script {
+        match self.keep_alive {
+            "" => script,
+            event => script.chunk(event),
+        }
     }
 
     fn answer_messages(&self, body: &Value) -> Script {
@@ -242,11 +252,13 @@ impl Counting {
             }
             format!("data: {chunk}\n\n")
         };
+        script = self.keep_alive(script);
         script = script.chunk(chunk(
             json!({"role": "assistant", "content": ""}),
             Value::Null,
             0,
         ));
+        script = self.keep_alive(script);
         let thinks = self.thinks[usize::from(!is_first)];
         for index in 0..thinks {
             sent += 1;
@@ -270,6 +282,7 @@ impl Counting {
                 delta[key] = value.clone();
             }
             script = script.chunk(chunk(delta, Value::Null, sent));
+            script = self.keep_alive(script);
         }
         script = script.chunk(chunk(json!({"content": ""}), "stop".into(), sent));
         if wants_usage {

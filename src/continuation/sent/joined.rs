@@ -77,7 +77,10 @@ impl Sent {
     #[must_use]
     pub fn opening(&self, resumption: Resumption, data: &[u8]) -> Opening {
         let Some(chunk) = event::read(self.api, data) else {
-            return Opening::Refuse(Reason::AttemptsFailed);
+            return match event::is_blank(data) {
+                true => Opening::Skip { token: false },
+                false => Opening::Refuse(Reason::AttemptsFailed),
+            };
         };
         if chunk.reasoning && chunk.other.is_none() {
             if resumption == Resumption::Continue || self.api == Api::Messages {

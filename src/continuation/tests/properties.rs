@@ -15,6 +15,8 @@ struct Style {
     role_in_each: bool,
     preambles: usize,
     counts: bool,
+    /// What it sends before each event.
+    keep_alive: &'static str,
 }
 
 fn style() -> impl Strategy<Value = Style> {
@@ -24,14 +26,24 @@ fn style() -> impl Strategy<Value = Style> {
         any::<bool>(),
         0usize..3,
         any::<bool>(),
+        prop::sample::select(vec![
+            "",
+            ": ping\n\n",
+            "data:\n\n",
+            "data: {}\n\n",
+            "data: {\"type\":\"ping\"}\n\n",
+        ]),
     )
-        .prop_map(|(piece, ascii, role_in_each, preambles, counts)| Style {
-            piece,
-            ascii,
-            role_in_each,
-            preambles,
-            counts,
-        })
+        .prop_map(
+            |(piece, ascii, role_in_each, preambles, counts, keep_alive)| Style {
+                piece,
+                ascii,
+                role_in_each,
+                preambles,
+                counts,
+                keep_alive,
+            },
+        )
 }
 
 fn escaped(text: &str, ascii: bool) -> String {
@@ -69,6 +81,7 @@ fn stream(api: Api, id: &str, text: &str, given: &str, style: &Style) -> Vec<u8>
             ),
             false => String::new(),
         };
+        out += style.keep_alive;
         out += &format!(
             "data: {{\"id\":\"{id}\",\"choices\":[{{\"index\":0,{choice},\"finish_reason\":{finish}}}]{usage}}}\n\n"
         );
@@ -183,9 +196,11 @@ proptest! {
         let said: String = seen.iter().map(|data| text_in(api, data)).collect();
         prop_assert_eq!(said, &*text);
         let id = if seen[0] == b"[DONE]" || broken.is_empty() { None } else { Some("first") };
-        let known = events(broken).is_empty();
+        let has_choices = |value: &Value| value["choices"].is_array();
+        let chunk = |data: &[u8]| serde_json::from_slice::<Value>(data).ok().filter(has_choices);
+        let is_unknown = !events(broken).iter().any(|data| chunk(data).is_some());
         for data in &seen {
-            if let (Ok(value), Some(id), false) = (serde_json::from_slice::<Value>(data), id, known) {
+            if let (Some(value), Some(id), false) = (chunk(data), id, is_unknown) {
                 prop_assert_eq!(&value["id"], id);
             }
         }
