@@ -3,6 +3,7 @@
 //! Contains no split or failover policy across generations: a pool sends to its own endpoints and returns a typed error if it
 //! cannot.
 
+mod ahead;
 mod body;
 mod capability;
 mod connect;

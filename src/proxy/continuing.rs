@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
+use tokio::sync::oneshot;
 
 pub use self::kept_head::KeptHead;
 use super::backend::{OldBackend, Proxy};
@@ -41,6 +42,16 @@ pub struct Joined {
     pub comment: bool,
     /// Tokens that the server generated and the client does not get.
     pub skipped: u64,
+}
+
+/// A stream that another server is to continue.
+pub struct OpenStream {
+    pub exchange: Exchange,
+    pub sent: Box<Sent>,
+    /// The endpoint whose stream broke.
+    pub from: Option<Arc<Endpoint>>,
+    /// Set for a move: it ends when this is sent, or after [`MOVE_PATIENCE`].
+    pub stopped: Option<oneshot::Receiver<()>>,
 }
 
 /// What came of asking.
@@ -84,13 +95,11 @@ pub trait Resume: Send {
         cause: Cause,
         times: u32,
     ) -> Result<PreparedContinuation, Reason>;
-    /// Asks. `from` is the endpoint whose stream broke.
+    /// Asks.
     fn continue_stream(
         self: Box<Self>,
         prepared: PreparedContinuation,
-        exchange: Exchange,
-        sent: Box<Sent>,
-        from: Option<Arc<Endpoint>>,
+        stream: OpenStream,
     ) -> Continuing;
     /// Notes that the model of `sent` is in use, so that endpoints are asked ahead of need what they can do. Returns false if it
     /// is known that none can continue the stream.
@@ -180,21 +189,28 @@ impl<O: OldBackend> Resume for Source<O> {
     fn continue_stream(
         mut self: Box<Self>,
         prepared: PreparedContinuation,
-        mut exchange: Exchange,
-        sent: Box<Sent>,
-        from: Option<Arc<Endpoint>>,
+        stream: OpenStream,
     ) -> Continuing {
+        let OpenStream {
+            mut exchange,
+            sent,
+            from,
+            stopped,
+        } = stream;
         Box::pin(async move {
-            let asking = self.run(&prepared, &mut exchange, &sent, from);
-            let result = match prepared.cause {
-                // Not a limit of the attempt: a server that is only slow is not to be ejected.
-                Cause::PlannedMove => deadline::timeout(MOVE_PATIENCE, Box::pin(asking)).await,
-                _ => Some(asking.await),
+            let search = self.run(&prepared, &mut exchange, &sent, from);
+            let result = match stopped {
+                None => search.await,
+                Some(stopped) => match stoppable(search, stopped).await {
+                    Ok(result) => result,
+                    Err(gave_up) => {
+                        if gave_up == GaveUp::TimedOut {
+                            exchange.continuation_failed(failover::Cause::Deadline);
+                        }
+                        Err(Reason::AttemptsFailed)
+                    }
+                },
             };
-            let result = result.unwrap_or_else(|| {
-                exchange.continuation_failed(failover::Cause::Deadline);
-                Err(Reason::AttemptsFailed)
-            });
             Continued {
                 source: self,
                 exchange,
@@ -227,6 +243,27 @@ impl<O: OldBackend> Resume for Source<O> {
         self.body.forget();
         self.body = RequestBody::empty();
         self.charge = Charge::default();
+    }
+}
+
+/// Why a move was given up.
+#[derive(PartialEq, Eq)]
+enum GaveUp {
+    Stopped,
+    TimedOut,
+}
+
+/// Runs the search of a move until it is to stop or takes too long.
+async fn stoppable<T>(
+    search: impl Future<Output = T>,
+    stopped: oneshot::Receiver<()>,
+) -> Result<T, GaveUp> {
+    // Not a limit of the attempt: a server that is only slow is not to be ejected.
+    let search = deadline::timeout(MOVE_PATIENCE, Box::pin(search));
+    tokio::select! {
+        biased;
+        found = search => found.ok_or(GaveUp::TimedOut),
+        _ = stopped => Err(GaveUp::Stopped),
     }
 }
 

@@ -13,8 +13,10 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use tower::BoxError;
 
+use super::ahead::ReadAhead;
 use super::{Endpoint, h1, h2};
 use crate::http1::{ChunkError, with_trailers};
+use crate::memory::Budget;
 
 /// Why a response body ended early.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,8 @@ pub enum UpstreamBody {
     Whole(Bytes),
     /// Bytes that were already read, then the rest of the body.
     Begun(Bytes, Box<UpstreamBody>),
+    /// Read ahead of its use.
+    Ahead(Box<ReadAhead>),
     Http1(h1::Incoming),
     Http2(h2::Incoming),
     /// From a service in this process.
@@ -81,6 +85,7 @@ impl UpstreamBody {
             Self::Http1(incoming) => incoming.endpoint(),
             Self::Http2(incoming) => incoming.endpoint(),
             Self::Begun(_, rest) => rest.endpoint(),
+            Self::Ahead(ahead) => ahead.rest().endpoint(),
             Self::Whole(_) | Self::Local(_) => None,
         }
     }
@@ -88,13 +93,21 @@ impl UpstreamBody {
     /// Does the body end when the connection closes? Then a crash of the server looks like a complete body.
     #[must_use]
     pub fn ends_with_connection(&self) -> bool {
-        matches!(self, Self::Http1(incoming) if incoming.ends_with_connection())
+        match self {
+            Self::Http1(incoming) => incoming.ends_with_connection(),
+            Self::Ahead(ahead) => ahead.rest().ends_with_connection(),
+            _ => false,
+        }
     }
 
     /// When `poll_frame` returned `Pending`: has data been read that the next poll will return?
     #[must_use]
     pub fn holds_back(&self) -> bool {
-        matches!(self, Self::Http1(incoming) if incoming.holds_back())
+        match self {
+            Self::Http1(incoming) => incoming.holds_back(),
+            Self::Ahead(ahead) => ahead.rest().holds_back(),
+            _ => false,
+        }
     }
 
     /// Call this while the response is not being read: it continues to send the request and buffers arriving HTTP/2 frames.
@@ -103,21 +116,37 @@ impl UpstreamBody {
             Self::Http1(incoming) => incoming.poll_request(cx),
             Self::Http2(incoming) => incoming.poll_hold(cx),
             Self::Begun(_, rest) => rest.poll_unread(cx),
+            Self::Ahead(ahead) => ahead.rest_mut().poll_unread(cx),
             _ => {}
         }
     }
 
     /// Limits reads over HTTP/1.1 to small pieces, for when memory is tight.
     pub fn read_little(&mut self, little: bool) {
-        if let Self::Http1(incoming) = self {
-            incoming.read_little(little);
+        match self {
+            Self::Http1(incoming) => incoming.read_little(little),
+            Self::Ahead(ahead) => ahead.rest_mut().read_little(little),
+            _ => {}
         }
+    }
+
+    /// Reads the body ahead, within limits, and keeps what comes. Ready once it has ended.
+    pub fn poll_end(&mut self, cx: &mut Context<'_>, memory: &Arc<Budget>) -> Poll<()> {
+        if let Self::Ahead(ahead) = self {
+            return ahead.poll_end(cx, memory);
+        }
+        let mut ahead = Box::new(ReadAhead::of(std::mem::replace(self, Self::empty())));
+        let ended = ahead.poll_end(cx, memory);
+        *self = Self::Ahead(ahead);
+        ended
     }
 
     /// Reports that the last slice of an event stream arrived `gap` after the previous one.
     pub fn paced(&mut self, gap: Duration) {
-        if let Self::Http1(incoming) = self {
-            incoming.paced(gap);
+        match self {
+            Self::Http1(incoming) => incoming.paced(gap),
+            Self::Ahead(ahead) => ahead.rest_mut().paced(gap),
+            _ => {}
         }
     }
 }
@@ -139,6 +168,7 @@ impl Body for UpstreamBody {
                 }
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
+            Self::Ahead(ahead) => ahead.poll_frame(cx),
             Self::Http1(incoming) => incoming.poll_frame(cx),
             Self::Http2(incoming) => {
                 let frame = ready!(incoming.poll_frame(cx));
@@ -155,6 +185,7 @@ impl Body for UpstreamBody {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Begun(bytes, rest) => bytes.is_empty() && rest.is_end_stream(),
+            Self::Ahead(ahead) => ahead.is_end_stream(),
             Self::Http1(incoming) => incoming.is_end_stream(),
             Self::Http2(incoming) => incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
@@ -164,7 +195,7 @@ impl Body for UpstreamBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Begun(..) => SizeHint::default(),
+            Self::Begun(..) | Self::Ahead(_) => SizeHint::default(),
             Self::Http1(incoming) => incoming.size_hint(),
             Self::Http2(incoming) => incoming.size_hint(),
             Self::Local(body) => body.size_hint(),

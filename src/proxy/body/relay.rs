@@ -202,6 +202,7 @@ impl Relay {
                 },
                 State::Continuing(continuing) => match continuing.as_mut().poll(cx) {
                     Poll::Ready(continued) => self.go_on(continued),
+                    Poll::Pending if self.ends_meanwhile(cx) => Bytes::new(),
                     Poll::Pending => match self.poll_timers(cx) {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(out) => out,

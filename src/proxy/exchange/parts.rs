@@ -143,6 +143,10 @@ impl Exchange {
     /// Records that no other server continues the stream. It stays with `generation`, or ends as one of its streams.
     pub fn not_continued(&mut self, generation: Generation, outcome: Outcome, reason: Reason) {
         self.carried_by(generation);
+        if let Some(parts) = &mut self.parts {
+            // The move was stopped, so nothing is known of the server that was asked.
+            parts.asked = None;
+        }
         self.not_continued = Some(reason);
         self.context.metrics.not_continued(outcome, reason);
         tracing::debug!(

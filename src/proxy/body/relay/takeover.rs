@@ -5,14 +5,15 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use super::{Relay, SILENT, State};
 use crate::continuation::{Cause, Outcome, Reason, Sent};
 use crate::failover;
-use crate::memory::{Charge, FREE, Purpose, cost};
+use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Retry;
 use crate::proxy::body::sse_relay::HeldBack;
-use crate::proxy::continuing::{Continued, Joined, Resume};
+use crate::proxy::continuing::{Continued, Joined, OpenStream, Resume};
 use crate::proxy::exchange::Exchange;
 use crate::snapshot::{MoveDecision, MoveWatch};
 use crate::split::Generation;
@@ -40,6 +41,9 @@ struct Broke {
     from: Generation,
     /// What happens if no server continues the stream.
     otherwise: Otherwise,
+    /// Stops the search for a server that the stream is to move to.
+    stop: Option<oneshot::Sender<()>>,
+    memory: Arc<Budget>,
 }
 
 /// What becomes of a stream that no other server continues.
@@ -139,15 +143,44 @@ impl Relay {
         if !stays {
             self.source = UpstreamBody::empty();
         }
+        let (stop, stopped) = match otherwise {
+            Otherwise::Stay => {
+                let (stop, stopped) = oneshot::channel();
+                (Some(stop), Some(stopped))
+            }
+            _ => (None, None),
+        };
         kept.broke = Some(Box::new(Broke {
             cause,
             at: now,
             from: generation,
             otherwise,
+            stop,
+            memory: Arc::clone(exchange.memory()),
         }));
-        let from = kept.endpoint.clone();
-        self.state = State::Continuing(source.continue_stream(prepared, exchange, sent, from));
+        let stream = OpenStream {
+            exchange,
+            sent,
+            from: kept.endpoint.clone(),
+            stopped,
+        };
+        self.state = State::Continuing(source.continue_stream(prepared, stream));
         true
+    }
+
+    /// Reads on from the server of a stream that is to move. Returns true once its response has ended, early or not. Then the
+    /// search for another server has been stopped.
+    pub(super) fn ends_meanwhile(&mut self, cx: &mut Context<'_>) -> bool {
+        let broke = self.kept.as_mut().and_then(|kept| kept.broke.as_mut());
+        let Some(broke) = broke.filter(|broke| broke.stop.is_some()) else {
+            return false;
+        };
+        let ends = self.source.poll_end(cx, &broke.memory).is_ready();
+        if let Some(stop) = broke.stop.take_if(|_| ends) {
+            // The search has not ended, so it gets this.
+            let _ = stop.send(());
+        }
+        ends
     }
 
     /// Looks whether the plan moves the stream.
