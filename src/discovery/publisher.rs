@@ -5,7 +5,6 @@
 mod certificates;
 mod snapshot_builder;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -13,6 +12,7 @@ use tokio::sync::watch;
 
 pub use self::certificates::TlsFault;
 use self::snapshot_builder::SnapshotBuilder;
+use super::resolve::Resolved;
 use super::rolled_back::{Failed, RolledBack};
 use super::source_event::{RequestedPlan, SourceEvent};
 use super::state::State;
@@ -317,10 +317,10 @@ impl Publisher {
     }
 
     /// Applies resolver answers, and publishes a snapshot if addresses have changed.
-    pub fn learn(&mut self, answers: Vec<(Target, Vec<SocketAddr>)>) {
+    pub fn learn(&mut self, answers: Vec<(Target, Resolved)>) {
         let mut changed = false;
-        for (target, addresses) in answers {
-            changed |= self.builder.addresses.learn(target, addresses);
+        for (target, resolved) in answers {
+            changed |= self.builder.addresses.learn(target, resolved);
         }
         if changed {
             self.renew();

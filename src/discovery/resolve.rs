@@ -18,7 +18,12 @@ pub struct Addresses {
     from_source: HashMap<Target, Vec<SocketAddr>>,
     /// Targets that the resolver was asked for, successfully or not.
     asked: HashSet<Target>,
+    /// The error of each name that last did not resolve. One that stays the same is logged once.
+    failed: HashMap<Target, String>,
 }
+
+/// The sorted addresses of a name, or why it has none.
+pub type Resolved = Result<Vec<SocketAddr>, String>;
 
 impl Addresses {
     /// The known addresses of `targets`. A name that was never resolved has none.
@@ -36,12 +41,22 @@ impl Addresses {
     }
 
     /// Records the answer of the resolver. Returns true if the addresses in use change.
-    pub fn learn(&mut self, target: Target, addresses: Vec<SocketAddr>) -> bool {
+    pub fn learn(&mut self, target: Target, resolved: Resolved) -> bool {
         self.asked.insert(target.clone());
-        // A name that temporarily does not resolve keeps its addresses.
-        if addresses.is_empty() {
-            return false;
-        }
+        let addresses = match resolved {
+            Ok(addresses) => {
+                self.failed.remove(&target);
+                addresses
+            }
+            // A name that temporarily does not resolve keeps its addresses.
+            Err(error) => {
+                if self.failed.get(&target) != Some(&error) {
+                    tracing::warn!(name = %target.name(), %error, "name does not resolve");
+                    self.failed.insert(target, error);
+                }
+                return false;
+            }
+        };
         let is_from_source = self.from_source.contains_key(&target);
         self.resolved.insert(target, addresses.clone()).as_ref() != Some(&addresses)
             && !is_from_source
@@ -88,8 +103,8 @@ impl Addresses {
     }
 }
 
-/// Resolves each of `targets` to a sorted list of addresses, which is empty for a name that does not resolve in time.
-pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Vec<SocketAddr>)> {
+/// Resolves each of `targets`.
+pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Resolved)> {
     let mut asked = tokio::task::JoinSet::new();
     for target in targets {
         asked.spawn(async move {
@@ -100,26 +115,21 @@ pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Vec<SocketAddr>)> {
     asked.join_all().await
 }
 
-async fn addresses(target: &Target) -> Vec<SocketAddr> {
+async fn addresses(target: &Target) -> Resolved {
     let name = match &target.host {
-        Host::Ip(ip) => return vec![(*ip, target.port).into()],
+        Host::Ip(ip) => return Ok(vec![(*ip, target.port).into()]),
         Host::Name(_) => target.name(),
     };
     let asked = transport::resolve(&name, target.port, target.is_confined());
-    match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(mut found)) => {
-            found.sort_unstable();
-            found.dedup();
-            found
-        }
-        Ok(Err(error)) => {
-            tracing::warn!(%name, %error, "name does not resolve");
-            Vec::new()
-        }
-        Err(_) => {
-            tracing::warn!(%name, "the resolver does not answer");
-            Vec::new()
-        }
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    let mut found = answer
+        .map_err(|_| "the resolver does not answer".to_owned())?
+        .map_err(|error| error.to_string())?;
+    found.sort_unstable();
+    found.dedup();
+    match found.is_empty() {
+        true => Err("it has no address".to_owned()),
+        false => Ok(found),
     }
 }
 
@@ -133,8 +143,8 @@ mod tests {
         let all = ["a:1", "b:1", "10.0.0.1:1"].map(target);
         let mut addresses = Addresses::default();
         assert_eq!(addresses.unasked(&all), all);
-        assert!(!addresses.learn(all[0].clone(), Vec::new()));
-        assert!(addresses.learn(all[1].clone(), vec![([10, 0, 0, 2], 1).into()]));
+        assert!(!addresses.learn(all[0].clone(), Err("no such name".to_owned())));
+        assert!(addresses.learn(all[1].clone(), Ok(vec![([10, 0, 0, 2], 1).into()])));
         assert_eq!(addresses.unasked(&all), all[2..]);
         // It stays among the unknown names, which are resolved again in the background.
         assert_eq!(addresses.unknown(&all), [all[0].clone(), all[2].clone()]);

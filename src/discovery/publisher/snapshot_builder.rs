@@ -58,8 +58,8 @@ impl SnapshotBuilder {
     /// Finds the addresses of targets for which the resolver was not asked yet: requests must find those of new. But a name that did
     /// not resolve earlier must not delay later plans.
     pub async fn resolve(&mut self, targets: &[Target]) {
-        for (target, addresses) in resolve(self.addresses.unasked(targets)).await {
-            self.addresses.learn(target, addresses);
+        for (target, resolved) in resolve(self.addresses.unasked(targets)).await {
+            self.addresses.learn(target, resolved);
         }
     }
 
