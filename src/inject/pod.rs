@@ -22,6 +22,8 @@ use super::{Note, Options, Refused};
 
 /// The name of the frontend's own port, where the controller asks for its models.
 const FRONTEND: &str = "frontend";
+/// The name, and another if the pod has a port of this name already.
+pub(super) const BEHIND_NAMES: [&str; 2] = [FRONTEND, "frontend-http"];
 /// Candidate ports for the frontend behind crossfade; the first free one is used.
 const BEHIND: [u16; 3] = [8080, 18080, 28080];
 const ADMIN: [u16; 3] = [9464, 19464, 29464];
@@ -231,6 +233,11 @@ impl<'i> Injection<'i, '_> {
                 let was = seconds.to_string();
                 self.editor.swap(&place, &was, &needed.to_string())?;
                 self.note.add_detail(format!("terminationGracePeriodSeconds: {was} is now {needed}, for streams of up to {drain} s (--drain)"));
+            }
+            Some(other) if !other.is_null() => {
+                return Err(
+                    self.refuse("terminationGracePeriodSeconds must be a number".to_owned())
+                );
             }
             _ => {
                 self.editor.put(&place, needed.into())?;

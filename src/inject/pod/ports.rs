@@ -3,8 +3,8 @@
 use serde_json::Value as Json;
 
 use super::{
-    ADMIN, BEHIND, FRONTEND, HostPort, Injection, NAME, Ports, Refused, Relocated, below, host,
-    relocate,
+    ADMIN, BEHIND, BEHIND_NAMES, FRONTEND, HostPort, Injection, NAME, Ports, Refused, Relocated,
+    below, host, relocate,
 };
 
 impl Injection<'_, '_> {
@@ -71,7 +71,7 @@ impl Injection<'_, '_> {
                 })
             }),
             behind: free(BEHIND)?,
-            behind_name: if taken { "frontend-http" } else { FRONTEND },
+            behind_name: BEHIND_NAMES[usize::from(taken)],
             admin: free(ADMIN)?,
             entry,
             name,
@@ -117,8 +117,16 @@ impl Injection<'_, '_> {
             return false;
         };
         match host.trim_matches(['[', ']']) {
-            "::" | "::1" => return true,
-            "0.0.0.0" | "127.0.0.1" | "localhost" => {}
+            "::" => return true,
+            "0.0.0.0" => {}
+            loopback @ ("127.0.0.1" | "localhost" | "::1") => {
+                self.note.warn(format!(
+                    "it listens on '{host}', where only its own pod reaches it: with crossfade, which listens on all addresses, every \
+                     pod that reaches this one can send it requests. Probes and the controller cannot reach it there: have it listen \
+                     on 0.0.0.0, or on :: in a cluster with IPv6 alone"
+                ));
+                return loopback == "::1";
+            }
             _ => self.note.warn(format!(
                 "it listens on '{host}', but crossfade connects to it at 127.0.0.1: have it listen on 0.0.0.0, or on :: in a cluster \
                  with IPv6 alone"

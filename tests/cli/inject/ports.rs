@@ -318,6 +318,35 @@ fn the_report_says_where_a_named_service_port_routes() {
 }
 
 #[test]
+fn a_service_that_leads_past_crossfade_is_a_warning() {
+    let targets = |target: &str| {
+        let service = format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec:\n  selector: {{app: a}}\n  ports: [{{port: 80, targetPort: {target}}}]\n"
+        );
+        let metrics = "        ports: [{name: metrics, containerPort: 9000}]\n";
+        let args = "        args: [--port, '8000']\n";
+        let text = format!("{}{service}", deployment(&format!("{VLLM}{args}{metrics}")));
+        let report = injected(&text).unwrap();
+        let note = report
+            .notes
+            .into_iter()
+            .find(|note| note.object == "Service/s");
+        note.map_or_else(Vec::new, |note| note.warnings)
+    };
+    for target in ["frontend", "8080"] {
+        let warnings = targets(target);
+        let expected = format!(
+            "its targetPort {target} leads to the frontend of Deployment/server and bypasses crossfade, so that its requests are not \
+             split: write 8000"
+        );
+        assert_eq!(warnings, [expected]);
+    }
+    for target in ["8000", "9000", "metrics"] {
+        assert!(targets(target).is_empty(), "{target}");
+    }
+}
+
+#[test]
 fn the_commands_of_probes_follow_the_port_and_nothing_else() {
     for (args, command, expected, warned) in [
         (

@@ -337,6 +337,15 @@ fn with_a_frontend_on_ipv6_crossfade_connects_and_listens_on_ipv6() {
             "        image: vllm/vllm-openai\n        args: [--host, 10.0.0.1]\n",
             true,
         ),
+        // Another container of the pod may have been all that reached it.
+        (
+            "        image: vllm/vllm-openai\n        args: [--host, 127.0.0.1]\n",
+            true,
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--host, localhost]\n",
+            true,
+        ),
     ] {
         let (text, warnings) = sidecar(args);
         assert!(text.contains("value: \"127.0.0.1:8080\""), "{text}");

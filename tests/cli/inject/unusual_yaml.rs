@@ -196,6 +196,9 @@ fn fields_of_the_wrong_type_are_rejected() {
     ] {
         let error = injected(&deployment(container)).unwrap_err().to_string();
         assert!(error.contains("Deployment/server"), "{container}\n{error}");
+        let is_grace = container.contains("soon");
+        let is_named = error.contains("terminationGracePeriodSeconds must be a number");
+        assert_eq!(is_grace, is_named, "{error}");
     }
 }
 
