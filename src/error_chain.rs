@@ -19,6 +19,15 @@ pub fn error_chain(error: &dyn Error) -> String {
     text
 }
 
+/// The message of the last cause of an error, for errors of libraries that say in each link where they occurred.
+#[must_use]
+pub fn root_cause(mut error: &dyn Error) -> String {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +50,7 @@ mod tests {
         let error = chain(&["cannot connect: refused", "refused", "os error 111"]);
         let text = error_chain(&*error.expect("it has links"));
         assert_eq!(text, "cannot connect: refused: os error 111");
+        let error = chain(&["cannot connect", "refused"]);
+        assert_eq!(root_cause(&*error.expect("it has links")), "refused");
     }
 }

@@ -7,6 +7,7 @@ mod access;
 mod cache;
 mod connection;
 mod events;
+mod kubeconfig;
 mod lease;
 mod ports;
 mod quantity;
@@ -23,6 +24,7 @@ pub use cache::{
 };
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
+pub use kubeconfig::{ConfigError, load_config};
 pub use lease::{Leading, Lease};
 pub use ports::{container_port, declared_ports, named_ports};
 pub use quantity::thousandths;

@@ -28,6 +28,7 @@ pub use rollout::RolloutVerb;
 pub use text::{list, rollout as rollout_text, rollout_history, rollouts as rollout_list, text};
 pub use verdict::{AnalysisReport, Compared, ComparisonRun, no_report, rules};
 
+use crate::error_chain::root_cause;
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
 
@@ -42,7 +43,9 @@ pub enum Error {
     /// It refused because a permission is missing, which its message names.
     #[error("cannot {what}: {message}")]
     Forbidden { what: String, message: String },
-    /// It cannot be reached, or its response cannot be read.
+    #[error("cannot {what}: cannot reach the API server: {cause}")]
+    Unreachable { what: String, cause: String },
+    /// Its response cannot be read.
     #[error("cannot {what}")]
     Api {
         what: String,
@@ -89,6 +92,10 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
         kube::Error::Api(status) => Error::Refused {
             what,
             message: status.message,
+        },
+        kube::Error::Service(error) => Error::Unreachable {
+            what,
+            cause: root_cause(&*error),
         },
         error => Error::Api {
             what,

@@ -6,10 +6,11 @@ use http::Response;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::{ClientBuilder, DynBody};
-use kube::config::InferConfigError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::util::MapResponseLayer;
+
+use super::kubeconfig::{ConfigError, load_config};
 
 /// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -24,7 +25,7 @@ const SILENCE_OF_WATCH: Duration = Duration::from_secs(130);
 pub enum Error {
     /// There is neither a service account nor a kubeconfig.
     #[error("there is neither a service account nor a usable kubeconfig")]
-    Unknown(#[source] Box<InferConfigError>),
+    Unknown(#[source] ConfigError),
     /// The certificates or credentials cannot be used.
     #[error("the configuration of the connection to the API server cannot be used")]
     Unusable(#[source] Box<kube::Error>),
@@ -50,9 +51,7 @@ impl Connection {
     pub async fn open(namespace: Option<&str>) -> Result<Self, Error> {
         // An error means that the process has already installed a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut config = kube::Config::infer()
-            .await
-            .map_err(|error| Error::Unknown(Box::new(error)))?;
+        let mut config = load_config(None, None).await.map_err(Error::Unknown)?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
         // The default retry would hide an unavailable API server, eventually for a quarter of an hour. Callers retry

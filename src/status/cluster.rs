@@ -7,15 +7,15 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::{NamespaceResourceScope, ObjectMeta};
-use kube::{Client, Config, Resource};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{
     Change, Compared, Error, EventRecord, Report, RolloutVerb, Verb, api, change, port_forward,
 };
 use crate::error_chain::error_chain;
+use crate::k8s::load_config;
 use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 
 /// The field manager of the edits.
@@ -60,7 +60,8 @@ impl Cluster {
     pub async fn open(choice: &Choice) -> Result<Self, Error> {
         // An error means that the process has chosen a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut config = config(choice).await?;
+        let loaded = load_config(choice.kubeconfig.as_ref(), choice.context.as_deref()).await;
+        let mut config = loaded.map_err(|error| Error::Config(error.into()))?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(READ);
         config.default_retry = false;
@@ -264,33 +265,6 @@ impl Cluster {
         let mut events: Vec<EventRecord> = list.items.into_iter().map(event_record).collect();
         events.sort_by(|one, other| one.at.cmp(&other.at));
         Ok(events)
-    }
-}
-
-async fn config(choice: &Choice) -> Result<Config, Error> {
-    let options = KubeConfigOptions {
-        context: choice.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    let wrong = |error: KubeconfigError| match error {
-        // kube prints the path with two kinds of quotes.
-        KubeconfigError::ReadConfig(error, path) => {
-            Error::Config(format!("cannot read {}: {error}", path.display()).into())
-        }
-        error => Error::Config(error.into()),
-    };
-    match (&choice.kubeconfig, &choice.context) {
-        (Some(path), _) => {
-            let file = Kubeconfig::read_from(path).map_err(wrong)?;
-            let config = Config::from_custom_kubeconfig(file, &options).await;
-            config.map_err(wrong)
-        }
-        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(wrong),
-        (None, None) => match Config::from_kubeconfig(&options).await {
-            Ok(config) => Ok(config),
-            // A pod has none. Outside a pod, the missing service account is not the problem.
-            Err(error) => Config::incluster().map_err(|_| wrong(error)),
-        },
     }
 }
 
