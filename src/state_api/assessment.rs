@@ -143,7 +143,7 @@ fn trouble(state: &v1::State) -> Option<String> {
     }
     let plan = state.plan.as_ref()?;
     if plan.refusal.is_some() {
-        return Some("A newer plan was refused; the last good plan stays in force.".to_owned());
+        return Some("A newer plan was rejected; the last good plan stays in force.".to_owned());
     }
     plan.source_lost_for
         .as_ref()

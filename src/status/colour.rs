@@ -44,7 +44,7 @@ fn colour(name: &str, value: &str) -> Option<&'static str> {
     let first = value.split([',', ' ']).next().unwrap_or_default();
     match (name, first) {
         ("phase", "Complete" | "Progressing") => Some(GREEN),
-        ("phase", "Degraded") | ("degraded" | "refused", _) => Some(RED),
+        ("phase", "Degraded") | ("degraded" | "rejected", _) => Some(RED),
         ("phase", "Paused" | "Pending" | "Draining" | "Superseded") | ("paused" | "cap", _) => {
             Some(YELLOW)
         }

@@ -349,7 +349,7 @@ impl Page {
         if let Some(all) = &all.continuations {
             self.continuations(all, &by_cause);
         }
-        self.line("refused", &by_cause(&all.rejected_requests));
+        self.line("rejected", &by_cause(&all.rejected_requests));
     }
 
     /// Streams that another server continued. Omitted if no plan enables continuation and no stream was continued.

@@ -64,7 +64,7 @@ pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
                 (Some(share), _) if is_cap(Some(share)) => {
                     format!("{asked}, capped at {}", percent(share))
                 }
-                (_, Some(_)) if refused() => format!("{asked}, but the edit was refused"),
+                (_, Some(_)) if refused() => format!("{asked}, but the edit was rejected"),
                 (_, Some(_)) => format!("{asked}, which is not in force yet"),
                 (_, None) => format!("{asked}, overridden by the controller"),
             }
@@ -141,7 +141,7 @@ mod tests {
         });
         assert_eq!(
             refused,
-            is(0.25, Some("70 % asked for, but the edit was refused"))
+            is(0.25, Some("70 % asked for, but the edit was rejected"))
         );
         let late = in_force(asks(70), 25, |_| ());
         assert_eq!(

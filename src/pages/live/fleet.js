@@ -130,7 +130,7 @@ function complaints(proxies) {
     told.push(`${plural(silent.length, "proxy does", "proxies do")} not respond and ${silent.length === 1 ? "is" : "are"} left out of all figures: ${names.join(", ")}`);
   }
   for (const { name, state } of proxies ?? []) {
-    if (state?.refusal) told.push(`${name} has refused a newer plan: ${state.refusal}`);
+    if (state?.refusal) told.push(`${name} has rejected a newer plan: ${state.refusal}`);
     if (state?.moving) told.push(`${name} moves ${plural(state.moving, "stream")} off old`);
     if (known(state?.sourceLostSeconds)) told.push(`${name} has not reached the API server for ${lasting(state.sourceLostSeconds)}; its last good plan stays in force`);
     for (const remark of state?.remarks ?? []) told.push(`${name}: ${remark}`);

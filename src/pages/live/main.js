@@ -123,7 +123,7 @@ function concerns(plan) {
   const refusal = plan?.refusal;
   if (refusal) {
     const problems = refusal.problems.map((problem) => [problem.path, problem.message].filter(Boolean).join(": "));
-    told.push(`A newer plan was refused at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
+    told.push(`A newer plan was rejected at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
   }
   if (known(plan?.sourceLostSeconds)) told.push("The plan source cannot be reached; the last good plan stays in force.");
   told.push(...(plan?.remarks ?? []));

@@ -3,7 +3,7 @@
 const SPAN = 300_000; // of the charts, in milliseconds
 const SHORTEST = 60_000;
 const LEFT = 68;
-const RIGHT = 64;
+const RIGHT = 72;
 
 let samples = [];
 let chosen = null; // the moment that a person chose; null follows the present
@@ -195,15 +195,16 @@ function happenings(x, width, begin, end) {
 
 function drawLog() {
   const happened = starts.map((at) => ({ at, text: fleet ? "the controller started" : "the process started" }));
-  const runs = {}; // of what goes on second after second, which is one line
+  let runs = {}; // of what goes on second after second under one plan, which is one line
   samples.forEach((sample, index) => {
     const before = samples[index - 1];
     if (!before) return;
     const { at } = sample;
+    if (sample.plan !== before.plan || sample.phase !== before.phase) runs = {};
     if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new is wanted` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
     if (sample.phase !== before.phase && sample.phase) happened.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
     if (`${sample.proxies}` !== `${before.proxies}`) happened.push({ at, text: answering(...sample.proxies) });
-    for (const [key, one, what] of [["refused", "plan", "refused"], ["recovered", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
+    for (const [key, one, what] of [["refused", "plan", "rejected"], ["recovered", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
       const number = risen(sample, before, key);
       if (!number) continue;
       if (!runs[key] || at - runs[key].until > 5000) happened.push((runs[key] = { at, number: 0 }));

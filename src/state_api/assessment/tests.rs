@@ -106,7 +106,7 @@ fn the_sentence_says_how_it_stands_and_why() {
         ),
         (off, Level::Attention, "New got 90.0 % of the requests"),
         (unreachable, Level::Attention, "Not ready"),
-        (refused, Level::Attention, "A newer plan was refused"),
+        (refused, Level::Attention, "A newer plan was rejected"),
     ] {
         let assessment = assess(&state, None);
         assert_eq!(assessment.level, level, "{}", assessment.text);

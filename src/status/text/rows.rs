@@ -65,7 +65,7 @@ impl Page {
                     .collect();
                 self.put(
                     4,
-                    &format!("  refused a newer plan: {}", problems.join("; ")),
+                    &format!("  rejected a newer plan: {}", problems.join("; ")),
                 );
             }
             for remark in &plan.remarks {
