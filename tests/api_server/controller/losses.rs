@@ -16,8 +16,9 @@ async fn without_lists(
     let mut fixture = Fixture::with_update(spec).await;
     let gateway = Gateway::before(&fixture.client).await;
     fixture.kubeconfig = gateway.kubeconfig();
-    let controller = fixture.controller(&[]).await;
+    // Before the controller: a generation without pods needs these lists, too.
     create(&fixture).await;
+    let controller = fixture.controller(&[]).await;
     fixture.wait_for_split("up", 1, 1).await;
     gateway.withhold(Withheld {
         lists: true,
