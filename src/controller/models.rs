@@ -120,6 +120,7 @@ async fn served(
         served.namespaces.extend(page.with_workers());
         while served.namespaces.len() > MAX_NAMESPACES {
             served.namespaces.pop_last();
+            served.has_more_namespaces = true;
         }
         match status {
             StatusCode::OK => _ = served.models.insert(model),

@@ -1,7 +1,7 @@
 //! Decides when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every item of their list was observed at this step.
 //! Unknown items count as missing.
 
-use super::{Phase, Sides, assessment::Assessment, proxies::ProxySummary};
+use super::{Memory, Phase, Sides, assessment::Assessment, proxies::ProxySummary};
 use crate::split::Weights;
 
 /// One observation that is required before old may be removed.
@@ -19,7 +19,7 @@ pub enum Evidence {
     AllToNew,
     /// Each frontend of new was observed to serve, so no client needs old back.
     NewServes,
-    /// No frontend of new has registered workers of a Dynamo namespace of which a frontend of old has, too.
+    /// No frontend of new has registered workers of a Dynamo namespace of which a frontend of old has or had, too.
     NewLeavesOldWorkers,
     /// At least one proxy of old's frontends answers.
     ProxySeen,
@@ -98,8 +98,8 @@ impl Evidence {
             Self::AllToNew => "the split does not send all requests to new",
             Self::NewServes => "not every frontend of new has been seen serving",
             Self::NewLeavesOldWorkers => {
-                "the frontends of new and of old list workers of the same Dynamo namespace, so new may send requests to the \
-                 workers of old"
+                "the frontends of new and of old list workers of the same Dynamo namespace, or more than can be compared, so new \
+                 may send requests to the workers of old"
             }
             Self::ProxySeen => "no proxy of old's frontends responds",
             Self::NoNewRequestOnOld => {
@@ -137,6 +137,7 @@ impl Evidence {
 /// The inputs from which evidence is checked.
 pub(super) struct EvidenceInput<'a> {
     pub assessment: &'a Assessment<'a>,
+    pub memory: &'a Memory,
     pub phase: Phase,
     /// The split after this step.
     pub next: Weights,
@@ -158,10 +159,7 @@ impl EvidenceInput<'_> {
                 let serve = gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed;
                 serve && each_is_polled
             }
-            Evidence::NewLeavesOldWorkers => {
-                let (of_old, of_new) = (&seen.frontends.old, &seen.frontends.new);
-                of_old.namespaces().is_disjoint(&of_new.namespaces())
-            }
+            Evidence::NewLeavesOldWorkers => self.new_leaves_old_workers(),
             Evidence::ProxySeen => proxies.heard > 0,
             Evidence::NoNewRequestOnOld => proxies.have_left_old(),
             Evidence::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),
@@ -187,6 +185,20 @@ impl EvidenceInput<'_> {
                 ways.is_some_and(Vec::is_empty)
             }
         }
+    }
+
+    fn new_leaves_old_workers(&self) -> bool {
+        let seen = self.assessment.seen;
+        let (old, new) = (&seen.frontends.old, &seen.frontends.new);
+        let mut of_old = old.namespaces();
+        let workers = &seen.workers.old;
+        let has_workers = workers.values().any(|all| all.ready > 0 || all.desired > 0);
+        if has_workers && !old.all_answer() {
+            // The workers of old stay registered when its frontends stop.
+            of_old.extend(&self.memory.namespaces);
+        }
+        let are_whole = old.namespaces_are_whole() && new.namespaces_are_whole();
+        are_whole && of_old.is_disjoint(&new.namespaces())
     }
 
     /// The evidence that is missing before old may be deleted.

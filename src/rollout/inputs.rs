@@ -167,6 +167,8 @@ pub struct Frontend {
     pub registered: Registered,
     /// The Dynamo namespaces of these workers, as far as it reports them.
     pub namespaces: BTreeSet<String>,
+    /// Whether it reports more of them.
+    pub has_more_namespaces: bool,
     /// Whether it answered.
     pub answer: Answer,
 }
@@ -216,6 +218,19 @@ impl Frontends {
     pub(super) fn namespaces(&self) -> BTreeSet<&String> {
         let each = self.asked.iter();
         each.flat_map(|frontend| &frontend.namespaces).collect()
+    }
+
+    /// Whether these are all such namespaces of those that answered. The workers of a model that is not checked may be of another one.
+    pub(super) fn namespaces_are_whole(&self) -> bool {
+        let mut each = self.asked.iter();
+        each.all(|frontend| !frontend.has_more_namespaces && frontend.left_out == 0)
+    }
+
+    /// Whether at least one is ready and each of those that are queried has answered.
+    pub(super) fn all_answer(&self) -> bool {
+        let mut each = self.asked.iter();
+        let answer = each.all(|frontend| frontend.answer == Answer::Heard);
+        answer && !self.asked.is_empty() && self.trouble.is_none()
     }
 
     /// Whether it is not yet known what one of them serves.

@@ -7,14 +7,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, Credit, Observation, Phase, Registered, Role, Rule, Sides, Timestamp, UpdateSettings,
-    assessment::Assessment, ratio::stored_weights, trial::Trial,
+    Action, Credit, Frontends, Observation, Phase, Registered, Role, Rule, Sides, Timestamp,
+    UpdateSettings, assessment::Assessment, ratio::stored_weights, trial::Trial,
 };
 use crate::split::Weights;
 
 /// Maximum number of old's models that are kept, because the size of a status is limited. The first by name are kept,
 /// because those are the ones that frontends are queried for.
 const MAX_MODELS: usize = 512;
+
+/// The same for Dynamo namespaces.
+const MAX_NAMESPACES: usize = 64;
 
 /// The state that a restarted controller needs. Its own default is that of an update just accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +34,9 @@ pub struct Memory {
     pub registered_count: bool,
     /// The models that old served when it last served any.
     pub models: BTreeSet<String>,
+    /// The Dynamo namespaces of the workers that the frontends of old reported when they last reported any.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub namespaces: BTreeSet<String>,
     /// The capacity of each side that counts. None before the first assessment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credit: Option<Sides<Credit>>,
@@ -138,6 +144,7 @@ impl Memory {
         } else if !served.is_empty() {
             self.models = served.into_iter().take(MAX_MODELS).cloned().collect();
         }
+        self.learn_namespaces(old);
         let generation = seen.resource_generation;
         if self
             .change
@@ -148,6 +155,18 @@ impl Memory {
                 since: now,
                 lag_reported: false,
             });
+        }
+    }
+
+    fn learn_namespaces(&mut self, old: &Frontends) {
+        let reported = old.namespaces();
+        if old.all_answer() && !reported.is_empty() {
+            self.namespaces = reported.into_iter().cloned().collect();
+        } else {
+            self.namespaces.extend(reported.into_iter().cloned());
+        }
+        while self.namespaces.len() > MAX_NAMESPACES {
+            self.namespaces.pop_last();
         }
     }
 

@@ -132,6 +132,7 @@ pub fn step(
     };
     let input = EvidenceInput {
         assessment: &assessment,
+        memory: &memory,
         phase,
         next,
     };

@@ -53,6 +53,7 @@ fn frontend(answer: Answer) -> Frontend {
         registered: Registered::default(),
         answer,
         namespaces: [].into(),
+        has_more_namespaces: false,
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Served {
     pub registered: Registered,
     /// The Dynamo namespaces of these workers.
     pub namespaces: BTreeSet<String>,
+    /// Whether it reports more of them than are kept.
+    pub has_more_namespaces: bool,
     /// Whether its responses come through a crossfade.
     pub is_proxied: bool,
     /// Why it could not be polled.
@@ -60,6 +62,7 @@ impl Served {
             && self.left_out == other.left_out
             && self.registered == other.registered
             && self.namespaces == other.namespaces
+            && self.has_more_namespaces == other.has_more_namespaces
             && self.is_proxied == other.is_proxied
             && self.models == other.models
     }

@@ -217,6 +217,7 @@ fn frontend(served: Served) -> Frontend {
         left_out: served.left_out,
         registered: served.registered,
         namespaces: served.namespaces,
+        has_more_namespaces: served.has_more_namespaces,
         answer,
     }
 }

@@ -271,6 +271,10 @@ async fn old_is_not_safe_to_delete_while_new_uses_the_workers_of_old() {
     let shares = lacks(false, "list workers of the same Dynamo namespace");
     fixture.until("up", "new knows old's workers", shares).await;
     assert_no_flag(&fixture).await;
+    // Its frontend is no longer queried, but its workers are still there.
+    fixture.pod_ready("old-frontend-0", false).await;
+    assert_no_flag(&fixture).await;
+    fixture.pod_ready("old-frontend-0", true).await;
     // The last worker of old has terminated.
     *of_new.lock().unwrap() = workers(&[("a", 0), ("b", 4)]);
     fixture.until("up", "safe again", is_safe).await;

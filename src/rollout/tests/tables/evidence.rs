@@ -20,7 +20,7 @@ fn state(fixture: &mut Fixture) -> &mut ProxyState {
 fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Fixture), Evidence);
-    let holes: [Hole; 35] = [
+    let holes: [Hole; 38] = [
         (
             "a watch that was not heard of late",
             |fixture| fixture.seen.is_current = false,
@@ -73,6 +73,32 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
                 for side in [&mut frontends.old, &mut frontends.new] {
                     side.asked[0].namespaces.insert("shared".into());
                 }
+            },
+            NewLeavesOldWorkers,
+        ),
+        (
+            "new lists workers of more namespaces than are kept",
+            |fixture| fixture.seen.frontends.new.asked[0].has_more_namespaces = true,
+            NewLeavesOldWorkers,
+        ),
+        (
+            "new lists more models than are checked, whose workers are unknown",
+            |fixture| fixture.seen.frontends.new.asked[0].left_out = 1,
+            NewLeavesOldWorkers,
+        ),
+        (
+            "the frontends of old do not answer, which listed a worker that is still there",
+            |fixture| {
+                fixture.memory.namespaces.insert("shared".into());
+                fixture
+                    .seen
+                    .workers
+                    .old
+                    .values_mut()
+                    .for_each(|all| all.ready = 1);
+                let frontends = &mut fixture.seen.frontends;
+                frontends.new.asked[0].namespaces.insert("shared".into());
+                frontends.old.asked.clear();
             },
             NewLeavesOldWorkers,
         ),
