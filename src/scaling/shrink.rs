@@ -61,10 +61,10 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
         return None;
     }
     let needed = assessment.floor().min(own.capacity + other);
-    // Workers that are not ready may still become so, unless their side does not serve at all.
+    // Workers that are not ready may still become so, unless their side does not serve at all. Halves of units become nothing.
     let least = match assessment.is_out(side) {
         true => target,
-        false => target.max(assessment.floor().saturating_sub(other)),
+        false => target.max(assessment.floor().saturating_sub(other).min(own.desired)),
     };
     let shape = &assessment.settings.shape;
     for units in least..own.begun {
@@ -79,7 +79,7 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
         if sizes == own.sizes {
             return None;
         }
-        if units == 0 && other == 0 {
+        if units == 0 && other == 0 && own.desired > 0 {
             return Some(Err(Wait::NoOther(side)));
         }
         return Some(Ok(Shrink {

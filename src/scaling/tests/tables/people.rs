@@ -180,3 +180,27 @@ fn a_budget_below_one_unit_is_refused() {
     };
     assert!(decision.waits.contains(&budget), "{:?}", decision.waits);
 }
+
+/// Without decode workers, neither side has a whole unit, and their prefill workers leave no room for one.
+#[test]
+fn halves_of_units_that_another_client_has_left_on_both_sides_make_room_for_old() {
+    let mut pd = settings(&PD);
+    pd.strategy.max_surge = Amount::Count(0);
+    pd.strategy.max_unavailable = Amount::Count(1);
+    pd.strategy.drain_deadline = Some(seconds(60));
+    pd.strategy.partition = 2;
+    let mut cluster = Cluster::of(pd);
+    assert_eq!(cluster.run(500).0.progress, Progress::Partition);
+    for side in Generation::ALL {
+        cluster.resize(side, Role::Prefill, 3, false, true);
+        cluster.resize(side, Role::Decode, 0, false, true);
+    }
+    cluster.settings.intent = Intent::Abort;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(
+        decision.progress,
+        Progress::RolledBack,
+        "{:?} {way:?}",
+        decision.waits
+    );
+}
