@@ -98,7 +98,7 @@ fn escape(c: char, out: &mut impl Write) -> fmt::Result {
 /// Writes `value` as JSON in one line, escaped for printing.
 ///
 /// # Errors
-/// The error of serialising or writing.
+/// The error of serializing or writing.
 pub fn write_json<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serde_json::Result<()> {
     let formatter = Json(CompactFormatter);
     value.serialize(&mut serde_json::Serializer::with_formatter(out, formatter))
@@ -107,7 +107,7 @@ pub fn write_json<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serd
 /// The same over several lines, indented.
 ///
 /// # Errors
-/// The error of serialising or writing.
+/// The error of serializing or writing.
 pub fn write_json_pretty<T: Serialize + ?Sized>(
     out: impl io::Write,
     value: &T,

@@ -220,7 +220,7 @@ impl Run {
                 self.notes.push(Note::new(
                     &workload.name,
                     at,
-                    "left as it is: no frontend was recognised in it",
+                    "left as it is: no frontend was recognized in it",
                 ));
                 continue;
             };

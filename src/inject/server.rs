@@ -1,4 +1,4 @@
-//! Recognises model servers by their containers.
+//! Recognizes model servers by their containers.
 
 mod port;
 mod script;

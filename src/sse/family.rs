@@ -39,7 +39,7 @@ trait Family {
     const NAME: &'static str;
     /// The usual path. A request belongs to the family if its path ends like this one, `/v1` aside.
     const ROUTE: Option<&'static str>;
-    /// Does a complete stream end with an event that [`Family::tail`] recognises? If not, a stream that ends without one
+    /// Does a complete stream end with an event that [`Family::tail`] recognizes? If not, a stream that ends without one
     /// may still be complete.
     const HAS_TERMINAL_EVENT: bool = true;
     /// Whether later events repeat the ids of earlier ones. If so, a stream that another target continues is rewritten.
@@ -141,7 +141,7 @@ impl Api {
             .unwrap_or(Self::Other)
     }
 
-    /// Does a complete stream of the family end with an event that crossfade recognises? If not, the absence of one says
+    /// Does a complete stream of the family end with an event that crossfade recognizes? If not, the absence of one says
     /// nothing.
     #[must_use]
     pub const fn has_terminal_event(self) -> bool {
@@ -223,7 +223,7 @@ fn json_event(fields: &str, data: &impl Serialize) -> Vec<u8> {
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("strings and numbers always serialise")
+    serde_json::to_vec(value).expect("strings and numbers always serialize")
 }
 
 #[cfg(test)]
