@@ -17,7 +17,7 @@ use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::{Api, Decoder, Tail, tail_meaning};
 use crate::transport::deadline;
-use crate::upstream::UpstreamBody;
+use crate::upstream::{Failure, UpstreamBody};
 
 /// Longest opening that is read before the first content, in bytes of an incomplete event.
 const MAX_EVENT: usize = 256 * 1024;
@@ -44,6 +44,16 @@ impl Refused {
             Self::Silent => Cause::Deadline,
             Self::All(Reason::NoMemory) => Cause::Local,
             Self::All(_) => Cause::NoContinuation,
+        }
+    }
+
+    /// The failure of the endpoint after it responded. The status of a response has been counted already, and a response that is
+    /// no continuation says nothing about other requests.
+    pub const fn of_endpoint(&self) -> Option<Failure> {
+        match self {
+            Self::This(Cause::Broken | Cause::ErrorEvent) => Some(Failure::Answer),
+            Self::This(Cause::Deadline) => Some(Failure::Silence),
+            _ => None,
         }
     }
 }

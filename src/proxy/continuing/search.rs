@@ -15,7 +15,7 @@ use crate::proxy::exchange::Exchange;
 use crate::split::Generation;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
-use crate::upstream::{Endpoint, FailFast, Failure, Head, Outgoing, Pool, ProvenConnection, Terms};
+use crate::upstream::{Endpoint, FailFast, Head, Outgoing, Pool, ProvenConnection, Terms};
 
 /// Most endpoints of one pool that are asked for the rest of a stream.
 const MAX_PER_POOL: usize = 3;
@@ -211,9 +211,8 @@ impl<O: OldBackend> Source<O> {
                 })
             }
             Err(refused) => {
-                if let Refused::This(_) = refused {
-                    let why = "did not go on with a stream";
-                    endpoint.failed(Failure::Answer, now, &why);
+                if let Some(failure) = refused.of_endpoint() {
+                    endpoint.failed(failure, now, &"did not continue a stream");
                 }
                 Err(refused)
             }

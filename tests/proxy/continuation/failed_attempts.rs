@@ -100,3 +100,41 @@ async fn a_failed_probe_is_no_failed_attempt() {
     assert_eq!(metrics.sum(FAILED, &[("generation", "new")]), 0.0);
     assert_eq!(metrics.sum(FAILED, &[]), 1.0);
 }
+
+#[tokio::test]
+async fn a_failed_attempt_to_continue_a_stream_counts_once_against_its_endpoint() {
+    let cases: [(How, usize, Option<&str>); 3] = [
+        // Ten failures eject an endpoint.
+        (|_| status(503), 6, None),
+        // A response about the request is none.
+        (|_| status(429), 12, None),
+        (Script::hang, 5, Some("Silent")),
+    ];
+    for (how, streams, expected) in cases {
+        let old = Counting::new("old", 20).breaking(5, Script::reset);
+        let old = Upstream::start(old.handler()).await;
+        let mut new = Counting::new("new", 20);
+        new.breaks_again = Some((0, Arc::new(how)));
+        let new = Upstream::start(new.handler()).await;
+        let lines = ANY.replace("{retry", "{firstEventTimeoutSeconds: 0.3, retry");
+        let proxy = Proxy::planned(&old, &mostly_old(&new, &lines), &[]).await;
+        for stream in 0..streams {
+            // A server that breaks a stream has to prove again that it continues one.
+            proven(&proxy, 2).await;
+            let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
+            assert_one(&response, 20, &format!("{expected:?} {stream}"));
+        }
+        proxy
+            .counts(FAILED, &[("generation", "new")], streams as f64)
+            .await;
+        let ejected = |line: &String| line.contains("endpoint ejected");
+        let ejected: Vec<_> = proxy.lines().into_iter().filter(ejected).collect();
+        match expected {
+            None => assert_eq!(ejected, [""; 0]),
+            Some(reason) => {
+                assert_eq!(ejected.len(), 1, "{ejected:?}");
+                assert!(ejected[0].contains(reason), "{ejected:?}");
+            }
+        }
+    }
+}
