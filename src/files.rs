@@ -14,7 +14,7 @@ pub enum Error {
     /// A device, a pipe, a socket or a directory.
     #[error("is not a regular file")]
     NoFile,
-    #[error("is larger than {0} bytes")]
+    #[error("is larger than {} MiB", .0 >> 20)]
     TooLarge(u64),
     #[error("belongs to another user")]
     NotOwn,

@@ -92,7 +92,7 @@ impl fmt::Display for Note {
 /// Why a text stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the text has more than {MAX_BYTES} bytes")]
+    #[error("the text is larger than {} MiB", MAX_BYTES >> 20)]
     TooLarge,
     #[error("document {document}, line {line}: {message}")]
     Unreadable {

@@ -28,7 +28,7 @@ pub enum Error {
     },
     #[error("{} is not a regular file", path.display())]
     NoFile { path: PathBuf },
-    #[error("{} is larger than {MAX_FILE} bytes", path.display())]
+    #[error("{} is larger than {} MiB", path.display(), MAX_FILE >> 20)]
     TooLarge { path: PathBuf },
     #[error("{} is not a PEM file", path.display())]
     NoPem {
@@ -275,6 +275,6 @@ mod tests {
         std::fs::write(&file, vec![b'\n'; MAX_FILE as usize]).unwrap();
         assert!(refusal(&file).ends_with("contains no certificate"));
         std::fs::write(&file, vec![b'\n'; MAX_FILE as usize + 1]).unwrap();
-        assert!(refusal(&file).ends_with("is larger than 1048576 bytes"));
+        assert!(refusal(&file).ends_with("is larger than 1 MiB"));
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 
 use self::reader::Reader;
 
-/// Most values that a document may unfold to by its aliases.
+/// Most values that a document may expand to by its aliases.
 const MAX_VALUES: usize = 4_000_000;
 
 /// A value and where it stands.

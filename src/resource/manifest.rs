@@ -79,7 +79,7 @@ pub(super) fn open<'a>(
     problems: &mut Problems,
 ) -> (Identity, Option<&'a Node>) {
     let Value::Map(entries) = &resource.value else {
-        let message = format!("the text must be a {kind}, is {}", resource.value);
+        let message = format!("must be a {kind}, not {}", resource.value);
         problems.push(Problem::new("", message).at(resource.line));
         return (Identity::default(), None);
     };
@@ -100,7 +100,7 @@ pub(super) fn open<'a>(
         let problem = match resource.get(key) {
             None => format!("is required, and must be {wanted}"),
             Some(_) if resource.text(key) == Some(wanted) => continue,
-            Some(node) => format!("must be {wanted}, is {}", node.value),
+            Some(node) => format!("must be {wanted}, not {}", node.value),
         };
         problems.push(Problem::new(key, problem).at(resource.line_of(key)));
     }

@@ -241,7 +241,7 @@ fn one_of(text: &str, schema: &Json) -> Result<(), String> {
     let known: Vec<_> = known.collect();
     let text = text.escape_debug();
     Err(format!(
-        "must be one of {}, is '{text}'{hint}",
+        "must be one of {}, not '{text}'{hint}",
         known.join(", ")
     ))
 }
@@ -258,7 +258,7 @@ fn mismatch(path: &str, node: &Node, wanted: &str, problems: &mut Problems) -> O
         (Value::Integer(_) | Value::Float(_) | Value::Bool(_), "text") => "; put it in quotes",
         _ => "",
     };
-    let message = format!("must be {wanted}, is {}{hint}", node.value);
+    let message = format!("must be {wanted}, not {}{hint}", node.value);
     problems.push(Problem::new(path, message).at(node.line));
     None
 }

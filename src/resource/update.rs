@@ -248,7 +248,7 @@ mod tests {
         let said = problems(json!({"newFrontendService": "new:8000", "trafficSplitPercent": 101}));
         assert_eq!(
             said,
-            "spec.trafficSplitPercent: must be from 0 to 100, is 101"
+            "spec.trafficSplitPercent: must be from 0 to 100, not 101"
         );
         let said = problems(json!({"newFrontendService": "1.1.1.1:80", "trafficSplitPercent": 1}));
         assert!(

@@ -322,9 +322,10 @@ pub(super) fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> 
         }
         (None, Some(model)) => Ok(ProbeKind::Model(model.clone())),
         (None, None) => Ok(ProbeKind::AnyModel),
-        (Some(path), None) if !path.starts_with('/') => {
-            Err(format!("must start with '/', is '{}'", path.escape_debug()))
-        }
+        (Some(path), None) if !path.starts_with('/') => Err(format!(
+            "must start with '/', not '{}'",
+            path.escape_debug()
+        )),
         (Some(path), None) => PathAndQuery::try_from(path.as_str())
             .map(ProbeKind::Path)
             .map_err(|error| format!("'{}' is not a path: {error}", path.escape_debug())),

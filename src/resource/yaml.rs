@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        document.ok_or_else(|| Problem::new("", "the text is empty: it contains no document"))
+        document.ok_or_else(|| Problem::new("", "contains no document"))
     }
 
     fn node(
@@ -197,7 +197,10 @@ impl<'a> Reader<'a> {
     fn unfold(&mut self, node: &Node, line: Option<usize>) -> Result<(), Problem> {
         self.unfolded += size(node);
         if self.unfolded > MAX_BYTES {
-            let message = format!("anchors and aliases unfold to more than {MAX_BYTES} bytes");
+            let message = format!(
+                "anchors and aliases expand to more than {} MiB",
+                MAX_BYTES >> 20
+            );
             return Err(Problem::new("", message).at(line));
         }
         Ok(())
@@ -356,9 +359,9 @@ mod tests {
         });
         let long = "x".repeat(MAX_BYTES / 2);
         for (text, message) in [
-            ("", "the text is empty"),
-            ("# only a comment\n", "the text is empty"),
-            ("---\n---\n", "the text is empty"),
+            ("", "contains no document"),
+            ("# only a comment\n", "contains no document"),
+            ("---\n---\n", "contains no document"),
             ("a: 1\n---\nb: 2\n", "line 3: a second document"),
             ("a: 1\nb: [1\n", "not valid YAML"),
             ("a: 1\n b: 2\n", "line 2: not valid YAML"),
@@ -369,10 +372,10 @@ mod tests {
                 "a: 1\nb:\n  c: 1\n  c: 2\n",
                 "line 4: b.c: is already set on line 3",
             ),
-            (&bomb, "unfold to more than"),
+            (&bomb, "expand to more than"),
             (
                 &format!("a: &x {long}\nb: [*x, *x, *x]"),
-                "line 2: anchors and aliases unfold to more than",
+                "line 2: anchors and aliases expand to more than",
             ),
             (&"[".repeat(MAX_BYTES), "not valid YAML: recursion limit"),
             (

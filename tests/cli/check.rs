@@ -104,7 +104,7 @@ fn check_reads_only_regular_files_of_bounded_size() {
         ("/dev/zero", "not a regular file"),
         (pipe.to_str().unwrap(), "not a regular file"),
         (directory.path().to_str().unwrap(), "not a regular file"),
-        (large.to_str().unwrap(), "larger than 1048576 bytes"),
+        (large.to_str().unwrap(), "larger than 1 MiB"),
     ] {
         let (status, stdout, stderr) = texts(&run(&["check", path]));
         assert_eq!(status, Some(1), "{stdout}{stderr}");
@@ -191,7 +191,7 @@ fn check_reads_standard_input_and_prints_json() {
 
     for (input, expected) in [
         (&vec![b'#'; 1024 * 1024 + 1][..], "the text is too large"),
-        (b"", "the text is empty"),
+        (b"", "contains no document"),
     ] {
         let (status, stdout, _) = fed(&["check", "-"], input);
         assert_eq!(status, Some(1));

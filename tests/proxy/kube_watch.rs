@@ -366,7 +366,7 @@ async fn a_bad_update_changes_nothing_and_is_reported_in_log_metric_page_and_one
         proxy
             .counts("crossfade_plans_rejected_total", &[], 1.0)
             .await;
-        says(proxy, "must be from 0 to 100, is 101").await;
+        says(proxy, "must be from 0 to 100, not 101").await;
         let page = plan(proxy).await;
         assert_eq!(
             page["lastRejection"]["problems"][0]["path"],
@@ -376,7 +376,7 @@ async fn a_bad_update_changes_nothing_and_is_reported_in_log_metric_page_and_one
     }
     let note = api.event("Invalid").await;
     assert!(
-        note.contains("spec.trafficSplitPercent: must be from 0 to 100, is 101"),
+        note.contains("spec.trafficSplitPercent: must be from 0 to 100, not 101"),
         "{note}"
     );
     assert!(

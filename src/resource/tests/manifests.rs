@@ -11,7 +11,7 @@ fn a_wrong_target_is_named_with_its_reason() {
         ("'a:1,a:1'", "names http://a:1 twice"),
         ("'a:1,https://a'", "mixes http and https"),
         ("http://a/v1", "'http://a/v1' has a path"),
-        ("8000", "must be text, is 8000; put it in quotes"),
+        ("8000", "must be text, not 8000; put it in quotes"),
         ("", "is required"),
     ] {
         let found = problems(&format!(
@@ -74,13 +74,13 @@ fn the_envelope_must_be_that_of_the_resource() {
         ),
         (
             format!("apiVersion: nvidia.com/v1\nkind: DynamoUpdateConfig\n{spec}"),
-            "line 1: apiVersion: must be nvidia.com/v1alpha1, is the text \"nvidia.com/v1\"",
+            "line 1: apiVersion: must be nvidia.com/v1alpha1, not the text \"nvidia.com/v1\"",
         ),
         (
             format!("apiVersion: nvidia.com/v1alpha1\nkind: Pod\n{spec}"),
-            "line 2: kind: must be DynamoUpdateConfig, is the text \"Pod\"",
+            "line 2: kind: must be DynamoUpdateConfig, not the text \"Pod\"",
         ),
-        (HEAD.to_owned(), "line 3: spec: must be an object, is null"),
+        (HEAD.to_owned(), "line 3: spec: must be an object, not null"),
         (
             HEAD.replace("spec:", "specs:"),
             "line 3: specs: unknown field; did you mean 'spec'?",
@@ -99,7 +99,7 @@ fn the_envelope_must_be_that_of_the_resource() {
         ),
         (
             "a list".into(),
-            "line 1: the text must be a DynamoUpdateConfig, is the text \"a list\"",
+            "line 1: must be a DynamoUpdateConfig, not the text \"a list\"",
         ),
         ("kind: List\n".into(), "line 1: items: must be a list"),
         (

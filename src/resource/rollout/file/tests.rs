@@ -66,8 +66,8 @@ fn an_amount_that_is_none_is_refused_as_the_api_server_does() {
             "-1",
             "must be a whole number of at least 0, or a percentage",
         ),
-        ("true", "must be a number or a percentage, is true"),
-        ("1.5", "must be a number or a percentage, is 1.5"),
+        ("true", "must be a number or a percentage, not true"),
+        ("1.5", "must be a number or a percentage, not 1.5"),
     ] {
         let strategy = format!("  strategy: {{maxSurge: {amount}}}\n");
         let reported = problems_of(&[HEAD, SIDES, FRONTENDS, CLIENTS, &strategy].concat());
