@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::parts::{Parts, Worker, cleaned, is_same};
+use super::parts::{Parts, Worker, cleaned, is_same, is_unplanned, unplanned};
 use crate::dynamo_graph;
 use crate::inject::shown;
 
@@ -13,6 +13,10 @@ pub(super) struct Change {
     workers: bool,
     /// Whether it changes what the frontends are.
     frontends: bool,
+    /// Whether it gives an object another kind or name, so that the edited manifests are of another object.
+    identities: bool,
+    /// Whether it changes anything else of the workers and frontends.
+    sizes: bool,
     /// Whether it changes anything at all.
     anything: bool,
     /// Other objects that it changes, as kubectl names them.
@@ -22,30 +26,58 @@ pub(super) struct Change {
 impl Change {
     /// Why a rolling update is enough, if it is.
     pub const fn rolling_update(&self) -> Option<&'static str> {
-        match (self.anything, self.workers, self.frontends) {
-            (false, ..) => Some("nothing changes: there is nothing to apply"),
-            (_, true, _) => None,
-            (_, _, true) => Some(
+        if !self.anything {
+            return Some("nothing changes: there is nothing to apply");
+        }
+        if self.workers || self.identities {
+            return None;
+        }
+        Some(match (self.frontends, self.sizes) {
+            (true, _) => {
                 "a plain rolling update is enough: only the frontends change, which need no GPU, and their sidecars end \
                  after their last \
-                 stream; apply the edited manifests, or use --anyway",
-            ),
-            (..) => Some(
+                 stream; apply the edited manifests, or use --anyway"
+            }
+            (_, true) => {
                 "a plain rolling update is enough: only replicas, labels, annotations or resources change, and neither \
                  image, arguments, model \
-                 nor environment; apply the edited manifests, or use --anyway",
-            ),
-        }
+                 nor environment; apply the edited manifests, or use --anyway"
+            }
+            _ => {
+                "no second generation is needed: neither workers nor frontends change; apply the edited manifests, or use \
+                 --anyway"
+            }
+        })
     }
 }
 
 /// What changes from `from` to `to`.
 pub(super) fn between(from: &Parts, to: &Parts) -> Result<Change, String> {
+    let namespace = |parts: &Parts| {
+        parts.main()["metadata"]["namespace"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    if let (Some(before), Some(after)) = (namespace(from), namespace(to))
+        && before != after
+    {
+        return Err(format!(
+            "{} moves from namespace {before} to {after}: both generations must be in the same namespace",
+            shown(to.main())
+        ));
+    }
     let edited = |object: &&Json| {
         let before = from.others.iter().find(|other| is_same(other, object));
         before.is_some_and(|before| cleaned(before) != cleaned(object))
     };
-    let edited_others: Vec<_> = to.others.iter().filter(edited).map(shown).collect();
+    let edited_others: Vec<_> = to.others.iter().filter(edited).collect();
+    if let (Some(object), None) = (
+        edited_others.iter().find(|one| is_unplanned(one)),
+        &to.graph,
+    ) {
+        return Err(unplanned(&shown(object)));
+    }
+    let edited_others: Vec<_> = edited_others.into_iter().map(shown).collect();
     let (workers, frontends) = match (&from.graph, &to.graph) {
         (Some(from), Some(to)) => (
             components(from, is_worker) != components(to, is_worker),
@@ -70,18 +102,26 @@ pub(super) fn between(from: &Parts, to: &Parts) -> Result<Change, String> {
             .collect()
     };
     let is_new = |object: &Json| !from.others.iter().any(|other| is_same(other, object));
-    let anything = workers
-        || frontends
-        || main(from) != main(to)
-        || each(from) != each(to)
-        || !edited_others.is_empty()
-        || to.others.iter().any(is_new);
+    let sizes = main(from) != main(to) || each(from) != each(to);
+    let anything =
+        workers || frontends || sizes || !edited_others.is_empty() || to.others.iter().any(is_new);
     Ok(Change {
         workers,
         frontends,
+        identities: identities(from) != identities(to),
+        sizes,
         anything,
         edited_others,
     })
+}
+
+/// The kinds and names of frontends and workers.
+fn identities(parts: &Parts) -> Vec<String> {
+    let workers = parts.workers.iter().map(|worker| &worker.object);
+    std::iter::once(parts.main())
+        .chain(workers)
+        .map(shown)
+        .collect()
 }
 
 fn is_worker(kind: &str) -> bool {

@@ -28,6 +28,14 @@ pub(super) fn generation(
     known.extend(to.services.iter().cloned());
     let mut workers = Vec::new();
     for worker in &to.workers {
+        let partition = &worker.object["spec"]["updateStrategy"]["rollingUpdate"]["partition"];
+        if partition.as_u64().is_some_and(|partition| partition > 0) {
+            let object = shown(&worker.object);
+            notes.push(format!(
+                "{object} has a partition, and these objects replace it by a second one; to replace its workers in place instead, \
+                 apply the edited {object} and a DynamoRollout whose source and target are both this object"
+            ));
+        }
         let next = workload(&worker.object, &known, names, &target, worker.role, notes)?;
         services_of(&worker.object, to, names, &target, "workers", made);
         workers.push(next);
@@ -47,7 +55,7 @@ pub(super) fn generation(
     for (worker, mut object) in to.workers.iter().zip(workers.iter().cloned()) {
         without_replicas(&mut object["spec"]);
         made.push(Made {
-            comment: format!("The new {} workers. {SCALED}", worker.role),
+            comment: format!("The new {}. {SCALED}", workers_of(worker.role)),
             object,
         });
     }
@@ -89,6 +97,14 @@ pub(super) fn generation(
         client_service: &name(client_service),
     }));
     Ok(())
+}
+
+/// The workers of a role, as text for users.
+fn workers_of(role: &str) -> String {
+    match role {
+        "worker" => "workers".to_owned(),
+        role => format!("{role} workers"),
+    }
 }
 
 /// The Service that clients connect to.

@@ -6,6 +6,14 @@ use super::{COMPONENT, GENERATION, SUB_COMPONENT};
 use crate::inject;
 use crate::inject::shown;
 
+/// Kinds of workers whose next generation is not created here.
+const UNPLANNED: [&str; 5] = [
+    "LeaderWorkerSet",
+    "ModelServing",
+    "PodClique",
+    "PodCliqueScalingGroup",
+    "PodCliqueSet",
+];
 /// Kinds that scale other objects.
 const AUTOSCALERS: [&str; 2] = ["HorizontalPodAutoscaler", "ScaledObject"];
 
@@ -77,6 +85,12 @@ impl Parts {
             parts.frontend = frontends.pop().ok_or_else(|| {
                 format!("{which} has neither a DynamoGraphDeployment nor a Deployment or StatefulSet that runs dynamo.frontend")
             })?;
+            if let ([], Some(object)) = (
+                &workers[..],
+                parts.others.iter().find(|one| is_unplanned(one)),
+            ) {
+                return Err(unplanned(&shown(object)));
+            }
             if workers.is_empty() {
                 return Err(format!(
                     "{which} has no workers: no Deployment or StatefulSet runs dynamo.vllm, dynamo.sglang or dynamo.trtllm, has the label {COMPONENT}, or requests GPUs"
@@ -106,6 +120,21 @@ impl Parts {
 /// The labels of the pods of an object.
 pub(super) fn labels(object: &Json) -> &Json {
     &object["spec"]["template"]["metadata"]["labels"]
+}
+
+/// Whether an object has workers whose next generation is not created here.
+pub(super) fn is_unplanned(object: &Json) -> bool {
+    object["kind"]
+        .as_str()
+        .is_some_and(|kind| UNPLANNED.contains(&kind))
+}
+
+/// Why there is no next generation of such an object.
+pub(super) fn unplanned(object: &str) -> String {
+    format!(
+        "{object} has workers, but only the next generation of Deployments, StatefulSets and a DynamoGraphDeployment can be \
+         created: create that of the other objects and the DynamoRollout yourself"
+    )
 }
 
 fn has_sidecar(object: &Json) -> bool {

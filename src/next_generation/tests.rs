@@ -67,6 +67,97 @@ fn a_rolling_update_does_where_servers_stay_what_they_are() {
     );
 }
 
+/// Applied as they are, the edited manifests would create a second object beside the first one.
+#[test]
+fn an_object_of_another_name_or_kind_is_of_another_generation() {
+    for (manifests, from, to) in [
+        (
+            DEPLOYMENTS,
+            "kind: Deployment\nmetadata: {name: chat-decode,",
+            "kind: Deployment\nmetadata: {name: chat-decode-b,",
+        ),
+        (
+            DEPLOYMENTS,
+            "kind: Deployment\nmetadata: {name: chat-decode,",
+            "kind: StatefulSet\nmetadata: {name: chat-decode,",
+        ),
+        (
+            DEPLOYMENTS,
+            "  name: chat-frontend\n",
+            "  name: chat-frontend-b\n",
+        ),
+        (
+            GRAPH_TEXT,
+            "metadata: {name: chat,",
+            "metadata: {name: chat-b,",
+        ),
+    ] {
+        let edited = manifests.replacen(from, to, 1);
+        assert_ne!(edited, manifests);
+        let planned = planned(manifests, &edited).unwrap();
+        assert!(planned.text.contains("kind: DynamoRollout"), "{to}");
+    }
+    let moved = DEPLOYMENTS.replace("namespace: inference", "namespace: other");
+    let refused = planned(DEPLOYMENTS, &moved).unwrap_err().to_string();
+    assert!(
+        refused.contains("Deployment/chat-frontend moves from namespace inference to other"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn an_edit_of_other_objects_alone_needs_no_second_generation() {
+    let edited = DEPLOYMENTS.replace("router: kv", "router: random");
+    let planned = planned(DEPLOYMENTS, &edited).unwrap();
+    assert_eq!(planned.text, "");
+    assert!(
+        planned.notes[0].contains("neither workers nor frontends change"),
+        "{:?}",
+        planned.notes
+    );
+}
+
+#[test]
+fn workers_of_a_kind_without_a_next_generation_are_refused_by_name() {
+    const SET: &str = "---
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: chat-wide, namespace: inference}
+spec: {leaderWorkerTemplate: {workerTemplate: {spec: {containers: [{name: main, image: vllm-runtime:1.6.1}]}}}}
+";
+    let alone: Vec<_> = DEPLOYMENTS.split("---\n").take(2).collect();
+    let alone = alone.join("---\n") + SET;
+    let beside = DEPLOYMENTS.to_owned() + SET;
+    for manifests in [alone, beside] {
+        let edited = manifests.replace("image: vllm-runtime:1.6.1", "image: vllm-runtime:1.7.0");
+        let refused = planned(&manifests, &edited).unwrap_err().to_string();
+        assert!(
+            refused.contains("LeaderWorkerSet/chat-wide has workers, but only"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_partition_is_reported_since_a_second_object_is_created() {
+    let set = DEPLOYMENTS.replace(
+        "kind: Deployment\nmetadata: {name: chat-decode,",
+        "kind: StatefulSet\nmetadata: {name: chat-decode,",
+    );
+    let edited = set.replace("vllm-runtime:1.6.1", "vllm-runtime:1.7.0");
+    let with_partition = edited.replace(
+        "    matchLabels: {app: chat-decode}\n",
+        "    matchLabels: {app: chat-decode}\n  updateStrategy: {rollingUpdate: {partition: 2}}\n",
+    );
+    assert_ne!(edited, with_partition);
+    let reports = |edited: &str| {
+        let notes = planned(&set, edited).unwrap().notes;
+        let mut notes = notes.iter();
+        notes.any(|note| note.contains("StatefulSet/chat-decode has a partition"))
+    };
+    assert!(reports(&with_partition) && !reports(&edited));
+}
+
 #[test]
 fn the_hash_is_of_what_the_pods_are_and_of_nothing_else() {
     let edit = |image: &str| DEPLOYMENTS.replace("vllm-runtime:1.6.1", image);
