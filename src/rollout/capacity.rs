@@ -32,6 +32,16 @@ impl Role {
             Self::Decode => "decode",
         }
     }
+
+    /// The workers of this role, as text for users.
+    #[must_use]
+    pub const fn workers(self) -> &'static str {
+        match self {
+            Self::Worker => "workers",
+            Self::Prefill => "prefill workers",
+            Self::Decode => "decode workers",
+        }
+    }
 }
 
 impl fmt::Display for Role {

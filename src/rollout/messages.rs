@@ -189,8 +189,9 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     let capacity = &context.assessment.capacity.new;
     let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
     Some(format!(
-        "the source has no {role} workers to compare those of new with: set the full size of new in \
-         spec.workers.new.replicas.{role}"
+        "the source has no {} to compare those of new with: set the full size of new in \
+         spec.workers.new.replicas.{role}",
+        role.workers()
     ))
 }
 

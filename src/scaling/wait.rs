@@ -114,11 +114,11 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RoleMissing(side, role) => {
-                write!(f, "{role} workers of {side} that can be scaled: none found")
+                write!(f, "{} of {side} that can be scaled: none found", role.workers())
             }
             Self::NotCurrent => f.write_str("the watch to catch up with the last write"),
             Self::Unobserved(side, role) => {
-                write!(f, "the status of {side}'s {role} workers to reflect their size")
+                write!(f, "the status of {side}'s {} to reflect their size", role.workers())
             }
             Self::Hold => f.write_str("`intent: Hold` to be lifted"),
             Self::Contested {
@@ -127,7 +127,7 @@ impl fmt::Display for Wait {
                 desired,
                 recorded,
             } => {
-                write!(f, "{side}'s {role} workers were scaled to {desired}")?;
+                write!(f, "{side}'s {} were scaled to {desired}", role.workers())?;
                 if let Some(recorded) = recorded {
                     write!(f, " from {recorded}")?;
                 }

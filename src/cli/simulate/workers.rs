@@ -86,7 +86,7 @@ impl Workers {
                 self.sides.old.contains_key(role) || self.sides.new.contains_key(role)
             };
             if let Some(role) = numbers.keys().find(|role| !is_known(role)) {
-                return Err(format!("{flag}: the rollout has no {role} workers"));
+                return Err(format!("{flag}: the rollout has no {}", role.workers()));
             }
         }
         let mut full = self.full(spec, stated.replicas)?;

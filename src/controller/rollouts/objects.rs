@@ -18,15 +18,16 @@ pub(super) enum Error {
     Scaling(#[from] ScalingError),
     #[error(transparent)]
     Size(#[from] SizeError),
-    #[error("{0} {1} has no {2} workers")]
+    #[error("{0} {1} has no {workers}", workers = .2.workers())]
     NoSuchRole(String, String, Role),
     #[error(
         "the pods of {0} {1} have no label {GRAPH}, by which the workers of several objects are counted together"
     )]
     NoGraph(String, String),
     #[error(
-        "{kind} {name} no longer has the component {component}, which was accepted as its {role} workers: restore it, or \
-         abort and create another rollout"
+        "{kind} {name} no longer has the component {component}, which was accepted as its {workers}: restore it, or \
+         abort and create another rollout",
+        workers = .role.workers()
     )]
     NoSuchComponent {
         kind: String,

@@ -4,12 +4,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 use super::memory;
+use crate::printable::counted;
 use crate::resource::rollout_status::{
     AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus, RolloutMemory, RolloutPhase,
     RolloutStepStatus, ScaledRoleStatus, SideStatus, condition,
 };
 use crate::resource::status::{AnalysisStatus, WaitStatus};
-use crate::rollout::Sides;
+use crate::rollout::{Role, Sides};
 use crate::scaling::{Action, Decision, Progress, Retire, RolloutObservation, Side, Sizes, Wait};
 use crate::split::Generation;
 
@@ -224,7 +225,10 @@ pub(super) fn action_text(action: &Action) -> String {
     let sizes = |sizes: &Sizes| {
         let sizes: Vec<_> = sizes
             .iter()
-            .map(|(role, size)| format!("{size} {role}"))
+            .map(|(role, size)| match role {
+                Role::Worker => counted((*size).into(), "worker"),
+                half => format!("{size} {half}"),
+            })
             .collect();
         sizes.join(", ")
     };
