@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
+use super::parse::kubernetes_name;
 use crate::status::Choice;
 
 /// After the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterChoice {
     /// The namespace of the update [default: that of the context]
-    #[arg(short, long, env = "CROSSFADE_NAMESPACE", value_name = "NAME")]
+    #[arg(short, long, env = "CROSSFADE_NAMESPACE", value_name = "NAME", value_parser = kubernetes_name)]
     namespace: Option<String>,
     /// The context of the kubeconfig [default: the current one]
     #[arg(long, env = "CROSSFADE_CONTEXT", value_name = "NAME")]
@@ -32,7 +33,8 @@ pub struct Early {
         id = "early-namespace",
         short = 'n',
         long = "namespace",
-        value_name = "NAME"
+        value_name = "NAME",
+        value_parser = kubernetes_name
     )]
     namespace: Option<String>,
     /// The context of the kubeconfig

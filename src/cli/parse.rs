@@ -312,6 +312,12 @@ pub(super) fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The number of a revision.
+pub(super) fn revision(text: &str) -> Result<i64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "must be the number of a revision, such as 1".to_owned())
+}
+
 /// The name of an object that a user gives: a DNS subdomain (RFC 1123), as Kubernetes requires.
 pub(super) fn kubernetes_name(text: &str) -> Result<String, String> {
     if !is_object_name(text) {

@@ -5,6 +5,7 @@ use clap::{ArgMatches, Args, Subcommand};
 use super::cluster::{ClusterChoice, Early};
 use super::display::Display;
 use super::examples;
+use super::parse::{kubernetes_name, revision};
 use super::verbs::EditArgs;
 use crate::app::commands::RolloutOptions;
 use crate::status::{Choice, RolloutVerb};
@@ -15,6 +16,7 @@ pub struct RolloutArgs {
     #[command(subcommand)]
     pub verb: Option<RolloutCommand>,
     /// The rollout [default: the only one in the namespace; if there are several, all are listed]
+    #[arg(value_parser = kubernetes_name)]
     name: Option<String>,
     #[command(flatten)]
     cluster: ClusterChoice,
@@ -55,13 +57,14 @@ pub struct UndoArgs {
     #[command(flatten)]
     edit: EditArgs,
     /// The revision, as `history` lists it [default: the old generation of the rollout]
-    #[arg(long, value_name = "REVISION", value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "REVISION", allow_negative_numbers = true, value_parser = revision)]
     to: Option<i64>,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// The rollout
+    #[arg(value_parser = kubernetes_name)]
     pub name: String,
     #[command(flatten)]
     cluster: ClusterChoice,

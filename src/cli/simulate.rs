@@ -28,6 +28,7 @@ const STOP: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub struct SimulateArgs {
     /// The DynamoRollout, and the manifests of its workers, which define their number, GPUs and grace period; repeat the flag for
     /// more files; `-` is standard input
@@ -136,6 +137,12 @@ impl SimulateArgs {
                 "the files must contain exactly one {ROLLOUT_KIND}; they contain {count}"
             ));
         };
+        if rollout.spec.undo().is_some() {
+            return Err(
+                "spec.undoTo is set, and going back to a revision is not simulated: remove it to simulate the way to the target"
+                    .to_owned(),
+            );
+        }
         let workers = Workers::of(&rollout.spec, &objects);
         let stated = Stated {
             replicas: self.replicas.as_ref(),

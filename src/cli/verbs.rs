@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::cluster::{ClusterChoice, Early};
-use super::parse::percent;
+use super::parse::{kubernetes_name, percent};
 use super::{Cli, Command};
 use crate::printable::{is_unsafe, printable_lines};
 use crate::status::Choice;
@@ -22,6 +22,7 @@ const PLUGIN: &str = "kubectl-crossfade";
 #[derive(Debug, Args)]
 pub struct EditArgs {
     /// The update, or the rollout
+    #[arg(value_parser = kubernetes_name)]
     pub name: String,
     #[command(flatten)]
     cluster: ClusterChoice,

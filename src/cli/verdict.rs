@@ -5,12 +5,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::connection::Connection;
-use super::parse::{confidence, count, increase, margin, seconds, window};
+use super::parse::{confidence, count, increase, kubernetes_name, margin, seconds, window};
 use crate::app::commands::{Form, JudgeOptions, RuleChanges};
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
     /// The update [default: the only one in the namespace]
+    #[arg(value_parser = kubernetes_name)]
     name: Option<String>,
     #[command(flatten)]
     pub(super) connection: Connection,

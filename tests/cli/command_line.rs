@@ -202,6 +202,34 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
             &["set", "x", "--split", "-1"],
             "--split <PERCENT>': must be from 0 to 100",
         ),
+        (
+            &["rollout", "../chat"],
+            "'../chat' for '[NAME]': is not a name that Kubernetes accepts",
+        ),
+        (
+            &["rollout", "abort", "Chat", "--yes"],
+            "'Chat' for '<NAME>': is not a name that Kubernetes accepts",
+        ),
+        (
+            &["status", "a b"],
+            "'a b' for '[NAME]': is not a name that Kubernetes accepts",
+        ),
+        (
+            &["pause", "chat", "--namespace", "a/b"],
+            "'a/b' for '--namespace <NAME>': is not a name that Kubernetes accepts",
+        ),
+        (
+            &["rollout", "undo", "chat", "--to", "-1"],
+            "'-1' for '--to <REVISION>': must be the number of a revision, such as 1",
+        ),
+        (
+            &["simulate", "--rate", "-3"],
+            "--rate <NUMBER>': must be 0.001 to 1000000",
+        ),
+        (
+            &["simulate", "--startup", "-1"],
+            "--startup <DURATION>': must be between 0 and 2592000 seconds",
+        ),
         (&["set", "x", "--split", "12.5"], "{\"old\":7,\"new\":1}"),
         (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),
         (&["controller", "--resolve", "new=1.1.1.1:80"], "HOST:PORT"),

@@ -221,6 +221,11 @@ fn unsupported_rollouts_are_rejected_with_status_2() {
             &text.replace("replicas: 2", "replicas: 9999999999"),
             "more than 1000 replicas are not simulated",
         ),
+        (
+            &[],
+            &format!("{ROLLOUT}  undoTo: 3\n{WORKERS}"),
+            "spec.undoTo is set, and going back to a revision is not simulated",
+        ),
         (&[], WORKERS, "exactly one DynamoRollout; they contain 0"),
         (&[], "a: [", "document 1, line 1"),
         (
