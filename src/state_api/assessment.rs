@@ -91,8 +91,12 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     let failed = || Some(assessed.as_ref().filter(has_failed)?.text.clone());
     // Whether new is worse than old is for the analysis to say, where there is one.
     let worse = || comparison::worse(&sides).filter(|_| verdict.is_none());
-    let attention = trouble(state).or_else(failed).or_else(worse);
-    let attention = attention.or_else(|| many_errors(&sides));
+    let bad = || failed().or_else(worse).or_else(|| many_errors(&sides));
+    // Which plan is in force matters more when new is bad, not less.
+    let attention = outage(state).or_else(|| match (bad(), stale_plan(state)) {
+        (Some(bad), Some(stale)) => Some(format!("{bad} {stale}")),
+        (bad, stale) => bad.or(stale),
+    });
     if let Some(text) = attention.or_else(|| split(state)) {
         let level = Level::Attention;
         return Assessment { level, text };
@@ -129,8 +133,8 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     }
 }
 
-/// Problems that do not depend on the comparison.
-fn trouble(state: &v1::State) -> Option<String> {
+/// Why the proxy serves no requests, or soon none.
+fn outage(state: &v1::State) -> Option<String> {
     match state.phase() {
         v1::Phase::Starting => return Some("The proxy is starting.".to_owned()),
         v1::Phase::Settling | v1::Phase::Draining | v1::Phase::Ending => {
@@ -138,9 +142,11 @@ fn trouble(state: &v1::State) -> Option<String> {
         }
         v1::Phase::Ready | v1::Phase::Unspecified => {}
     }
-    if !state.ready {
-        return Some("Not ready: cannot reach any model server.".to_owned());
-    }
+    (!state.ready).then(|| "Not ready: cannot reach any model server.".to_owned())
+}
+
+/// Why the plan in force is not the newest.
+fn stale_plan(state: &v1::State) -> Option<String> {
     let plan = state.plan.as_ref()?;
     if plan.refusal.is_some() {
         return Some("A newer plan was rejected; the last good plan stays in force.".to_owned());

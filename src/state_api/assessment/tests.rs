@@ -52,6 +52,8 @@ fn the_sentence_says_how_it_stands_and_why() {
     unreachable.ready = false;
     let mut refused = state(5, good());
     refused.plan.as_mut().unwrap().refusal = Some(v1::Refusal::default());
+    let mut bad_and_refused = refused.clone();
+    bad_and_refused.new = state(5, [side(1000, 3, 300), side(1000, 40, 300)]).new;
     for (state, level, begins) in [
         (
             state(25, good()),
@@ -106,6 +108,11 @@ fn the_sentence_says_how_it_stands_and_why() {
         ),
         (off, Level::Attention, "New got 90.0 % of the requests"),
         (unreachable, Level::Attention, "Not ready"),
+        (
+            bad_and_refused,
+            Level::Attention,
+            "New fails more requests than old: 4.0 % and 0.10 % in the last 5 minutes. A newer plan was rejected",
+        ),
         (refused, Level::Attention, "A newer plan was rejected"),
     ] {
         let assessment = assess(&state, None);
