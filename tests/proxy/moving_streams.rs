@@ -431,7 +431,8 @@ async fn a_stream_that_old_completes_while_new_is_asked_ends_at_once() {
 
 #[tokio::test]
 async fn a_stream_that_breaks_while_new_is_asked_is_continued_at_once() {
-    let breaks: [(fn(Script) -> Script, &str); 4] = [
+    type Break = fn(Script) -> Script;
+    let breaks: [(Break, &str); 4] = [
         (Script::reset, "connection"),
         (Script::end, "truncated"),
         (
