@@ -19,15 +19,35 @@ use crate::k8s::Scope;
 
 type Watch = mpsc::UnboundedSender<Result<Frame<Bytes>, Infallible>>;
 
-/// An API server that serves every kind, with these objects, and remembers what is listed.
-#[derive(Default)]
+/// The name of an optional API group, its version and its plural.
+type Group = (&'static str, &'static str, &'static str);
+
+const GROVE: Group = ("grove.io", "v1alpha1", "podcliques");
+const GROUPS: [Group; 4] = [
+    ("nvidia.com", "v1alpha1", "dynamographdeployments"),
+    GROVE,
+    ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
+    ("workload.serving.volcano.sh", "v1alpha1", "modelservings"),
+];
+
+/// An API server with these optional groups and objects, which remembers what is listed.
 struct ApiServer {
+    groups: &'static [Group],
     objects: BTreeMap<String, Vec<Json>>,
     watches: Vec<(String, Watch)>,
     listed: BTreeSet<String>,
 }
 
 impl ApiServer {
+    fn with(groups: &'static [Group]) -> Self {
+        Self {
+            groups,
+            objects: BTreeMap::new(),
+            watches: Vec::new(),
+            listed: BTreeSet::new(),
+        }
+    }
+
     fn client(server: &Arc<Mutex<Self>>) -> Client {
         let server = Arc::clone(server);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -50,12 +70,7 @@ impl ApiServer {
     }
 
     fn answer(&mut self, path: &str) -> Json {
-        let groups = [
-            ("nvidia.com", "v1alpha1", "dynamographdeployments"),
-            ("grove.io", "v1alpha1", "podcliques"),
-            ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
-            ("workload.serving.volcano.sh", "v1alpha1", "modelservings"),
-        ];
+        let groups = self.groups;
         let versions = groups.iter().map(|(group, version, _)| {
             let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
             json!({"name": group, "versions": [version]})
@@ -178,7 +193,7 @@ async fn the_loss_of_the_last_worker_needs_no_further_list_whatever_is_counted()
             "{counted_as:?} {kind} {:?} {:?}",
             which.revision, which.selector
         );
-        let mut server = ApiServer::default();
+        let mut server = ApiServer::with(&GROUPS);
         server.objects.insert("pods".to_owned(), vec![pod.clone()]);
         if let Some((plural, object)) = of_kind(kind) {
             server.objects.insert(plural.to_owned(), vec![object]);
@@ -225,4 +240,23 @@ async fn the_loss_of_the_last_worker_needs_no_further_list_whatever_is_counted()
         lost.unwrap_or_else(|_| panic!("{case}: the loss is not seen"));
         assert_eq!(server.lock().unwrap().listed, before, "{case}");
     }
+}
+
+#[tokio::test]
+async fn kinds_that_are_not_installed_are_known_so_before_the_last_pod_is_gone_and_not_listed() {
+    let server = Arc::new(Mutex::new(ApiServer::with(&[GROVE])));
+    let (cache, _changes) = Cache::with_client(ApiServer::client(&server), Scope::All);
+    for without_pods in [false, true] {
+        let wanted = || {
+            owners::begin(&cache);
+            cache.serves(&object::leader_worker_sets())?;
+            owners::wanted(&cache, "n", &|_| true, without_pods)
+        };
+        while wanted().is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(wanted(), Ok(BTreeMap::new()));
+    }
+    let listed = ["deployments", "podcliques", "statefulsets"].map(str::to_owned);
+    assert_eq!(server.lock().unwrap().listed, listed.into());
 }

@@ -146,66 +146,10 @@ fn by_model_servings(owners: &[&DynamicObject]) -> Vec<Makes> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::time::Duration;
-
-    use futures_util::{StreamExt, stream};
-    use http::{Request, Response};
-    use http_body_util::StreamBody;
-    use hyper::body::Frame;
-    use kube::Client;
-    use kube::client::Body;
     use serde_json::json;
 
     use super::super::COMPONENT;
     use super::*;
-    use crate::k8s::Scope;
-
-    /// An API server without objects and without any group but `apps` and `grove.io`.
-    fn bare_api_server() -> Client {
-        let service = tower::service_fn(|request: Request<Body>| {
-            let group = json!({"name": "grove.io", "versions": [{"groupVersion": "grove.io/v1alpha1", "version": "v1alpha1"}]});
-            let resource = json!({"name": "podcliques", "singularName": "", "namespaced": true, "kind": "PodClique", "verbs": []});
-            let query = request.uri().query().unwrap_or_default();
-            let text = match request.uri().path() {
-                "/readyz" => json!("ok"),
-                "/apis" => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}),
-                "/apis/grove.io/v1alpha1" => {
-                    json!({"groupVersion": "grove.io/v1alpha1", "resources": [resource]})
-                }
-                "/apis/apps/v1/deployments"
-                | "/apis/apps/v1/statefulsets"
-                | "/apis/grove.io/v1alpha1/podcliques" => match query.contains("watch=") {
-                    true => Json::Null,
-                    false => json!({"metadata": {"resourceVersion": "1"}, "items": []}),
-                },
-                path => panic!("{path}"),
-            };
-            let is_open = text.is_null();
-            let first = (!is_open).then(|| Ok(Frame::data(bytes::Bytes::from(text.to_string()))));
-            let rest = stream::pending::<Result<_, Infallible>>().take(usize::from(is_open));
-            let body = StreamBody::new(stream::iter(first).chain(rest));
-            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
-        });
-        Client::new(service, "default")
-    }
-
-    #[tokio::test]
-    async fn kinds_that_are_not_installed_are_known_so_before_the_last_pod_is_gone_and_not_listed()
-    {
-        let (cache, _changes) = Cache::with_client(bare_api_server(), Scope::All);
-        let wanted = |without_pods| wanted(&cache, "n", &|_| true, without_pods);
-        while wanted(false).is_err() || cache.serves(&leader_worker_sets()).is_err() {
-            begin(&cache);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        // Only the kind that is installed is listed.
-        while wanted(true).is_err() {
-            begin(&cache);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        assert_eq!(wanted(true), Ok(BTreeMap::new()));
-    }
 
     fn object(labels: Json, spec: Json) -> DynamicObject {
         let metadata = json!({"name": "a", "labels": labels});
