@@ -93,30 +93,15 @@ impl ReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
+    use std::future::ready;
     use std::task::Waker;
 
+    use futures_util::{StreamExt, stream};
     use http::HeaderMap;
-    use http_body_util::BodyExt;
+    use http_body_util::{BodyExt, StreamBody};
     use tower::BoxError;
 
     use super::*;
-
-    /// Yields these frames, then waits.
-    #[derive(Default)]
-    struct Frames(VecDeque<Option<Result<Frame<Bytes>, BoxError>>>);
-
-    impl Body for Frames {
-        type Data = Bytes;
-        type Error = BoxError;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-            self.0.pop_front().map_or(Poll::Pending, Poll::Ready)
-        }
-    }
 
     type Piece = Option<Result<Frame<Bytes>, BoxError>>;
 
@@ -124,8 +109,13 @@ mod tests {
         Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))
     }
 
-    fn body(pieces: impl IntoIterator<Item = Piece>) -> UpstreamBody {
-        UpstreamBody::Local(Frames(pieces.into_iter().collect()).boxed_unsync())
+    /// Yields these pieces, of which `None` is the end, then waits.
+    fn body(pieces: Vec<Piece>) -> UpstreamBody {
+        let pieces = stream::iter(pieces).chain(stream::pending());
+        let frames = pieces
+            .take_while(|piece| ready(piece.is_some()))
+            .filter_map(ready);
+        UpstreamBody::Local(StreamBody::new(frames).boxed_unsync())
     }
 
     /// What a body yields until it has to wait.
@@ -180,7 +170,7 @@ mod tests {
         let memory = Budget::new(1 << 20);
         let mut cx = Context::from_waker(Waker::noop());
         let piece = || data(&"x".repeat(100 * 1024).leak()[..]);
-        let mut body = body((0..5).map(|_| piece()).chain([None]));
+        let mut body = body((0..5).map(|_| piece()).chain([None]).collect());
         assert!(body.poll_end(&mut cx, &memory).is_pending());
         assert!(memory.used() >= 300 * 1024, "{}", memory.used());
         let lengths: Vec<_> = yields(&mut body).iter().map(String::len).collect();
