@@ -17,26 +17,15 @@ impl Simulation {
         tick: u64,
     ) {
         let settings = &self.cluster.settings;
-        self.keeps(
-            &Counted {
-                settings,
-                seen: read,
-            },
-            decision,
-        );
+        let counted = |seen| Counted { settings, seen };
+        self.keeps(&counted(read), decision);
         if self.disturbed_at < tick && read.is_current {
             let mut truth = self.cluster.read();
             // These are of what was read, and change by themselves.
             truth.is_current = true;
             truth.traffic.open = read.traffic.open;
             truth.traffic.split = read.traffic.split;
-            self.keeps_in_truth(
-                &Counted {
-                    settings,
-                    seen: &truth,
-                },
-                decision,
-            );
+            self.keeps_in_truth(&counted(&truth), decision);
         }
     }
 
