@@ -284,7 +284,7 @@ async fn two_failures_of_new_s_first_two_requests_are_enough_if_old_fails_nothin
 
 /// Long after the first requests of new, for which there is another test.
 #[tokio::test]
-async fn new_that_crashes_after_a_pass_is_rolled_back_and_clients_see_no_error() {
+async fn new_that_crashes_after_good_requests_is_rolled_back_and_clients_see_no_error() {
     let old = Upstream::start(healthy("old")).await;
     let crashed = Arc::new(AtomicBool::new(false));
     let crashes = Arc::clone(&crashed);
@@ -301,7 +301,7 @@ async fn new_that_crashes_after_a_pass_is_rolled_back_and_clients_see_no_error()
     while new.count() < 60 {
         proxy.chat().await;
     }
-    wait_for_analysis(&proxy, "new passes so far", |analysis| {
+    wait_for_analysis(&proxy, "new is compared", |analysis| {
         analysis["verdict"] == "inconclusive"
     })
     .await;
