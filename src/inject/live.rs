@@ -10,12 +10,15 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Notes on a live object to which crossfade is added.
 pub(super) fn before_inject(object: &Json) -> Option<String> {
-    (is_live(object) && last_applied(object).is_none()).then(|| {
-        format!(
-            "it comes from a cluster, where it was not created by `kubectl apply` (it has no annotation {LAST_APPLIED}), so \
-             `kubectl apply` would keep what is replaced here: write it back with `kubectl replace -f -`"
-        )
-    })
+    (is_live(object) && last_applied(object).is_none()).then(not_applied)
+}
+
+/// The note of [`before_inject`].
+pub(super) fn not_applied() -> String {
+    format!(
+        "it comes from a cluster, where it was not created by `kubectl apply` (it has no annotation {LAST_APPLIED}), so \
+         `kubectl apply` would keep what is replaced here: write it back with `kubectl replace -f -`"
+    )
 }
 
 /// Notes on a live object from which crossfade is removed.

@@ -4,10 +4,11 @@ mod record;
 
 use serde_json::Value as Json;
 
-use self::record::{annotate, image_of, line, prove, start, template_hint};
+use self::record::{annotate, image_of, is_in, line, prove, start, template_hint, unchanged};
 use super::documents::{Document, content, split};
 use super::edit::Editor;
 use super::pod::{Injection, choose};
+use super::record::Record;
 use super::tree::Tree;
 use super::undo::Undo;
 use super::workload::{Found, Workload, find};
@@ -160,12 +161,13 @@ impl Run {
                 }
             }
             let image = image_of(&json, workload);
-            earlier.push(record.map(|record| Options {
-                image,
-                ..record.options
+            earlier.push(record.map(|mut record| {
+                record.options.image = image;
+                record
             }));
         }
         let clean = undo.finish();
+        let before = json;
         let clean_document = Document {
             text: &clean,
             ..document
@@ -173,6 +175,7 @@ impl Run {
         let Some((tree, json)) = self.read(clean_document)? else {
             return Ok(None);
         };
+        let (notes, injected) = (self.notes.len(), self.injected.len());
         let text = self.add(
             clean_document,
             &tree,
@@ -182,7 +185,22 @@ impl Run {
             options,
             image,
         )?;
-        Ok(Some(text))
+        let injected = &self.injected[injected..];
+        let is_injected = |name: &str| injected.iter().any(|injected| injected.name == name);
+        let had_it = workloads.iter().zip(&earlier);
+        let mut had_it = had_it.filter(|(_, earlier)| earlier.is_some()).peekable();
+        let is_new = had_it.peek().is_none();
+        let have_it = had_it.all(|(workload, _)| is_injected(&workload.name));
+        if is_new || !have_it || !is_in(&before, &text) {
+            return Ok(Some(text));
+        }
+        // Written anew, even the same manifest would lose its style, and the defaults of an API server.
+        for note in &mut self.notes[notes..] {
+            if is_injected(&note.object) {
+                unchanged(note);
+            }
+        }
+        Ok(None)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one call, of one place")]
@@ -192,16 +210,16 @@ impl Run {
         tree: &Tree<'_>,
         json: &Json,
         workloads: &[Workload],
-        earlier: &[Option<Options>],
+        earlier: &[Option<Record>],
         options: &Options,
         image: Option<&str>,
     ) -> Result<String, Error> {
         let mut editor = Editor::new(tree, json.clone());
         let mut last = "";
         for (workload, earlier) in workloads.iter().zip(earlier) {
-            let options = earlier
-                .as_ref()
-                .map_or_else(|| options.clone(), |earlier| options.or(earlier));
+            let earlier = earlier.as_ref();
+            let options =
+                earlier.map_or_else(|| options.clone(), |earlier| options.or(&earlier.options));
             let at = line(document, start(tree, &workload.base));
             let refuse = |refused| self.refused(document, tree, &workload.name, refused);
             let by_hand = workload
@@ -257,7 +275,7 @@ impl Run {
                 note: &mut note,
             };
             injection.run().map_err(refuse)?;
-            annotate(&mut editor, workload, &options).map_err(refuse)?;
+            annotate(&mut editor, workload, &options, earlier).map_err(refuse)?;
             self.injected
                 .push(services::Injected::new(&editor, workload));
             self.notes.push(note);

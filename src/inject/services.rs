@@ -13,7 +13,7 @@ const AUTOMOUNT: &str = "automountServiceAccountToken";
 
 /// An injected pod, as seen by Services.
 pub(super) struct Injected {
-    name: String,
+    pub name: String,
     namespace: Option<String>,
     account: String,
     /// Whether the pod itself says that it gets the token of its account.

@@ -91,7 +91,7 @@ impl Sidecar<'_> {
         container["volumeMounts"] = json!([{"name": NAME, "mountPath": "/var/lib/crossfade"}]);
         container["resources"] = json!({
             "requests": {"cpu": "500m", "memory": "128Mi"},
-            "limits": {"memory": "1024Mi"},
+            "limits": {"memory": "1Gi"},
         });
         container["securityContext"] = json!({
             "runAsNonRoot": true,

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
+pub(super) use self::replaced::original;
+
 use super::cut::{self, Cut, line_end, line_start};
 use super::path::{self, Path, Step, below};
 use super::record::{ANNOTATION, Record, Swapped};

@@ -96,6 +96,53 @@ fn a_real_api_server_accepts_every_injected_manifest_and_its_output_can_be_uninj
     }
 }
 
+/// The template of the pods of each workload.
+fn templates(text: &str) -> Vec<Value> {
+    let mut items = items(text);
+    items.retain(is_workload);
+    let template = |item: Value| match item["kind"].as_str() {
+        Some("DynamoGraphDeployment") => item["spec"].clone(),
+        _ => item["spec"]["template"].clone(),
+    };
+    items.into_iter().map(template).collect()
+}
+
+#[test]
+fn the_output_of_a_real_api_server_is_not_injected_again() {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("../kubernetes/operators.yaml"));
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=30s",
+    ]);
+    cluster.kubectl(&["create", "namespace", "inference"]);
+    for (path, text) in corpus() {
+        // The definition here has no conversion between versions, so that it only stores the newer one.
+        if text.contains("nvidia.com/v1alpha1") {
+            continue;
+        }
+        let once = workloads(&cluster, &injected(&text).unwrap().text);
+        cluster.kubectl_with(&["create", "-f", "-"], &once);
+        let read = |form: &str| cluster.kubectl_with(&["get", "-o", form, "-f", "-"], &once);
+        let (json, yaml) = (read("json"), read("yaml"));
+        for written in [&json, &yaml] {
+            let again = injected(written).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            assert_eq!(again.text, *written, "{path:?}");
+        }
+        // A sidecar that has been changed is written anew, and then the pods are the same as before.
+        let changed = yaml.replace("name: CROSSFADE_SETTLE", "name: CROSSFADE_SETTLES");
+        assert_ne!(changed, yaml, "{path:?}");
+        let again = injected(&changed).unwrap();
+        assert_ne!(again.text, yaml, "{path:?}");
+        cluster.kubectl_with(&["replace", "-f", "-"], &again.text);
+        assert_eq!(templates(&read("json")), templates(&json), "{path:?}");
+        cluster.kubectl_with(&["delete", "--wait=false", "-f", "-"], &once);
+    }
+}
+
 #[test]
 fn a_real_api_server_accepts_the_role_that_rbac_prints() {
     let cluster = Cluster::api_server();

@@ -8,7 +8,7 @@ mod random;
 mod servers;
 mod unusual_yaml;
 
-use crossfade::inject::{Error, Options, inject, uninject};
+use crossfade::inject::{Error, Options, inject, manifests, uninject, yaml};
 use serde_json::Value;
 
 use crate::manifests::{corpus, deployment, flat, injected, injected_with};

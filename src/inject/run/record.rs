@@ -5,11 +5,11 @@ use serde_json::Value as Json;
 use crate::inject::documents::Document;
 use crate::inject::edit::Editor;
 use crate::inject::path::{self, Path, below};
-use crate::inject::record::{ANNOTATION, Record};
+use crate::inject::record::{ANNOTATION, Record, Replaced};
 use crate::inject::tree::Tree;
 use crate::inject::undo::{self, Undo};
 use crate::inject::workload::Workload;
-use crate::inject::{Note, Options, Refused, sidecar};
+use crate::inject::{Note, Options, Refused, live, sidecar};
 
 /// Verifies that removal restores the text byte for byte; otherwise nothing is injected.
 pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<(), Refused> {
@@ -34,11 +34,12 @@ pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<
     }
 }
 
-/// Writes down what was changed.
+/// Writes down what was changed. `earlier` is the record of the injection that this one replaces.
 pub(super) fn annotate(
     editor: &mut Editor<'_>,
     workload: &Workload,
     options: &Options,
+    earlier: Option<&Record>,
 ) -> Result<(), Refused> {
     let place = below(&workload.annotations, [ANNOTATION]);
     editor.put(&place, "".into())?;
@@ -48,8 +49,55 @@ pub(super) fn annotate(
         image: None,
         ..options.clone()
     };
+    if let Some(earlier) = earlier {
+        keep_texts(&mut record, earlier);
+    }
     let text = serde_json::to_string(&record).unwrap_or_default();
     editor.fill(&place, text.into())
+}
+
+/// Keeps the text of each replaced value as the earlier record has it, unless the value has changed. An API server writes the
+/// same value in another style, and a record with that text would change the pods and so restart them.
+fn keep_texts(record: &mut Record, earlier: &Record) {
+    for replaced in &mut record.replaced {
+        let of_path = |earlier: &&Replaced| earlier.path == replaced.path;
+        let Some(earlier) = earlier.replaced.iter().find(of_path) else {
+            continue;
+        };
+        let value = undo::original(replaced);
+        if value.is_some() && value == undo::original(earlier) {
+            *replaced = earlier.clone();
+        }
+    }
+}
+
+/// Says in the note on an injected object that it stays as it is, so that nothing has to be written back.
+pub(super) fn unchanged(note: &mut Note) {
+    let version = env!("CARGO_PKG_VERSION");
+    note.summary = format!("left as it is: crossfade {version} is in it already");
+    note.details.clear();
+    note.warnings
+        .retain(|warning| *warning != live::not_applied());
+}
+
+/// Whether `text` says nothing that is not in `before`. The rest of `before` is what an API server adds, such as defaults.
+pub(super) fn is_in(before: &Json, text: &str) -> bool {
+    let tree = Tree::read(text).ok().flatten();
+    let json = tree.and_then(|tree| tree.json().ok());
+    json.is_some_and(|json| holds(before, &json))
+}
+
+fn holds(all: &Json, part: &Json) -> bool {
+    match (all, part) {
+        (Json::Object(all), Json::Object(part)) => {
+            let is_there = |(key, part)| all.get(key).is_some_and(|all| holds(all, part));
+            part.iter().all(is_there)
+        }
+        (Json::Array(all), Json::Array(part)) => {
+            all.len() == part.len() && all.iter().zip(part).all(|(all, part)| holds(all, part))
+        }
+        (all, part) => all == part,
+    }
 }
 
 /// The image of the sidecar that a pod has already.

@@ -29,7 +29,7 @@ impl Undo<'_> {
             return Ok(());
         };
         // A value that was absent before may have been set by others since.
-        let was_nothing = read(replaced).is_some_and(|json| json.is_null());
+        let was_nothing = original(replaced).is_some_and(|json| json.is_null());
         let others = match path::get(self.root, &path) {
             Some(Json::Object(map)) => map
                 .keys()
@@ -59,7 +59,7 @@ impl Undo<'_> {
         let new = if is_as_it_was && same_breaks {
             replaced.was.clone()
         } else {
-            let Some(json) = read(replaced) else {
+            let Some(json) = original(replaced) else {
                 return Err(Refused::of(
                     &path,
                     "cannot be restored, because it used an alias",
@@ -91,8 +91,8 @@ impl Undo<'_> {
     }
 }
 
-/// The original of a replaced value.
-fn read(replaced: &Replaced) -> Option<Json> {
+/// The original of a replaced value; none if it used an alias.
+pub(in crate::inject) fn original(replaced: &Replaced) -> Option<Json> {
     let indent = " ".repeat(replaced.column.unwrap_or(0));
     let text = format!("{indent}k:{}\n", replaced.was);
     let tree = Tree::read(&text).ok().flatten();

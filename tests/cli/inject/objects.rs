@@ -4,6 +4,68 @@ use super::*;
 
 const VLLM: &str = "        image: vllm/vllm-openai\n";
 
+/// What an API server adds to a container or probe.
+fn add_defaults(json: &mut Value) {
+    match json {
+        Value::Array(items) => items.iter_mut().for_each(add_defaults),
+        Value::Object(map) => {
+            map.values_mut().for_each(add_defaults);
+            if map.contains_key("httpGet") || map.contains_key("image") {
+                map.insert("successThreshold".into(), 1.into());
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_manifest_that_an_api_server_has_rewritten_is_not_changed_again() {
+    for (path, text) in corpus() {
+        let report = injected(&text).unwrap();
+        for manifest in manifests(&report.text).unwrap() {
+            for mut object in manifest.objects {
+                add_defaults(&mut object);
+                let annotations = &mut object["metadata"]["annotations"];
+                *annotations = serde_json::json!({"note": "was not applied"});
+                object["metadata"]["uid"] = "u-1".into();
+                for written in [yaml(&object), format!("{object:#}"), object.to_string()] {
+                    let again = match injected(&written) {
+                        Err(Error::NoFrontend { .. }) => continue,
+                        again => again.unwrap_or_else(|error| panic!("{path:?}: {error}")),
+                    };
+                    assert_eq!(again.text, written, "{path:?}");
+                    for note in again.notes {
+                        let expected = "left as it is: crossfade 0.1.0 is in it already";
+                        assert_eq!(note.summary, expected, "{path:?}");
+                        assert!(note.details.is_empty(), "{note}");
+                        assert!(!note.to_string().contains("kubectl replace"), "{note}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sidecar_that_someone_has_changed_is_replaced() {
+    let text = injected(&deployment(VLLM)).unwrap().text;
+    for (from, to) in [
+        ("\"128Mi\"", "\"64Mi\""),
+        ("- name: CROSSFADE_KUBE\n", "- name: CROSSFADE_CUBE\n"),
+        ("        - proxy\n", "        - proxy\n        - --help\n"),
+    ] {
+        let changed = text.replace(from, to);
+        assert_ne!(changed, text, "{text}");
+        let again = injected(&changed).unwrap();
+        assert_eq!(again.text, text);
+        assert!(
+            again.notes[0].summary.contains("is added"),
+            "{}",
+            again.notes[0]
+        );
+    }
+}
+
 #[test]
 fn an_object_in_a_cluster_that_was_not_applied_is_written_back_with_replace() {
     let of_cluster = |annotations: &str| {
