@@ -15,7 +15,9 @@ use self::operator::Effective;
 
 use super::edit::Editor;
 use super::path::{Path, Step, below};
-use super::server::{Move, PortOptions, Relocated, Server, host, relocate, speaks_tls, variable};
+use super::server::{
+    Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, variable,
+};
 use super::sidecar::{self, HostPort, NAME, Sidecar};
 use super::workload::{Workload, truth};
 use super::{Note, Options, Refused};
@@ -109,6 +111,11 @@ impl<'i> Injection<'i, '_> {
             return Err(self.refuse(
                 "it speaks TLS to its clients: let crossfade terminate TLS instead (--tls-cert and --tls-key of the proxy), \
                  and take the certificate from the frontend first",
+            ));
+        }
+        if is_on_socket(self.frontend.server, container) {
+            return Err(self.refuse(
+                "it listens only on a Unix socket (--uds), and crossfade connects to a port: remove --uds",
             ));
         }
         if truth(&self.spec()["hostNetwork"]) == Some(true) {

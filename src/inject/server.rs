@@ -6,7 +6,7 @@ mod script;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, PortOptions, Relocated, host, relocate};
+pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

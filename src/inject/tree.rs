@@ -139,13 +139,17 @@ fn json<'n>(
     Ok(value)
 }
 
+/// A number as JSON writes it. Others mean something else to some readers: to kubectl, 010 is 8.
+fn decimal(text: &str) -> Option<i64> {
+    let is_decimal = |number: &i64| number.to_string() == text;
+    text.parse().ok().filter(is_decimal)
+}
+
 fn plain_scalar(text: &str) -> Json {
     match text {
         text if is_null(text) => Json::Null,
         "true" | "True" | "TRUE" => true.into(),
         "false" | "False" | "FALSE" => false.into(),
-        text => text
-            .parse::<i64>()
-            .map_or_else(|_| Json::from(text), Json::from),
+        text => decimal(text).map_or_else(|| Json::from(text), Json::from),
     }
 }

@@ -3,8 +3,8 @@
 use serde_json::Value as Json;
 
 use super::{
-    ADMIN, BEHIND, BEHIND_NAMES, FRONTEND, HostPort, Injection, NAME, Ports, Refused, Relocated,
-    below, host, relocate,
+    ADMIN, BEHIND, BEHIND_NAMES, FRONTEND, HostPort, Injection, NAME, Path, Ports, Refused,
+    Relocated, below, host, relocate,
 };
 
 impl Injection<'_, '_> {
@@ -22,6 +22,9 @@ impl Injection<'_, '_> {
         }
         let own = entry.map(|index| &entries[index]);
         let everywhere = self.workload.everywhere(self.root);
+        for (path, container) in &everywhere {
+            are_decimal(path, container)?;
+        }
         let used: Vec<&Json> = everywhere
             .iter()
             .flat_map(|(_, container)| container["ports"].as_array().into_iter().flatten())
@@ -149,6 +152,35 @@ impl Injection<'_, '_> {
             ));
         }
     }
+}
+
+/// Refuses ports in another notation, such as 0x1F40. Inject compares ports as numbers, and writes decimal ones.
+fn are_decimal(path: &Path, container: &Json) -> Result<(), Refused> {
+    let entries = container["ports"].as_array().into_iter().flatten();
+    for (index, entry) in entries.enumerate() {
+        for key in ["containerPort", "hostPort"] {
+            let port = &entry[key];
+            if !port.is_null() && !port.is_u64() {
+                let path = below(&below(path, ["ports"]), [index]);
+                let message = format!("{key} must be a decimal number, not {port}");
+                return Err(Refused::of(&below(&path, [key]), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text is a number in a notation of YAML other than the decimal one, such as `0x1F40`, `8e3` or `8_000`.
+pub(super) fn is_other_notation(text: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit() || c == '_';
+    let has_base = ["0x", "0o", "0b"].iter().any(|base| {
+        let digits = text.strip_prefix(base).unwrap_or_default();
+        !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit() || c == '_')
+    });
+    let is_number = has_base || text.chars().all(is_digit) || text.parse::<f64>().is_ok();
+    let is_decimal = |number: u64| number.to_string() == text;
+    let is_digits = text.parse().is_ok_and(is_decimal);
+    is_number && text.starts_with(|c: char| c.is_ascii_digit()) && !is_digits
 }
 
 fn is_tcp(entry: &Json) -> bool {

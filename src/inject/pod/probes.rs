@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::workload::Maker;
 use super::command::{Mentions, exchange, mentions};
+use super::ports::is_other_notation;
 use super::{HUNG, Injection, Path, Ports, Refused, Step, below, sidecar};
 
 impl Injection<'_, '_> {
@@ -66,6 +67,10 @@ impl Injection<'_, '_> {
                 Json::Number(number) => number.to_string(),
                 _ => continue,
             };
+            if is_other_notation(&given) {
+                let message = format!("must be a name or a decimal number, not '{given}'");
+                return Err(Refused::of(&below(place, [way, "port"]), message));
+            }
             let known = [Some(&by_number), by_name.as_ref()].into_iter().flatten();
             if let Some((from, to)) = known.into_iter().find(|(from, _)| *from == given) {
                 self.editor.swap(&below(place, [way, "port"]), from, to)?;

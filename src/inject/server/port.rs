@@ -58,6 +58,9 @@ pub(in crate::inject) fn relocate(
     if let Some(found) = flag.and_then(|flag| in_arguments(server, container, flag, given.port)) {
         return found?.moved(container, given.port, to).map(known);
     }
+    if let Some(name) = name {
+        set_in_env(container, name)?;
+    }
     if let Some((_, variable)) = name.and_then(|name| variable(container, name)) {
         let name = variable["name"].as_str().unwrap_or_default();
         return by_variable(container, name, given.port, to).map(known);
@@ -134,6 +137,11 @@ fn moved(text: &str, to: u16) -> Option<(u16, String)> {
     Some((port, format!("{}{to}", &text[..at])))
 }
 
+/// Whether a server listens only on a Unix socket.
+pub(in crate::inject) fn is_on_socket(server: Server, container: &Json) -> bool {
+    server == Server::Vllm && in_arguments(server, container, "--uds", None).is_some()
+}
+
 /// The address that a server is configured to listen on, if any.
 pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String> {
     let flags = ["--host", "--http-host"].into_iter();
@@ -168,9 +176,10 @@ fn by_variable(
     given: Option<u16>,
     to: u16,
 ) -> Result<(u16, Move), String> {
+    set_in_env(container, name)?;
     let unknown = || {
         format!(
-            "its port is in the variable {name}, whose value is not in the manifest; set it there"
+            "its port is in the variable {name}, which has no value in the container's env: set it there"
         )
     };
     let (index, variable) = variable(container, name).ok_or_else(unknown)?;
@@ -181,6 +190,29 @@ fn by_variable(
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);
     Ok((port, Move::Swap { path, from, to }))
+}
+
+/// Refuses a variable that a script sets, because its value in the container's env then does not count. A value that is made
+/// from the one in env does, as in `PORT=${PORT:-8000}`.
+fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
+    let lists = ["command", "args"].into_iter();
+    let texts = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let mut texts = texts.filter_map(Json::as_str);
+    let is_set = texts.any(|text| {
+        let commands = script::commands(text);
+        let mut words = commands.iter().flat_map(|command| &command.words);
+        words.any(|word| {
+            let value = text[word.clone()].strip_prefix(name);
+            let value = value.and_then(|value| value.strip_prefix('='));
+            value.is_some_and(|value| !value.contains(name))
+        })
+    });
+    match is_set {
+        true => Err(format!(
+            "its port is in the variable {name}, which its script sets: set it in the container's env instead"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The last place where `flag` has a value.

@@ -37,6 +37,10 @@ fn each_server_gets_its_new_port_in_its_own_way() {
             "--port 8080",
         ),
         (
+            "        image: x\n        args: [sh, -c, 'P=${P:-9}; vllm serve x --port $P']\n        env: [{name: P, value: \"8000\"}]\n",
+            "env: [{name: P, value: \"8080\"}]",
+        ),
+        (
             "        image: x\n        args: [\"vllm serve x --port $(P)\"]\n        env: [{name: P, value: \"8000\"}]\n",
             "env: [{name: P, value: \"8080\"}]",
         ),
@@ -218,7 +222,23 @@ fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
         ),
         (
             "        image: vllm/vllm-openai\n        args: [--port, $(P)]\n        envFrom: [{secretRef: {name: s}}]\n",
-            "the variable P, whose value is not in the manifest",
+            "the variable P, which has no value in the container's env: set it there",
+        ),
+        (
+            "        image: x\n        args: [sh, -c, 'P=8000; vllm serve x --port \"$P\"']\n        env: [{name: P, value: '9000'}]\n",
+            "the variable P, which its script sets: set it in the container's env instead",
+        ),
+        (
+            "        image: x\n        args: [sh, -c, 'export DYN_HTTP_PORT=9000; python3 -m dynamo.frontend']\n",
+            "the variable DYN_HTTP_PORT, which its script sets: set it in the container's env instead",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--uds, /tmp/vllm.sock]\n",
+            "it listens only on a Unix socket (--uds)",
+        ),
+        (
+            "        image: x\n        args: [sh, -c, 'vllm serve x --uds=/tmp/vllm.sock']\n",
+            "it listens only on a Unix socket (--uds)",
         ),
         (
             "        image: x\n        command: [sh, -c, \"exec /start vllm.entrypoints.openai.api_server; vllm.entrypoints.openai.api_server\"]\n",
@@ -404,7 +424,7 @@ fn a_port_with_an_address_or_as_a_default_is_changed_as_well() {
     );
     let error = injected(&unknown).unwrap_err().to_string();
     assert!(
-        error.contains("variable PORT, whose value is not in the manifest"),
+        error.contains("variable PORT, which has no value in the container's env"),
         "{error}"
     );
 }
