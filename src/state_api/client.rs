@@ -10,15 +10,15 @@ use tonic::{Code, Status, Streaming};
 
 use super::v1::proxy_client::ProxyClient;
 use super::v1::{CompareRequest, Comparison, GetRequest, State, WatchRequest};
-use crate::error_chain::error_chain;
+use crate::error_chain::root_cause;
 
 /// Why a proxy's state is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0:?} is not a host:port")]
     Address(String),
-    #[error("cannot be reached")]
-    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("cannot be reached: {0}")]
+    Unreachable(String),
     /// It was reached but did not respond in time.
     #[error("no response within {0:?}")]
     Timeout(Duration),
@@ -39,7 +39,7 @@ impl From<Status> for Error {
             Code::Unimplemented | Code::Internal => Self::Unsupported,
             Code::ResourceExhausted => Self::TooManyWatches,
             // Its connection broke: tonic creates these for transport errors.
-            Code::Unavailable | Code::Unknown => Self::Unreachable(cause(&status).into()),
+            Code::Unavailable | Code::Unknown => Self::Unreachable(cause(&status)),
             code => Self::Refused(format!("{code:?}: {}", status.message())),
         }
     }
@@ -49,9 +49,19 @@ impl From<Status> for Error {
 fn cause(status: &Status) -> String {
     use std::error::Error as _;
     match status.source() {
-        Some(source) => error_chain(source),
+        Some(source) => in_words(source),
         None => status.message().to_owned(),
     }
+}
+
+/// Why a connection failed. The libraries in between say only in which of their steps.
+fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let of_system = causes.find_map(|cause| {
+        let error = cause.downcast_ref::<io::Error>()?;
+        error.raw_os_error().map(|_| error.kind().to_string())
+    });
+    of_system.unwrap_or_else(|| root_cause(error))
 }
 
 /// A connection to the admin port of a proxy. Cheap to clone; clones share the connection.
@@ -79,7 +89,7 @@ impl Client {
             .keep_alive_timeout(Duration::from_secs(10));
         let channel = within(deadline, async {
             let connected = endpoint.connect().await;
-            connected.map_err(|error| Error::Unreachable(error.into()))
+            connected.map_err(|error| Error::Unreachable(in_words(&error)))
         });
         Ok(Self {
             proxy: ProxyClient::new(channel.await?),
@@ -103,7 +113,7 @@ impl Client {
         let channel = within(deadline, async {
             let endpoint = Endpoint::from_static("http://forwarded");
             let connected = endpoint.connect_with_connector(connector).await;
-            connected.map_err(|error| Error::Unreachable(error.into()))
+            connected.map_err(|error| Error::Unreachable(in_words(&error)))
         });
         Ok(Self {
             proxy: ProxyClient::new(channel.await?),

@@ -90,10 +90,10 @@ impl ProxyConnection {
         };
         let answer = query(&client).await.map_err(|error| match error {
             // It took the connection, and then does not speak as an admin port does.
-            Error::Unreachable(_) | Error::Timeout(_) if is_new => format!(
-                "is not the admin port (by default 9464) of a crossfade process, or does not respond: {}",
-                error_chain(&error)
-            ),
+            Error::Unreachable(_) | Error::Timeout(_) if is_new => {
+                "is not the admin port (by default 9464) of a crossfade process, or does not respond"
+                    .to_owned()
+            }
             error => error_chain(&error),
         })?;
         self.client = Some(client);

@@ -27,6 +27,10 @@ const COLUMN: usize = 12;
 pub fn text(report: &Report) -> String {
     let mut page = Page(String::new());
     let all = total(report.states());
+    if report.update.is_none() && all.is_none() {
+        page.unanswered(report);
+        return page.0;
+    }
     page.title(report);
     let verdict = report.verdict(all.as_ref());
     let summary = match &all {

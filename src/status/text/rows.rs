@@ -80,6 +80,15 @@ impl Page {
         }
     }
 
+    /// Why nothing is known, if no proxy could be queried.
+    pub(super) fn unanswered(&mut self, report: &Report) {
+        for ProxyAnswer { name, state } in &report.proxies {
+            if let Err(error) = state {
+                self.put(2, &format!("{name} {error}"));
+            }
+        }
+    }
+
     pub(super) fn others(&mut self, report: &Report) {
         if report.others.is_empty() {
             return;
