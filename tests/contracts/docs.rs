@@ -21,6 +21,7 @@ const PAGES: &str = concat!(
     include_str!("../../docs/observability.md"),
 );
 const METRICS: &str = include_str!("../../src/telemetry/metrics/names.rs");
+const ACCESS: &str = include_str!("../../src/telemetry/access.rs");
 const SPANS: &str = include_str!("../../src/telemetry/trace/span.rs");
 const EVERY_FIELD: &str = include_str!("../corpus/plan/good/every-field.yaml");
 
@@ -169,6 +170,17 @@ fn the_attributes_of_spans_are_documented() {
         .map(as_constant)
         .collect();
     assert_eq!(documented, made);
+}
+
+#[test]
+fn the_fields_of_access_lines_are_documented() {
+    let written = ACCESS.split("name!(\"").skip(1);
+    let written = written.map(|rest| rest.split('"').next().unwrap());
+    // Every line begins with these.
+    let fields = set(written.chain(["timestamp", "level", "target"]));
+    let rows = rows("field | when");
+    let documented = set(rows.iter().flat_map(|row| code(row[0])));
+    assert_eq!(documented, fields);
 }
 
 #[test]

@@ -111,6 +111,8 @@ async fn an_exchange_joins_its_callers_trace_and_reports_its_decisions() {
             ("crossfade.reason", "weighted"),
             ("crossfade.class", "chat"),
             ("crossfade.outcome", "completed"),
+            ("gen_ai.operation.name", "chat"),
+            ("gen_ai.response.model", "tiny"),
         ] {
             assert_eq!(server.attribute(name), value, "{name}");
         }
@@ -197,6 +199,7 @@ async fn without_a_valid_caller_the_exchange_starts_a_trace() {
         let spans = collector.exchanges(n + 1).await;
         let (server, attempts) = exchange(&spans, &trace);
         assert_eq!((server.parent.as_str(), &attempts[0].id), ("", &parent));
+        assert_eq!(server.attribute("gen_ai.operation.name"), "chat");
         assert_eq!(server.attribute("gen_ai.usage.input_tokens"), 5);
         assert_eq!(server.attribute("gen_ai.usage.output_tokens"), 1);
         assert!(
