@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::fixture::eventually;
 use crate::pair::RequestKind;
-use crate::rig::{Client, End, Family};
+use crate::rig::client::Head;
+use crate::rig::{Client, End, Family, within};
 
 const CHAT: RequestKind = RequestKind {
     family: Family::Chat,
@@ -42,6 +43,35 @@ struct State {
     begun: AtomicUsize,
     /// Streams that started in a phase and have no response head yet: the split may not have assigned them yet.
     pending: AtomicUsize,
+    /// How often the clients with kept connections were restarted.
+    restarts: AtomicUsize,
+    /// Streams on a connection that had served another stream before.
+    on_kept: AtomicUsize,
+}
+
+/// What the clients of a load do.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    address: SocketAddr,
+    shape: Shape,
+    streams: usize,
+    /// How many of the clients keep their connection for the next stream, as OpenAI's client does.
+    kept: usize,
+    once: bool,
+    phase: usize,
+}
+
+impl Plan {
+    fn of(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+        Self {
+            address,
+            shape,
+            streams,
+            kept: 0,
+            once: false,
+            phase: 0,
+        }
+    }
 }
 
 /// Streams on their own thread, so that the test does not delay them.
@@ -53,23 +83,34 @@ pub struct Load {
 impl Load {
     /// Keeps this number of streams open until [`Self::finish`]. They belong to phase 0.
     pub fn start(address: SocketAddr, streams: usize, shape: Shape) -> Self {
-        Self::run(address, streams, shape, false, 0)
+        Self::run(Plan::of(address, streams, shape))
+    }
+
+    /// Like [`Self::start`], but every second client keeps its connection.
+    pub fn start_half_kept(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+        let plan = Plan::of(address, streams, shape);
+        let kept = streams / 2;
+        Self::run(Plan { kept, ..plan })
     }
 
     /// Like [`Self::start`], but the streams belong to no phase.
     pub fn start_outside_phases(address: SocketAddr, streams: usize, shape: Shape) -> Self {
-        Self::run(address, streams, shape, false, BETWEEN)
+        let plan = Plan::of(address, streams, shape);
+        let phase = BETWEEN;
+        Self::run(Plan { phase, ..plan })
     }
 
     /// Opens this number of streams once.
     pub fn once(address: SocketAddr, streams: usize, shape: Shape) -> Self {
-        Self::run(address, streams, shape, true, 0)
+        let plan = Plan::of(address, streams, shape);
+        let once = true;
+        Self::run(Plan { once, ..plan })
     }
 
-    fn run(address: SocketAddr, streams: usize, shape: Shape, once: bool, phase: usize) -> Self {
+    fn run(plan: Plan) -> Self {
         let state = Arc::new(State::default());
-        state.phase.store(phase, Ordering::SeqCst);
-        state.stopped.store(once, Ordering::Relaxed);
+        state.phase.store(plan.phase, Ordering::SeqCst);
+        state.stopped.store(plan.once, Ordering::Relaxed);
         let shared = state.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -78,13 +119,23 @@ impl Load {
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
                 let mut clients = JoinSet::new();
-                for _ in 0..streams {
-                    clients.spawn(client(address, shape, shared.clone()));
+                for index in 0..plan.streams {
+                    clients.spawn(client(plan, index < plan.kept, shared.clone()));
                 }
                 clients.join_all().await.concat()
             })
         });
         Self { state, thread }
+    }
+
+    /// Restarts the clients with kept connections one by one, each at the end of its stream: their next streams use new connections.
+    pub fn restart_kept(&self) {
+        self.state.restarts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The number of streams on a connection that had served another stream before.
+    pub fn on_kept(&self) -> usize {
+        self.state.on_kept.load(Ordering::SeqCst)
     }
 
     /// Streams that start from now on belong to this phase.
@@ -123,10 +174,14 @@ impl Load {
     }
 }
 
-/// Runs one stream after another, at least one.
-async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<FinishedStream> {
+/// Runs one stream after another, at least one, and all on one connection if it `keeps` that.
+async fn client(plan: Plan, keeps: bool, state: Arc<State>) -> Vec<FinishedStream> {
     let (mut ended, start) = (Vec::new(), Instant::now());
+    let (mut connection, mut restarts) = (None, 0);
     loop {
+        let restarted = state.restarts.load(Ordering::SeqCst);
+        let kept = connection.take().filter(|_| restarted == restarts);
+        restarts = restarted;
         state.pending.fetch_add(1, Ordering::SeqCst);
         let began = state.phase.load(Ordering::SeqCst);
         let mut pending = Some(Pending(state.clone()));
@@ -136,8 +191,16 @@ async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<Fin
         state.begun.fetch_add(1, Ordering::SeqCst);
         state.open.fetch_add(1, Ordering::Relaxed);
         // In its own task, because a client that times out panics.
-        let outcome = tokio::spawn(stream(address, shape, move || drop(pending))).await;
-        let outcome = outcome.unwrap_or_else(|error| Err(error.to_string()));
+        let shared = state.clone();
+        let running = tokio::spawn(stream(plan, kept, shared, move || drop(pending)));
+        let outcome = match running.await {
+            Ok(Ok((name, client))) => {
+                connection = client.filter(|_| keeps);
+                Ok(name)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(error.to_string()),
+        };
         let at = start.elapsed().as_secs_f64();
         let outcome = outcome.map_err(|error| format!("{at:.1} s after the start: {error}"));
         state.open.fetch_sub(1, Ordering::Relaxed);
@@ -157,21 +220,33 @@ impl Drop for Pending {
     }
 }
 
-/// Runs one stream and returns the generation that responded. Calls `decided` once the response head has arrived.
+/// Runs one stream. Returns the generation that responded, and the connection if the server keeps it. Calls `decided` once the
+/// response head has arrived.
 ///
 /// # Errors
 /// What was wrong with the stream.
 async fn stream(
-    address: SocketAddr,
-    shape: Shape,
+    plan: Plan,
+    kept: Option<Client>,
+    state: Arc<State>,
     decided: impl FnOnce(),
-) -> Result<String, String> {
-    let connection = TcpStream::connect(address).await;
-    let mut client = Client::over(connection.map_err(|error| format!("no connection: {error}"))?);
-    let Shape { words, each_ms } = shape;
+) -> Result<(String, Option<Client>), String> {
+    let Shape { words, each_ms } = plan.shape;
     let prompt = format!("<<words={words} each_ms={each_ms}>>");
-    CHAT.send(&mut client, &[], &prompt).await;
-    let head = client.head().await;
+    let (mut client, head) = match on_kept(kept, &prompt).await {
+        Some(begun) => {
+            state.on_kept.fetch_add(1, Ordering::SeqCst);
+            begun
+        }
+        None => {
+            let connection = TcpStream::connect(plan.address).await;
+            let connection = connection.map_err(|error| format!("no connection: {error}"))?;
+            let mut client = Client::over(connection);
+            CHAT.send(&mut client, &[], &prompt).await;
+            let head = client.head().await;
+            (client, head)
+        }
+    };
     decided();
     let response = client.rest(head).await;
     let generation = response.generation().to_owned();
@@ -181,13 +256,23 @@ async fn stream(
         answer == words.join(" ")
     });
     let complete = CHAT.is_complete(&response.text());
+    let is_kept = response.header("connection") != Some("close");
     match (response.status, response.end, complete, right) {
-        (200, End::Clean, true, Some(name)) => Ok(name.to_owned()),
+        (200, End::Clean, true, Some(name)) => Ok((name.to_owned(), is_kept.then_some(client))),
         (status, end, complete, _) => Err(format!(
             "{status} of {generation}, {end:?}, complete: {complete}, text {answer:?}: {}",
             response.text()
         )),
     }
+}
+
+/// Sends a request on a kept connection and reads the head of its response. `None` if the server had closed the connection: like
+/// other clients, this one then sends the request on a new connection.
+async fn on_kept(kept: Option<Client>, prompt: &str) -> Option<(Client, Head)> {
+    let mut client = kept?;
+    CHAT.send(&mut client, &[], prompt).await;
+    let head = within("a response head", client.try_head()).await.ok()?;
+    Some((client, head))
 }
 
 /// Asserts that no stream failed. Otherwise, prints the number and the times of each kind of failure.

@@ -46,18 +46,24 @@ fn steps<'a>(page: &'a str, heading: &str) -> Vec<Step<'a>> {
     steps
 }
 
+/// The fields of a pod that have crossfade and its status: as a native sidecar, or as a plain container.
+type Fields = [&'static str; 2];
+
+const NATIVE: Fields = ["initContainers", "initContainerStatuses"];
+const PLAIN: Fields = ["containers", "containerStatuses"];
+
 /// A reader with this repository in `crossfade`, the programs on the PATH, and a namespace.
 struct Reader {
     cluster: Cluster,
     namespace: &'static str,
     directory: TempDir,
-    page: &'static str,
+    page: String,
     done: Vec<String>,
 }
 
 impl Reader {
     /// `None` in an existing cluster, which does not have the images.
-    async fn of(page: &'static str, namespace: &'static str) -> Option<Self> {
+    async fn of(page: &str, namespace: &'static str) -> Option<Self> {
         let cluster = Cluster::around();
         let Some(kubeconfig) = cluster.kubeconfig().filter(|_| cluster.is_own()) else {
             println!(
@@ -90,7 +96,7 @@ impl Reader {
             cluster,
             namespace,
             directory,
-            page,
+            page: page.to_owned(),
             done: Vec::new(),
         };
         bare(&reader.cluster).await;
@@ -156,8 +162,14 @@ impl Reader {
 
     /// Follows the steps of a section of the page.
     fn follows(&mut self, heading: &str) {
+        self.follows_and(heading, |_| {});
+    }
+
+    /// Like [`Self::follows`], and does something before each step.
+    fn follows_and(&mut self, heading: &str, before: impl Fn(&Step)) {
         println!("## {heading}");
-        for step in steps(self.page, heading) {
+        for step in steps(&self.page, heading) {
+            before(&step);
             self.does(&step);
         }
         self.done.push(heading.to_owned());
@@ -179,7 +191,7 @@ impl Reader {
             answers(address, "/v1/models").await
         })
         .await;
-        Load::start(address, STREAMS, SHAPE)
+        Load::start_half_kept(address, STREAMS, SHAPE)
     }
 
     fn pods(&self, label: &str) -> Vec<Value> {
@@ -196,16 +208,25 @@ impl Reader {
             .enumerate()
         {
             load.enter_phase(phase);
-            self.follows(heading);
+            // The page asks its reader to restart clients that keep their connections before the first pods are deleted.
+            self.follows_and(heading, |step| match step {
+                Step::Runs { commands } if commands.starts_with("sleep") => load.restart_kept(),
+                _ => {}
+            });
         }
         load.wait_for_started(4 * STREAMS).await;
         load.enter_phase(3);
         self.follows("Finish");
         load.enter_phase(4);
         load.wait_for_started(4 * STREAMS).await;
+        let on_kept = load.on_kept();
         let ended = load.finish();
         assert_none_failed(&ended);
-        println!("{} streams, none failed or cut", ended.len());
+        println!(
+            "{} streams, {on_kept} of them on kept connections, none failed or cut",
+            ended.len()
+        );
+        assert!(on_kept > STREAMS, "clients did not keep their connections");
         for phase in [0, 1] {
             assert_eq!(
                 share(&ended, phase).1,
@@ -220,7 +241,7 @@ impl Reader {
     }
 
     /// Asserts that all sections were followed, and that the pods of the last generation can be the old ones of the next update.
-    async fn leaves(self, frontends: &str) {
+    async fn leaves(self, frontends: &str, [containers, statuses]: Fields) {
         let headings = self.page.split("\n## ").skip(1);
         let headings: Vec<_> = headings.map(|part| part.lines().next().unwrap()).collect();
         assert_eq!(
@@ -230,13 +251,14 @@ impl Reader {
         let pods = self.pods(frontends);
         assert!(!pods.is_empty(), "no pod matches {frontends}");
         for pod in &pods {
-            let proxy = &pod["spec"]["initContainers"][0];
-            let status = &pod["status"]["initContainerStatuses"][0];
-            assert_eq!(
-                (&proxy["name"], &status["restartCount"]),
-                (&"crossfade".into(), &0.into()),
-                "{pod}"
-            );
+            let is_there = |list: &Value| {
+                let mut list = list.as_array().into_iter().flatten();
+                list.any(|container| container["name"] == "crossfade")
+            };
+            assert!(is_there(&pod["spec"][containers]), "{pod}");
+            let statuses = pod["status"][statuses].as_array().expect("a list");
+            let crossfade = statuses.iter().find(|status| status["name"] == "crossfade");
+            assert_eq!(crossfade.expect("its status")["restartCount"], 0, "{pod}");
         }
         clear(&self.cluster, self.namespace).await;
     }
@@ -252,7 +274,21 @@ async fn the_walkthrough_of_vllm_loses_no_stream() {
     reader.follows("What you have");
     let load = reader.load("vllm").await;
     reader.updates(load).await;
-    reader.leaves("app=vllm-v2").await;
+    reader.leaves("app=vllm-v2", NATIVE).await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_walkthrough_of_vllm_with_plain_containers_loses_no_stream() {
+    let page = include_str!("../../docs/walkthroughs/vllm.md");
+    let page = page.replace("crossfade inject ", "crossfade inject --plain-container ");
+    let Some(mut reader) = Reader::of(&page, "walk-plain").await else {
+        return;
+    };
+    reader.follows("What you have");
+    let load = reader.load("vllm").await;
+    reader.updates(load).await;
+    reader.leaves("app=vllm-v2", PLAIN).await;
 }
 
 #[tokio::test]
@@ -265,7 +301,7 @@ async fn the_walkthrough_of_dynamo_in_plain_deployments_loses_no_stream() {
     reader.follows("What you have");
     let load = reader.load("frontend").await;
     reader.updates(load).await;
-    reader.leaves("app=frontend-v2").await;
+    reader.leaves("app=frontend-v2", NATIVE).await;
 }
 
 #[tokio::test]
@@ -287,5 +323,6 @@ async fn the_walkthrough_of_graphs_loses_no_stream() {
     drop(operator);
     reader.leaves(
         "nvidia.com/dynamo-graph-deployment-name=chat-3,nvidia.com/dynamo-component-type=frontend",
+        NATIVE,
     ).await;
 }

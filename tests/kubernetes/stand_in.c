@@ -3,10 +3,13 @@
 // As `python3` in images of Dynamo: `python3 -m dynamo.frontend` is a frontend on DYN_HTTP_PORT; any other module only waits, as a worker.
 // Compiled with a GENERATION, as the entry point of images of vLLM: a server on `--port`.
 //
+// Keeps connections open, as these servers do, until the client closes them. On SIGTERM, it exits at once and cuts its streams.
+//
 // The response to a prompt with `words=N each_ms=M` has N words at intervals of M ms that name the generation: GENERATION, or, by Dynamo
 // namespace, old for dynamo-v1 and the graphs dgd-old, chat-1 and chat-2, and new for all others.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +29,7 @@ static void say(int to, const char *text) {
 
 static void page(int to, const char *status, const char *text) {
     char head[256];
-    snprintf(head, sizeof head,
-        "HTTP/1.1 %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %zu\r\n\r\n", status,
+    snprintf(head, sizeof head, "HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n", status,
         strlen(text));
     say(to, head);
     say(to, text);
@@ -47,6 +49,7 @@ static void chunk(int to, const char *text) {
     say(to, framed);
 }
 
+// Answers one request. The connection stays open for the next one, which clients send only once they have this answer.
 static void answer(int peer, const char *name) {
     static char in[1 << 16];
     size_t have = 0, whole = sizeof in - 1;
@@ -84,7 +87,7 @@ static void answer(int peer, const char *name) {
     int words = 1, pause = 0;
     char *asked = strstr(body, "words=");
     if (asked) sscanf(asked, "words=%d each_ms=%d", &words, &pause);
-    say(peer, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n");
+    say(peer, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
     for (int word = 0; word <= words; word++) {
         char event[512], delta[64] = "";
         if (word < words) snprintf(delta, sizeof delta, "\"content\":\"%s%s:%d\"", word ? " " : "", name, word);
@@ -118,9 +121,9 @@ int main(int count, char **args) {
     for (;;) {
         int peer = accept(listener, NULL, NULL);
         if (peer < 0) continue;
+        setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
         if (!fork()) {
-            answer(peer, name);
-            _exit(0);
+            for (;;) answer(peer, name);
         }
         close(peer);
     }
