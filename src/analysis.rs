@@ -285,7 +285,7 @@ impl Memory {
             } else {
                 (new_values, "new")
             };
-            // Streams that are rare among the requests need not be judged.
+            // Streams that are rare among the requests need no verdict.
             let matter = row.metric == Metric::Failures
                 || old_values.saturating_mul(10) >= old.started
                 || new_values.saturating_mul(10) >= new.started;
@@ -309,7 +309,7 @@ impl Memory {
     }
 }
 
-/// An API class in which new fails most requests, with its counts. Classes that are rare among the requests need not be judged.
+/// An API class in which new fails most requests, with its counts. Classes that are rare among the requests need no verdict.
 fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
     let mut classes: BTreeMap<&str, Counts> = BTreeMap::new();
     for (stratum, sides) in &counts.0 {

@@ -114,7 +114,7 @@ pub enum Command {
     /// Drain the proxy on this machine, as SIGTERM does, but keep it running until it gets that signal; for preStop hooks
     #[command(after_help = examples::DRAIN)]
     Drain(DrainArgs),
-    /// Change the log level of the proxy on this machine, until it ends
+    /// Change the log level of the proxy on this machine until its process exits
     #[command(after_help = examples::LOG_LEVEL)]
     LogLevel(LogLevelArgs),
 }

@@ -34,7 +34,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     duration
         .map(|duration| duration.as_secs_f64())
         .map_err(|_| {
-            "is not a duration; use seconds, or a form such as 5s, 1m30s or 500ms".to_owned()
+            "is not a duration; use seconds, or a form such as 5s, 1m30s, or 500ms".to_owned()
         })
 }
 

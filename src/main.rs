@@ -95,7 +95,13 @@ fn log_level(args: &LogLevelArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
-    Ok(commands::edit(&args.name, &args.choice(), args.yes, verb)?)
+    let options = &args.options;
+    Ok(commands::edit(
+        &args.name,
+        &options.choice(),
+        options.yes,
+        verb,
+    )?)
 }
 
 fn rollout(args: RolloutArgs) -> anyhow::Result<ExitCode> {
@@ -107,8 +113,8 @@ fn rollout(args: RolloutArgs) -> anyhow::Result<ExitCode> {
             let (edit, verb) = command.parts();
             Ok(commands::edit_rollout(
                 &edit.name,
-                &edit.choice(),
-                edit.yes,
+                &edit.options.choice(),
+                edit.options.yes,
                 verb,
             )?)
         }

@@ -55,7 +55,7 @@ pub struct Scenario {
     pub stop: Duration,
     /// The `terminationGracePeriodSeconds` of the workers.
     pub grace: Duration,
-    /// How new is judged, if it is.
+    /// How new is analysed, if it is.
     pub analysis: Option<Samples>,
     /// How long no client may have come to the frontends of old before old is safe to delete.
     pub quiet: Duration,

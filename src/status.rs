@@ -152,7 +152,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The verdict on new: that of the controller, or else that of proxies that judge by themselves, of which `all` is the total.
+    /// The verdict on new: that of the controller, or else that of proxies that evaluate new on their own, of which `all` is the total.
     fn verdict(&self, all: Option<&v1::State>) -> Option<v1::Analysis> {
         let of_controller = self.update.as_ref().and_then(|update| {
             let status = update.status.as_ref()?;

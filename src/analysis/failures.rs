@@ -1,4 +1,4 @@
-//! Groups outcomes into blocks, by which failures are judged.
+//! Groups outcomes into blocks, by which failures are compared.
 //!
 //! A block of a stratum is closed once both sides have begun a request. While new begins none, the block keeps old's requests of
 //! the last one to two seconds, so that the first failures of a new generation are compared with enough of old's requests from

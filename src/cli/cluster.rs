@@ -11,7 +11,7 @@ use crate::status::Choice;
 /// After the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterChoice {
-    /// The namespace of the update [default: that of the context]
+    /// The namespace [default: that of the context]
     #[arg(short, long, env = "CROSSFADE_NAMESPACE", value_name = "NAME", value_parser = kubernetes_name)]
     namespace: Option<String>,
     /// The context of the kubeconfig [default: the current one]
@@ -25,10 +25,10 @@ pub struct ClusterChoice {
 /// The same, before the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 #[command(
-    next_help_heading = "Options of status, judge, set, pause, resume, drain-old, retry and rollout, also accepted after them"
+    next_help_heading = "Options of status, judge, set, pause, resume, drain-old, retry, and rollout, also accepted after them"
 )]
 pub struct Early {
-    /// The namespace of the update
+    /// The namespace
     #[arg(
         id = "early-namespace",
         short = 'n',

@@ -33,7 +33,7 @@ pub struct ControllerArgs {
     /// Carry out every DynamoRollout, which scales workers; needs the role of deploy/rollout in each namespace
     #[arg(long, env = "CROSSFADE_ROLLOUTS", value_parser = BoolishValueParser::new())]
     rollouts: bool,
-    /// Address for metrics, health checks and the live page of all proxies
+    /// Address for metrics, health checks, and the live page of all proxies
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9465", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
     /// Name of the Lease for leader election between replicas
@@ -70,13 +70,13 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     frontend_port: String,
-    /// Additional host name that the admin port accepts, besides addresses, localhost and names of the cluster
+    /// Additional host name that the admin port accepts, besides addresses, localhost, and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
     /// Allow updates to name any target, not only Services of their namespace
     #[arg(long, env = "CROSSFADE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     allow_any_target: bool,
-    /// Assume that nothing in another namespace routes to frontends of --namespace: no route, no Service and no update. Without
+    /// Assume that nothing in another namespace routes to frontends of --namespace: no route, no Service, and no update. Without
     /// it, a controller of one namespace reports that old can be deleted only if it may read all namespaces
     #[arg(long, env = "CROSSFADE_ASSUME_ISOLATED_NAMESPACE", conflicts_with = "all_namespaces", value_parser = BoolishValueParser::new())]
     assume_isolated_namespace: bool,

@@ -21,7 +21,7 @@ pub struct Display {
         short,
         long,
         env = "CROSSFADE_OUTPUT",
-        value_name = "FORM",
+        value_name = "FORMAT",
         default_value = "text"
     )]
     pub(super) output: Form,

@@ -60,7 +60,7 @@ pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     }
     match text.parse::<PathAndQuery>() {
         Ok(parsed) if parsed.as_str() == text && parsed.query().is_none() => Ok(text.to_owned()),
-        _ => Err("must be a path without query, fragment or spaces".to_owned()),
+        _ => Err("must be a path without query, fragment, or spaces".to_owned()),
     }
 }
 
@@ -308,7 +308,7 @@ pub(super) fn object_name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("is empty: does the pod have the label that it is taken from?".to_owned()),
         name if name.chars().all(is_of_a_name) => Ok(name.to_owned()),
-        _ => Err("is not the name of an object: use letters, digits, `-`, `.` and `_`".to_owned()),
+        _ => Err("is not the name of an object: use letters, digits, `-`, `.`, and `_`".to_owned()),
     }
 }
 
@@ -322,7 +322,7 @@ pub(super) fn revision(text: &str) -> Result<i64, String> {
 pub(super) fn kubernetes_name(text: &str) -> Result<String, String> {
     if !is_object_name(text) {
         return Err(
-            "is not a name that Kubernetes accepts: use lowercase letters, digits, `-` and `.`"
+            "is not a name that Kubernetes accepts: use lowercase letters, digits, `-`, and `.`"
                 .to_owned(),
         );
     }

@@ -13,7 +13,7 @@ use crate::printable::{printable, printable_lines};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The current manifests: frontends, workers and Services, or a DynamoGraphDeployment and the Service of its clients; `-` is
+    /// The current manifests: frontends, workers, and Services, or a DynamoGraphDeployment and the Service of its clients; `-` is
     /// standard input
     #[arg(long, value_name = "FILE")]
     from: PathBuf,

@@ -35,13 +35,13 @@ pub struct ProxyArgs {
     /// Address for clients
     #[arg(long, env = "CROSSFADE_LISTEN", default_value = "0.0.0.0:8000", value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
-    /// Address for metrics, health checks and the plan in force; it cannot change the split
+    /// Address for metrics, health checks, and the plan in force; it cannot change the split
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// Additional host name that the admin port accepts, besides addresses, localhost and names of the cluster
+    /// Additional host name that the admin port accepts, besides addresses, localhost, and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
-    /// The old generation: host:port, http://… or https://…; repeat the flag or separate values with commas
+    /// The old generation: host:port, http://…, or https://…; repeat the flag or separate values with commas
     #[arg(
         long,
         env = "CROSSFADE_OLD",
@@ -63,7 +63,7 @@ pub struct ProxyArgs {
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
           allow_negative_numbers = true, value_parser = proxy_percent)]
     split: Option<u8>,
-    /// Read new, the split and all options below from this DynamoUpdateConfig manifest, and watch it
+    /// Read new, the split, affinity, failover, and continuation from this DynamoUpdateConfig manifest, and watch it
     #[arg(
         long,
         env = "CROSSFADE_PLAN",

@@ -6,7 +6,7 @@ use super::cluster::{ClusterChoice, Early};
 use super::display::Display;
 use super::examples;
 use super::parse::{kubernetes_name, revision};
-use super::verbs::EditArgs;
+use super::verbs::EditOptions;
 use crate::app::commands::RolloutOptions;
 use crate::status::{Choice, RolloutVerb};
 
@@ -37,25 +37,34 @@ pub enum RolloutCommand {
 pub enum RolloutEdit {
     /// Change neither sizes nor split, except that requests leave a generation that cannot serve
     #[command(after_help = examples::ROLLOUT_PAUSE)]
-    Pause(EditArgs),
+    Pause(RolloutEditArgs),
     /// Continue to the new generation according to the strategy
     #[command(after_help = examples::ROLLOUT_RESUME)]
-    Resume(EditArgs),
+    Resume(RolloutEditArgs),
     /// Continue to the new generation without analysis and steps
     #[command(after_help = examples::ROLLOUT_PROMOTE)]
-    Promote(EditArgs),
+    Promote(RolloutEditArgs),
     /// Go back to the old generation
     #[command(after_help = examples::ROLLOUT_ABORT)]
-    Abort(EditArgs),
+    Abort(RolloutEditArgs),
     /// Go back to the old generation or to another revision, also after the rollout has ended
     #[command(after_help = examples::ROLLOUT_UNDO)]
     Undo(UndoArgs),
 }
 
 #[derive(Debug, Args)]
+pub struct RolloutEditArgs {
+    /// The rollout
+    #[arg(value_parser = kubernetes_name)]
+    pub name: String,
+    #[command(flatten)]
+    pub options: EditOptions,
+}
+
+#[derive(Debug, Args)]
 pub struct UndoArgs {
     #[command(flatten)]
-    edit: EditArgs,
+    edit: RolloutEditArgs,
     /// The revision, as `history` lists it [default: the old generation of the rollout]
     #[arg(long, value_name = "REVISION", allow_negative_numbers = true, value_parser = revision)]
     to: Option<i64>,
@@ -81,7 +90,7 @@ impl HistoryArgs {
 impl RolloutEdit {
     /// What is asked for, and of which rollout.
     #[must_use]
-    pub const fn parts(&self) -> (&EditArgs, RolloutVerb) {
+    pub const fn parts(&self) -> (&RolloutEditArgs, RolloutVerb) {
         match self {
             Self::Pause(args) => (args, RolloutVerb::Pause),
             Self::Resume(args) => (args, RolloutVerb::Resume),
@@ -91,7 +100,7 @@ impl RolloutEdit {
         }
     }
 
-    fn args_mut(&mut self) -> &mut EditArgs {
+    fn args_mut(&mut self) -> &mut RolloutEditArgs {
         match self {
             Self::Pause(args) | Self::Resume(args) | Self::Promote(args) | Self::Abort(args) => {
                 args
@@ -106,7 +115,7 @@ impl RolloutArgs {
     pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
         match (&mut self.verb, given.subcommand()) {
             (Some(RolloutCommand::Edit(verb)), Some((_, given))) => {
-                verb.args_mut().after(early, given);
+                verb.args_mut().options.after(early, given);
             }
             (Some(RolloutCommand::History(args)), Some((_, given))) => {
                 args.cluster.after(early, given);
@@ -115,7 +124,7 @@ impl RolloutArgs {
         }
     }
 
-    /// The options of a look.
+    /// The options of the command without a verb.
     #[must_use]
     pub fn options(self) -> RolloutOptions {
         RolloutOptions {

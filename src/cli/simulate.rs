@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct SimulateArgs {
-    /// The DynamoRollout, and the manifests of its workers, which define their number, GPUs and grace period; repeat the flag for
+    /// The DynamoRollout, and the manifests of its workers, which define their number, GPUs, and grace period; repeat the flag for
     /// more files; `-` is standard input
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -55,17 +55,17 @@ pub struct SimulateArgs {
     /// Time after which a ready worker gets requests
     #[arg(long, value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
     stable: Duration,
-    /// What if: maxSurge, as a number or a percentage
+    /// Override maxSurge: a number or a percentage
     #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     max_surge: Option<AmountSpec>,
-    /// What if: maxUnavailable, as a number or a percentage
+    /// Override maxUnavailable: a number or a percentage
     #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     max_unavailable: Option<AmountSpec>,
-    /// What if: whether another worker continues a stream when its own worker terminates
-    #[arg(long, value_name = "WHETHER")]
+    /// Override whether another worker continues a stream when its own worker terminates
+    #[arg(long, value_name = "on|off")]
     continuation: Option<Switch>,
     /// Output format
-    #[arg(short, long, value_name = "FORM", default_value = "text")]
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Form,
 }
 

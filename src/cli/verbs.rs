@@ -21,9 +21,16 @@ const PLUGIN: &str = "kubectl-crossfade";
 
 #[derive(Debug, Args)]
 pub struct EditArgs {
-    /// The update, or the rollout
+    /// The update
     #[arg(value_parser = kubernetes_name)]
     pub name: String,
+    #[command(flatten)]
+    pub options: EditOptions,
+}
+
+/// The options of the commands that edit an update or a rollout.
+#[derive(Debug, Args)]
+pub struct EditOptions {
     #[command(flatten)]
     cluster: ClusterChoice,
     /// Do not ask for confirmation
@@ -60,7 +67,7 @@ pub enum Completed {
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Directory to write a page for each subcommand to, instead of printing the first page
+    /// Write one page per subcommand to this directory instead of printing the main page
     pub directory: Option<PathBuf>,
 }
 
@@ -87,18 +94,18 @@ impl Cli {
         match &mut cli.command {
             Command::Status(args) => args.connection.settle(early, given)?,
             Command::Judge(args) => args.connection.settle(early, given)?,
-            Command::Set(args) => args.edit.cluster.after(early, given),
+            Command::Set(args) => args.edit.options.after(early, given),
             Command::Pause(args)
             | Command::Resume(args)
             | Command::DrainOld(args)
             | Command::Retry(args) => {
-                args.cluster.after(early, given);
+                args.options.after(early, given);
             }
             Command::Rollout(args) => args.after(early, given),
             _ => {
                 if let Some(flag) = early.first() {
                     let message = format!(
-                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume, drain-old, retry and rollout"
+                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume, drain-old, retry, and rollout"
                     );
                     return Err(Error::raw(ErrorKind::ArgumentConflict, message));
                 }
@@ -116,7 +123,7 @@ impl Cli {
 fn explained(error: Error) -> Error {
     match error.kind() {
         ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => {
-            let message = "use `rollout [NAME]`, or `rollout VERB NAME` with one of the verbs pause, resume, promote, abort, undo and history";
+            let message = "use `rollout [NAME]`, or `rollout VERB NAME` with one of the verbs pause, resume, promote, abort, undo, and history";
             Error::raw(ErrorKind::InvalidSubcommand, message)
         }
         _ => error,
@@ -137,7 +144,7 @@ fn exit(error: &Error) -> ! {
     error.exit()
 }
 
-impl EditArgs {
+impl EditOptions {
     /// Takes over what was given before the subcommand.
     pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
         self.cluster.after(early, given);

@@ -47,7 +47,7 @@ pub struct JudgeArgs {
         short,
         long,
         env = "CROSSFADE_OUTPUT",
-        value_name = "FORM",
+        value_name = "FORMAT",
         default_value = "text"
     )]
     output: Form,

@@ -12,7 +12,7 @@ Examples:
   crossfade version -o json")]
 pub struct VersionArgs {
     /// Output format
-    #[arg(short, long, value_name = "FORM", default_value = "text")]
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: VersionForm,
 }
 

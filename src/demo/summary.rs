@@ -8,7 +8,7 @@ use super::load::{Counts, Ending};
 use crate::printable::counted;
 use crate::split::Generation;
 
-/// A step with fewer responses is not judged: one response more or less would be several percent.
+/// A step with fewer responses is not compared with the split: one response more or less would be several percent.
 const ENOUGH: u64 = 10;
 
 /// The result of a demo. [`fmt::Display`] renders the report for people, without a final line end.

@@ -80,7 +80,7 @@ impl Comparison {
         self.memory.interim_look(rules, &since, now)
     }
 
-    fn look(&mut self, counted: Counts, now: Instant) -> Report {
+    fn evaluate(&mut self, counted: Counts, now: Instant) -> Report {
         let since = counted.since(&self.counted).unwrap_or_default();
         self.counted = counted;
         self.checked = now;
@@ -118,7 +118,7 @@ pub async fn analyse(
         if !current.interim_look(&metrics.strata.outcomes(), now) {
             continue;
         }
-        let report = current.look(metrics.strata.counts(), now);
+        let report = current.evaluate(metrics.strata.counts(), now);
         let has_failed = matches!(report.verdict, Verdict::Fail(_));
         let rolls_back = analysis.on_failure == OnFailure::RollBack && plan.may_roll_back();
         if has_failed && !rolls_back && !std::mem::replace(&mut current.is_logged, true) {

@@ -131,7 +131,7 @@ impl Run {
                 }
                 Found::Unknown(name) => {
                     let at = line(document, tree.root.span.start);
-                    let summary = "left as it is: inject supports Deployments, StatefulSets and DynamoGraphDeployments";
+                    let summary = "left as it is: inject supports Deployments, StatefulSets, and DynamoGraphDeployments";
                     self.seen.push(name.clone());
                     self.notes.push(Note::new(&name, at, summary));
                 }

@@ -210,7 +210,7 @@ impl<'a> Undo<'a> {
                 });
             }
             _ => match unfolded(written, node, swapped) {
-                // Written anew, with line breaks or escapes within.
+                // Rewritten, with line breaks or escapes within.
                 Some(text) => self.cuts.push(Cut {
                     range: node.span.clone(),
                     text,

@@ -39,8 +39,8 @@ impl Change {
                  stream; apply the edited manifests, or use --anyway"
             }
             (_, true) => {
-                "a plain rolling update is enough: only replicas, labels, annotations or resources change, and neither \
-                 image, arguments, model \
+                "a plain rolling update is enough: only replicas, labels, annotations, or resources change, and neither \
+                 image, arguments, model, \
                  nor environment; apply the edited manifests, or use --anyway"
             }
             _ => {

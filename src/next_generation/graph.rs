@@ -59,7 +59,7 @@ pub(super) fn generation(
     }
     let frontend = frontend.ok_or_else(|| wrong("has no component of type frontend".to_owned()))?;
     if workers == 0 {
-        return Err(wrong("has no component of type worker, prefill or decode".to_owned()).into());
+        return Err(wrong("has no component of type worker, prefill, or decode".to_owned()).into());
     }
     let service = format!("{target}-{}", frontend.to_lowercase().replace('.', "-"));
     made.extend(account(&target, new));

@@ -1,4 +1,4 @@
-//! The parts of a set of manifests: frontends, workers and Services, or a graph.
+//! The parts of a set of manifests: frontends, workers, and Services, or a graph.
 
 use serde_json::Value as Json;
 
@@ -93,7 +93,7 @@ impl Parts {
             }
             if workers.is_empty() {
                 return Err(format!(
-                    "{which} has no workers: no Deployment or StatefulSet runs dynamo.vllm, dynamo.sglang or dynamo.trtllm, has the label {COMPONENT}, or requests GPUs"
+                    "{which} has no workers: no Deployment or StatefulSet runs dynamo.vllm, dynamo.sglang, or dynamo.trtllm, has the label {COMPONENT}, or requests GPUs"
                 ));
             }
             parts.workers = with_roles(which, workers)?;
@@ -132,7 +132,7 @@ pub(super) fn is_unplanned(object: &Json) -> bool {
 /// Why there is no next generation of such an object.
 pub(super) fn unplanned(object: &str) -> String {
     format!(
-        "{object} has workers, but only the next generation of Deployments, StatefulSets and a DynamoGraphDeployment can be \
+        "{object} has workers, but only the next generation of Deployments, StatefulSets, and a DynamoGraphDeployment can be \
          created: create that of the other objects and the DynamoRollout yourself"
     )
 }

@@ -120,7 +120,7 @@ pub(super) fn rollout(rollout: Rollout<'_>) -> Made {
     }
 }
 
-/// Whether the new Service is none of those that there are.
+/// Whether the new Service does not exist yet.
 pub(super) fn is_free(service: &Json, known: &[Json]) -> Result<(), String> {
     match known.iter().any(|other| is_same(other, service)) {
         true => Err(format!(

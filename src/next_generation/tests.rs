@@ -27,7 +27,7 @@ fn a_rolling_update_does_where_servers_stay_what_they_are() {
         (
             "replicas: 4",
             "replicas: 6",
-            "only replicas, labels, annotations or resources",
+            "only replicas, labels, annotations, or resources",
         ),
         (
             "nvidia.com/gpu: \"4\"",

@@ -70,7 +70,7 @@ impl Hosts {
     }
 }
 
-const REFUSED: &str = "this port does not respond to that host name: use its address, localhost or the name of its Service, \
+const REFUSED: &str = "this port does not respond to that host name: use its address, localhost, or the name of its Service, \
                        or allow the name with --admin-host\n";
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub struct LastValidStatus {
     /// The edit that cannot be used. `lastValid` applies only as long as this is the last edit.
     #[schemars(range(min = 0))]
     pub instead_of: i64,
-    /// That spec, with the split that losses have led to since.
+    /// The spec, with the split as adjusted for capacity lost since.
     #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
     pub spec: Json,
 }

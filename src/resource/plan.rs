@@ -42,7 +42,7 @@ pub struct Plan {
     pub old_drains: bool,
     /// Active probes of the frontends, if enabled.
     pub probe: Option<Probe>,
-    /// By what new is judged, if anything.
+    /// How new is analysed, if it is.
     pub analysis: Option<Analysis>,
     /// Why new was failed, if this process has taken its requests away for that.
     pub failed_analysis: Option<Arc<str>>,

@@ -85,7 +85,7 @@ pub struct DynamoRolloutSpec {
     pub strategy: StrategySpec,
 
     /// How much worse than the old generation the new one may be, and what happens if it is worse; `{}` uses the defaults.
-    /// Without it, the new generation is not judged. With `onFailure: RollBack`, the new generation is scaled down again.
+    /// Without it, the new generation is not analysed. With `onFailure: RollBack`, the new generation is scaled down again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisSpec>,
 

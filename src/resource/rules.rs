@@ -122,8 +122,8 @@ pub(super) fn weights() -> Json {
 pub(super) fn targets() -> Json {
     json!([rule(
         &format!("self.matches('^{TARGET}(,{TARGET})*$')"),
-        "must be host:port, http://host[:port] or https://host[:port], or several of these separated by commas; \
-         without a path, query or password",
+        "must be host:port, http://host[:port], or https://host[:port], or several of these separated by commas; \
+         without a path, query, or password",
     )])
 }
 
@@ -134,7 +134,7 @@ const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 pub(super) fn object_name() -> Json {
     json!([rule(
         &format!("self.matches('^{LABEL}([.]{LABEL})*$')"),
-        "must be the name of an object: lower-case letters, digits, '-' and '.', each part between dots beginning and ending \
+        "must be the name of an object: lower-case letters, digits, '-', and '.', each part between dots beginning and ending \
          with a letter or digit",
     )])
 }
@@ -189,7 +189,7 @@ pub(super) fn header_names() -> Json {
     json!([
         rule(
             "self.all(name, name.matches('^[A-Za-z0-9!#$%&*+.^_`|~-]+$'))",
-            "each must be the name of a header: letters, digits and '-'",
+            "each must be the name of a header: letters, digits, and '-'",
         ),
         rule(
             "self.all(one, self.exists_one(other, other.lowerAscii() == one.lowerAscii()))",

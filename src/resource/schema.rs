@@ -33,7 +33,7 @@ pub(super) fn of<T: JsonSchema>() -> Json {
 /// Holds `node` against the schema of the `spec`.
 ///
 /// Notes every problem and returns what is left without the fields that have one, so that the
-/// rest can still be judged; none if `node` is no object at all.
+/// rest can still be checked; none if `node` is no object at all.
 ///
 /// A field that is null counts as absent, as it does for the API server.
 pub(super) fn read(node: &Node, problems: &mut Problems) -> Option<Map<String, Json>> {
@@ -114,10 +114,10 @@ fn value(node: &Node, schema: &Json, path: &str, problems: &mut Problems) -> Opt
     }
 }
 
-/// What is an integer or a text; its author is told of anything else when its meaning is judged.
+/// Reads an integer or a text. Whether it is a valid amount is checked later, with the other rules.
 fn int_or_string(node: &Node, path: &str, problems: &mut Problems) -> Option<Json> {
     match &node.value {
-        // Refused as an amount, with the same words as a text that is none.
+        // Larger numbers are rejected later as an amount, with the same message as an invalid text.
         Value::Integer(number @ 0..=0xFFFF_FFFF) => Some(Json::from(*number)),
         Value::Integer(number) => Some(Json::from(number.to_string())),
         Value::Text(text) => Some(Json::from(text.as_str())),
@@ -346,7 +346,7 @@ pub(super) mod tests {
                     "enum" => names(argument).count() > 0,
                     "properties" | "required" | "items" | "minimum" | "maximum" | "minLength"
                     | "maxLength" | "minItems" | "maxItems" | "maxProperties" => true,
-                    // Of the API server; the judge refuses the same.
+                    // A rule of the API server; `validate` rejects the same.
                     "x-kubernetes-validations" => true,
                     // These hold nothing against a value.
                     keyword => {

@@ -56,7 +56,7 @@ use crate::split::Weights;
         printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
         printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, where it is given as one"}"#,
         printcolumn = r#"{"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted.percent", "priority": 1, "description": "The share of requests that the controller wants for the new generation now, in percent"}"#,
-        printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation of late, in percent"}"#,
+        printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation in the last minute, in percent"}"#,
         printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the update stands"}"#,
         printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and wanted workers of the old generation"}"#,
         printcolumn = r#"{"name": "New Ready", "type": "string", "jsonPath": ".status.new.workers", "description": "Ready and wanted workers of the new generation"}"#,
@@ -65,7 +65,7 @@ use crate::split::Weights;
 )]
 #[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct DynamoUpdateConfigSpec {
-    /// The frontends of the new generation: `host:port`, `http://host[:port]` or
+    /// The frontends of the new generation: `host:port`, `http://host[:port]`, or
     /// `https://host[:port]`, or several of these separated by commas. Normally a Service.
     #[schemars(length(min = 1, max = 4096), extend("x-kubernetes-validations" = rules::targets()))]
     pub new_frontend_service: String,
@@ -93,7 +93,7 @@ pub struct DynamoUpdateConfigSpec {
     pub paused: Option<bool>,
 
     /// Drain the old generation: all requests go to the new one as soon as it can serve, although the old one still has workers.
-    /// `paused`, the cap, `steps` and a failed analysis take precedence. Default false. Cluster only.
+    /// `paused`, the cap, `steps`, and a failed analysis take precedence. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub drain_old: Option<bool>,
@@ -183,7 +183,7 @@ pub struct DynamoUpdateConfigSpec {
     pub probe: Option<ProbeSpec>,
 
     /// How much worse than the old generation the new one may be, and what happens if it is worse; `{}` uses the defaults.
-    /// Without it, the new generation is not judged. See `crossfade judge`.
+    /// Without it, the new generation is not analysed. `crossfade judge` makes the same comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisSpec>,
 

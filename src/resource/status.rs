@@ -76,7 +76,7 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub lifted_cap_percent: Option<u8>,
-    /// While the spec is invalid: the last valid one. The update follows losses of either generation according to it.
+    /// The last valid spec, which the controller uses to react to losses of capacity while the current spec is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_valid: Option<LastValidStatus>,
     /// What the update is waiting for.
@@ -99,7 +99,7 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepStatus>,
     /// The conditions of the update: Accepted, NewFrontendReady, Progressing, Paused, Complete, Degraded; AnalysisFailed, while
-    /// the new generation is analysed or has failed; and for generic tools, one of Ready (complete or held), Reconciling and
+    /// the new generation is analysed or has failed; and for generic tools, one of Ready (complete or held), Reconciling, and
     /// Stalled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -263,7 +263,7 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub workers: Option<String>,
-    /// The workers of each role, such as `prefill`, `decode` or `worker`.
+    /// The workers of each role, such as `prefill`, `decode`, or `worker`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub roles: BTreeMap<String, RoleStatus>,
@@ -327,7 +327,8 @@ impl AnalysisVerdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisStatus {
-    /// The verdict. A `Fail` stays until `crossfade retry` or a different new generation in the spec.
+    /// The verdict. A `Fail` stays until you retry (with `crossfade retry`; for a DynamoRollout, by setting its annotation
+    /// `crossfade/retried-at`) or the spec names a different new generation.
     pub verdict: AnalysisVerdict,
     /// The reason in one sentence, with the figures.
     #[schemars(length(max = 4096))]

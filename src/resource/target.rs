@@ -276,7 +276,7 @@ fn parse_host(text: &str) -> Result<Host, String> {
     // RFC 1123 §2.1, and underscores, which resolvers accept.
     if name.len() > 253 || !name.split('.').all(is_label) {
         return Err(format!(
-            "has the host '{text}', which is not a DNS name; a name is made of letters, digits, '-' and '.'"
+            "has the host '{text}', which is not a DNS name; a name is made of letters, digits, '-', and '.'"
         ));
     }
     Ok(Host::Name(text.to_ascii_lowercase()))

@@ -194,7 +194,7 @@ pub(super) fn object_name(path: &str, name: &str, problems: &mut Problems) {
     }
 }
 
-/// Checks that object names are valid (RFC 1123) and that the two generations can be told apart.
+/// Checks that object names are valid (RFC 1123) and that the two generations can be distinguished.
 fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
     for (field, name) in [
         ("sourceDeployment", &spec.source_deployment),

@@ -24,18 +24,18 @@ const MAX_RISES: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credit {
-    /// What counts. Never more than was seen at the last step.
+    /// The capacity that counts: never more than was observed at the last step.
     pub capacity: Ratio,
-    /// What has been seen above it: each capacity higher than the one before, and never less was seen since its moment.
+    /// Higher capacities that have been observed since, in increasing order. Capacity has not dropped below an entry since its
+    /// `since`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub rises: Vec<Rise>,
-    /// How often in a row what had just been gained was lost again. Each after the first doubles the time that a gain must
-    /// last.
+    /// How many times in a row newly gained capacity was lost again. Each time after the first doubles how long a gain must last.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 16))]
     pub flaps: u32,
-    /// When something was gained last.
+    /// When capacity was last gained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gained: Option<Timestamp>,
 }
@@ -48,9 +48,9 @@ const fn is_zero(count: &u32) -> bool {
 /// A capacity that does not count yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rise {
-    /// How much there is.
+    /// The capacity.
     pub capacity: Ratio,
-    /// Since when there has been so much.
+    /// When this capacity was first observed.
     pub since: Timestamp,
 }
 

@@ -128,7 +128,7 @@ impl Evidence {
                 "it is not confirmed that spec.clientService no longer routes to the frontends of old"
             }
             Self::NoOtherWayToOld => {
-                "it is not confirmed that no other Service, Ingress or route leads to the frontends of old"
+                "it is not confirmed that no other Service, Ingress, or route leads to the frontends of old"
             }
         }
     }

@@ -23,24 +23,24 @@ const MAX_NAMESPACES: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// What is updated to what. The memory of a different update is discarded.
+    /// The identity of both generations. The memory of a different update is discarded.
     pub subject: String,
-    /// The size of each role of the source when the update was accepted: the greatest that was seen before new first got a
-    /// share, as whoever creates it all at once creates the update before the last worker.
+    /// The size of each role of the source: the largest observed before new first got a share, because the update may be created
+    /// before the last worker exists.
     #[schemars(with = "BTreeMap<String, u32>")]
     pub full_sizes: BTreeMap<Role, u32>,
     /// Whether the frontends of old have reported as many workers as are ready. If so, the number that they report counts.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub registered_count: bool,
-    /// The models that old served when it last served any.
+    /// The models that old last served.
     pub models: BTreeSet<String>,
-    /// The Dynamo namespaces of the workers that the frontends of old reported when they last reported any.
+    /// The Dynamo namespaces of the workers that the frontends of old last reported.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub namespaces: BTreeSet<String>,
     /// The capacity of each side that counts. None before the first assessment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credit: Option<Sides<Credit>>,
-    /// The split as last written, or found and left.
+    /// The split that the controller last wrote or accepted.
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub written: Option<Weights>,
@@ -56,20 +56,20 @@ pub struct Memory {
     /// The last change of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    /// Whether an Event has reported that an edit was reverted. Until the next pause.
+    /// Whether an Event has reported that an edit was reverted. Reset by the next pause.
     pub contested: bool,
-    /// How far the update is.
+    /// The phase of the update.
     pub phase: Phase,
-    /// When the wait began.
+    /// When the phase began.
     pub phase_since: Timestamp,
     /// Whether a deadline ended the drain while streams were open.
     pub overdue: bool,
-    /// How new has done so far.
+    /// The analysis of new so far.
     pub trial: Trial,
     /// The rule that decided last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
-    /// Since when it decides.
+    /// When that rule began to decide.
     pub rule_since: Timestamp,
 }
 
@@ -79,10 +79,10 @@ pub struct Memory {
 pub struct Change {
     /// `metadata.generation` after it.
     pub generation: u64,
-    /// When it was first seen.
+    /// When the controller first observed it.
     pub since: Timestamp,
     /// Whether an Event has reported that proxies lag behind it.
-    #[serde(rename = "lagTold")]
+    #[serde(alias = "lagTold", default)]
     pub lag_reported: bool,
 }
 

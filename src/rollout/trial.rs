@@ -98,11 +98,11 @@ pub struct AtStep {
 pub struct Trial {
     /// The identity of new. A different new generation begins a new trial.
     pub subject: String,
-    /// Since when it is tried.
+    /// When the trial began.
     pub since: Timestamp,
-    /// `metadata.generation` of the resource then: a proxy with an earlier one may use another new.
+    /// `metadata.generation` of the resource at that time. A proxy with an earlier one may use a different new generation.
     pub generation: u64,
-    /// The last request for another try that was followed.
+    /// The last retry request that was carried out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<String>,
     /// The failure that was found.
@@ -111,7 +111,7 @@ pub struct Trial {
     /// The last step that was passed, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passed_percent: Option<u8>,
-    /// Since when the split has been at the next step.
+    /// When the split reached the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_step_since: Option<Timestamp>,
 }
@@ -127,14 +127,14 @@ pub struct Failure {
     pub reason: String,
     /// When it was found.
     pub at: Timestamp,
-    /// What follows from it.
+    /// What the failure causes: `Hold` or `RollBack`.
     pub on_failure: OnFailure,
-    /// The most that new may get from then on.
+    /// The largest share that new may get after the failure.
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub held: Option<Weights>,
-    /// Whether its Event was emitted.
-    #[serde(rename = "told")]
+    /// Whether an Event has reported it.
+    #[serde(alias = "told")]
     pub reported: bool,
 }
 

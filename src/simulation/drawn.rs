@@ -32,7 +32,7 @@ const NEW: &str = "#0369a1";
 pub fn svg(report: &Report) -> String {
     let panels: [(&str, &[Line]); 3] = [
         (
-            "units, ready (solid) and desired (dashed)",
+            "units: ready (solid) and desired (dashed)",
             &[
                 Line {
                     name: "old",

@@ -13,7 +13,7 @@ use crate::printable::{counted, latency, percent};
 pub enum Level {
     /// All comparable figures are as expected.
     Good,
-    /// There is too little traffic to judge.
+    /// There is too little traffic for an assessment.
     NotEnoughData,
     /// An operator should look at it.
     Attention,
@@ -101,19 +101,19 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
         let level = Level::Attention;
         return Assessment { level, text };
     }
-    let takes = takes(state);
+    let share = share(state);
     let serving = serving(state, &sides);
     // With requests on one side only there is nothing to compare.
     if let Some(assessed) = assessed.filter(|_| serving.len() > 1) {
-        let text = format!("{} {takes}", assessed.text);
+        let text = format!("{} {share}", assessed.text);
         return Assessment { text, ..assessed };
     }
     if let Some(side) = serving.iter().find(|side| side.errors.is_none()) {
         let text = if sides.iter().all(|side| side.ended == 0) {
-            format!("{takes} No request ended in the last 5 minutes.")
+            format!("{share} No request ended in the last 5 minutes.")
         } else {
             format!(
-                "{takes} Not enough data: {} ended {} in the last 5 minutes; {ENOUGH} are needed.",
+                "{share} Not enough data: {} ended {} in the last 5 minutes; {ENOUGH} are needed.",
                 side.name.to_lowercase(),
                 counted(side.ended, "request")
             )
@@ -122,14 +122,14 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
         return Assessment { level, text };
     }
     if let Some(text) = comparison::unclear(&sides).filter(|_| serving.len() > 1) {
-        let text = format!("{takes} {text}");
+        let text = format!("{share} {text}");
         let level = Level::NotEnoughData;
         return Assessment { level, text };
     }
     let figures: Vec<_> = serving.iter().map(|side| side.figures()).collect();
     Assessment {
         level: Level::Good,
-        text: format!("{takes} {}.", figures.join("; ")),
+        text: format!("{share} {}.", figures.join("; ")),
     }
 }
 
@@ -218,12 +218,12 @@ fn serving<'a>(state: &v1::State, [old, new]: &'a [Side; 2]) -> Vec<&'a Side> {
     }
 }
 
-fn takes(state: &v1::State) -> String {
+fn share(state: &v1::State) -> String {
     match state.plan.as_ref().and_then(v1::Plan::share_of_new) {
         None => "The split is not known.".to_owned(),
         Some(0.0) => "Old gets all requests.".to_owned(),
-        Some(1.0) => "New takes all requests.".to_owned(),
-        Some(share) => format!("New takes {} of the requests.", percent(share)),
+        Some(1.0) => "New gets all requests.".to_owned(),
+        Some(share) => format!("New gets {} of the requests.", percent(share)),
     }
 }
 

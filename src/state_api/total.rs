@@ -112,7 +112,7 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
     if all.new_targets != one.new_targets {
         all.new_targets.clear();
     }
-    // The worst of them; one that passes says nothing of the others.
+    // The worst of them: that one passes does not mean that the others do.
     let rank = |analysis: &Option<v1::Analysis>| {
         let verdict = analysis.as_ref().map(|analysis| &*analysis.verdict);
         match verdict {

@@ -38,7 +38,7 @@ pub struct Level(String);
 /// Why a [`Level`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{}' is not a log level: use off, error, warn, info, debug, trace or TARGET=LEVEL, separated by commas",
+    "'{}' is not a log level: use off, error, warn, info, debug, trace, or TARGET=LEVEL, separated by commas",
     printable(.0)
 )]
 pub struct BadLevel(String);

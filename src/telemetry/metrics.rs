@@ -288,7 +288,7 @@ impl Metrics {
     pub fn encoded_stream(&self, generation: Generation) {
         let side = self.side(generation);
         if !side.encoded_logged.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%generation, "a model server compresses event streams although the request forbids it: they are forwarded without failover and error events");
+            tracing::warn!(%generation, "a model server compresses event streams although the request does not allow it: they are forwarded without failover and error events");
         }
         side.encoded_streams.inc();
     }

@@ -42,7 +42,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["proxy", "--old", "a:1", "--tunnel-idle-timeout", "x"],
-            "--tunnel-idle-timeout <DURATION>': is not a duration; use seconds, or a form such as 5s, 1m30s or 500ms",
+            "--tunnel-idle-timeout <DURATION>': is not a duration; use seconds, or a form such as 5s, 1m30s, or 500ms",
         ),
         (
             &["proxy", "--old", "a:1", "--max-requests", "0"],

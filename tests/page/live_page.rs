@@ -86,7 +86,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     browser
         .until(
             "#standing",
-            says("New takes 50.0 % of the requests. No request ended"),
+            says("New gets 50.0 % of the requests. No request ended"),
         )
         .await;
     // It is the first visible element.
@@ -102,7 +102,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     browser
         .until(
             "#standing",
-            says("New takes 50.0 % of the requests. Not enough data: "),
+            says("New gets 50.0 % of the requests. Not enough data: "),
         )
         .await;
     for side in ["old", "new"] {
@@ -164,7 +164,7 @@ async fn with_an_analysis_it_shows_the_verdict_first() {
         (
             "well",
             4,
-            "New is good enough: New is within the margins. New takes 50.0 % of the requests.",
+            "New is good enough: New is within the margins. New gets 50.0 % of the requests.",
             "good",
         ),
         (

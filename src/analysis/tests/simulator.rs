@@ -43,7 +43,7 @@ pub struct Traffic {
     pub new: Behaviour,
     /// What old does before new gets requests.
     pub earlier: Behaviour,
-    /// For so many seconds both do the same.
+    /// For this many seconds, both do the same.
     pub good_for: f64,
     /// The time between two looks, in seconds.
     pub look: f64,

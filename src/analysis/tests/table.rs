@@ -180,22 +180,26 @@ pub fn cases() -> Vec<Case> {
             rules,
             quarter(failing(0.02)),
         ),
-        equal("equal; a proxy judges by itself", rules, often(0.005)),
         equal(
-            "equal, both fail 5 %; a proxy judges by itself, without any margin",
+            "equal; a proxy evaluates new on its own",
+            rules,
+            often(0.005),
+        ),
+        equal(
+            "equal, both fail 5 %; a proxy evaluates new on its own, without any margin",
             no_margin,
             often(0.05),
         ),
         both_turn(
-            "equal, both begin to fail 5 % with new's first request; a proxy judges by itself",
+            "equal, both begin to fail 5 % with new's first request; a proxy evaluates new on its own",
             0.05,
         ),
         both_turn(
-            "equal, both begin to fail 50 % with new's first request; a proxy judges by itself",
+            "equal, both begin to fail 50 % with new's first request; a proxy evaluates new on its own",
             0.5,
         ),
         late(both_turn(
-            "equal, both begin to fail 50 % after ten good minutes; a proxy judges by itself",
+            "equal, both begin to fail 50 % after ten good minutes; a proxy evaluates new on its own",
             0.5,
         )),
         crash("new fails 60 %", 0.6, 10),
@@ -209,7 +213,7 @@ pub fn cases() -> Vec<Case> {
         polled(crash("new fails 100 %; a controller judges", 1.0, 10)),
         crash("new fails 90 %; share of new 100 %", 0.9, 100),
         equal(
-            "equal, both fail 5 %; share of new 100 %, a proxy judges by itself, without any margin",
+            "equal, both fail 5 %; share of new 100 %, a proxy evaluates new on its own, without any margin",
             no_margin,
             Traffic {
                 percent: 100,
@@ -261,7 +265,7 @@ fn outcome(mut times: Vec<f64>) -> Outcome {
     (failed as f64 / times.len() as f64, at(0.5), at(0.99))
 }
 
-/// What came of so many rollouts of a case.
+/// The results of the rollouts of a case.
 pub fn run(case: &Case, rollouts: u64, seed: u64) -> Outcome {
     outcome(times(case, 0..rollouts, seed))
 }

@@ -19,7 +19,7 @@ use crate::upstream::Protocol;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
-    /// Read new, the split and the policies from the DynamoUpdateConfig of this pod's deployment, and watch it
+    /// Read new, the split, and the policies from the DynamoUpdateConfig of this pod's deployment, and watch it
     #[arg(long, env = "CROSSFADE_KUBE", requires = "kube_deployment", value_parser = BoolishValueParser::new())]
     pub(super) kube: bool,
     /// The deployment of this pod, as in spec.sourceDeployment; separate several names with commas
@@ -109,7 +109,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) retry_budget_percent: Option<u8>,
-    /// Time until the first event with content [default: off]
+    /// Maximum time until the first event with content [default: off]
     #[arg(
         long,
         env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
@@ -118,7 +118,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) first_event_timeout: Option<f64>,
-    /// Time without data after the first content [default: off]
+    /// Maximum time without data after the first content. Then the stream is continued or ended with an error [default: off]
     #[arg(
         long,
         env = "CROSSFADE_GAP_TIMEOUT",
@@ -170,7 +170,7 @@ pub(super) struct LimitArgs {
         value_parser = count
     )]
     pub(super) max_requests: usize,
-    /// Maximum number of client connections; more are closed at once. The limit of file descriptors also limits them: each may need
+    /// Maximum number of client connections; more are closed at once. The file descriptor limit also applies: a connection may need
     /// two, and some are reserved
     #[arg(long, env = "CROSSFADE_MAX_CONNECTIONS", value_name = "N", default_value_t = 100_000, value_parser = count)]
     pub(super) max_connections: usize,
@@ -185,17 +185,17 @@ pub(super) struct LimitArgs {
     /// Time limit for receiving a request head
     #[arg(long, env = "CROSSFADE_HEAD_TIMEOUT", value_name = "DURATION", default_value = "10", value_parser = seconds)]
     pub(super) head_timeout: Duration,
-    /// Time for which a client's connection may be idle between two requests
+    /// Maximum time for which a client's connection may be idle between two requests
     #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "DURATION", default_value = "90", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
-    /// Time for which a request body may pause while more of it is expected, or for a body whose Content-Length is at most 64 KiB
-    /// its total time; then 408. The pauses in each 64 KiB of any other body may last ten times as long in total
+    /// How long a request body may stall (a body with a Content-Length of up to 64 KiB: take in total) before the client gets a 408.
+    /// For any other body, the stalls in each 64 KiB may add up to ten times as long
     #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "DURATION", default_value = "60", value_parser = seconds)]
     pub(super) body_timeout: Duration,
-    /// Time for which a client may read nothing of its response; then its connection is reset
+    /// Reset the connection of a client that reads nothing of its response for this long
     #[arg(long, env = "CROSSFADE_WRITE_TIMEOUT", value_name = "DURATION", default_value = "300", value_parser = seconds)]
     pub(super) write_timeout: Duration,
-    /// Time without data in either direction after an upgrade (WebSocket)
+    /// Maximum time without data in either direction after an upgrade (WebSocket)
     #[arg(long, env = "CROSSFADE_TUNNEL_IDLE_TIMEOUT", value_name = "DURATION", default_value = "3600", value_parser = seconds)]
     pub(super) tunnel_idle_timeout: Duration,
     /// Send an SSE comment, between events, to a client that has received nothing for this time [default: off]
@@ -274,7 +274,7 @@ pub(super) struct TlsArgs {
         requires = "tls_cert"
     )]
     pub(super) tls_key: Option<PathBuf>,
-    /// Certificate authorities that must have signed client certificates (PEM)
+    /// Require client certificates signed by one of these certificate authorities (PEM)
     #[arg(
         long,
         env = "CROSSFADE_TLS_CLIENT_CA",

@@ -33,7 +33,7 @@ pub(super) fn per_role(text: &str) -> Result<PerRole, String> {
             .split_once('=')
             .ok_or("must be ROLE=NUMBER for each role")?;
         let role = role(name)
-            .ok_or_else(|| format!("'{name}' is not a role: use prefill, decode or worker"))?;
+            .ok_or_else(|| format!("'{name}' is not a role: use prefill, decode, or worker"))?;
         if numbers.insert(role, number(text)?).is_some() {
             return Err(format!("{role} is set twice"));
         }

@@ -265,7 +265,7 @@ fn gpus_of(pod: &Json) -> u32 {
         .fold(0, u32::saturating_add)
 }
 
-/// The GPUs of so many pods, of one if the manifest does not say how many.
+/// The GPUs of this many pods, of one if the manifest does not say how many.
 fn times(gpus: u32, pods: &Json) -> u32 {
     gpus.saturating_mul(number(pods).unwrap_or(1))
 }

@@ -169,7 +169,7 @@ impl PlanFile {
                 }
                 linked = target;
             }
-            if let Some(event) = self.look(whole).await
+            if let Some(event) = self.check(whole).await
                 && events.send(event).await.is_err()
             {
                 return Ok(());
@@ -183,7 +183,7 @@ impl PlanFile {
     }
 
     /// Checks for a change. The file is only read if it is `whole` or has been unmodified for long enough.
-    async fn look(&mut self, whole: bool) -> Option<SourceEvent> {
+    async fn check(&mut self, whole: bool) -> Option<SourceEvent> {
         let heard = Instant::now();
         let Some(mut stamp) = Stamp::of(&self.path) else {
             // Removed, or about to be replaced. The last good plan stays in force.

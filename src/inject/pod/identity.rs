@@ -117,6 +117,6 @@ fn is_label(value: &str) -> bool {
 
 fn no_label(name: &str) -> String {
     format!(
-        "'{name}' cannot be the value of a label (at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends)"
+        "'{name}' cannot be the value of a label (at most 63 letters, digits, '-', '_', and '.', with a letter or digit at both ends)"
     )
 }

@@ -38,7 +38,7 @@ function drawPast() {
   frame("chart-share", 170, `Share of new: wanted ${percent(now.wanted)}, observed ${percent(now.observed)}`, ...shares(x, width));
   frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (side) => (sample, at) => perSecond(side, at), rate));
   frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (side) => (sample) => sample[side], count));
-  frame("chart-events", 92, "Plans, recovered requests and broken streams: see the timeline below", ...happenings(x, width, begin, end));
+  frame("chart-events", 92, "Plans, recovered requests, and broken streams: see the timeline below", ...happenings(x, width, begin, end));
   const slider = byId("moment");
   slider.max = samples.length - 1;
   slider.value = index;

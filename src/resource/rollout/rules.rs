@@ -19,7 +19,7 @@ pub(super) const SIDE: &str = "name one object by kind and name, or one for each
 pub(super) const REPLICAS: &str = "with roles, set the replicas of each role";
 
 /// Why `roles` are refused.
-pub(super) const ROLES: &str = "roles are prefill, decode and worker";
+pub(super) const ROLES: &str = "roles are prefill, decode, and worker";
 
 /// The kind of which one object has the workers of several roles, each with a size of its own.
 pub(super) const SEVERAL_ROLES: &str = "DynamoGraphDeployment";
@@ -37,7 +37,7 @@ pub(super) const AMOUNT: &str =
     "must be a whole number of at least 0, or a percentage from 0% to 100%";
 
 /// Why both sides are refused.
-pub(super) const SAME_WORKERS: &str = "source and target are the same workers; only one StatefulSet, LeaderWorkerSet or ModelServing, named by kind and name, can have those of both generations";
+pub(super) const SAME_WORKERS: &str = "source and target are the same workers; only one StatefulSet, LeaderWorkerSet, or ModelServing, named by kind and name, can have those of both generations";
 
 /// Why the limits of a rollout within one object are refused.
 pub(super) const IN_PLACE_LIMITS: &str = "source and target are one object, which replaces a worker of the old generation with one of the new: set maxSurge to 0 and maxUnavailable to 1 or more";

@@ -61,7 +61,7 @@ pub struct DynamoRolloutStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub revisions: Vec<RevisionStatus>,
-    /// The conditions of the rollout: Ready (ended, or held by its owner), Reconciling and Stalled, and ScaleContested while
+    /// The conditions of the rollout: Ready (ended, or held by its owner), Reconciling, and Stalled; and ScaleContested while
     /// somebody else scales.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -318,15 +318,15 @@ pub struct RolloutMemory {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub unchanged_since: Option<Time>,
-    /// Since when no size has changed and every worker has been ready.
+    /// Since this time, no size has changed and every worker has been ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub at_rest_since: Option<Time>,
-    /// Since when a worker has been missing that should be ready.
+    /// Since this time, at least one worker that should be ready has not been.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub unready_since: Option<Time>,
-    /// Since when every proxy has applied the split.
+    /// Since this time, every proxy has applied the split.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub applied_since: Option<Time>,

@@ -20,7 +20,7 @@ pub const SCALED_KINDS: [&str; 7] = [
     "DynamoGraphDeployment",
 ];
 
-/// Those of them of which one object can have the workers of both generations, told apart by revision and `partition`.
+/// The kinds of which one object can have the workers of both generations, distinguished by revision and `partition`.
 pub const IN_PLACE_KINDS: [&str; 3] = ["StatefulSet", "LeaderWorkerSet", "ModelServing"];
 
 /// The workers of a generation: one object, or one for each role.
@@ -41,7 +41,7 @@ pub struct SideSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub replicas: Option<u32>,
-    /// Instead of `kind` and `name`: the object of each role (`prefill`, `decode` or `worker`). The
+    /// Instead of `kind` and `name`: the object of each role (`prefill`, `decode`, or `worker`). The
     /// roles keep their proportion.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 3), extend("x-kubernetes-validations" = rules::roles()))]

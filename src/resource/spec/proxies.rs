@@ -54,8 +54,8 @@ pub struct FailoverSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub first_event_timeout_seconds: Option<f64>,
-    /// How long a stream may be silent after its first event before it is ended with an error, in
-    /// seconds; fractions are allowed. No limit by default.
+    /// How long a stream may be silent after its first content, in seconds; fractions are allowed. Then it is continued, or ended
+    /// with an error. No limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub gap_timeout_seconds: Option<f64>,

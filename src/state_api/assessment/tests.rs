@@ -58,7 +58,7 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, good()),
             Level::Good,
-            "New takes 25.0 % of the requests. Old: 0.10 % errors, first token p95",
+            "New gets 25.0 % of the requests. Old: 0.10 % errors, first token p95",
         ),
         (
             state(0, [side(1000, 1, 300), None]),
@@ -68,12 +68,12 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(5, [side(1000, 1, 300), side(49, 0, 300)]),
             Level::NotEnoughData,
-            "New takes 5.0 % of the requests. Not enough data: new ended 49",
+            "New gets 5.0 % of the requests. Not enough data: new ended 49",
         ),
         (
             state(5, [side(0, 0, 1), None]),
             Level::NotEnoughData,
-            "New takes 5.0 % of the requests. No request ended",
+            "New gets 5.0 % of the requests. No request ended",
         ),
         (
             state(25, [side(1000, 3, 300), side(1000, 40, 300)]),
@@ -94,17 +94,17 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, [side(1000, 1, 300), side(199, 0, 600)]),
             Level::NotEnoughData,
-            "New takes 25.0 % of the requests. Not enough data: new began 199 streams in the last 5 minutes; 200 are needed.",
+            "New gets 25.0 % of the requests. Not enough data: new began 199 streams in the last 5 minutes; 200 are needed.",
         ),
         (
             state(100, [side(1000, 1, 300), side(199, 0, 600)]),
             Level::Good,
-            "New takes all requests. New: 0.0 % errors",
+            "New gets all requests. New: 0.0 % errors",
         ),
         (
             state(25, [side(1000, 0, 300), side(200, 3, 300)]),
             Level::NotEnoughData,
-            "New takes 25.0 % of the requests. New fails more requests than old: 1.5 % and 0.0 % in the last 5 minutes; that is not enough",
+            "New gets 25.0 % of the requests. New fails more requests than old: 1.5 % and 0.0 % in the last 5 minutes; that is not enough",
         ),
         (off, Level::Attention, "New got 90.0 % of the requests"),
         (unreachable, Level::Attention, "Not ready"),
@@ -150,20 +150,20 @@ fn the_verdict_of_an_analysis_comes_first_and_replaces_the_comparison_by_figures
             state(25, slower()),
             verdict("pass", false),
             Level::Good,
-            "New is good enough: Because. New takes 25.0 % of the requests.",
+            "New is good enough: Because. New gets 25.0 % of the requests.",
         ),
         (
             state(25, fails_more()),
             verdict("inconclusive", false),
             Level::NotEnoughData,
-            "It is not known yet whether new is good enough: Because. New takes 25.0 % of the requests.",
+            "It is not known yet whether new is good enough: Because. New gets 25.0 % of the requests.",
         ),
         // Nothing is left to compare.
         (
             state(100, good()),
             verdict("inconclusive", false),
             Level::Good,
-            "New takes all requests. New: 0.20 % errors, first token p95 312 ms.",
+            "New gets all requests. New: 0.20 % errors, first token p95 312 ms.",
         ),
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),

@@ -136,7 +136,7 @@ fn continued_and_moving_streams_are_reported_where_a_plan_continues_any() {
     ] {
         assert!(on.contains(line), "{line}{on}");
     }
-    // What was continued under an earlier plan stays told.
+    // What was continued under an earlier plan is still shown.
     let earlier = v1::Continuations {
         continued: [("connection".to_owned(), 1)].into(),
         ..off
@@ -276,7 +276,7 @@ fn the_verdict_on_new_comes_first() {
         })
     };
     let failed = "New has failed and was rolled back: New fails 3.0 %.";
-    let unknown = "It is not known yet whether new is good enough: Said by a proxy. New takes 25.0 % of the requests.";
+    let unknown = "It is not known yet whether new is good enough: Said by a proxy. New gets 25.0 % of the requests.";
     let answers = |state| ProxyAnswer {
         name: "a".into(),
         state,

@@ -19,7 +19,7 @@ pub struct AnalysisReport {
     pub(super) differ: bool,
     /// Why new has failed, if all requests go to old because of that: little is seen of new then.
     pub(super) rolled_back: Option<String>,
-    /// Why new has failed by the analysis of a proxy or a controller, which has seen more than this judge.
+    /// Why new has failed by the analysis of a proxy or a controller, which has observed more than this comparison.
     pub(super) failed: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl AnalysisReport {
         }
     }
 
-    /// Has new failed by what this judge has seen?
+    /// Has new failed by what this comparison has observed?
     fn has_failed(&self) -> bool {
         matches!(self.report.verdict, Verdict::Fail(_))
     }
@@ -87,7 +87,7 @@ impl AnalysisReport {
             Verdict::Fail(failed) if failed.metric == row.metric => "fail",
             _ if row.figures.contains(&None) => "no data",
             _ if row.is_worse() => "worse",
-            _ if row.samples.iter().any(|count| *count < self.needed) => "few data",
+            _ if row.samples.iter().any(|count| *count < self.needed) => "too little data",
             _ => "ok",
         }
     }

@@ -102,7 +102,7 @@ mod tests {
         (0..=100).map(move |i| middle * (0.95 + 0.001 * f64::from(i)))
     }
 
-    /// The range in which neighbours are to be told apart.
+    /// The range in which adjacent values must be distinguishable.
     fn range(from: f64, to: f64) -> impl Iterator<Item = f64> {
         let steps = ((to / from).ln() / 0.005) as i32;
         (0..=steps).map(move |step| from * (0.005 * f64::from(step)).exp())

@@ -62,7 +62,7 @@ impl Default for Metrics {
         );
         let gap = by_generation.latencies(
             "crossfade_inter_event_seconds",
-            "Time between two consecutive events with content",
+            "Time between two consecutive events that crossfade_events_total counts",
             &GAP_BOUNDS,
         );
         let stream = by_generation.histograms(
@@ -76,7 +76,7 @@ impl Default for Metrics {
         ));
         let events = by_generation.counters(
             "crossfade_events_total",
-            "Forwarded events with content",
+            "Forwarded events from the first content on, without errors and the terminal event",
             &["generation"],
         );
         let bytes = by_generation.counters(
@@ -91,7 +91,7 @@ impl Default for Metrics {
         );
         let encoded = by_generation.counters(
             "crossfade_encoded_streams_total",
-            "Event streams compressed although the request forbids it: they are forwarded without failover and error events",
+            "Event streams that arrived compressed although the request did not allow it; forwarded without failover and error events",
             &["generation"],
         );
         let sides = Generation::ALL.map(|generation| {
@@ -150,7 +150,7 @@ impl Default for Metrics {
         );
         let continuations = by_generation.counters(
             "crossfade_continuations_total",
-            "Streams that broke after their first content or were due to move: whether another server continued them, and \
+            "Streams that broke after their first content or were due to be moved: whether another server continued them, and \
              the cause of the break or the reason why not",
             &["outcome", "reason"],
         );
@@ -245,7 +245,7 @@ impl Default for Metrics {
             split: by_generation.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_split_ratio",
-                    "Share of new: wanted by the plan; observed among the first assignments subject to the split in the last 60 s; answered among those that a generation has answered in the last 60 s, by the generation that answered",
+                    "Share of new: wanted by the plan; observed in the assignments of the last 60 s; answered, of the responses in the last 60 s",
                 ),
                 &["kind"],
             )),
@@ -290,14 +290,14 @@ impl Default for Metrics {
             capability: by_generation.add(IntGaugeVec::new(
                 Opts::new(
                     "crossfade_continuation_capability",
-                    "Pairs of endpoint and model, by API and by whether the endpoint has proven that it can continue a text; \
+                    "Pairs of endpoint and model, by API, and by whether the endpoint has proven that it can continue a text; \
                      0 while the plan does not enable continuation",
                 ),
                 &["generation", "api", "state"],
             )),
             moving: by_generation.add(IntGauge::new(
                 "crossfade_moving_streams",
-                "Streams that are still on old and are to be moved to new, once the plan moves them",
+                "Streams on old that are waiting to be moved to new",
             )),
             memory: OnceLock::new(),
             memory_bytes,

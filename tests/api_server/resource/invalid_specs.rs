@@ -218,7 +218,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         (json!({"newFrontendService": null}), "Required value"),
         (
             json!({"newFrontendService": "new"}),
-            "must be host:port, http://host[:port] or https://host[:port]",
+            "must be host:port, http://host[:port], or https://host[:port]",
         ),
         (
             json!({"newFrontendService": "http://new/v1"}),

@@ -99,7 +99,7 @@ fn of_sides() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"roles": {"decoder": workload(json!({}))}}),
-            "roles are prefill, decode and worker",
+            "roles are prefill, decode, and worker",
         ),
         (
             json!({"roles": {"decode": workload(json!({"kind": "Pod"}))}}),

@@ -46,7 +46,7 @@ fn every_problem_is_reported_with_its_line() {
     for expected in [
         "line 5: spec.source: name one object by kind and name",
         "line 6: spec.target.replicas: with roles",
-        "line 6: spec.target.roles.decoder: roles are prefill, decode and worker",
+        "line 6: spec.target.roles.decoder: roles are prefill, decode, and worker",
         "line 9: spec.strategy: maxSurge and maxUnavailable must not both be 0",
         "line 10: spec.steps[1].percent: each step must have a higher percent",
         "line 11: spec.traffic.drain.moveAfterSeconds: moves streams to the other generation",

@@ -90,3 +90,14 @@ fn generic_tools_see_whether_an_update_is_ready_reconciling_or_stalled() {
     let stuck = (ConditionKind::Stalled, "Superseded");
     assert_eq!(standard(&fixture.step()), [stuck]);
 }
+
+#[test]
+fn a_memory_with_earlier_field_names_is_read() {
+    let stored = r#"{"change": {"generation": 3, "since": 7, "lagTold": true}, "trial": {"failure": {"told": true}}}"#;
+    let memory: Memory = serde_json::from_str(stored).unwrap();
+    assert!(memory.change.unwrap().lag_reported);
+    assert!(memory.trial.failure.as_ref().unwrap().reported);
+    let written = serde_json::to_string(&memory).unwrap();
+    assert!(written.contains(r#""lagReported":true"#), "{written}");
+    assert!(!written.to_lowercase().contains("told"), "{written}");
+}
