@@ -156,7 +156,7 @@ mod tests {
         admission.forget(&parsed::key(&all[0]));
         let expected = [None, None, None, in_namespace, None, in_all];
         assert_eq!(refused(&admission), expected);
-        // Made anew, it is the youngest.
+        // Recreated, it is the youngest.
         admission.note(&update("a", "1", 30));
         assert_eq!(refused(&admission)[0], in_namespace);
         for update in &all {

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before reconnecting to a proxy that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A report that is older than this says nothing any more. While the controller runs, none gets as old.
+/// A report that is older than this is ignored. While the controller runs, none gets as old.
 const STALE: Duration = Duration::from_secs(5);
 /// How long one response from new counts as proof that it serves, and how long requests may go without any response before
 /// new counts as failing.

@@ -1,9 +1,9 @@
 //! The work queue: schedules the next reconcile of each update.
 //!
-//! Of several updates that are due, one comes next whose namespace has used the least time of late: a namespace with many, or
-//! with expensive ones, does not hold up another.
+//! Of the updates that are due, the next one is from the namespace that has recently used the least time, so that a namespace with
+//! many or expensive updates does not delay the others.
 //!
-//! `kube::runtime::Controller` is not used: it has no backoff that a change passes by, is not fair to namespaces, and runs
+//! `kube::runtime::Controller` is not used: it has no backoff that a change bypasses, is not fair to namespaces, and runs
 //! reconciles concurrently, although each one here reads the caches of all.
 //!
 //! An update is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(name(queue.take(now)), "a");
         queue.used("calm", Duration::from_millis(1), now);
         assert_eq!(queue.take(now).unwrap().key.namespace, "busy");
-        // After a while, whoever is due for longest is next.
+        // After a while, the update that has been due for longest is next.
         queue.wake_at(of("calm", "b"), now);
         now += 30 * HALVED;
         assert_eq!(queue.take(now).unwrap().key.namespace, "busy");

@@ -330,7 +330,7 @@ struct Subject<'a> {
     before: &'a DynamoRolloutStatus,
 }
 
-/// The field manager of the writes of a rollout. Two rollouts of one object are told apart.
+/// The field manager of the writes of a rollout: it distinguishes two rollouts of one object.
 fn manager(rollout: &Object) -> String {
     let uid = rollout.metadata.uid.as_deref().unwrap_or_default();
     format!("{}{uid}", crate::k8s::ROLLOUT_MANAGER)

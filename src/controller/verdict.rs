@@ -27,7 +27,7 @@ impl AnalysisRun {
         self.trial == trial.since && self.rules == *rules
     }
 
-    /// Begins with what the proxies remember of the trial, so that a controller that starts anew finds what another one had
+    /// Begins with what the proxies remember of the trial, so that a controller that restarts finds what another one had
     /// found. `None` while a proxy may still answer.
     pub fn begin(
         trial: &Trial,

@@ -37,7 +37,7 @@ const NAMES: &[&str] = &[
 const TYPES: &[&str] = &[
     "Again", "Tries", "Tried", "Place", "World", "Shared", "Door", "Feed", "Fed", "Wish", "Late",
     "Traits", "Eyes", "Held", "Post", "News", "Reach", "Claim", "Moment", "Wanted", "Settings",
-    "Seen", "Asked", "Ask", "Question",
+    "Seen", "Asked", "Ask", "Question", "Machine", "Stage", "Phase", "Proxy", "Watching",
 ];
 
 /// Names that no module may have.
@@ -77,6 +77,8 @@ const MODULES: &[&str] = &[
     "acks",
     "voice",
     "scene",
+    "stage",
+    "machine",
     "late",
     "traits",
     "feed",
@@ -110,11 +112,14 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "Seen",
         "of one module, which does not export it",
     ),
-    (
-        "src/controller/observer",
-        "told",
-        "names of local functions",
-    ),
+    ("src/rollout", "Phase", "of an update, the only one"),
+    ("src/state_api/v1", "Phase", "of crossfade.v1"),
+    ("src/state_api/v1", "Proxy", "the service of crossfade.v1"),
+    ("src/proxy", "Proxy", "of requests, the only one"),
+    ("tests/support", "Proxy", "the program as a process"),
+    ("benches/e2e", "Proxy", "a program that is measured"),
+    ("benches/e2e", "machine", "the computer that measures"),
+    ("tests/dynamo", "Stage", "of a request, in a test"),
 ];
 
 /// Files that are skipped, and the reason.

@@ -24,7 +24,7 @@ use crate::resource::Target;
 use crate::rollout::Clients;
 
 /// The display name of a Service, with its namespace if that is not `own`.
-fn told((namespace, name): &ServiceName, own: &str) -> String {
+fn display_name((namespace, name): &ServiceName, own: &str) -> String {
     match namespace == own {
         true => format!("Service {name}"),
         false => format!("Service {namespace}/{name}"),
@@ -96,7 +96,7 @@ impl Observer {
     fn around_proxies(&self, ways: &ToOld, routes: &Routes) -> Result<Vec<String>, NotSynced> {
         let port = &self.settings.frontend_port;
         let around = ways.services.around_proxies.iter();
-        let around = around.map(|name| told(name, ways.namespace));
+        let around = around.map(|name| display_name(name, ways.namespace));
         let around = around.chain(ways.pools.around_proxies.iter().cloned());
         let mut routed = Vec::new();
         for pool in &ways.pools.of_workers {
@@ -282,7 +282,7 @@ impl Observer {
             if to_old.aliases.contains(name) {
                 found.push(format!("Service {own}/{service} of type ExternalName"));
             } else if !to_old.go_with_old.contains(name) && !is_clients {
-                found.push(told(name, namespace));
+                found.push(display_name(name, namespace));
             }
         }
         let imports = to_old.imports.iter();

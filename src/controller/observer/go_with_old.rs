@@ -20,7 +20,7 @@ impl Observer {
     pub(super) fn go_with_old(&self, parsed: &ParsedUpdate) -> Result<Vec<String>, NotSynced> {
         let namespace = &*parsed.key.namespace;
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
-        let told = |kind: &str, object: &Object| {
+        let described = |kind: &str, object: &Object| {
             let name = object.metadata.name.as_deref().unwrap_or_default();
             format!("{kind} {name}, which is deleted together with old")
         };
@@ -28,7 +28,7 @@ impl Observer {
         if let Some(name) = &parsed.spec.client_service {
             let object = self.cache.one(&services(), namespace, name)?;
             let object = object.filter(|object| is_owned_by(object, source));
-            found.extend(object.map(|object| told("Service", &object)));
+            found.extend(object.map(|object| described("Service", &object)));
         }
         let target = parsed.spec.target_deployment.as_deref();
         let is_of_old = |object: &Object| is_owned_by_exactly(object, source);
@@ -38,7 +38,11 @@ impl Observer {
         ] {
             let object = target.map(|target| self.cache.one(&resource, namespace, target));
             let object = object.transpose()?.flatten();
-            found.extend(object.filter(is_of_old).map(|object| told(kind, &object)));
+            found.extend(
+                object
+                    .filter(is_of_old)
+                    .map(|object| described(kind, &object)),
+            );
         }
         for target in &parsed.plan.new {
             let Some((name, _)) =
@@ -50,12 +54,16 @@ impl Observer {
             found.extend(
                 object
                     .filter(is_of_old)
-                    .map(|object| told("Service", &object)),
+                    .map(|object| described("Service", &object)),
             );
         }
         for name in self.pods_of_new(parsed)?.keys() {
             let object = self.cache.one(&pods(), namespace, name)?;
-            found.extend(object.filter(is_of_old).map(|object| told("pod", &object)));
+            found.extend(
+                object
+                    .filter(is_of_old)
+                    .map(|object| described("pod", &object)),
+            );
         }
         // A claim that is deleted stays while a pod uses it, but no further pod can use it then.
         let is_of_graph = |pod: &&Object| {
@@ -70,7 +78,7 @@ impl Observer {
         for name in used {
             let object = self.cache.one(&claims(), namespace, name)?;
             let object = object.filter(is_of_old);
-            found.extend(object.map(|object| told("PersistentVolumeClaim", &object)));
+            found.extend(object.map(|object| described("PersistentVolumeClaim", &object)));
         }
         Ok(found)
     }

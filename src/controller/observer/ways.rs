@@ -264,8 +264,11 @@ mod tests {
             let object = object(json!({
                 "metadata": {"name": service, "labels": labels, "ownerReferences": owner},
             }));
-            let told = belongs_to(&object, service, "old", is_graph);
-            assert_eq!(told, expected, "{service} {label:?} {owner:?} {is_graph}");
+            let belongs = belongs_to(&object, service, "old", is_graph);
+            assert_eq!(
+                belongs, expected,
+                "{service} {label:?} {owner:?} {is_graph}"
+            );
         }
     }
 

@@ -21,7 +21,7 @@ const UNMARKABLE: Duration = Duration::from_secs(600);
 /// What this process knows of a rollout. Nothing in it must survive a restart.
 #[derive(Default)]
 pub(super) struct Tracked {
-    /// The rollout: another one of the same name is tracked anew.
+    /// The rollout. For another one of the same name, tracking starts over.
     pub uid: Option<String>,
     /// The object that was last written, which the watch may not have delivered yet.
     pub latest: Option<Object>,

@@ -20,7 +20,7 @@ pub(super) fn new_serves(status: &DynamoUpdateConfigStatus) -> Serves {
     }
 }
 
-/// A failure is remembered by the update, and by the rollout in case the update is made anew.
+/// A failure is remembered by the update, and by the rollout in case the update is recreated.
 pub(super) fn verdict(
     status: &DynamoUpdateConfigStatus,
     (rollout, before): (&Object, &DynamoRolloutStatus),

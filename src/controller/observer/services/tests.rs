@@ -119,12 +119,12 @@ fn ways(services: &[Object], slices: &[Object]) -> (Vec<String>, Vec<String>) {
     };
     let pods = [old_pod()];
     let found = ServicesToOld::of(services, slices, &OldPods::of(&pods, &pods), &place);
-    let told = |names: &BTreeSet<ServiceName>| {
+    let listed = |names: &BTreeSet<ServiceName>| {
         let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
         names.collect::<Vec<_>>()
     };
     let others = found.names.difference(&found.go_with_old);
-    (told(&others.cloned().collect()), told(&found.imports))
+    (listed(&others.cloned().collect()), listed(&found.imports))
 }
 
 #[test]
