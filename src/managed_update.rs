@@ -100,7 +100,7 @@ pub enum Course {
     Nowhere,
 }
 
-/// The settings of a rollout. `None` if one side has nothing to move, or an amount is none.
+/// The settings of a rollout. `None` if one side has nothing to move, or an amount is invalid.
 #[must_use]
 pub fn settings(
     spec: &DynamoRolloutSpec,

@@ -6,7 +6,7 @@ use super::chunk::{Chunk, Step};
 use super::json::{self, Object};
 use crate::sse::Usage;
 
-/// Reads the event that `chunk` was made of. `None` if it is none.
+/// Reads the event that `chunk` was made of. `None` if it is not an event.
 pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
     let kind = json::string(chunk.object.value("type")?)?;
     match &*kind {

@@ -156,7 +156,7 @@ impl Sent {
         })
     }
 
-    /// Another server begins the stream anew. The client has no content.
+    /// Another server starts the stream over. The client has no content.
     pub fn restart(&mut self) {
         *self = Self::new(self.api, self.most as usize);
     }

@@ -64,7 +64,7 @@ impl<B: Body> Paced<B> {
         }
     }
 
-    /// Ends the pause: so much has come.
+    /// Ends the pause: data has arrived.
     fn came(&mut self, length: u64) {
         self.arrived += length;
         if self.arrived > SMALL {

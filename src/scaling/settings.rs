@@ -47,7 +47,7 @@ pub struct Strategy {
     pub step_interval: Duration,
     /// How long the shrinking side may still have more streams than the rest of it can carry.
     pub drain_deadline: Option<Duration>,
-    /// Whether new must be judged good before old shrinks.
+    /// Whether new must pass the analysis before old shrinks.
     pub analysis: Option<OnFailure>,
     /// Whether a broken stream is continued by another worker, so that a worker need not finish its streams.
     pub continuation: bool,

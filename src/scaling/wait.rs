@@ -55,9 +55,9 @@ pub enum Wait {
     },
     /// It is not known whether a side serves.
     Serving(Generation),
-    /// New is not judged good yet.
+    /// New has not passed the analysis yet.
     Verdict,
-    /// New was judged bad.
+    /// New has failed the analysis.
     Failed,
     /// The least time between two changes of size.
     Interval,

@@ -57,7 +57,7 @@ pub fn model(data: &[u8]) -> Option<Box<str>> {
         let value = data[at + MODEL_KEY.needle().len()..].trim_ascii_start();
         let value = value.strip_prefix(b":")?.trim_ascii_start();
         let end = memchr::memchr(b'"', value.strip_prefix(b"\"")?)? + 2;
-        // A name with an escaped quote is none that a server has.
+        // No server uses a name with an escaped quote.
         serde_json::from_slice::<Box<str>>(&value[..end]).ok()
     })?;
     (1..=LONGEST_MODEL).contains(&name.len()).then_some(name)

@@ -100,7 +100,7 @@ mod tests {
     fn a_service_whose_alias_leads_outside_has_no_address() {
         let service = || "new.dev.svc.cluster.local.".to_owned();
         let address = |last| SocketAddr::from(([10, 0, 0, last], 0));
-        // As getaddrinfo(3) tells it: with the first address only.
+        // As getaddrinfo(3) returns it: with the first address only.
         let found = |alias: &str| [(address(1), Some(alias.to_owned())), (address(2), None)];
         let inside = confine(service(), 80, found("other.dev.svc.cluster.local")).unwrap();
         let with_port = [1, 2].map(|last| SocketAddr::from(([10, 0, 0, last], 80)));

@@ -136,7 +136,7 @@ impl Confirmed {
     }
 }
 
-/// A `resourceVersion` as a number, which API servers compare them as; 0 if it is none.
+/// A `resourceVersion` as a number, which API servers compare them as; 0 if it is not a number.
 pub fn number(version: Option<&str>) -> u64 {
     version
         .and_then(|version| version.parse().ok())

@@ -43,7 +43,7 @@ pub trait InPlace: Sync {
         Some(1)
     }
 
-    /// Whether a replica is made anew when this pod of it is deleted.
+    /// Whether a replica is recreated when this pod of it is deleted.
     fn leads(&self, _pod: &DynamicObject) -> bool {
         true
     }

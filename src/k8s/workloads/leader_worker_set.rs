@@ -85,7 +85,7 @@ fn of_set(object: &DynamicObject) -> Option<BTreeMap<String, String>> {
 }
 
 /// The leaders are the pods of a StatefulSet with the name of the set, which has its partition. A group follows its leader: when that
-/// is deleted, the whole group is made anew, of the revision of the new leader.
+/// is deleted, the whole group is recreated with the revision of the new leader.
 impl InPlace for LeaderWorkerSets {
     fn partition(&self) -> &'static [&'static str] {
         const UPDATE: &str = "rollingUpdateConfiguration";

@@ -135,7 +135,7 @@ impl InPlace for ModelServings {
                 "has the partition {partition}: set it to a number of groups"
             ))
         } else if recovery != "ServingGroupRecreate" {
-            // On the way back, a pod of a group is deleted so that the group is made anew, of the other revision.
+            // On the way back, a pod of a group is deleted so that the group is recreated with the other revision.
             Some(format!(
                 "has the recoveryPolicy {recovery}: set it to ServingGroupRecreate, so that the rollout can go back"
             ))

@@ -114,7 +114,7 @@ impl Exchange {
         }
     }
 
-    /// Records, for the comparison, that the first attempt is over and says nothing of its generation.
+    /// Records, for the comparison, that the first attempt is over without evidence about its generation.
     fn first_undecided(&mut self) {
         if std::mem::take(&mut self.first_open)
             && let Some(record) = self.first_stratum()

@@ -11,7 +11,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Gone);
         let failed = self.status.is_some_and(|status| status.is_server_error());
-        // Without a known terminal event, the absence of one says nothing.
+        // Without a known terminal event, its absence is not an error.
         let quiet = self.quiet || !self.api.has_terminal_event();
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
         if !self.is_sse && !failed {

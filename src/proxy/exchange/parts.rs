@@ -73,7 +73,7 @@ impl Parts {
     }
 }
 
-/// The cause of failure that a break means. A planned move is none.
+/// The cause of failure that a break means. A planned move is not a failure.
 const fn failure(cause: Cause) -> Option<failover::Cause> {
     match cause {
         Cause::Connection | Cause::Truncated => Some(failover::Cause::Broken),

@@ -172,7 +172,7 @@ fn a_responses_stream_goes_by_its_types() {
         ("event: error\ndata: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"m\",\"param\":null,\"sequence_number\":3}", error(500)),
         ("event: error\ndata: {\"type\":\"error\",\"code\":null,\"message\":\"m\"}", UNKNOWN_ERROR),
         ("data: [DONE]", Terminal),
-        // Without names the data tells, wherever its type stands.
+        // Without an event name, the `type` in the data counts, wherever it is.
         (r#"data: {"type":"response.created"}"#, Preamble),
         (r#"data: { "type" : "response.completed"}"#, Terminal),
         (r#"data: {"sequence_number":9,"type":"response.completed"}"#, Terminal),

@@ -339,7 +339,8 @@ mod tests {
         // The machine slept, or somebody set its clock.
         assert!(!is_current(&store, later(Duration::ZERO, CURRENT)));
         assert!(!is_current(&store, later(CURRENT, Duration::ZERO)));
-        // An API server that cannot list in time refuses nothing, and it tells nothing either: beginning anew is no answer.
+        // An API server that cannot list in time has not refused, but has not confirmed anything either: a new list that has only
+        // begun does not make the cache current.
         let heard = |store: &Store| store.state().heard.unwrap().0;
         let before = heard(&store);
         for code in [504, 410] {

@@ -70,7 +70,7 @@ impl Relay {
         match (source, sent) {
             (Some(source), Some(sent)) => {
                 if !source.want(api, sent) {
-                    // The reason is told if the stream breaks.
+                    // The access line contains the reason if the stream breaks.
                     sent.prevent(Reason::NotSupported);
                 }
                 let on_old = self.exchange.as_ref().is_some_and(is_on_old);
@@ -102,7 +102,7 @@ impl Relay {
         if sse.quiet() {
             return self.drop_kept();
         }
-        // The reason is told if the stream breaks.
+        // The access line contains the reason if the stream breaks.
         let is_over = sse
             .sent
             .as_ref()
