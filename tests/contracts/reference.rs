@@ -27,10 +27,15 @@ fn flags(out: &mut String) {
     let mut command = Cli::command();
     command.build();
     arguments(&command, "crossfade", out);
-    for sub in command.get_subcommands() {
-        if sub.get_name() != "help" {
-            arguments(sub, &format!("crossfade {}", sub.get_name()), out);
-        }
+    subcommands(&command, "crossfade", out);
+}
+
+fn subcommands(command: &clap::Command, name: &str, out: &mut String) {
+    let own = command.get_subcommands();
+    for sub in own.filter(|sub| sub.get_name() != "help") {
+        let name = format!("{name} {}", sub.get_name());
+        arguments(sub, &name, out);
+        subcommands(sub, &name, out);
     }
 }
 
