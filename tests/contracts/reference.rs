@@ -93,7 +93,8 @@ fn arguments(command: &clap::Command, name: &str, out: &mut String) {
             let _ = write!(help, ": {}", names.collect::<Vec<_>>().join(", "));
         }
         let (variable, default) = (variable.unwrap_or_default(), default.join(" "));
-        let _ = writeln!(out, "| {name} | {variable} | {default} | {} |", cell(&help));
+        let (name, help) = (cell(&name), cell(&help));
+        let _ = writeln!(out, "| {name} | {variable} | {default} | {help} |");
     }
 }
 
