@@ -9,7 +9,7 @@ mod request;
 mod response;
 mod trailers;
 
-pub use chunked::{ChunkError, Chunked, Decoded};
+pub use chunked::{ChunkError, Chunked, Decoded, decoding_work};
 pub use encode::{
     CHUNK_END, chunk_head, field, last_chunk, request_end, request_line, response_head,
 };

@@ -4,15 +4,18 @@
 //! slice is passed on without a copy.
 
 pub mod accept;
+pub mod allowance;
 pub mod batching;
 pub mod deadline;
 pub mod descriptors;
+mod fair;
 pub mod h2;
 mod resolve;
 pub mod seldom;
 pub mod tcp;
 pub mod write_timeout;
 
+pub use self::fair::Fair;
 pub use self::resolve::resolve;
 
 use std::cell::{Cell, RefCell};
@@ -53,7 +56,7 @@ thread_local! {
 pub enum Transport {
     Tcp(TcpStream),
     // Boxed: a TLS session is some KiB, and most streams are plain.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Fair<TcpStream>>>),
 }
 
 impl Transport {
@@ -119,7 +122,7 @@ impl Transport {
     pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Tcp(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Tls(stream) => stream.get_ref().0.get_ref(),
         }
     }
 

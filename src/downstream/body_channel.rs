@@ -57,6 +57,16 @@ fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
     slot.lock().expect("no holder of this lock can panic")
 }
 
+/// Wakes the task of `waker` unless it is the current one. If one task polls both ends, it polls each again after the other made
+/// progress. A wake-up would only make it run again before the thread polls its sockets.
+fn wake_other(waker: Option<Waker>, current: &Waker) {
+    if let Some(waker) = waker
+        && !waker.will_wake(current)
+    {
+        waker.wake();
+    }
+}
+
 impl BodySender {
     /// The receiver's demand. Pending while it has not taken the last chunk or does not wait for more.
     pub fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
@@ -77,9 +87,9 @@ impl BodySender {
     }
 
     /// Passes on `data`. A small chunk is copied out of its read buffer; a larger one keeps the buffer, which is
-    /// charged to `memory` until the receiver takes the chunk.
-    pub fn data(&self, data: BytesMut, memory: &Arc<Budget>) {
-        self.put(|slot| {
+    /// charged to `memory` until the receiver takes the chunk. `current` is the waker of the current task.
+    pub fn data(&self, current: &Waker, data: BytesMut, memory: &Arc<Budget>) {
+        self.put(current, |slot| {
             let data = if data.len() <= FREE {
                 Bytes::copy_from_slice(&data)
             } else {
@@ -90,28 +100,26 @@ impl BodySender {
         });
     }
 
-    /// Ends the body, perhaps with trailers.
-    pub fn end(&self, trailers: Option<HeaderMap>) {
-        self.put(|slot| {
+    /// Ends the body, perhaps with trailers. `current` is the waker of the current task.
+    pub fn end(&self, current: &Waker, trailers: Option<HeaderMap>) {
+        self.put(current, |slot| {
             slot.trailers = trailers;
             slot.ended = true;
         });
     }
 
-    fn put(&self, change: impl FnOnce(&mut Slot)) {
+    fn put(&self, current: &Waker, change: impl FnOnce(&mut Slot)) {
         let mut slot = lock(&self.0);
         change(&mut slot);
         slot.wanted = false;
-        if let Some(waker) = slot.body.take() {
-            waker.wake();
-        }
+        wake_other(slot.body.take(), current);
     }
 }
 
 impl Drop for BodySender {
     /// A connection that goes away before the end breaks off the body.
     fn drop(&mut self) {
-        self.put(|slot| slot.broken = !slot.ended);
+        self.put(Waker::noop(), |slot| slot.broken = !slot.ended);
     }
 }
 
@@ -139,9 +147,7 @@ impl Body for BodyReceiver {
         }
         slot.wanted = true;
         slot.body = Some(cx.waker().clone());
-        if let Some(waker) = slot.connection.take() {
-            waker.wake();
-        }
+        wake_other(slot.connection.take(), cx.waker());
         Poll::Pending
     }
 

@@ -45,9 +45,6 @@ pub struct Connection<O> {
     since: Instant,
 }
 
-/// Reads of a client's body before other tasks get their turn.
-const READS_AT_ONCE: u32 = 8;
-
 /// The client went away.
 struct Gone;
 
@@ -238,7 +235,7 @@ impl<O: OldBackend> Connection<O> {
         let handled = self.proxy.clone().handle(request, Some(client), permit);
         let mut handled = Box::into_pin(Box::write(place, handled));
         std::future::poll_fn(move |cx| {
-            for _ in 0..READS_AT_ONCE {
+            loop {
                 if let Poll::Ready(response) = Pin::as_mut(&mut handled).poll(cx) {
                     return Poll::Ready(Ok(response));
                 }
@@ -252,8 +249,6 @@ impl<O: OldBackend> Connection<O> {
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            batching::wake_after_poll(cx);
-            Poll::Pending
         })
     }
 
@@ -279,7 +274,7 @@ impl<O: OldBackend> Connection<O> {
         if self.watch.poll(cx) == ProcessPhase::Ending {
             body.interrupt();
         }
-        for _ in 0..READS_AT_ONCE {
+        loop {
             if let Poll::Ready(end) = self.outbound.poll(cx, &mut self.transport, body) {
                 return Poll::Ready(end);
             }
@@ -293,8 +288,6 @@ impl<O: OldBackend> Connection<O> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        batching::wake_after_poll(cx);
-        Poll::Pending
     }
 
     /// Refuses an invalid or failed request; the connection is closed afterwards. The response to a HEAD request has no

@@ -17,6 +17,15 @@ const MAX_TRAILERS: usize = 16 * 1024;
 /// Maximum number of hexadecimal digits of a chunk size: this keeps it below 2^60, so that nothing overflows.
 const MAX_DIGITS: u8 = 15;
 
+/// How much longer a byte of framing takes than a byte of payload, about.
+const FRAMING: usize = 16;
+
+/// The work of decoding a part of a body, of which `payload` bytes are payload, counted in bytes of payload.
+#[must_use]
+pub const fn decoding_work(part: usize, payload: usize) -> usize {
+    part + FRAMING * part.saturating_sub(payload)
+}
+
 /// Why a chunked body cannot be decoded further. Its connection must be closed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum ChunkError {

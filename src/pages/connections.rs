@@ -9,6 +9,7 @@ use prometheus::IntCounter;
 use tokio::net::TcpStream;
 
 use super::Peer;
+use crate::transport::Fair;
 use crate::transport::descriptors::Shares;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
@@ -72,16 +73,16 @@ impl Drop for Seat {
     }
 }
 
-/// A connection that is reset if its client leaves data unread.
+/// A connection that is reset if its client leaves data unread, and that is not read without pause.
 #[must_use]
-pub fn limited(stream: TcpStream) -> WriteTimeout<TcpStream> {
+pub fn limited(stream: TcpStream) -> WriteTimeout<Fair<TcpStream>> {
     static LIMIT: LazyLock<Arc<WriteLimit>> = LazyLock::new(|| {
         Arc::new(WriteLimit {
             limit: UNREAD,
             passed: IntCounter::new("unread", "not exported").expect("the name is valid"),
         })
     });
-    WriteTimeout::new(stream, Arc::clone(&LIMIT))
+    WriteTimeout::new(Fair::new(stream), Arc::clone(&LIMIT))
 }
 
 #[cfg(test)]

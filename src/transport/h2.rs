@@ -4,6 +4,7 @@
 //! complete response, but it is also sent when a server behind a gateway has died.
 
 mod counted;
+mod followed;
 mod frame_buffer;
 mod frames;
 mod received;

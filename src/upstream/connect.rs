@@ -15,7 +15,7 @@ use super::{Endpoint, Error, idle};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::descriptors::{self, Shares};
 use crate::transport::seldom::Seldom;
-use crate::transport::{Transport, deadline, keep_alive};
+use crate::transport::{Fair, Transport, deadline, keep_alive};
 
 thread_local! {
     static EXHAUSTED: RefCell<Seldom> = RefCell::default();
@@ -115,7 +115,7 @@ async fn open(
         Arc::make_mut(&mut config).alpn_protocols = vec![only.to_vec()];
     }
     let connector = TlsConnector::from(config);
-    let stream = connector.connect(name.clone(), stream).await?;
+    let stream = connector.connect(name.clone(), Fair::new(stream)).await?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = Box::new(TlsStream::Client(stream));
     Ok((Transport::Tls(stream), http2))

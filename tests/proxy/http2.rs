@@ -550,6 +550,74 @@ async fn interim_responses_of_an_http2_server_are_bounded() {
     assert_eq!(response.status, 502);
 }
 
+/// Frames that a peer can send without end: no window limits them.
+fn control_frames(stream: u32) -> [Vec<u8>; 7] {
+    [
+        frame(PING, 0, 0, &[0; 8]),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+        frame(WINDOW_UPDATE, 0, stream, &[0, 0, 0, 1]),
+        frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 1]),
+        frame(DATA, 0, stream, &[]),
+        // Of an unknown type.
+        frame(77, 0, 0, &[]),
+    ]
+}
+
+#[tokio::test]
+async fn an_http2_server_that_sends_control_frames_without_end_fails_its_request() {
+    for which in 0..control_frames(1).len() {
+        let server = FrameServer::answering(&[], move |mut frames, stream| async move {
+            frames.headers(stream, 0, &[(":status", "103")]).await;
+            let flood = control_frames(stream)[which].repeat(1000);
+            while frames.raw(&flood).await {}
+            frames
+        });
+        let server = server.await;
+        let proxy = before_frames(&server, &[]).await;
+        let response = proxy.chat().await;
+        assert_eq!(response.status, 502, "{which}");
+        let labels = [("generation", "old")];
+        let failed = proxy.metrics().await;
+        let failed = failed.sum("crossfade_failed_attempts_total", &labels);
+        assert!(failed >= 1.0, "{which}: {failed}");
+        proxy.counts("crossfade_open_streams", &[], 0.0).await;
+    }
+}
+
+#[tokio::test]
+async fn an_http2_server_that_sends_without_end_when_no_client_is_left_is_disconnected() {
+    let (closed, mut is_closed) = tokio::sync::mpsc::unbounded_channel();
+    let server = FrameServer::start(&[], move |connection, mut frames| {
+        let closed = closed.clone();
+        async move {
+            frames.next_of(&[HEADERS]).await;
+            let event = content("old", 0);
+            let data = frame(DATA, 0, 1, event.as_bytes());
+            frames.headers(1, 0, &[OK, SSE]).await;
+            frames.raw(&data).await;
+            // The proxy resets the stream once its client has left.
+            frames.next_of(&[RST_STREAM]).await;
+            let flood = match connection {
+                1 => data.repeat(100),
+                _ => frame(PING, 0, 0, &[0; 8]).repeat(1000),
+            };
+            while frames.raw(&flood).await {}
+            closed.send(connection).unwrap();
+        }
+    });
+    let server = server.await;
+    let proxy = before_frames(&server, &[]).await;
+    for connections in 1..3 {
+        let mut client = client::open_chat(proxy.address).await;
+        client.head().await;
+        client.until(&content("old", 0)).await;
+        drop(client);
+        within("the end of the connection", is_closed.recv()).await;
+        assert_eq!(server.connections(), connections);
+    }
+}
+
 /// HTTP/2 requests that must not reach a model server: `(what, fields)`, in addition to the default fields.
 const MALFORMED: [(&str, &[(&str, &str)]); 21] = [
     (
@@ -1047,6 +1115,14 @@ async fn a_flood_of_an_http2_client_ends_its_connection_or_does_no_harm() {
         let calm = seen.iter().find(|frame| frame.kind == GOAWAY).unwrap();
         assert_eq!(calm.code(), ENHANCE_YOUR_CALM);
         proxy.chat().await.assert_is(chat_text("old"));
+    }
+    for flood in control_frames(1) {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, 0, "POST", CHAT).await;
+        frames.raw(&flood.repeat(5000)).await;
+        let seen = frames.until_closed().await;
+        let calm = seen.iter().find(|frame| frame.kind == GOAWAY);
+        assert_eq!(calm.unwrap().code(), ENHANCE_YOUR_CALM, "{flood:?}");
     }
     // Frames that need a reply, from a client that does not read: replies do not accumulate.
     for flood in [

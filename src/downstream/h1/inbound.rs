@@ -20,6 +20,7 @@ use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Budget, FREE};
 use crate::proxy::{BodyLimit, ProxyContext};
 use crate::telemetry::Reject;
+use crate::transport::allowance::Allowance;
 use crate::transport::write_timeout::WriteTimeout;
 use ahead::Ahead;
 use payload::Payload;
@@ -27,6 +28,9 @@ use timer::Timer;
 
 /// Maximum number of bytes read ahead of the request that they belong to.
 const MAX_AHEAD: usize = FREE;
+/// How much of a body is read before the thread polls its sockets again, in bytes, and in at most how many reads.
+const AT_ONCE: usize = 512 * 1024;
+const READS_AT_ONCE: usize = 8;
 /// How often to check for a disconnect while nothing is read from the client.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -45,6 +49,7 @@ pub struct Inbound {
     idle_timeout: Duration,
     max_head: usize,
     served: bool,
+    allowance: Allowance,
 }
 
 impl Inbound {
@@ -66,6 +71,7 @@ impl Inbound {
             idle_timeout: limits.idle_timeout,
             max_head: limits.max_head,
             served: false,
+            allowance: Allowance::default(),
         }
     }
 
@@ -159,8 +165,13 @@ impl Inbound {
 
     /// Takes the payload out of the bytes read.
     fn decode(&mut self) -> Result<BytesMut, Refusal> {
+        let before = self.read.bytes.len();
         let payload = self.body.split(&mut self.read.bytes);
+        let taken = before - self.read.bytes.len();
         self.read.let_go_if_empty();
+        let length = payload.as_ref().map_or(0, BytesMut::len);
+        let work = http1::decoding_work(taken, length);
+        self.allowance.spend(work.max(AT_ONCE / READS_AT_ONCE));
         payload
     }
 
@@ -205,10 +216,15 @@ impl Inbound {
         if std::mem::take(&mut self.expects_continue) {
             pending.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
+        ready!(self.allowance.poll(cx, AT_ONCE));
         if self.read.bytes.is_empty() {
-            match ready!(transport.poll_read_within(cx, &self.memory)) {
-                Ok(bytes) if !bytes.is_empty() => self.read.take(bytes),
-                _ => return Poll::Ready(Err(None)),
+            match transport.poll_read_within(cx, &self.memory) {
+                Poll::Ready(Ok(bytes)) if !bytes.is_empty() => self.read.take(bytes),
+                Poll::Ready(_) => return Poll::Ready(Err(None)),
+                Poll::Pending => {
+                    self.allowance.renew();
+                    return Poll::Pending;
+                }
             }
         }
         let payload = match self.decode() {
@@ -220,10 +236,10 @@ impl Inbound {
         let done = self.is_at_a_head();
         if let Some(sender) = &self.body_sender {
             if !payload.is_empty() {
-                sender.data(payload, &self.memory);
+                sender.data(cx.waker(), payload, &self.memory);
             }
             if done {
-                sender.end(trailers);
+                sender.end(cx.waker(), trailers);
             }
         }
         Poll::Ready(Ok(()))
@@ -271,5 +287,65 @@ impl Inbound {
     /// The bytes that were read ahead.
     pub fn into_read(self) -> BytesMut {
         self.read.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use http_body::Body;
+    use prometheus::IntCounter;
+
+    use super::*;
+    use crate::transport::allowance::tests::{polls_of_the_sockets, sends_at_once};
+    use crate::transport::write_timeout::WriteLimit;
+
+    #[test]
+    fn a_client_that_sends_tiny_chunks_lets_the_thread_poll_its_sockets() {
+        let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+        let head = http1::parse_request(head.as_bytes())
+            .expect("valid")
+            .expect("whole");
+        let limit = Duration::from_secs(60);
+        let passed = IntCounter::new("passed", "for a test").expect("a counter");
+        let body_limit = Arc::new(BodyLimit {
+            limit,
+            passed: passed.clone(),
+        });
+        let write_limit = Arc::new(WriteLimit { limit, passed });
+        let mut left = 256 * 1024;
+        let mut connection = Some(sends_at_once(b"1\r\nx\r\n".repeat(left)));
+        let mut parts = None;
+        let polls = polls_of_the_sockets(move |cx| {
+            let (inbound, transport, body) = parts.get_or_insert_with(|| {
+                let connection = connection.take().expect("taken once").transport();
+                let memory = Budget::new(usize::MAX);
+                let limits = Limits::default();
+                let limit = Arc::clone(&body_limit);
+                let mut inbound = Inbound::new(BytesMut::new(), &limits, limit, &memory);
+                assert!(inbound.body_at_once(&head).is_none(), "it has not arrived");
+                let body = inbound.unread_body(&head);
+                (
+                    inbound,
+                    WriteTimeout::new(connection, Arc::clone(&write_limit)),
+                    body,
+                )
+            });
+            // As a connection does whose request is forwarded over HTTP/1.1.
+            loop {
+                while let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
+                    let frame = frame.expect("more follows").expect("it is whole");
+                    left -= frame.into_data().expect("no trailers").len();
+                    if left == 0 {
+                        return Poll::Ready(());
+                    }
+                }
+                let polled = ready!(inbound.poll_body(cx, transport, &mut Vec::new()));
+                assert!(polled.is_ok(), "the client is there");
+            }
+        });
+        // One for each read buffer.
+        assert!(polls >= 20, "{polls}");
     }
 }

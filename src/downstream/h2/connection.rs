@@ -195,6 +195,11 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             if let Poll::Ready(ended) = self.poll_streams(cx) {
                 return Poll::Ready(ended);
             }
+            if self.over_since.is_none() && self.traffic.is_flood() {
+                tracing::debug!("an HTTP/2 client sends too many control frames");
+                self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
+                continue;
+            }
             let busy = self.inner.has_streams();
             if self.keep_alive.poll(cx, busy).is_ready() {
                 return Poll::Ready(Err("the client does not answer PINGs".to_owned()));

@@ -1,20 +1,25 @@
-//! The transport below an HTTP/2 connection: counts its traffic, and the unfinished frames and header blocks that it holds.
+//! The transport below an HTTP/2 connection: counts its traffic and the unfinished frames and header blocks that it holds, and
+//! limits how much is received at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::followed::{ControlLimit, Followed};
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::transport::allowance::Allowance;
 
 /// The bytes that have passed over a connection.
 #[derive(Debug, Default)]
 pub struct Traffic {
     received: AtomicU64,
     sent: AtomicU64,
+    is_flood: AtomicBool,
 }
 
 impl Traffic {
@@ -27,10 +32,19 @@ impl Traffic {
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
+
+    /// Did the peer send too many control frames? Then nothing more is received, and the connection is to be closed.
+    #[must_use]
+    pub fn is_flood(&self) -> bool {
+        self.is_flood.load(Ordering::Relaxed)
+    }
 }
 
-/// How much is read before the readers of streams get their turn, in bytes. Data that they have not taken yet waits in frames.
+/// How much is read before the thread polls its sockets again and the readers of streams get their turn, in bytes. Data that they
+/// have not taken yet waits in frames.
 const AT_ONCE: usize = 64 * 1024;
+/// Each frame counts as at least this many bytes.
+const LEAST: usize = 256;
 /// The unread DATA frames of a connection may be this many bytes short of 256 each, in total, before the connection is
 /// closed. One turn of single-byte frames is a fifth of it.
 pub const SMALL_FRAMES: usize = 8 * 1024 * 1024;
@@ -39,9 +53,9 @@ pub const SMALL_FRAMES: usize = 8 * 1024 * 1024;
 pub struct Counted<T> {
     transport: T,
     traffic: Arc<Traffic>,
-    frames: Unfinished,
-    /// Read in this turn, in bytes.
-    read: usize,
+    frames: Followed,
+    control: ControlLimit,
+    allowance: Allowance,
     /// For unfinished frames and header blocks.
     charge: Charge,
     memory: Arc<Budget>,
@@ -54,8 +68,9 @@ impl<T> Counted<T> {
         let counted = Self {
             transport,
             traffic: Arc::clone(&traffic),
-            frames: Unfinished::default(),
-            read: 0,
+            frames: Followed::default(),
+            control: ControlLimit::since(Instant::now()),
+            allowance: Allowance::default(),
             charge: Charge::default(),
             memory: Arc::clone(memory),
         };
@@ -64,7 +79,7 @@ impl<T> Counted<T> {
 
     /// Charges what is unfinished. A frame cannot be stopped; a header block without room closes the connection.
     fn rest(&mut self) -> io::Result<()> {
-        let (frame, block) = (self.frames.of_frame(), self.frames.block);
+        let (frame, block) = (self.frames.of_frame(), self.frames.of_block());
         let held = frame + block;
         let wanted = if held > FREE { cost(held) } else { 0 };
         if wanted == self.charge.bytes() {
@@ -76,6 +91,24 @@ impl<T> Counted<T> {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         Ok(())
+    }
+
+    /// Follows what was received.
+    fn received(&mut self, bytes: &[u8]) {
+        let before = self.frames.frames();
+        self.frames.pass(bytes);
+        let frames = usize::try_from(self.frames.frames() - before).unwrap_or(usize::MAX);
+        self.allowance.spend(bytes.len().max(frames * LEAST));
+        let traffic = &self.traffic;
+        traffic
+            .received
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if self
+            .control
+            .is_exceeded(self.frames.control(), traffic.sent(), Instant::now)
+        {
+            traffic.is_flood.store(true, Ordering::Relaxed);
+        }
     }
 
     fn sent(&self, written: &Poll<io::Result<usize>>) {
@@ -94,26 +127,20 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.read >= AT_ONCE {
-            this.read = 0;
-            cx.waker().wake_by_ref();
+        if this.traffic.is_flood() {
             return Poll::Pending;
         }
+        ready!(this.allowance.poll(cx, AT_ONCE));
         let before = buffer.filled().len();
         let Poll::Ready(read) = Pin::new(&mut this.transport).poll_read(cx, buffer) else {
-            this.read = 0;
+            this.allowance.renew();
             // An error ends the connection.
             return match this.rest() {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             };
         };
-        let bytes = &buffer.filled()[before..];
-        this.read += bytes.len();
-        this.frames.pass(bytes);
-        this.traffic
-            .received
-            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        this.received(&buffer.filled()[before..]);
         Poll::Ready(read)
     }
 }
@@ -152,108 +179,69 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     }
 }
 
-/// Length of a frame's head, in bytes (RFC 9113 §4.1), and the preface of a client (§3.4).
-const HEAD: usize = 9;
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Types of frames that carry a header block, and the flag that ends it (RFC 9113 §6.2, §6.6, §6.10).
-const OF_BLOCK: [u8; 3] = [1, 5, 9];
-const END_HEADERS: u8 = 4;
-
-/// Follows the frames received, to know how much the connection holds that cannot be used before more arrives.
-#[derive(Debug, Default)]
-struct Unfinished {
-    head: [u8; HEAD],
-    /// The received parts of the current frame's head and of its payload, in bytes.
-    of_head: usize,
-    of_payload: usize,
-    /// Bytes of the complete frames of an unfinished header block.
-    block: usize,
-    /// The preface has been checked for.
-    begun: bool,
-}
-
-impl Unfinished {
-    /// The received part of the current frame, in bytes.
-    const fn of_frame(&self) -> usize {
-        self.of_head + self.of_payload
-    }
-
-    /// Length of the current frame's payload, in bytes.
-    fn length(&self) -> usize {
-        if !self.begun && self.head == PREFACE[..HEAD] {
-            return PREFACE.len() - HEAD;
-        }
-        u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]) as usize
-    }
-
-    fn pass(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let here = bytes.len().min(HEAD - self.of_head);
-            let (of_head, rest) = bytes.split_at(here);
-            self.head[self.of_head..self.of_head + here].copy_from_slice(of_head);
-            self.of_head += here;
-            if self.of_head < HEAD {
-                return;
-            }
-            let left = self.length() - self.of_payload;
-            let here = rest.len().min(left);
-            self.of_payload += here;
-            bytes = &rest[here..];
-            if here == left {
-                self.end_of_frame();
-            }
-        }
-    }
-
-    fn end_of_frame(&mut self) {
-        let (kind, flags) = (self.head[3], self.head[4]);
-        self.block = match self.begun && OF_BLOCK.contains(&kind) && flags & END_HEADERS == 0 {
-            true => self.block + self.of_frame(),
-            false => 0,
-        };
-        self.begun = true;
-        self.of_head = 0;
-        self.of_payload = 0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::allowance::tests::polls_of_the_sockets;
 
-    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
-        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
-        frame.resize(HEAD + usize::from(length), 0);
+    /// A peer that has always sent more of the same.
+    struct Endless(Vec<u8>);
+
+    impl AsyncRead for Endless {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let here = buffer.remaining() / self.0.len() * self.0.len();
+            buffer.put_slice(&self.0.repeat(here / self.0.len()));
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// How often the sockets are polled while this many bytes are received of a peer that sends `frame` without end. `None` if
+    /// the connection receives nothing more.
+    fn polls(frame: Vec<u8>, bytes: usize) -> Option<u32> {
+        let budget = Budget::new(usize::MAX);
+        let (mut counted, traffic) = Counted::new(Endless(frame), &budget);
+        let mut received = 0;
+        let flood = Arc::clone(&traffic);
+        let polls = polls_of_the_sockets(move |cx| {
+            while received < bytes {
+                let mut buffer = [0; 8 * 1024];
+                let mut buffer = ReadBuf::new(&mut buffer);
+                if Pin::new(&mut counted)
+                    .poll_read(cx, &mut buffer)
+                    .is_pending()
+                {
+                    if traffic.is_flood() {
+                        break;
+                    }
+                    return Poll::Pending;
+                }
+                received += buffer.filled().len();
+            }
+            Poll::Ready(())
+        });
+        (!flood.is_flood()).then_some(polls)
+    }
+
+    fn frame(kind: u8, length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, kind, 0, 0, 0, 0, 1];
+        frame.resize(9 + usize::from(length), 0);
         frame
     }
 
-    /// The unfinished bytes after these: of a frame, and of a header block.
-    fn after(pieces: &[&[u8]]) -> (usize, usize) {
-        let whole = pieces.concat();
-        let mut at_once = Unfinished::default();
-        at_once.pass(&whole);
-        let mut one_by_one = Unfinished::default();
-        for byte in &whole {
-            one_by_one.pass(std::slice::from_ref(byte));
-        }
-        let [a, b] = [at_once, one_by_one].map(|one| (one.of_frame(), one.block));
-        assert_eq!(a, b);
-        a
+    #[test]
+    fn a_peer_that_sends_without_pause_lets_the_thread_poll_its_sockets() {
+        let large = polls(frame(0, 247), 4 << 20).expect("no flood");
+        assert!((32..=64).contains(&large), "{large}");
+        let small = polls(frame(0, 1), 1 << 20).expect("no flood");
+        assert!((100..=130).contains(&small), "{small}");
     }
 
     #[test]
-    fn what_is_unfinished_is_known_however_it_comes() {
-        let settings = frame(4, 0, 0);
-        assert_eq!(after(&[PREFACE]), (0, 0));
-        assert_eq!(after(&[PREFACE, &settings]), (0, 0));
-        assert_eq!(after(&[&settings, &frame(0, 0, 100)]), (0, 0));
-        assert_eq!(after(&[&settings, &frame(0, 0, 100)[..60]]), (60, 0));
-        assert_eq!(after(&[&settings, &frame(1, 0, 50)]), (0, 59));
-        let more = frame(9, 0, 50);
-        let part = &more[..20];
-        assert_eq!(after(&[&settings, &frame(1, 0, 50), part]), (20, 59));
-        assert_eq!(after(&[&settings, &frame(1, 0, 50), &more]), (0, 118));
-        let last = frame(9, END_HEADERS, 50);
-        assert_eq!(after(&[&settings, &frame(1, 0, 50), &last]), (0, 0));
+    fn of_a_peer_that_sends_only_control_frames_nothing_more_is_received() {
+        assert_eq!(polls(frame(6, 8), 1 << 20), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -10,8 +10,9 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
 use super::sender::Sender;
-use crate::http1::{Chunked, Framing};
+use crate::http1::{Chunked, Framing, decoding_work};
 use crate::memory::FREE;
+use crate::transport::allowance::Allowance;
 use crate::transport::{MIN_READ, Transport, batching};
 use crate::upstream::endpoint::Lease;
 use crate::upstream::kept::Connection;
@@ -23,8 +24,8 @@ use crate::upstream::{BodyError, Endpoint, idle};
 /// for at least this much.
 const LARGE: usize = MIN_READ;
 
-/// Bytes to read before the task yields, for a server that sends as fast as the proxy reads. A disconnect of the client is
-/// noticed in between.
+/// Bytes to read before the thread polls its sockets again, for a server that sends as fast as the proxy reads. A disconnect of
+/// the client is noticed in between.
 const AT_ONCE: usize = 256 * 1024;
 /// Each read counts as at least this many bytes.
 const LEAST: usize = 8 * 1024;
@@ -52,8 +53,7 @@ pub struct Incoming {
     /// Whether the last slice was deferred or too large to be. A slice that is already there now is not deferred, so that it
     /// does not miss the same write.
     has_waited: bool,
-    /// Bytes read since this last returned `Pending`.
-    at_once: usize,
+    allowance: Allowance,
     trailers: Option<Box<HeaderMap>>,
     keep_alive: bool,
     until_close: bool,
@@ -94,7 +94,7 @@ impl Incoming {
             rest,
             begun: false,
             has_waited: false,
-            at_once: 0,
+            allowance: Allowance::default(),
             trailers: None,
             link: Some(Link { transport, lease }),
             sender: (!sender.is_done()).then(|| Box::new(sender)),
@@ -121,27 +121,24 @@ impl Incoming {
             };
             send_on(&mut self.sender, &mut self.unsent, &mut link.transport, cx);
             let bytes = if self.rest.is_empty() {
-                if self.at_once >= AT_ONCE {
-                    self.at_once = 0;
-                    batching::wake_after_poll(cx);
-                    return Poll::Pending;
-                }
+                ready!(self.allowance.poll(cx, AT_ONCE));
                 let polled = match self.little {
                     true => link.transport.poll_read_apart(cx, FREE),
                     false => link.transport.poll_read_shared(cx),
                 };
                 let may_wait = self.begun && !std::mem::take(&mut self.has_waited);
                 let Poll::Ready(read) = polled else {
-                    self.at_once = 0;
+                    self.allowance.renew();
                     return Poll::Pending;
                 };
-                self.at_once += read.as_ref().map_or(0, |bytes| bytes.len().max(LEAST));
+                self.allowance
+                    .spend(read.as_ref().map_or(0, |bytes| bytes.len().max(LEAST)));
                 match read {
                     Ok(bytes) if may_wait && !bytes.is_empty() => {
                         let large = bytes.len() >= LARGE;
                         if batching::should_defer_slice(cx, large) {
                             self.rest = bytes;
-                            self.at_once = 0;
+                            self.allowance.renew();
                             return Poll::Pending;
                         }
                         self.has_waited = large;
@@ -218,6 +215,8 @@ impl Incoming {
             }
             Reading::Chunked(chunked) => {
                 let decoded = chunked.decode(&mut bytes).map_err(BodyError::Malformed)?;
+                let framing = decoded.consumed - decoded.payload.len();
+                self.allowance.spend(decoding_work(framing, 0));
                 let more = decoded.consumed < bytes.len();
                 let surplus = more && chunked.is_done();
                 if more && !surplus {
@@ -303,6 +302,7 @@ mod tests {
 
     use super::*;
     use crate::request_body::RequestBody;
+    use crate::transport::allowance::tests::{polls_of_the_sockets, sends_at_once};
 
     /// A response that ends when its connection closes, and the server's end of the connection.
     async fn until_close(sender: Sender) -> (Incoming, TcpStream) {
@@ -350,6 +350,37 @@ mod tests {
         drop(server);
         let end = std::future::poll_fn(|cx| incoming.poll_frame(cx)).await;
         assert!(matches!(end, Some(Err(_))), "{end:?}");
+    }
+
+    #[test]
+    fn a_server_that_sends_tiny_chunks_lets_the_thread_poll_its_sockets() {
+        let mut incoming = None;
+        let mut left = 256 * 1024;
+        let mut connection = Some(sends_at_once(b"1\r\nx\r\n".repeat(left)));
+        let polls = polls_of_the_sockets(move |cx| {
+            let incoming = incoming.get_or_insert_with(|| {
+                Incoming::new(
+                    Framing::Chunked,
+                    false,
+                    BytesMut::new(),
+                    connection.take().expect("taken once").transport(),
+                    Lease::new(Arc::new(Endpoint::new(
+                        ([127, 0, 0, 1], 1).into(),
+                        None,
+                        false,
+                    ))),
+                    Sender::new(0, Bytes::new(), None, Framing::None, false),
+                )
+            });
+            while left > 0 {
+                let frame = ready!(incoming.poll_frame(cx)).expect("more follows");
+                let data = frame.expect("it is whole").into_data();
+                left -= data.expect("no trailers").len();
+            }
+            Poll::Ready(())
+        });
+        // One for each read buffer.
+        assert!(polls >= 20, "{polls}");
     }
 
     #[tokio::test]

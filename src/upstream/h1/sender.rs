@@ -1,7 +1,7 @@
 //! Writes the rest of a request, possibly while its response is already arriving.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -133,17 +133,36 @@ impl Sender {
         transport: &mut Transport,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        while let Some(first) = self.pending.front_mut() {
-            let written = ready!(Pin::new(&mut *transport).poll_write(cx, first))?;
-            first.advance(written);
-            self.written += written as u64;
-            if first.is_empty() {
-                self.pending.pop_front();
-            }
+        while let Some(first) = self.pending.front() {
+            let written = if self.pending.len() == 1 {
+                Pin::new(&mut *transport).poll_write(cx, first)
+            } else {
+                // A chunk with its head and end.
+                let mut slices = [IoSlice::new(&[]); 3];
+                for (slice, piece) in slices.iter_mut().zip(&self.pending) {
+                    *slice = IoSlice::new(piece);
+                }
+                Pin::new(&mut *transport).poll_write_vectored(cx, &slices)
+            };
+            self.consume(ready!(written)?);
         }
         match transport {
             Transport::Tcp(_) => Poll::Ready(Ok(())),
             Transport::Tls(_) => Pin::new(transport).poll_flush(cx),
+        }
+    }
+
+    /// Drops the bytes that were written from what is pending.
+    fn consume(&mut self, mut written: usize) {
+        self.written += written as u64;
+        while let Some(first) = self.pending.front_mut() {
+            let here = written.min(first.len());
+            first.advance(here);
+            written -= here;
+            if !first.is_empty() {
+                return;
+            }
+            self.pending.pop_front();
         }
     }
 

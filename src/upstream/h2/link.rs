@@ -190,7 +190,8 @@ async fn drive(
     load: Arc<Load>,
     memory: Arc<Budget>,
 ) {
-    let mut keep_alive = KeepAlive::new(connection.ping_pong(), traffic);
+    let mut keep_alive = KeepAlive::new(connection.ping_pong(), Arc::clone(&traffic));
+    let mut unasked = Unasked::default();
     let mut window = Window::new(STREAM_WINDOW);
     let ended = std::future::poll_fn(|cx| {
         window.fit(&memory, |size| {
@@ -200,12 +201,36 @@ async fn drive(
             return Poll::Ready(ended.err().map(|error| error.to_string()));
         }
         let busy = load.streams.load(Ordering::Relaxed) > 0;
+        if traffic.is_flood() || unasked.are_too_many(busy, traffic.received()) {
+            return Poll::Ready(Some("the server sends without end".to_owned()));
+        }
         keep_alive
             .poll(cx, busy)
             .map(|()| Some("the server does not answer PINGs".to_owned()))
     });
     if let Some(why) = ended.await {
         tracing::debug!(why, "an HTTP/2 connection to a model server ended");
+    }
+}
+
+/// Bytes that a server may send on a connection without streams. As many may still be on their way for streams that were reset.
+const MAX_UNASKED: u64 = 2 * CONNECTION_WINDOW as u64;
+
+/// Detects a server that continues to send after its last stream was reset.
+#[derive(Default)]
+struct Unasked {
+    /// Bytes received when the connection was first seen without streams.
+    before: Option<u64>,
+}
+
+impl Unasked {
+    /// `received` is the number of bytes so far.
+    fn are_too_many(&mut self, busy: bool, received: u64) -> bool {
+        if busy {
+            self.before = None;
+            return false;
+        }
+        received - *self.before.get_or_insert(received) > MAX_UNASKED
     }
 }
 

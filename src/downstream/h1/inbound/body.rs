@@ -1,7 +1,7 @@
 //! Reads the beginning of a request's body, and small bodies in full.
 
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Poll, Waker, ready};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -90,10 +90,11 @@ impl Inbound {
         };
         let (sender, receiver) = body_channel(length);
         if !first.is_empty() {
-            sender.data(first, &self.memory);
+            // Nothing reads it yet.
+            sender.data(Waker::noop(), first, &self.memory);
         }
         if ended {
-            sender.end(trailers);
+            sender.end(Waker::noop(), trailers);
         }
         self.body_sender = Some(sender);
         Ok(RequestBody::stream(Paced::new(

@@ -1,0 +1,232 @@
+//! Follows the frames that a connection receives: how much of them is unfinished, and whether they are a flood.
+
+use std::time::{Duration, Instant};
+
+/// Length of a frame's head, in bytes (RFC 9113 §4.1), and the preface of a client (§3.4).
+const HEAD: usize = 9;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Types of frames (RFC 9113 §6). These three carry a header block.
+const DATA: u8 = 0;
+const OF_BLOCK: [u8; 3] = [1, 5, 9];
+/// Flags: the end of a stream, and of a header block.
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// Follows the frames received.
+#[derive(Debug, Default)]
+pub struct Followed {
+    head: [u8; HEAD],
+    /// The received parts of the current frame's head and of its payload, in bytes.
+    of_head: usize,
+    of_payload: usize,
+    /// Bytes of the complete frames of an unfinished header block.
+    block: usize,
+    /// The preface has been checked for.
+    begun: bool,
+    /// Frames so far.
+    frames: u64,
+    /// Those of them that carry neither fields nor data, nor end a stream.
+    control: u64,
+}
+
+impl Followed {
+    /// The received part of the current frame, in bytes.
+    pub const fn of_frame(&self) -> usize {
+        self.of_head + self.of_payload
+    }
+
+    /// The received part of an unfinished header block, without the current frame, in bytes.
+    pub const fn of_block(&self) -> usize {
+        self.block
+    }
+
+    pub const fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    pub const fn control(&self) -> u64 {
+        self.control
+    }
+
+    /// Length of the current frame's payload, in bytes.
+    fn length(&self) -> usize {
+        if !self.begun && self.head == PREFACE[..HEAD] {
+            return PREFACE.len() - HEAD;
+        }
+        u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]) as usize
+    }
+
+    pub fn pass(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let here = bytes.len().min(HEAD - self.of_head);
+            let (of_head, rest) = bytes.split_at(here);
+            self.head[self.of_head..self.of_head + here].copy_from_slice(of_head);
+            self.of_head += here;
+            if self.of_head < HEAD {
+                return;
+            }
+            let left = self.length() - self.of_payload;
+            let here = rest.len().min(left);
+            self.of_payload += here;
+            bytes = &rest[here..];
+            if here == left {
+                self.end_of_frame();
+            }
+        }
+    }
+
+    fn end_of_frame(&mut self) {
+        let (kind, flags) = (self.head[3], self.head[4]);
+        let is_of_block = self.begun && OF_BLOCK.contains(&kind);
+        self.block = match is_of_block && flags & END_HEADERS == 0 {
+            true => self.block + self.of_frame(),
+            false => 0,
+        };
+        let is_useful = match kind {
+            DATA => self.of_payload > 0 || flags & END_STREAM != 0,
+            _ => is_of_block,
+        };
+        self.frames += 1;
+        self.control += u64::from(self.begun && !is_useful);
+        self.begun = true;
+        self.of_head = 0;
+        self.of_payload = 0;
+    }
+}
+
+/// Control frames that a peer may send within [`PERIOD`], besides those that it may send for what it receives.
+const MAX_CONTROL: u64 = 1000;
+const PERIOD: Duration = Duration::from_secs(1);
+/// A peer may send a control frame for this many bytes that it receives, so that it can acknowledge even small frames of data twice,
+/// with a WINDOW_UPDATE for the stream and one for the connection. The reply to a control frame is shorter than this.
+const BYTES_PER_CONTROL: u64 = 32;
+
+/// Detects a peer that sends control frames without end: each costs work for nothing.
+#[derive(Debug)]
+pub struct ControlLimit {
+    /// When the current period began, and what had been received and sent by then.
+    since: Instant,
+    control: u64,
+    sent: u64,
+}
+
+impl ControlLimit {
+    pub const fn since(now: Instant) -> Self {
+        Self {
+            since: now,
+            control: 0,
+            sent: 0,
+        }
+    }
+
+    /// Whether too many control frames were received in the current period. The arguments are the number of control frames received,
+    /// and of bytes sent, so far. The clock is read only if there were many.
+    pub fn is_exceeded(&mut self, control: u64, sent: u64, now: impl FnOnce() -> Instant) -> bool {
+        let acknowledging = (sent - self.sent) / BYTES_PER_CONTROL;
+        if control - self.control <= MAX_CONTROL + acknowledging {
+            return false;
+        }
+        let now = now();
+        if now < self.since + PERIOD {
+            return true;
+        }
+        *self = Self {
+            since: now,
+            control,
+            sent,
+        };
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
+        frame.resize(HEAD + usize::from(length), 0);
+        frame
+    }
+
+    /// What was followed of these: unfinished bytes of a frame and of a header block, and the number of control frames.
+    fn after(pieces: &[&[u8]]) -> (usize, usize, u64) {
+        let whole = pieces.concat();
+        let mut at_once = Followed::default();
+        at_once.pass(&whole);
+        let mut one_by_one = Followed::default();
+        for byte in &whole {
+            one_by_one.pass(std::slice::from_ref(byte));
+        }
+        let [a, b] =
+            [at_once, one_by_one].map(|one| (one.of_frame(), one.of_block(), one.control()));
+        assert_eq!(a, b);
+        a
+    }
+
+    #[test]
+    fn what_is_unfinished_is_known_however_it_comes() {
+        let settings = frame(4, 0, 0);
+        assert_eq!(after(&[PREFACE]), (0, 0, 0));
+        assert_eq!(after(&[PREFACE, &settings]), (0, 0, 1));
+        assert_eq!(after(&[&settings, &frame(0, 0, 100)]), (0, 0, 0));
+        assert_eq!(after(&[&settings, &frame(0, 0, 100)[..60]]), (60, 0, 0));
+        assert_eq!(after(&[&settings, &frame(1, 0, 50)]), (0, 59, 0));
+        let more = frame(9, 0, 50);
+        let part = &more[..20];
+        assert_eq!(after(&[&settings, &frame(1, 0, 50), part]), (20, 59, 0));
+        assert_eq!(after(&[&settings, &frame(1, 0, 50), &more]), (0, 118, 0));
+        let last = frame(9, END_HEADERS, 50);
+        assert_eq!(after(&[&settings, &frame(1, 0, 50), &last]), (0, 0, 0));
+    }
+
+    #[test]
+    fn frames_with_fields_or_data_and_the_end_of_a_stream_are_no_control_frames() {
+        for (kind, flags, length, control) in [
+            (DATA, 0, 1, 0),
+            (DATA, END_STREAM, 0, 0),
+            (DATA, 0, 0, 1),
+            (1, END_HEADERS, 20, 0),
+            (2, 0, 5, 1),
+            (3, 0, 4, 1),
+            (4, 0, 0, 1),
+            (6, 0, 8, 1),
+            (8, 0, 4, 1),
+            (77, 0, 3, 1),
+        ] {
+            let (_, _, seen) = after(&[PREFACE, &frame(kind, flags, length)]);
+            assert_eq!(seen, control, "{kind} {flags} {length}");
+        }
+    }
+
+    #[test]
+    fn control_frames_are_too_many_only_within_a_short_time() {
+        let start = Instant::now();
+        let at = |millis| move || start + Duration::from_millis(millis);
+        let mut limit = ControlLimit::since(start);
+        assert!(!limit.is_exceeded(MAX_CONTROL, 0, at(900)));
+        assert!(limit.is_exceeded(MAX_CONTROL + 1, 0, at(999)));
+        let mut limit = ControlLimit::since(start);
+        for second in 1..100 {
+            assert!(!limit.is_exceeded(MAX_CONTROL * second + second, 0, at(1001 * second)));
+        }
+        assert!(limit.is_exceeded(MAX_CONTROL * 100 + 1000, 0, at(99_500)));
+    }
+
+    #[test]
+    fn a_peer_may_acknowledge_all_that_it_receives() {
+        let start = Instant::now();
+        let mut limit = ControlLimit::since(start);
+        // Two for each piece of data of 64 bytes.
+        for pieces in 0..1_000_000 {
+            assert!(!limit.is_exceeded(2 * pieces, 64 * pieces, || start));
+        }
+        // A PING and its reply have 17 bytes each, so that it does not earn the next one.
+        let pings = (0..)
+            .find(|pings| limit.is_exceeded(2_000_000 + pings, 64_000_000 + 17 * pings, || start));
+        assert!(
+            pings.is_some_and(|pings| pings < 3 * MAX_CONTROL),
+            "{pings:?}"
+        );
+    }
+}
