@@ -31,7 +31,7 @@ const SERVERS: usize = 4;
 const QUIET: u64 = 40;
 /// `--drain`, and the extra time that a busy machine may need, in seconds.
 const DRAIN: Duration = Duration::from_secs(2);
-const DRAIN_SLACK: u64 = 15;
+const DRAIN_SLACK: u64 = 3;
 
 /// The result of a round.
 #[derive(Default)]
@@ -202,7 +202,9 @@ impl Round {
         }
         let deadline = Instant::now() + patience(QUIET);
         loop {
-            let problem = match counts::sums(&self.proxy.metrics().await, &self.lines()) {
+            let metrics = self.proxy.metrics().await;
+            let lines: Vec<_> = self.proxy.access().iter().filter_map(Line::of).collect();
+            let problem = match counts::sums(&metrics, &lines) {
                 None => Resources::by(&self.proxy).beyond(before),
                 problem => problem,
             };
@@ -218,11 +220,13 @@ impl Round {
         }
     }
 
-    /// All access lines so far.
+    /// The access lines of each exchange so far.
     fn lines(&self) -> BTreeMap<Id, Vec<Line>> {
         let mut lines: BTreeMap<Id, Vec<Line>> = BTreeMap::new();
-        for (id, line) in self.proxy.access().iter().filter_map(Line::of) {
-            lines.entry(id).or_default().push(line);
+        for fields in self.proxy.access() {
+            if let (Some(id), Some(line)) = (Line::exchange(&fields), Line::of(&fields)) {
+                lines.entry(id).or_default().push(line);
+            }
         }
         lines
     }

@@ -17,6 +17,8 @@ use crate::wire::Id;
 pub struct Line {
     pub status: u64,
     pub attempts: u64,
+    /// Bytes of the body that were sent to the client.
+    pub bytes: u64,
     pub outcome: String,
     /// The generation that responded in the end.
     pub answered: String,
@@ -33,19 +35,23 @@ impl Line {
         self.labels[0] == "none"
     }
 
-    /// Parses an access line. `None` if it does not belong to an exchange of this test.
-    pub fn of(fields: &Value) -> Option<(Id, Self)> {
-        let id = Id::of_trace(fields["trace_id"].as_str()?)?;
+    /// The exchange of an access line; `None` if its request was not read so far.
+    pub fn exchange(fields: &Value) -> Option<Id> {
+        Id::of_trace(fields["trace_id"].as_str()?)
+    }
+
+    /// Parses an access line.
+    pub fn of(fields: &Value) -> Option<Self> {
         let word = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
-        let line = Self {
+        Some(Self {
             status: fields["status"].as_u64()?,
             attempts: fields["attempts"].as_u64()?,
+            bytes: fields["bytes"].as_u64()?,
             outcome: word("outcome"),
             answered: word("answered"),
             labels: LABELS.map(word),
             text: fields.to_string(),
-        };
-        Some((id, line))
+        })
     }
 }
 
@@ -86,9 +92,26 @@ pub fn check(exchange: &Exchange, lines: &[Line], conditions: WaveConditions) ->
     if routed && line.status != u64::from(head.status) {
         return Some(format!("{} is counted as {}", head.status, line.status));
     }
+    if let Some(bytes) = whole_answer(exchange, line)
+        && bytes != line.bytes
+    {
+        return Some(format!("{} bytes are counted of {bytes}", line.bytes));
+    }
     let possible = outcomes(exchange, conditions)?;
     let outcome = line.outcome.as_str();
     (!possible.contains(&outcome)).then(|| format!("{outcome} is counted, not one of {possible:?}"))
+}
+
+/// The length of an answer that its client received as one server sent it; `None` if it did not, or may not have.
+fn whole_answer(exchange: &Exchange, line: &Line) -> Option<u64> {
+    let seen = &exchange.seen;
+    let head = seen.head.as_ref()?;
+    let tag = head.tag?;
+    // The end of one direction of a tunnel does not show that the other one has ended, too.
+    let switches = exchange.visits[tag.visit].behavior.switches;
+    let is_altered = head.is_events && events::follow(exchange, tag.visit).ok()?.closing.is_some();
+    let is_one = line.attempts == 1 && exchange.planned.kind != Kind::Head;
+    (seen.is_whole() && is_one && !switches && !is_altered).then_some(seen.body.len() as u64)
 }
 
 /// The outcomes that an exchange may have, given what its client saw; `None` if they depend on a client that left.
@@ -133,11 +156,10 @@ fn outcomes(exchange: &Exchange, conditions: WaveConditions) -> Option<&'static 
 }
 
 /// Do the metrics add up to the lines? Requests that are rejected before they are assigned have a metric of their own.
-pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String> {
-    let lines = lines.values().flatten();
-    let (rejected, assigned): (Vec<_>, Vec<_>) = lines.partition(|line| line.is_rejected());
+pub fn sums(metrics: &Metrics, lines: &[Line]) -> Option<String> {
+    let (rejected, assigned): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.is_rejected());
     let mut wanted: BTreeMap<&[String; 4], f64> = BTreeMap::new();
-    for line in assigned {
+    for line in &assigned {
         *wanted.entry(&line.labels).or_default() += 1.0;
     }
     let name = "crossfade_requests_total";
@@ -153,18 +175,42 @@ pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String
             ));
         }
     }
-    let (all, lines) = (metrics.sum(name, &[]), wanted.values().sum::<f64>());
-    if all != lines {
-        return Some(format!("{all} are counted, {lines} have a line"));
-    }
-    let answered = rejected.iter().filter(|line| line.status != 0).count() as f64;
-    let counted = metrics.sum("crossfade_rejected_requests_total", &[]);
-    if counted < answered {
-        return Some(format!(
-            "{counted} are counted as rejected, {answered} have a line"
-        ));
-    }
-    recovered_requests(metrics).or_else(|| held(metrics))
+    // A client that leaves before there is a response is not rejected.
+    let rejected = rejected.iter().filter(|line| line.status != 0).count();
+    let bytes: u64 = assigned.iter().map(|line| line.bytes).sum();
+    let failed: u64 = assigned.iter().map(|line| line.attempts - 1).sum();
+    let retried = |line: &&&Line| line.attempts > 1;
+    let is_completed = |line: &&&Line| line.outcome == "completed";
+    // The last attempt of a request may have failed, too, unless the request was completed.
+    let incomplete = assigned.iter().filter(|line| !is_completed(line)).count();
+    let recovered = assigned.iter().filter(retried).count();
+    let at_least = assigned.iter().filter(retried).filter(is_completed).count();
+    let between = |least: usize, most: usize| least as f64..=most as f64;
+    let failed = usize::try_from(failed).expect("few");
+    let bytes = usize::try_from(bytes).expect("few");
+    [
+        (name, between(assigned.len(), assigned.len())),
+        (
+            "crossfade_rejected_requests_total",
+            between(rejected, rejected),
+        ),
+        ("crossfade_response_bytes_total", between(bytes, bytes)),
+        (
+            "crossfade_failed_attempts_total",
+            between(failed, failed + incomplete),
+        ),
+        (
+            "crossfade_recovered_requests_total",
+            between(at_least, recovered),
+        ),
+    ]
+    .into_iter()
+    .find_map(|(name, due)| {
+        let counted = metrics.sum(name, &[]);
+        (!due.contains(&counted))
+            .then(|| format!("{name} is {counted}, not {due:?} as the lines say"))
+    })
+    .or_else(|| held(metrics))
 }
 
 /// What is counted while it lasts is counted down again.
@@ -179,11 +225,4 @@ fn held(metrics: &Metrics) -> Option<String> {
         let value = metrics.sum(name, labels);
         (value != 0.0).then(|| format!("{name} is {value} when all is quiet"))
     })
-}
-
-/// There cannot be more recovered requests than requests.
-fn recovered_requests(metrics: &Metrics) -> Option<String> {
-    let recoveries = metrics.sum("crossfade_recovered_requests_total", &[]);
-    let all = metrics.sum("crossfade_requests_total", &[]);
-    (recoveries > all).then(|| format!("{recoveries} recovered of {all} requests"))
 }
