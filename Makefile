@@ -39,7 +39,7 @@ test: prepare fmt workflows unit deny unused ## install the test dependencies an
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make rollouts, make differential, make audit, make macos, make image"
 
 .PHONY: test-fast
-test-fast: fmt ## run the tests that need only Rust (unit, proxy, command line, contracts); under three minutes once compiled
+test-fast: fmt ## run the tests that need only Rust (unit, proxy, command line, contracts); under five minutes once compiled
 	cargo test --locked --no-fail-fast --lib --test contracts --test proxy --test cli
 
 .PHONY: prepare
