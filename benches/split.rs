@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use arc_swap::ArcSwap;
 use criterion::{Criterion, criterion_group, criterion_main};
-use crossfade::split::{Diffusion, Generation, Key, RequestAttributes, Weights, assign};
+use crossfade::split::{Generation, Key, RequestAttributes, SplitPolicy, Weights};
 
 /// Two sessions, one of each side at 50 %: with one alone the debt would reach its limit, where
 /// nothing is written any more.
@@ -20,20 +20,14 @@ fn sessions() -> [String; 2] {
 
 fn decisions(c: &mut Criterion) {
     let weights = Weights::new(997, 3).expect("not both zero");
-    let diffusion = Diffusion::new(0x9e37_79b9_7f4a_7c15);
+    let policy = SplitPolicy::new(weights, 0x9e37_79b9_7f4a_7c15);
     let mut group = c.benchmark_group("split");
 
     group.bench_function("free", |b| {
-        b.iter(|| {
-            assign(
-                black_box(&weights),
-                &diffusion,
-                &RequestAttributes::default(),
-            )
-        });
+        b.iter(|| black_box(&policy).assign(&RequestAttributes::default()));
     });
 
-    let half = Weights::new(1, 1).expect("not both zero");
+    let half = policy.with_weights(Weights::new(1, 1).expect("not both zero"));
     let sessions = sessions();
     group.bench_function("sticky, 36-byte key", |b| {
         let mut turn = 0;
@@ -43,16 +37,13 @@ fn decisions(c: &mut Criterion) {
                 key: Some(Key::of(black_box(sessions[turn].as_bytes()))),
                 ..RequestAttributes::default()
             };
-            assign(black_box(&half), &diffusion, &attributes)
+            black_box(&half).assign(&attributes)
         });
     });
 
-    let snapshot = ArcSwap::from_pointee(weights);
+    let snapshot = ArcSwap::from_pointee(policy);
     group.bench_function("snapshot load + free", |b| {
-        b.iter(|| {
-            let world = snapshot.load();
-            assign(black_box(&world), &diffusion, &RequestAttributes::default())
-        });
+        b.iter(|| black_box(&snapshot.load()).assign(&RequestAttributes::default()));
     });
 
     group.finish();

@@ -27,6 +27,8 @@ use crate::pages::Hosts;
 #[cfg(test)]
 use crate::resource::Plan;
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
+#[cfg(test)]
+use crate::split::{SplitPolicy, Weights};
 use crate::telemetry::{Metrics, Observed, Proofs};
 
 /// The state behind the admin port.
@@ -118,6 +120,7 @@ impl Admin {
                 since_instant: Instant::now(),
                 source,
                 guard: Guard::new(&[], &Default::default(), &[]),
+                split: SplitPolicy::new(Weights::ALL_OLD, 0),
             }),
             status: Arc::default(),
             metrics: Arc::default(),

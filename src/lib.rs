@@ -66,7 +66,7 @@
 //! 2. `proxy::service` loads the snapshot once. The request keeps it to its end, even if the plan changes.
 //! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::attributes` reads
 //!    the session, the pinned worker and the override.
-//! 4. [`split::assign`] returns a generation *and the reason*, with one atomic operation.
+//! 4. [`split::SplitPolicy::assign`] returns a generation *and the reason*, with one atomic operation.
 //! 5. `proxy::exchange` opens the record of the exchange: a guard object that later travels in the response body.
 //! 6. `proxy::attempt` sends the request to a target. If that fails, [`failover::next_target`] decides where to retry, if
 //!    anywhere, and the retry budget decides whether to.
@@ -102,7 +102,7 @@
 //! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a continuation
 //!   loads the snapshot in force, because the one of the request may be hours old.
 //! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
-//! - Do not restart the split with a new plan: its accumulator is kept outside the snapshot.
+//! - Do not restart the split with a new plan: the split policies of all snapshots share one accumulator.
 //! - Do not retry a request after content was sent (from then on, [`continuation`] decides what may be sent), after its body was
 //!   released, or on a generation of weight 0 (except old, until it drains).
 //! - Do not label a metric with anything that a client or a plan can choose, or log a header value or a prompt.

@@ -15,6 +15,7 @@ use crate::analysis::{Reason, Report, Verdict};
 use crate::failover::{Rules, Target};
 use crate::guard::Guard;
 use crate::resource::{Manifest, Plan, Problems};
+use crate::split::SplitPolicy;
 use crate::upstream::{Endpoint, Pool};
 
 /// A plan in force. Immutable. An open stream keeps the one that it started with.
@@ -36,6 +37,8 @@ pub struct Snapshot {
     pub source: Arc<str>,
     /// Marks requests that are forwarded under this plan.
     pub guard: Guard,
+    /// Assigns the requests that are split.
+    pub split: SplitPolicy,
 }
 
 impl Snapshot {

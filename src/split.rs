@@ -16,8 +16,8 @@
 //!
 //! * Each proxy starts at a random phase, so that many proxies with little traffic do not all
 //!   withhold their first request for the new generation until the same moment.
-//! * The accumulator outlives the plan: a new weight does not restart the count. So it is kept apart from the [`Weights`], which
-//!   belong to the plan, and [`assign`] takes both.
+//! * The accumulator outlives the plan: a new weight does not restart the count. Each plan has a [`SplitPolicy`] with its own
+//!   [`Weights`], and all policies of a process share one [`Diffusion`].
 //! * A request with an affinity key goes to the side given by the hash of its key ([`Key`]) and is
 //!   *counted*. Requests without a key compensate, so that the total still meets the weight as long
 //!   as there are enough of them.
@@ -33,13 +33,15 @@
 mod affinity;
 mod assign;
 mod diffusion;
+mod policy;
 mod weights;
 
 use std::fmt;
 
 pub use affinity::Key;
-pub use assign::{Assignment, Reason, RequestAttributes, assign};
+pub use assign::{Assignment, Reason, RequestAttributes};
 pub use diffusion::{DEBT_LIMIT, Diffusion};
+pub use policy::SplitPolicy;
 pub use weights::{Weights, WeightsError};
 
 /// One of the two sides of an update: a set of frontends and workers of one version.

@@ -50,7 +50,7 @@ impl Core {
         let traces = config.traces.as_ref();
         let tracer = traces.map(|settings| Tracer::start(settings, metrics.spans.clone()));
         let tracer = tracer.transpose()?;
-        // In a cluster, who sets the split is to judge.
+        // In a cluster, the controller evaluates new, because it sets the split.
         let analyses = !source.is_shared();
         let start = |first: First, state| {
             let metrics = Arc::clone(&metrics);
@@ -69,8 +69,7 @@ impl Core {
             publisher.reject(problems, source);
         }
         let snapshots = Arc::clone(publisher.snapshots());
-        let phase = fastrand::u64(..);
-        let context = ProxyContext::new(snapshots, metrics, tracer, config.proxy.clone(), phase);
+        let context = ProxyContext::new(snapshots, metrics, tracer, config.proxy.clone());
         let (events, received) = mpsc::channel(16);
         Ok(Self {
             publisher,

@@ -171,6 +171,7 @@ mod tests {
     use crate::guard::Guard;
     use crate::resource::Plan;
     use crate::snapshot::Snapshot;
+    use crate::split::{SplitPolicy, Weights};
 
     /// A snapshot without servers.
     fn snapshot(probe: Option<Probe>) -> Snapshot {
@@ -189,6 +190,7 @@ mod tests {
             since_instant: Instant::now(),
             source: "a test".into(),
             guard: Guard::new(&[], &Default::default(), &[]),
+            split: SplitPolicy::new(Weights::ALL_OLD, 0),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::guard::Guard;
 use crate::resource::{Host, Manifest, Plan, Problems, Target};
 use crate::snapshot::{Rejection, Snapshot, SnapshotStore, Status};
+use crate::split::{SplitPolicy, Weights};
 use crate::telemetry::Metrics;
 
 /// A plan that was rejected because its certificates cannot be used. It is retried, because they may become usable.
@@ -68,6 +69,8 @@ impl Publisher {
             since_instant: Instant::now(),
             source: Arc::clone(&source),
             guard: Guard::new(&config.guard_key, &Default::default(), &[]),
+            // Proxies that start together must not all send their first request to old.
+            split: SplitPolicy::new(Weights::ALL_OLD, fastrand::u64(..)),
         };
         let mut publisher = Self {
             snapshots: SnapshotStore::new(empty),

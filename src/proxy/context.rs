@@ -12,7 +12,6 @@ use super::route::Routes;
 use crate::failover::RetryBudget;
 use crate::memory::Budget;
 use crate::snapshot::{Snapshot, SnapshotStore};
-use crate::split::Diffusion;
 use crate::telemetry::{Metrics, Timeout, trace};
 use crate::upstream::Demand;
 
@@ -55,8 +54,6 @@ pub struct ProxyContext {
     /// Set if exchanges are traced.
     pub tracer: Option<Arc<trace::Tracer>>,
     pub settings: ProxySettings,
-    /// Kept outside the plan so that a plan change does not restart the split.
-    pub(super) diffusion: Diffusion,
     pub(super) retries: RetryBudget,
     /// The models that requests name, so that endpoints are asked about them ahead of need.
     pub demand: Arc<Demand>,
@@ -71,14 +68,12 @@ pub struct ProxyContext {
 }
 
 impl ProxyContext {
-    /// `phase` is a random draw, so that proxies that start together do not all send their first request to old.
     #[must_use]
     pub fn new(
         snapshots: Arc<SnapshotStore>,
         metrics: Arc<Metrics>,
         tracer: Option<Arc<trace::Tracer>>,
         settings: ProxySettings,
-        phase: u64,
     ) -> Arc<Self> {
         let body_limit = BodyLimit {
             limit: settings.body_timeout,
@@ -91,7 +86,6 @@ impl ProxyContext {
             body_limit: Arc::new(body_limit),
             metrics,
             tracer,
-            diffusion: Diffusion::new(phase),
             retries: RetryBudget::default(),
             demand: Arc::default(),
             started: Instant::now(),

@@ -25,7 +25,7 @@ use crate::http1::NameFilter;
 use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
-use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes, assign};
+use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes};
 use crate::sse::Api;
 use crate::telemetry::strata::size_class;
 use crate::upstream::QUESTION;
@@ -35,9 +35,12 @@ const MAX_PEEK: usize = 1024 * 1024;
 
 impl<O: OldBackend> Proxy<O> {
     /// Handles one request. Every failure becomes a response. `permit` is set if the request has already been admitted.
-    // A future is moved as a whole and is as large as its largest branch. Decisions are therefore not async, rare
-    // branches are boxed, and the body is an `async` block: an `async fn` would store its arguments twice.
-    #[expect(clippy::manual_async_fn, reason = "as said above")]
+    // A future is moved as a whole and is as large as its largest branch. Decisions are therefore not async, and rare branches are
+    // boxed.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "the future of an `async fn` stores its arguments twice"
+    )]
     pub fn handle(
         self,
         request: Request<RequestBody>,
@@ -244,14 +247,14 @@ impl<O: OldBackend> Proxy<O> {
                 names,
                 self.context.settings.override_header.as_ref(),
             )
-            // A draining old takes no requests, not even with an override: its workers may be gone.
+            // A draining old gets no requests, not even with an override: its workers may be gone.
             .filter(|wanted| *wanted == Generation::New || snapshot.may_reach_old())
             .filter(|_| snapshot.new.is_some()),
             guarded,
             pinned: attributes::is_pinned(headers),
             key,
         };
-        let assignment = assign(&plan.weights, &self.context.diffusion, &attributes);
+        let assignment = snapshot.split.assign(&attributes);
         self.context
             .retries
             .earn(plan.failover.retry_budget_percent);

@@ -190,7 +190,7 @@ mod tests {
     use crate::guard::Guard;
     use crate::resource::{Drain, Plan};
     use crate::snapshot::SnapshotStore;
-    use crate::split::Weights;
+    use crate::split::{SplitPolicy, Weights};
     use crate::upstream::{Pool, PoolSettings};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -215,6 +215,7 @@ mod tests {
             since_instant: since,
             source: "a test".into(),
             guard: Guard::new(&[], &Default::default(), &[]),
+            split: SplitPolicy::new(Weights::ALL_OLD, 0),
         }
     }
 

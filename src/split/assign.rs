@@ -85,8 +85,7 @@ pub struct RequestAttributes {
 /// Assigns a request. In order of precedence: guarded, forced, pinned, sticky, weighted.
 ///
 /// Only sticky and weighted requests are counted in `diffusion`.
-#[must_use]
-pub fn assign(
+pub(super) fn assign(
     weights: &Weights,
     diffusion: &Diffusion,
     attributes: &RequestAttributes,

@@ -27,7 +27,7 @@ pub const DEBT_LIMIT: i64 = 256;
 
 /// The accumulator of one proxy: the fraction of a request that the new generation is owed.
 ///
-/// It outlives plans: keep one per process, outside the snapshot.
+/// It outlives plans: the split policies of a process share one.
 #[derive(Debug)]
 pub struct Diffusion {
     /// The remainder from free requests, in `[0, ONE)`.

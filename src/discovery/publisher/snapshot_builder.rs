@@ -93,6 +93,7 @@ impl SnapshotBuilder {
             new: pool(&plan.new, Generation::New, called, &previous.new),
             peers: pool(&self.peers, Generation::Old, None, &previous.peers),
             guard: Guard::new(&self.guard_key, &plan.identity, &plan.new),
+            split: previous.split.with_weights(plan.weights),
             plan,
             manifest,
             since: SystemTime::now(),
