@@ -10,6 +10,7 @@ mod attributes;
 mod backend;
 mod body;
 mod body_timeout;
+mod classify;
 mod context;
 mod continuing;
 mod error;

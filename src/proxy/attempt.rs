@@ -7,20 +7,17 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use super::backend::{OldBackend, Proxy};
+use super::classify::{cause_of, read_not_found};
 use super::continuing::{KeptHead, Resume, Source};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use crate::error_chain::error_chain;
 use crate::failover::{Attempted, Cause, Target, next_target};
-use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
 use crate::request_body::{Fault, RequestBody};
 use crate::snapshot::Snapshot;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
 use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
-
-/// How much of a 404's body is read to classify it, in bytes.
-const MAX_NOT_FOUND: usize = 16 * 1024;
 
 /// Everything needed to make another attempt.
 pub struct Attempts<O> {
@@ -325,39 +322,4 @@ impl<O: OldBackend> Attempts<O> {
         };
         self.failures.add(target, for_client, for_log);
     }
-}
-
-/// Why an attempt without a response failed.
-pub(super) fn cause_of(error: &upstream::Error) -> Cause {
-    match error {
-        upstream::Error::Exhausted {
-            here_only: true, ..
-        } => Cause::LocalPorts,
-        upstream::Error::Exhausted { .. } | upstream::Error::NoMemory => Cause::Local,
-        error if error.nothing_sent() => Cause::Connect,
-        upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
-        _ => Cause::Broken,
-    }
-}
-
-/// Reads as much of a 404's body as is needed to classify it.
-pub(super) async fn read_not_found(
-    response: Response<UpstreamBody>,
-    memory: &Arc<Budget>,
-) -> Result<(Option<Cause>, Response<UpstreamBody>), Cause> {
-    let (parts, mut body) = response.into_parts();
-    let buffer = Buffer::new(memory, Purpose::Answer, None);
-    let (cause, body) = match gather(&mut body, buffer, MAX_NOT_FOUND).await {
-        Gathered::Whole(read, trailers) => {
-            let cause = Cause::of_not_found(&read);
-            (cause, UpstreamBody::read(read, trailers))
-        }
-        // Too long to classify: relay what was read, then the rest.
-        Gathered::Part(read, next) => {
-            let rest = UpstreamBody::Begun(next, Box::new(body));
-            (None, UpstreamBody::Begun(read, Box::new(rest)))
-        }
-        Gathered::Broken(..) => return Err(Cause::Broken),
-    };
-    Ok((cause, Response::from_parts(parts, body)))
 }

@@ -12,7 +12,7 @@ use crate::continuation::{Opening, Reason, Resumption, Sent};
 use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
-use crate::proxy::attempt::read_not_found;
+use crate::proxy::classify::read_not_found;
 use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::{Api, Decoder, Tail, tail_meaning};
