@@ -10,6 +10,7 @@ mod connect;
 mod endpoint;
 mod h1;
 mod h2;
+mod h2_link;
 mod head;
 mod idle;
 mod kept;
@@ -184,6 +185,6 @@ impl Error {
 /// Drops connections of this thread that have been idle too long, have exceeded their lifetime, or were closed by the server.
 /// Call it periodically on each thread.
 pub fn sweep(now: Instant) {
-    h2::sweep(now);
+    h2_link::sweep(now);
     idle::sweep(now);
 }

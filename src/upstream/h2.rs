@@ -3,8 +3,6 @@
 //! The future sends the request and waits for the response head; the body reads the stream. One task drives each connection,
 //! and another sends the rest of a request while its response arrives.
 
-pub(super) mod link;
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,10 +16,9 @@ use http::{Request, Response, Uri, Version, header::HOST};
 use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
 
-pub(super) use self::link::sweep;
-use self::link::{Link, Reserved, Stream};
 use super::connect::Connector;
 use super::endpoint::Lease;
+use super::h2_link::{self, Link, Reserved, Stream};
 use super::kept::Connection;
 use super::lifetime::Life;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
@@ -40,7 +37,7 @@ pub(super) async fn send(
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    let sent = match link::existing(lease.id, !body.is_end_stream()) {
+    let sent = match h2_link::existing(lease.id, !body.is_end_stream()) {
         Some(link) => over(lease, link, outgoing, body).await,
         None => over_new(lease, connector, outgoing, body).await?,
     };
@@ -64,7 +61,7 @@ async fn over_new(
 ) -> Result<Result<Response<UpstreamBody>, Failed>, Error> {
     let (transport, _, life) = connector.connect().await?;
     lease.life = life;
-    let link = link::begin(lease.id, transport, life, outgoing.memory).await?;
+    let link = h2_link::begin(lease.id, transport, life, outgoing.memory).await?;
     Ok(over(lease, link, outgoing, body).await)
 }
 
@@ -75,7 +72,7 @@ pub(super) async fn send_over(
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    let link = link::begin(lease.id, transport, lease.life, outgoing.memory).await?;
+    let link = h2_link::begin(lease.id, transport, lease.life, outgoing.memory).await?;
     let sent = over(lease, link, outgoing, body).await;
     sent.map_err(Failed::into)
 }

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 
+use super::Error;
+use super::lifetime::Life;
 use crate::memory::Budget;
 use crate::transport::Transport;
 use crate::transport::h2::{Counted, KeepAlive, SMALL_FRAMES, Traffic, Window};
-use crate::upstream::Error;
-use crate::upstream::lifetime::Life;
 
 /// Streams on a connection before another connection is opened, unless the server sets a lower limit. Dynamo's frontends allow
 /// 200.
@@ -98,7 +98,7 @@ impl Link {
 pub(super) struct Stream(pub(super) Arc<Load>);
 
 /// A connection, with room on it for one more request.
-pub(in crate::upstream) struct Reserved {
+pub(super) struct Reserved {
     pub(super) link: Link,
     _room: Stream,
 }
@@ -110,7 +110,7 @@ impl Reserved {
     }
 
     /// Is it neither closed nor shutting down?
-    pub(in crate::upstream) fn is_open(&mut self) -> bool {
+    pub(super) fn is_open(&mut self) -> bool {
         self.link.is_open()
     }
 }
@@ -236,7 +236,7 @@ impl Unasked {
 
 /// Drops connections that have closed, have exceeded their lifetime, or have been idle too long. Call it periodically on each
 /// thread.
-pub(in crate::upstream) fn sweep(now: Instant) {
+pub(super) fn sweep(now: Instant) {
     LINKS.with_borrow_mut(|links| {
         links.retain(|_, links| {
             links.retain_mut(|kept| {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::h2::link::Reserved;
+use super::h2_link::Reserved;
 use super::lifetime::Life;
 use crate::transport::Transport;
 
