@@ -1,6 +1,7 @@
 //! Reads the kernel's state of a TCP connection, and controls how it is closed.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -120,17 +121,10 @@ pub fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
 /// poll.
 #[must_use]
 pub fn is_quiet(socket: &TcpStream) -> bool {
-    let mut byte = 0u8;
-    // SAFETY: the kernel writes at most one byte to `byte`, which outlives the call.
-    let read = unsafe {
-        libc::recv(
-            socket.as_raw_fd(),
-            (&raw mut byte).cast(),
-            1,
-            libc::MSG_PEEK | libc::MSG_DONTWAIT,
-        )
-    };
-    read < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+    let mut byte = [MaybeUninit::uninit()];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let read = SockRef::from(socket).recv_with_flags(&mut byte, flags);
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// How often to check whether a peer has acknowledged everything.
