@@ -83,18 +83,18 @@ pub mod tests {
     use crate::transport::Transport;
 
     /// A connection whose peer sends as fast as it can.
-    pub struct Sends(TcpStream);
+    pub(crate) struct Sends(TcpStream);
 
     impl Sends {
         /// The connection, for the current runtime.
-        pub fn transport(self) -> Transport {
+        pub(crate) fn transport(self) -> Transport {
             self.0.set_nonblocking(true).expect("set");
             Transport::Tcp(tokio::net::TcpStream::from_std(self.0).expect("a runtime"))
         }
     }
 
     /// A connection whose peer sends `bytes` as fast as it can.
-    pub fn sends_at_once(bytes: Vec<u8>) -> Sends {
+    pub(crate) fn sends_at_once(bytes: Vec<u8>) -> Sends {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let near = TcpStream::connect(address).expect("a connection");
@@ -105,7 +105,7 @@ pub mod tests {
 
     /// Polls `step` in a task that is woken all the time, so that tokio polls the sockets only every 61 tasks, until it is ready.
     /// Returns how often the sockets were polled before that.
-    pub fn polls_of_the_sockets(
+    pub(crate) fn polls_of_the_sockets(
         mut step: impl FnMut(&mut Context<'_>) -> Poll<()> + Send + 'static,
     ) -> u32 {
         let runtime = tokio::runtime::Builder::new_current_thread()

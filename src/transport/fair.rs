@@ -22,6 +22,7 @@ pub struct Fair<T> {
 }
 
 impl<T> Fair<T> {
+    #[must_use]
     pub fn new(inner: T) -> Self {
         Self {
             inner,
