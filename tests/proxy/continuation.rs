@@ -3,6 +3,7 @@
 mod failed_attempts;
 mod keep_alives;
 mod messages;
+mod missing_end;
 mod replaced_servers;
 mod rewriting;
 mod unresponsive_servers;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 
 use super::Cut;
@@ -327,13 +327,6 @@ impl Relay {
         self.broke(why, why)
     }
 
-    /// The end of a body, as its server ended it. Returns what is still to be forwarded.
-    fn end(&mut self) -> Bytes {
-        let rest = self.sse.as_mut().map(SseRelay::rest);
-        self.finish(End::Eof);
-        rest.unwrap_or_default()
-    }
-
     pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         if let State::Flowing = self.state {
             self.source.poll_unread(cx);
@@ -380,12 +373,5 @@ impl Relay {
         };
         self.silent(limit_passed);
         Poll::Ready(Bytes::new())
-    }
-
-    /// Ends the response because a limit of time has passed.
-    fn silent(&mut self, limit_passed: &str) {
-        let message = format!("{} {limit_passed}", self.side());
-        self.source = UpstreamBody::empty();
-        self.close(&message, StatusCode::GATEWAY_TIMEOUT, End::Deadline);
     }
 }

@@ -11,7 +11,7 @@ use crate::continuation;
 use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
-use crate::proxy::body::sse_relay::Stop;
+use crate::proxy::body::sse_relay::{SseRelay, Stop};
 use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::End;
@@ -44,6 +44,45 @@ impl Relay {
         Bytes::new()
     }
 
+    /// Is it known that the terminal event has not come? Do not name that event to a client: some look for its name anywhere in a
+    /// line, and would take the error for a complete stream.
+    fn lacks_its_end(&mut self) -> bool {
+        if self.sse.as_ref().is_none_or(SseRelay::quiet) {
+            return false;
+        }
+        let exchange = self.exchange();
+        let timeline = &exchange.timeline;
+        let is_over = timeline.terminal() || timeline.error().is_some();
+        exchange.api().has_terminal_event() && !is_over
+    }
+
+    /// The end of a body, as its server ended it. Returns what is still to be forwarded.
+    pub(super) fn end(&mut self) -> Bytes {
+        let rest = self.sse.as_mut().map(SseRelay::rest);
+        // The client gets no error event: it may have all it wants, and its server ended the response cleanly.
+        if self.lacks_its_end() {
+            let why = format!(
+                "{} ended the stream without its terminal event",
+                self.side()
+            );
+            self.exchange().because(why);
+        }
+        self.finish(End::Eof);
+        rest.unwrap_or_default()
+    }
+
+    /// Ends the response because a limit of time has passed.
+    pub(super) fn silent(&mut self, limit_passed: &str) {
+        let side = self.side();
+        let is_committed = self.sse.as_ref().is_some_and(SseRelay::committed);
+        let message = match is_committed && self.lacks_its_end() {
+            true => format!("{side} {limit_passed}; the stream lacks its terminal event"),
+            false => format!("{side} {limit_passed}"),
+        };
+        self.source = UpstreamBody::empty();
+        self.close(&message, StatusCode::GATEWAY_TIMEOUT, End::Deadline);
+    }
+
     /// Ends a response that broke.
     pub(super) fn break_off(&mut self, for_client: &str, why: &str) {
         let exchange = self.exchange();
@@ -54,7 +93,15 @@ impl Relay {
             // The client has everything it waits for.
             Some(_) if terminal => self.finish(End::Cut),
             Some(_) if !failed => {
-                let message = format!("{} ended the stream early: {for_client}", self.side());
+                let side = self.side();
+                let message = match self.lacks_its_end() {
+                    true => {
+                        format!(
+                            "{side} ended the stream early, without its terminal event: {for_client}"
+                        )
+                    }
+                    false => format!("{side} ended the stream early: {for_client}"),
+                };
                 self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
             }
             _ => {
