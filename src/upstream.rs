@@ -110,6 +110,15 @@ impl Error {
         )
     }
 
+    /// Did the connection break before the response? A later request needs another one.
+    #[must_use]
+    pub const fn is_break(&self) -> bool {
+        matches!(
+            self,
+            Self::Unread(_) | Self::Silent(_) | Self::Broken(_) | Self::Http2(_)
+        )
+    }
+
     /// Can another endpoint of the same pool help? Only if no model server saw the request and the failure is specific to this
     /// endpoint or address.
     #[must_use]

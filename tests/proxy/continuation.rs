@@ -1,5 +1,6 @@
 //! Streams break after their first content, and another server continues them.
 
+mod broken_probes;
 mod failed_attempts;
 mod keep_alives;
 mod messages;

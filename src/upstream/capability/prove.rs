@@ -62,12 +62,7 @@ impl Pool {
             extra: guard,
             memory: &Budget::new(2 * MAX_ANSWER),
         };
-        let asking = self.question(
-            Lease::new(Arc::clone(endpoint)),
-            outgoing,
-            probe.body(model),
-            MAX_ANSWER,
-        );
+        let asking = self.probe(endpoint, outgoing, (probe, model), None);
         let answer = deadline::timeout(PATIENCE, asking).await;
         let answer = classify((probe, model), answer);
         learn(endpoint, (probe, model), answer, plan, run);
@@ -91,9 +86,8 @@ impl Pool {
             head: &head,
             ..client
         };
-        let (mut lease, slot) = (Lease::new(Arc::clone(endpoint)), Slot::default());
-        lease.slot = Some(slot.clone());
-        let asking = self.question(lease, outgoing, probe.body(model), MAX_ANSWER);
+        let slot = Slot::default();
+        let asking = self.probe(endpoint, outgoing, (probe, model), Some(&slot));
         let limit = match known {
             Capability::Unknown => SHORT_PATIENCE,
             _ => PATIENCE,
@@ -143,6 +137,26 @@ impl Pool {
             .filter(|(status, _)| *status == StatusCode::OK)
             .and_then(|(_, body)| models(&body));
         endpoint.listed(models, Instant::now(), plan, run);
+    }
+
+    /// Probes `endpoint`, and once more if the connection breaks: that says nothing about the server, which may have closed an idle
+    /// connection, or lost an HTTP/2 connection with all its streams. A probe may be repeated, because it generates nothing.
+    async fn probe(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        outgoing: Outgoing<'_>,
+        (probe, model): (Probe, &str),
+        slot: Option<&Slot>,
+    ) -> Result<Answer, Option<Error>> {
+        let ask = || {
+            let mut lease = Lease::new(Arc::clone(endpoint));
+            lease.slot = slot.cloned();
+            self.question(lease, outgoing, probe.body(model), MAX_ANSWER)
+        };
+        match ask().await {
+            Err(error) if error.as_ref().is_none_or(Error::is_break) => ask().await,
+            answer => answer,
+        }
     }
 
     /// Sends a question of the proxy itself, and reads the whole answer, of up to `most` bytes. The error is `None` if the answer
