@@ -1,6 +1,8 @@
 //! OpenTelemetry traces: they are off by default; a real collector gets the spans of each exchange; model servers get the trace
 //! context; and no fault of a collector affects requests.
 
+mod continuation;
+
 use crate::rig::collector::{Receiver, Span};
 use crate::rig::plan_file::{mostly_new, mostly_old};
 use crate::rig::proxy::{run, run_with_env};

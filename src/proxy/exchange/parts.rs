@@ -110,7 +110,8 @@ impl Exchange {
         parts.deliver(metrics, self.answering, &self.timeline, tokens);
         // A stream that is to move stays open where it is until then.
         if cause == Cause::PlannedMove {
-            return None;
+            let span = self.span.as_mut();
+            return span.map(|span| span.asked_to_take_over(generation, Instant::now()));
         }
         // Before the request is sent, so that it counts as open where it may arrive.
         self.carried_by(generation);
@@ -126,6 +127,9 @@ impl Exchange {
         if let Some(generation) = asked {
             self.context.metrics.failed_attempt(generation, cause);
             self.cause = Some(cause);
+            if let Some(span) = &mut self.span {
+                span.did_not_take_over(Some(cause), Instant::now());
+            }
         }
     }
 
@@ -137,6 +141,9 @@ impl Exchange {
         parts.begins = true;
         parts.asked = None;
         self.attempted = Instant::now();
+        if let Some(span) = &mut self.span {
+            span.took_over(self.attempted);
+        }
         self.context.metrics.continued(cause, gap);
     }
 
@@ -146,6 +153,9 @@ impl Exchange {
         if let Some(parts) = &mut self.parts {
             // The move was stopped, so nothing is known of the server that was asked.
             parts.asked = None;
+        }
+        if let Some(span) = &mut self.span {
+            span.did_not_take_over(None, Instant::now());
         }
         self.not_continued = Some(reason);
         self.context.metrics.not_continued(outcome, reason);

@@ -44,6 +44,8 @@ pub struct Span {
     began: SystemTime,
     started: Instant,
     attempts: Vec<Attempt>,
+    /// The index of the attempt whose response the client gets. Any later one that has not ended is asked to take over.
+    current: usize,
 }
 
 /// One attempt. Times count from the start of the exchange.
@@ -52,7 +54,8 @@ struct Attempt {
     id: SpanId,
     generation: Generation,
     began: Duration,
-    given_up: Option<(Duration, Cause)>,
+    /// When it ended before the exchange, and why if it failed.
+    ended: Option<(Duration, Option<Cause>)>,
 }
 
 impl Attempt {
@@ -61,7 +64,7 @@ impl Attempt {
             id: RandomIdGenerator::default().new_span_id(),
             generation,
             began,
-            given_up: None,
+            ended: None,
         }
     }
 }
@@ -81,24 +84,63 @@ impl Span {
             began: SystemTime::now() - now.elapsed(),
             started: now,
             attempts: vec![Attempt::new(generation, Duration::ZERO)],
+            current: 0,
         }
     }
 
     /// The current attempt has failed and another one begins. Returns its `traceparent`.
     pub fn retried(&mut self, generation: Generation, cause: Cause, now: Instant) -> HeaderValue {
-        let now = now.saturating_duration_since(self.started);
-        if let Some(last) = self.attempts.last_mut() {
-            last.given_up = Some((now, cause));
-        }
-        self.attempts.push(Attempt::new(generation, now));
-        self.traceparent()
+        self.end_attempt(self.current, Some(cause), now);
+        let traceparent = self.asked_to_take_over(generation, now);
+        self.current = self.attempts.len() - 1;
+        traceparent
     }
 
-    /// The `traceparent` of the current attempt.
+    /// Another attempt begins, which is to take over from the current one. Until it does, the current one continues. Returns its
+    /// `traceparent`.
+    pub fn asked_to_take_over(&mut self, generation: Generation, now: Instant) -> HeaderValue {
+        let began = now.saturating_duration_since(self.started);
+        let attempt = Attempt::new(generation, began);
+        let traceparent = self.traceparent_of(attempt.id);
+        self.attempts.push(attempt);
+        traceparent
+    }
+
+    /// The attempt that was asked to take over did so. Without effect if none was asked.
+    pub fn took_over(&mut self, now: Instant) {
+        if let Some(asked) = self.asked() {
+            self.end_attempt(self.current, None, now);
+            self.current = asked;
+        }
+    }
+
+    /// The attempt that was asked to take over did not, because of `cause`, or because it was no longer needed. Without effect if
+    /// none was asked.
+    pub fn did_not_take_over(&mut self, cause: Option<Cause>, now: Instant) {
+        if let Some(asked) = self.asked() {
+            self.end_attempt(asked, cause, now);
+        }
+    }
+
+    /// The attempt that is asked to take over.
+    fn asked(&self) -> Option<usize> {
+        let last = self.attempts.len() - 1;
+        (last > self.current && self.attempts[last].ended.is_none()).then_some(last)
+    }
+
+    fn end_attempt(&mut self, index: usize, cause: Option<Cause>, now: Instant) {
+        let after = now.saturating_duration_since(self.started);
+        self.attempts[index].ended = Some((after, cause));
+    }
+
+    /// The `traceparent` of the first attempt.
     pub(super) fn traceparent(&self) -> HeaderValue {
-        let attempt = self.attempts.last().map(|attempt| attempt.id);
+        self.traceparent_of(self.attempts[0].id)
+    }
+
+    fn traceparent_of(&self, attempt: SpanId) -> HeaderValue {
         let (trace, flags) = (self.context.trace_id(), self.context.trace_flags());
-        context::traceparent(trace, attempt.unwrap_or(self.context.span_id()), flags)
+        context::traceparent(trace, attempt, flags)
     }
 
     /// The finished spans: one per attempt, then that of the exchange.
@@ -206,8 +248,9 @@ impl Span {
                 integer(index as u64),
             ));
         }
-        let (ended, error, status) = match attempt.given_up {
-            Some((ended, cause)) => {
+        let (ended, error, status) = match attempt.ended {
+            Some((ended, None)) => (ended, None, Status::Unset),
+            Some((ended, Some(cause))) => {
                 attributes.push(KeyValue::new("crossfade.cause", cause.as_str()));
                 (
                     ended,
@@ -419,6 +462,43 @@ mod tests {
         assert_eq!(spans[1].parent_span_id, exchange);
         assert_eq!(spans[0].status, Status::error("connect"));
         assert_eq!(spans[1].status, Status::error("truncated"));
+    }
+
+    #[test]
+    fn an_attempt_that_is_asked_to_take_over_does_not_end_the_current_one() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let mut span = span(now);
+        let first = span.traceparent();
+        let asked = span.asked_to_take_over(Generation::New, at(1));
+        assert_ne!(first, asked);
+        span.did_not_take_over(Some(Cause::ServerError), at(2));
+        span.asked_to_take_over(Generation::New, at(3));
+        span.took_over(at(4));
+        // Nothing is asked any more.
+        span.took_over(at(5));
+        span.did_not_take_over(Some(Cause::Broken), at(5));
+        span.retried(Generation::New, Cause::Broken, at(6));
+        let began = span.began;
+        let mut line = line("POST", "/v1/completions", Api::Completions);
+        line.outcome = Outcome::Completed;
+        line.duration = Duration::from_secs(9);
+        let spans = span.end(&line);
+        let seen = spans.iter().map(|span| {
+            let after = |time: SystemTime| time.duration_since(began).expect("later").as_secs();
+            let status = span.status.clone();
+            (after(span.start_time), after(span.end_time), status)
+        });
+        assert_eq!(
+            seen.collect::<Vec<_>>(),
+            [
+                (0, 4, Status::Unset),
+                (1, 2, Status::error("server_error")),
+                (3, 6, Status::error("broken")),
+                (6, 9, Status::Unset),
+                (0, 9, Status::Unset),
+            ]
+        );
     }
 
     #[test]
