@@ -278,6 +278,24 @@ mod tests {
         assert_eq!(task.watch.decide(start + 5 * SECOND), MoveDecision::Stay);
     }
 
+    /// `oldDraining` takes effect once new gets all requests. Until then, old still begins streams.
+    #[test]
+    fn old_that_is_to_drain_keeps_its_streams_while_it_has_a_share() {
+        let start = Instant::now();
+        let draining = |percent| {
+            let mut snapshot = snapshot(percent, Some(SECOND), start);
+            Arc::make_mut(&mut snapshot.plan).old_drains = true;
+            snapshot
+        };
+        let store = SnapshotStore::new(draining(99));
+        let mut task = Task::of(&store);
+        assert!(task.poll().is_pending());
+        assert_eq!(store.moving(), 0);
+        store.store(draining(100));
+        assert_eq!((task.wakes(), store.moving()), (1, 1));
+        assert_eq!(task.poll(), Poll::Ready(Some(start + SECOND)));
+    }
+
     #[test]
     fn a_stream_that_begins_on_old_under_an_order_hears_of_it() {
         let start = Instant::now();

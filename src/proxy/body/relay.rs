@@ -2,6 +2,7 @@
 
 mod end;
 mod takeover;
+mod unread;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,6 +41,15 @@ enum State {
 /// The error of a server that exceeded the gap timeout.
 const SILENT: &str = "sent nothing for too long";
 
+/// What is to be forwarded besides the bytes of the source.
+#[derive(Default)]
+struct Rest {
+    /// Before anything else: it came while the client did not read.
+    unsent: Bytes,
+    /// After the last bytes.
+    trailers: Option<HeaderMap>,
+}
+
 /// A response body that is being relayed.
 pub struct Relay {
     source: UpstreamBody,
@@ -55,8 +65,8 @@ pub struct Relay {
     /// Set after the first content, while another server may continue the stream.
     kept: Option<Box<Kept>>,
     timers: Timers,
-    /// Trailers to forward after the last bytes.
-    trailers: Option<Box<HeaderMap>>,
+    /// Boxed: most streams have none of it, and each open one has a place for it.
+    rest: Option<Box<Rest>>,
     /// Names of trailers that are not forwarded.
     hidden: Box<[HeaderName]>,
 }
@@ -114,7 +124,7 @@ impl Relay {
                 attempts: None,
                 kept: None,
                 timers: Timers::default(),
-                trailers: None,
+                rest: None,
                 hidden: Box::default(),
             },
         )
@@ -126,7 +136,8 @@ impl Relay {
     }
 
     pub fn is_end_stream(&self) -> bool {
-        matches!(self.state, State::Ended) && self.trailers.is_none()
+        let is_empty = |rest: &Rest| rest.unsent.is_empty() && rest.trailers.is_none();
+        matches!(self.state, State::Ended) && self.rest.as_deref().is_none_or(is_empty)
     }
 
     pub fn size_hint(&self) -> SizeHint {
@@ -159,6 +170,10 @@ impl Relay {
     }
 
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Some(rest) = self.rest.as_mut().filter(|rest| !rest.unsent.is_empty()) {
+            let unsent = std::mem::take(&mut rest.unsent);
+            return Poll::Ready(Some(Ok(Frame::data(unsent))));
+        }
         loop {
             let out = match &mut self.state {
                 State::Flowing => match self.poll_source(cx) {
@@ -171,7 +186,7 @@ impl Relay {
                             if matches!(self.state, State::Ended) {
                                 let trailers = trailers.into_trailers().ok();
                                 let passed = trailers.and_then(|map| passable(map, &self.hidden));
-                                self.trailers = passed.map(Box::new);
+                                self.rest.get_or_insert_default().trailers = passed;
                             }
                             rest
                         }
@@ -219,8 +234,9 @@ impl Relay {
                     return Poll::Ready(Some(Err(Cut(why))));
                 }
                 State::Ended => {
-                    if let Some(trailers) = self.trailers.take() {
-                        return Poll::Ready(Some(Ok(Frame::trailers(*trailers))));
+                    let rest = self.rest.as_mut();
+                    if let Some(trailers) = rest.and_then(|rest| rest.trailers.take()) {
+                        return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                     }
                     // Record the outcome now, not when the connection drops the body.
                     self.exchange = None;
@@ -325,12 +341,6 @@ impl Relay {
         }
         let why = "the stream ended without content or terminal event";
         self.broke(why, why)
-    }
-
-    pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
-        if let State::Flowing = self.state {
-            self.source.poll_unread(cx);
-        }
     }
 
     pub fn because(&mut self, why: &str) {

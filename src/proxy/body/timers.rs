@@ -75,6 +75,24 @@ impl Timers {
             && self.comments.is_none()
     }
 
+    /// Waits until the stream may be due to move, for a client that does not read. No other deadline applies to its server.
+    pub fn poll_move(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(at) = self.move_at else {
+            return Poll::Pending;
+        };
+        let sleep = self
+            .sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
+        if sleep.deadline() != at.into() {
+            sleep.as_mut().reset(at.into());
+        }
+        ready!(sleep.as_mut().poll(cx));
+        // An elapsed timer must not be polled again.
+        self.sleep = None;
+        self.move_at = None;
+        Poll::Ready(())
+    }
+
     /// Waits for the next deadline.
     pub fn poll(&mut self, cx: &mut Context<'_>, flowing: bool) -> Poll<Due> {
         if self.are_absent() {
