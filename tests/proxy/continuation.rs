@@ -1,6 +1,7 @@
 //! Streams break after their first content, and another server continues them.
 
 mod broken_probes;
+mod elsewhere;
 mod failed_attempts;
 mod keep_alives;
 mod messages;
