@@ -140,6 +140,49 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
 }
 
 #[tokio::test]
+async fn it_shows_the_streams_that_are_to_move_off_old_until_they_have() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Counting::new("old", 20).breaking(5, Script::hang);
+    let old = Upstream::start(old.handler()).await;
+    let new = Upstream::start(Counting::new("new", 20).handler()).await;
+    let plan = |[old, new_weight]: [u32; 2], seconds: u32| {
+        let more = format!(
+            "failover: {{continuation: {{mode: AnyGeneration}}}}\ndrain: {{moveAfterSeconds: {seconds}}}"
+        );
+        manifest(&new.url(), old, new_weight, &more)
+    };
+    let file = PlanFile::new(&plan([1, 0], 3600));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    let labels = [("generation", "new"), ("state", "supported")];
+    proxy
+        .counts("crossfade_continuation_capability", &labels, 1.0)
+        .await;
+    let mut client = client::open_chat(proxy.address).await;
+    let head = client.head().await;
+    browser.open(&url(&proxy)).await;
+    browser.until("#link", |text| text == "live").await;
+    browser
+        .until("[data-figure=moving]", |text| text == "0")
+        .await;
+    file.write(&plan([0, 1], 3600));
+    browser
+        .until("[data-figure=moving]", |text| text == "1")
+        .await;
+    file.write(&plan([0, 1], 0));
+    let response = client.rest(head).await;
+    assert_eq!(response.end, End::Clean, "{}", response.text());
+    browser
+        .until("[data-figure=moving]", |text| text == "0")
+        .await;
+    browser
+        .until("[data-figure='continued.planned_move']", |text| text == "1")
+        .await;
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
 async fn with_an_analysis_it_shows_the_verdict_first() {
     let Some(mut browser) = Browser::start().await else {
         return;
