@@ -169,9 +169,10 @@ pub(super) fn scaled(
     let adapted = adapted.and_then(|adapter| number(adapter, "/spec/replicas"));
     let in_object = part.desired;
     part.desired = adapted.unwrap_or(in_object);
-    let of_part = scaling
-        .pods(object, &part)
-        .map(|of| Replicas::of(&of, pods));
+    let pods_of = scaling.pods(object, &part);
+    let of_part = pods_of.as_ref().map(|of| Replicas::of(of, pods));
+    let graces = pods_of.iter().flat_map(|of| of.among(pods));
+    let shortest = graces.map(|pod| grace(&pod.data["spec"])).min();
     let (present, terminating, ready) = match &of_part {
         // Either may be the one that has come later.
         Some(found) => (
@@ -183,14 +184,18 @@ pub(super) fn scaled(
         ),
         None => (part.present, 0, part.ready),
     };
+    let observed = part.desired == in_object && is_observed(object);
+    let specified = Scaled::of(scaling, object, part);
     Scaled {
-        observed: part.desired == in_object && is_observed(object),
+        observed,
         adapter,
         present,
         terminating,
         ready,
         ready_since: of_part.map(|found| found.ready_since),
-        ..Scaled::of(scaling, object, part)
+        // Not every kind specifies its pods.
+        grace: specified.grace.or(shortest),
+        ..specified
     }
 }
 

@@ -109,6 +109,29 @@ fn a_model_serving_is_scaled_by_its_groups() {
     );
 }
 
+/// The cliques specify the pods, and the group only names them.
+#[test]
+fn the_pods_of_a_scaling_group_say_how_long_they_may_take_to_end() {
+    let group = json!({
+        "metadata": {"name": "w"}, "spec": {"replicas": 1, "cliqueNames": ["leader", "worker"]},
+        "status": {"replicas": 1, "availableReplicas": 1},
+    });
+    let of_pods = |graces: &[Option<u64>]| {
+        let pods = graces.iter().map(|grace| {
+            let labels = json!({"grove.io/podcliquescalinggroup": "w", "grove.io/podcliquescalinggroup-replica-index": "0"});
+            object(json!({
+                "metadata": {"name": "a", "labels": labels}, "spec": {"terminationGracePeriodSeconds": grace},
+            }))
+        });
+        let pods: Vec<_> = pods.collect();
+        of("PodCliqueScalingGroup", group.clone(), &pods)[0].grace
+    };
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(of_pods(&[Some(600), Some(90)]), seconds(90));
+    assert_eq!(of_pods(&[Some(600), None]), seconds(30));
+    assert_eq!(of_pods(&[]), None);
+}
+
 /// In v1alpha1, a component says itself what its main container needs.
 #[test]
 fn a_service_of_a_graph_takes_what_its_resources_and_the_rest_of_its_pod_ask_for() {
