@@ -26,7 +26,7 @@ const WATCHED: Duration = Duration::from_secs(5);
 pub struct Clients {
     fails: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<usize>,
 }
 
 impl Clients {
@@ -38,6 +38,7 @@ impl Clients {
             let (fails, stop, address) = (Arc::clone(&fails), Arc::clone(&stop), fixture.address);
             tasks.spawn(async move {
                 let mut client = Client::connect(address).await;
+                let mut requests = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let prompt = if fails.load(Ordering::Relaxed) {
                         "<<words=3>> <<for=new words=3 http_error=500>>"
@@ -51,7 +52,9 @@ impl Clients {
                         !response.text().contains("\"error\""),
                         "clients see no error"
                     );
+                    requests += 1;
                 }
+                requests
             });
         }
         Self { fails, stop, tasks }
@@ -62,9 +65,10 @@ impl Clients {
         self.fails.store(true, Ordering::Relaxed);
     }
 
-    pub async fn end(self) {
+    /// Returns the number of requests.
+    pub async fn end(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
-        self.tasks.join_all().await;
+        self.tasks.join_all().await.into_iter().sum()
     }
 }
 

@@ -170,7 +170,7 @@ impl Fixture {
 
     /// Like [`Self::with_model`]. A Dynamo frontend that has lost all its workers may not discover several workers that start at the
     /// same time. In this case, the frontends are replaced, once.
-    async fn with_model_again(&self, service: &str) {
+    pub async fn with_model_again(&self, service: &str) {
         let address = address_of(&self.cluster, service);
         let deadline = Instant::now() + PATIENCE / 3;
         while !lists_model(address).await {
@@ -296,7 +296,7 @@ pub async fn answers(address: SocketAddr, path: &str) -> bool {
 }
 
 /// The body of a GET; `None` if the status is not 200 or the connection fails.
-async fn page(address: SocketAddr, path: &str) -> Option<String> {
+pub async fn page(address: SocketAddr, path: &str) -> Option<String> {
     let connecting = tokio::net::TcpStream::connect(address);
     let connection = tokio::time::timeout(Duration::from_secs(1), connecting).await;
     let mut client = rig::Client::over(connection.ok()?.ok()?);

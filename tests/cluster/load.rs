@@ -76,6 +76,7 @@ impl Plan {
 
 /// Streams on their own thread, so that the test does not delay them.
 pub struct Load {
+    pub started: Instant,
     state: Arc<State>,
     thread: JoinHandle<Vec<FinishedStream>>,
 }
@@ -125,7 +126,11 @@ impl Load {
                 clients.join_all().await.concat()
             })
         });
-        Self { state, thread }
+        Self {
+            started: Instant::now(),
+            state,
+            thread,
+        }
     }
 
     /// Restarts the clients with kept connections one by one, each at the end of its stream: their next streams use new connections.

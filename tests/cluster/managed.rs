@@ -1,10 +1,12 @@
 //! A managed update: a `DynamoRollout` moves workers from old to new and back while clients send requests.
 //!
-//! The scenarios in [`strategies`] and [`in_place`] take half an hour and run only with `make rollouts`.
+//! The scenarios in the modules below take most of an hour and run only with `make rollouts`.
 
 mod in_place;
+mod kinds;
 mod strategies;
 
+use std::cell::Cell;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -12,8 +14,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::Cluster;
-use crate::fixture::{CONTROLLER, Fixture};
+use crate::fixture::{CONTROLLER, Fixture, eventually, page};
 use crate::load::{Load, Shape, assert_none_failed};
+use crate::rig::proxy::Metrics;
 use crate::rollout::{Rollout, phase, processes, signal, since};
 
 const NAME: &str = "chat";
@@ -29,12 +32,18 @@ const LONGEST: Duration = Duration::from_secs(240);
 /// A rollout, its fixture, and the limits that must hold at any time.
 struct Managed {
     rollout: Rollout,
-    /// The Deployments of old and new, one per role.
-    deployments: [Vec<String>; 2],
+    /// The kind of the workers, as an argument of kubectl.
+    kind: &'static str,
+    /// The objects with the workers of old and new, one per role.
+    names: [Vec<String>; 2],
+    /// Where such an object has its number of requested and of ready workers.
+    paths: [&'static str; 2],
     /// The maximum number of requested workers.
     max_requested: u64,
     /// The minimum number of ready workers.
     min_ready: u64,
+    /// What the leaders that were killed had written to the API server.
+    written: Cell<f64>,
 }
 
 /// The requested and the ready workers of each role of old and new.
@@ -47,9 +56,12 @@ impl Managed {
             rollout: Rollout {
                 fixture: fixture(full).await,
             },
-            deployments: ["old", "new"].map(|side| vec![format!("{side}-worker")]),
+            kind: "deployment",
+            names: ["old", "new"].map(|side| vec![format!("{side}-worker")]),
+            paths: ["/spec/replicas", "/status/readyReplicas"],
             max_requested: u64::from(full) + surge,
             min_ready: u64::from(full) - unavailable,
+            written: Cell::new(0.0),
         }
     }
 
@@ -59,12 +71,11 @@ impl Managed {
 
     fn sizes(&self) -> Sizes {
         let size = |name: &String| {
-            let deployment = self.fixture().cluster.get(&["deployment", name]);
-            let ready = deployment["status"]["readyReplicas"].as_u64();
-            let requested = deployment["spec"]["replicas"].as_u64();
+            let object = self.fixture().cluster.get(&[self.kind, name]);
+            let [requested, ready] = self.paths.map(|path| object.pointer(path)?.as_u64());
             (requested.expect("a number"), ready.unwrap_or(0))
         };
-        let [old, new] = &self.deployments;
+        let [old, new] = &self.names;
         [old, new].map(|names| names.iter().map(size).collect())
     }
 
@@ -73,6 +84,16 @@ impl Managed {
         let requested =
             |side: Vec<(u64, u64)>| side.into_iter().map(|(requested, _)| requested).collect();
         self.sizes().map(requested)
+    }
+
+    /// Asserts that there are neither too few ready nor too many requested workers.
+    fn assert_limits(&self, status: &Value) {
+        let sizes = self.sizes();
+        let sum = |of: fn(&(u64, u64)) -> u64| sizes.iter().flatten().map(of).sum::<u64>();
+        let requested = sum(|(requested, _)| *requested);
+        assert!(requested <= self.max_requested, "{sizes:?}: {status}");
+        let ready = sum(|(_, ready)| *ready);
+        assert!(ready >= self.min_ready, "{sizes:?}: {status}");
     }
 
     /// Edits the spec, as a user does.
@@ -105,16 +126,7 @@ impl Managed {
                 println!("{phase} after {}", since(begun));
                 return object;
             }
-            let sizes = self.sizes();
-            let sum = |of: fn(&(u64, u64)) -> u64| sizes.iter().flatten().map(of).sum::<u64>();
-            assert!(
-                sum(|(requested, _)| *requested) <= self.max_requested,
-                "{sizes:?}: {status}"
-            );
-            assert!(
-                sum(|(_, ready)| *ready) >= self.min_ready,
-                "{sizes:?}: {status}"
-            );
+            self.assert_limits(status);
             let now = self.requested();
             if now != last {
                 println!("{:>7} {now:?}: {}", since(begun), status["message"]);
@@ -127,7 +139,55 @@ impl Managed {
         }
     }
 
-    fn kill_the_leader(&self) {
+    /// Starts a load and then the rollout.
+    async fn begin(&self, more: &Value) -> Load {
+        let load = Load::start_outside_phases(self.fixture().address, STREAMS, SHAPE);
+        phase(&load, 0, STREAMS).await;
+        self.fixture().cluster.apply(&manifest(more));
+        load
+    }
+
+    /// Ends the load, asserts that all its streams completed, prints the figures, and deletes the rollout.
+    async fn end(&self, load: Load) {
+        self.end_after(load, STREAMS).await;
+    }
+
+    /// Like [`Self::end`], after this number of streams has started.
+    async fn end_after(&self, load: Load, streams: usize) {
+        phase(&load, 1, streams).await;
+        let took = load.started.elapsed();
+        let ended = load.finish();
+        assert_none_failed(&ended);
+        self.print_figures(took, ended.len(), 0).await;
+        self.remove();
+    }
+
+    /// Prints the figures of the scenario.
+    async fn print_figures(&self, took: Duration, requests: usize, lost: usize) {
+        let written = self.written.get() + self.written_by_leader().await;
+        println!(
+            "figures: {:.1} s, {requests} requests, {lost} lost, {written} writes to the API server",
+            took.as_secs_f64()
+        );
+    }
+
+    /// What the leader has written to the API server since its process started.
+    async fn written_by_leader(&self) -> f64 {
+        let leader = self.rollout.leader();
+        let controllers = self.rollout.controllers();
+        let mut all = controllers.iter();
+        let Some((_, address)) = all.find(|(name, _)| *name == leader) else {
+            return 0.0;
+        };
+        let address = address.parse().expect("an address");
+        // A process that does not respond has just been started again.
+        let metrics = page(address, "/metrics").await.unwrap_or_default();
+        Metrics::parse(&metrics).sum("crossfade_controller_writes_total", &[])
+    }
+
+    async fn kill_the_leader(&self) {
+        let written = self.written.get() + self.written_by_leader().await;
+        self.written.set(written);
         let own = format!("POD_NAME={}\0", self.rollout.leader());
         signal(&processes("\0controller\0", &own), libc::SIGKILL);
     }
@@ -221,7 +281,7 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     let kill = async |managed: &Managed| {
         if kills > 0 {
             kills -= 1;
-            managed.kill_the_leader();
+            managed.kill_the_leader().await;
         }
     };
     let object = managed.until_with("Complete", kill).await;
@@ -240,10 +300,5 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     managed.until("RolledBack").await;
     assert_eq!(managed.sizes(), [vec![(4, 4)], vec![(0, 0)]]);
     assert_eq!(managed.client_selector(), "old-frontend");
-    phase(&load, 2, STREAMS).await;
-
-    let ended = load.finish();
-    assert_none_failed(&ended);
-    println!("{} streams, none failed or cut", ended.len());
-    managed.remove();
+    managed.end(load).await;
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 
 /// The versions convert to each other without loss, as with the operator's conversion webhook.
-const DEFINITION: &str = "
+pub const DEFINITION: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: dynamographdeployments.nvidia.com}

@@ -4,15 +4,14 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::fixture::eventually;
 
-const SET: &str = "workers";
+pub(super) const SET: &str = "workers";
 const SIZE: u64 = 3;
 
 /// The pod template of a generation's Deployment, for the set.
-fn template(fixture: &Fixture, generation: &str) -> Value {
+pub(super) fn template(cluster: &Cluster, generation: &str) -> Value {
     let name = format!("{generation}-worker");
-    let deployment = fixture.cluster.get(&["deployment", &name]);
+    let deployment = cluster.get(&["deployment", &name]);
     let mut template = deployment["spec"]["template"].clone();
     template["metadata"]["labels"]["app"] = json!(SET);
     // The worker terminates only after the frontends have removed it.
@@ -35,10 +34,8 @@ fn set(template: &Value) -> String {
 }
 
 /// The Service through which Dynamo discovers the workers of a generation.
-fn discovery(fixture: &Fixture, generation: &str) -> String {
-    let service = fixture
-        .cluster
-        .get(&["service", &format!("{generation}-worker")]);
+pub(super) fn discovery(cluster: &Cluster, generation: &str) -> String {
+    let service = cluster.get(&["service", &format!("{generation}-worker")]);
     let labels = service["metadata"]["labels"].clone();
     let namespace = labels["nvidia.com/dynamo-namespace"].clone();
     json!({
@@ -116,25 +113,24 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
         println!("skipped: runs with make rollouts");
         return;
     }
-    let managed = Managed {
-        rollout: Rollout {
-            fixture: fixture(0).await,
-        },
-        deployments: [Vec::new(), Vec::new()],
-        max_requested: SIZE,
-        min_ready: SIZE - 1,
-    };
+    let managed = Managed::with_workers(0, 0, 0).await;
     let fixture = managed.fixture();
     for generation in ["old", "new"] {
-        fixture.cluster.apply(&discovery(fixture, generation));
+        fixture
+            .cluster
+            .apply(&discovery(&fixture.cluster, generation));
     }
-    fixture.cluster.apply(&set(&template(fixture, "old")));
+    fixture
+        .cluster
+        .apply(&set(&template(&fixture.cluster, "old")));
     eventually("the set is whole", async || pods(fixture).0 == SIZE).await;
     fixture.with_model("old").await;
     let load = Load::start_outside_phases(fixture.address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
 
-    fixture.cluster.apply(&set(&template(fixture, "new")));
+    fixture
+        .cluster
+        .apply(&set(&template(&fixture.cluster, "new")));
     let one = json!({"kind": "StatefulSet", "name": SET});
     let strategy =
         |partition: u32| json!({"maxSurge": 0, "maxUnavailable": 1, "partition": partition});
@@ -154,6 +150,7 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
     assert_eq!(pods(fixture), (SIZE, 0, [0, 3]));
     assert_eq!(managed.client_selector(), "new-frontend");
     phase(&load, 2, STREAMS).await;
+    let took = load.started.elapsed();
     let ended = load.finish();
     // Dynamo responds with 503 to a request that it routes to a terminating worker. While new has no worker, no other server can take
     // it, so a few requests fail before their first content.
@@ -165,11 +162,7 @@ async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_str
         |error: &&String| error.contains(": 503 of old,") && error.contains("text \"\"");
     assert!(failed.iter().all(is_refused), "{failed:?}");
     assert!(failed.len() * 200 <= ended.len(), "{failed:?}");
-    println!(
-        "{} streams, none cut, {} refused",
-        ended.len(),
-        failed.len()
-    );
+    managed.print_figures(took, ended.len(), failed.len()).await;
     managed.remove();
     let services = ["old", "new"].map(|generation| format!("service/{generation}-{SET}"));
     let set = format!("statefulset/{SET}");

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::analysis::Clients;
-use crate::fixture::eventually;
 use crate::prefill_decode::create_role;
 
 /// Streams that last longer than the hand-over.
@@ -18,7 +17,7 @@ const LONG: Shape = Shape {
 };
 
 /// Whether the long scenarios are enabled.
-fn long_tests_enabled() -> bool {
+pub(super) fn long_tests_enabled() -> bool {
     let is = env::var_os("CROSSFADE_TEST_LONG").is_some();
     if !is {
         println!("skipped: runs with make rollouts");
@@ -27,23 +26,6 @@ fn long_tests_enabled() -> bool {
 }
 
 impl Managed {
-    /// Starts a load and then the rollout.
-    async fn begin(&self, more: &Value) -> Load {
-        let load = Load::start_outside_phases(self.fixture().address, STREAMS, SHAPE);
-        phase(&load, 0, STREAMS).await;
-        self.fixture().cluster.apply(&manifest(more));
-        load
-    }
-
-    /// Ends the load, asserts that all its streams completed, and deletes the rollout.
-    async fn end(self, load: Load) {
-        phase(&load, 1, STREAMS).await;
-        let ended = load.finish();
-        assert_none_failed(&ended);
-        println!("{} streams, none failed or cut", ended.len());
-        self.remove();
-    }
-
     /// Asserts that nothing is written for some seconds.
     async fn assert_no_writes(&self) {
         let written = || {
@@ -51,8 +33,8 @@ impl Managed {
                 let object = self.fixture().cluster.get(&[kind, name]);
                 object["metadata"]["generation"].clone()
             };
-            let names = self.deployments.iter().flatten();
-            let mut all: Vec<_> = names.map(|name| version("deployment", name)).collect();
+            let names = self.names.iter().flatten();
+            let mut all: Vec<_> = names.map(|name| version(self.kind, name)).collect();
             all.push(version("duc", NAME));
             all
         };
@@ -84,9 +66,8 @@ async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
         return;
     }
     let roles = ["prefill", "decode"];
-    let deployments = ["old", "new"].map(|side| roles.map(|role| format!("{side}-{role}")).into());
     let managed = Managed {
-        deployments,
+        names: ["old", "new"].map(|side| roles.map(|role| format!("{side}-{role}")).into()),
         // A unit is at most two workers.
         max_requested: 8,
         min_ready: 6,
@@ -248,7 +229,7 @@ async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothi
         // Gives the controller time for an action. The status cannot change, so there is no condition to wait for.
         sleep(Duration::from_secs(2)).await;
         let killed = managed.rollout.holder();
-        managed.kill_the_leader();
+        managed.kill_the_leader().await;
         eventually("another replica leads", async || {
             managed.rollout.holder() != killed
         })
@@ -269,6 +250,7 @@ async fn a_new_generation_that_fails_is_scaled_down_again() {
         return;
     }
     let managed = Managed::with_workers(2, 1, 0).await;
+    let begun = Instant::now();
     let clients = Clients::of(managed.fixture());
     clients.fail();
     // The latencies on this machine are unknown, so their limits are high.
@@ -280,7 +262,8 @@ async fn a_new_generation_that_fails_is_scaled_down_again() {
     assert_eq!(object["status"]["analysis"]["verdict"], "Fail", "{object}");
     assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
     managed.assert_no_writes().await;
-    clients.end().await;
+    let requests = clients.end().await;
+    managed.print_figures(begun.elapsed(), requests, 0).await;
     managed.remove();
 }
 
@@ -327,10 +310,7 @@ async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
     })
     .await;
     assert!(is_there("new-worker") && is_there("new-frontend"));
-    phase(&load, 1, 20).await;
-    let ended = load.finish();
-    assert_none_failed(&ended);
-    managed.remove();
+    managed.end_after(load, 20).await;
 }
 
 #[tokio::test]
