@@ -2,6 +2,7 @@
 //!
 //! The scenarios in the modules below take most of an hour and run only with `make rollouts`.
 
+mod crashes;
 mod in_place;
 mod kinds;
 mod strategies;
@@ -196,6 +197,13 @@ impl Managed {
     fn client_selector(&self) -> Value {
         let service = self.fixture().cluster.get(&["service", "old"]);
         service["spec"]["selector"]["app"].clone()
+    }
+
+    /// Whether there is a Deployment of this name.
+    fn is_there(&self, name: &str) -> bool {
+        let args = ["get", "deployment", name, "--ignore-not-found"];
+        let output = self.fixture().cluster.kubectl(&args);
+        !output.trim().is_empty()
     }
 
     fn remove(&self) {

@@ -1,4 +1,4 @@
-//! Managed updates with other strategies and faults: limits, roles, holds, aborts, quotas, and controllers that are killed.
+//! Managed updates with other strategies and faults: limits, roles, holds, aborts, and quotas.
 
 use std::cell::Cell;
 use std::env;
@@ -178,71 +178,6 @@ async fn a_rollout_can_be_aborted_at_each_step() {
     managed.end(load).await;
 }
 
-/// Denies every write to the status of a rollout until it is dropped, so that actions cannot be recorded.
-struct DenyStatusWrites<'a>(&'a Fixture);
-
-impl<'a> DenyStatusWrites<'a> {
-    fn new(fixture: &'a Fixture) -> Self {
-        let api = "admissionregistration.k8s.io/v1";
-        let policy = json!({
-            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "unrecorded"}, "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [{
-                    "apiGroups": ["nvidia.com"], "apiVersions": ["*"], "operations": ["UPDATE"],
-                    "resources": ["dynamorollouts/status"],
-                }]},
-                "validations": [{"expression": "false"}],
-            },
-        });
-        let binding = json!({
-            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "unrecorded"},
-            "spec": {"policyName": "unrecorded", "validationActions": ["Deny"]},
-        });
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
-        fixture.cluster.apply(&list.to_string());
-        Self(fixture)
-    }
-}
-
-impl Drop for DenyStatusWrites<'_> {
-    fn drop(&mut self) {
-        let kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy";
-        let args = ["delete", kinds, "unrecorded", "--ignore-not-found"];
-        self.0.cluster.try_kubectl(&args, "");
-    }
-}
-
-/// The next leader neither loses nor repeats an action that could not be recorded.
-#[tokio::test]
-#[ignore = "in a cluster"]
-async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothing() {
-    if !long_tests_enabled() {
-        return;
-    }
-    let managed = Managed::with_workers(2, 1, 0).await;
-    if !managed.fixture().cluster.is_own() {
-        return println!("skipped: no processes of this cluster can be killed");
-    }
-    let load = managed.begin(&json!({})).await;
-    let kill = async |managed: &Managed| {
-        let denied = DenyStatusWrites::new(managed.fixture());
-        // Gives the controller time for an action. The status cannot change, so there is no condition to wait for.
-        sleep(Duration::from_secs(2)).await;
-        let killed = managed.rollout.holder();
-        managed.kill_the_leader().await;
-        eventually("another replica leads", async || {
-            managed.rollout.holder() != killed
-        })
-        .await;
-        // As above, for the new leader.
-        sleep(Duration::from_secs(2)).await;
-        drop(denied);
-    };
-    managed.until_with("Complete", kill).await;
-    assert_eq!(managed.sizes(), [vec![(0, 0)], vec![(2, 2)]]);
-    managed.end(load).await;
-}
-
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_new_generation_that_fails_is_scaled_down_again() {
@@ -283,18 +218,7 @@ async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
         "handover": {"clients": "Automatic", "retire": "Delete"},
     });
     managed.fixture().cluster.apply(&manifest(&more));
-    let is_there = |name: &str| {
-        let args = [
-            "get",
-            "deployment",
-            name,
-            "--ignore-not-found",
-            "-o",
-            "name",
-        ];
-        !managed.fixture().cluster.kubectl(&args).trim().is_empty()
-    };
-    assert!(is_there("old-worker") && is_there("old-frontend"));
+    assert!(managed.is_there("old-worker") && managed.is_there("old-frontend"));
     let begun = Instant::now();
     loop {
         let object = managed.fixture().cluster.get(&["dro", NAME]);
@@ -306,10 +230,10 @@ async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
     }
     println!("old deleted after {}", since(begun));
     eventually("old is deleted", async || {
-        !is_there("old-worker") && !is_there("old-frontend")
+        !managed.is_there("old-worker") && !managed.is_there("old-frontend")
     })
     .await;
-    assert!(is_there("new-worker") && is_there("new-frontend"));
+    assert!(managed.is_there("new-worker") && managed.is_there("new-frontend"));
     managed.end_after(load, 20).await;
 }
 
