@@ -23,6 +23,7 @@ mod rig;
 
 mod fixture;
 mod load;
+mod official_clients;
 mod operator;
 #[path = "../dynamo/pair.rs"]
 #[allow(dead_code, reason = "the scenarios only need the requests")]

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::cluster::Cluster;
 use crate::fixture::{CONTROLLER, Fixture, eventually, page};
 use crate::load::{Load, Shape, assert_none_failed};
+use crate::official_clients::OfficialClients;
 use crate::rig::proxy::Metrics;
 use crate::rollout::{Rollout, phase, processes, signal, since};
 
@@ -275,6 +276,7 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     let managed = Managed::with_workers(4, 1, 0).await;
     let load = Load::start_outside_phases(managed.fixture().address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
+    let clients = OfficialClients::start(managed.fixture().address);
     managed.fixture().cluster.apply(&manifest(&json!({})));
 
     // Like a GitOps tool, applies the same manifest again and again.
@@ -308,5 +310,6 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
     managed.until("RolledBack").await;
     assert_eq!(managed.sizes(), [vec![(4, 4)], vec![(0, 0)]]);
     assert_eq!(managed.client_selector(), "old-frontend");
+    println!("{} responses to the official library", clients.finish());
     managed.end(load).await;
 }
