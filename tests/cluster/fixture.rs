@@ -397,6 +397,9 @@ patches:
             - {{name: CROSSFADE_DRAIN, value: "{DRAIN}"}}
             - {{name: CROSSFADE_LOG_FORMAT, value: json}}
             readinessProbe: {{periodSeconds: 1, failureThreshold: 6}}
+          containers:
+          - name: main
+            livenessProbe: {{timeoutSeconds: 10}} # on a busy machine
 "#
         ),
     );

@@ -234,10 +234,11 @@ fn manifest(more: &Value) -> String {
 
 /// A controller that runs rollouts with the permissions in `deploy/`, and this number of old workers.
 async fn fixture(workers: u32) -> Fixture {
+    // A rollout that a failed scenario has left would go on. There may be no such kind yet.
+    Cluster::around().try_kubectl(&["delete", "dynamorollouts", "--all"], "");
     let fixture = Fixture::with_controller([workers, 0]).await;
     let kubectl = |args: &[&str]| fixture.cluster.kubectl(args);
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout");
-    kubectl(&["delete", "dynamorollouts", "--all"]);
     kubectl(&["apply", "-k", deploy]);
     kubectl(&[
         "apply",
