@@ -4,6 +4,7 @@ mod deleted_objects;
 mod deletion_cost;
 mod graphs;
 mod in_place;
+mod kinds;
 mod operator;
 mod ownership;
 mod reapplied_manifests;
@@ -386,6 +387,40 @@ async fn nothing_is_written_for_a_rollout_that_is_held_or_scaled_by_others() {
     managed.edit(json!({"strategy": {"partition": 1}})).await;
     managed.phase("Partition").await;
     managed.rests_at(1, 3).await;
+}
+
+#[tokio::test]
+async fn an_autoscaler_of_a_generation_stops_a_rollout_until_it_is_deleted() {
+    let mut managed = Managed::with_rollout(json!({"strategy": {"partition": 2}})).await;
+    let _controller = managed.controller().await;
+    managed.phase("Partition").await;
+    let kind = "HorizontalPodAutoscaler";
+    let autoscalers = resource("autoscaling", "v2", kind, "horizontalpodautoscalers");
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "v1"});
+    let autoscaler =
+        json!({"spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4}});
+    managed
+        .fixture
+        .create(&autoscalers, "by-load", autoscaler)
+        .await;
+    let object = managed.phase("Contested").await;
+    let message = object["status"]["message"].to_string();
+    assert!(
+        message.contains("HorizontalPodAutoscaler by-load"),
+        "{message}"
+    );
+    let conditions = object["status"]["conditions"].to_string();
+    assert!(conditions.contains("ScaleContested"), "{conditions}");
+    // An edit accepts a size that somebody has set, but not an autoscaler, which would set the next one.
+    managed.edit(json!({"strategy": {"partition": 0}})).await;
+    let generation = managed.rollout().await["metadata"]["generation"].clone();
+    let is_seen = |status: &Value| status["observedGeneration"] == generation;
+    let object = managed.until("the edit seen", is_seen).await;
+    assert_eq!(object["status"]["phase"], "Contested");
+    assert_eq!(managed.sizes().await, (2, 2, 4));
+    managed.fixture.delete(&autoscalers, "by-load").await;
+    managed.waits_for("clients to be routed").await;
+    managed.rests_at(0, 4).await;
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::Managed;
 use super::operator::make_pods;
 use crate::rig::POLL;
 
-fn graphs() -> ApiResource {
+pub fn graphs() -> ApiResource {
     let plural = "dynamographdeployments";
     resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
 }
