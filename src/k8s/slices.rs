@@ -1,30 +1,47 @@
 //! Watches the EndpointSlices of a Service for its ready addresses.
+//!
+//! This watch loop is simpler than those of `watch` and `cache`: the last addresses stay in use whatever happens, so it reports neither
+//! since when the API server has been away nor whether the list is current. After errors, all three relist and back off in the same
+//! way.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
+use tokio::time::Instant;
 
 use super::Connection;
+use super::watch::must_relist;
+use crate::backoff::Backoff;
 
 /// The label with the name of a slice's Service (discovery.k8s.io/v1).
 const OF_SERVICE: &str = "kubernetes.io/service-name";
 /// The name of the port to use if no port has the requested number.
 const HTTP: &str = "http";
+/// The delays after errors.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    longest: Duration::from_secs(5),
+};
+
+type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<EndpointSlice>>> + Send>>;
 
 /// A watch on the addresses behind one port of a Service.
 pub struct Slices {
-    events: Pin<Box<dyn Stream<Item = watcher::Result<Event<EndpointSlice>>> + Send>>,
+    api: Api<EndpointSlice>,
+    events: Events,
     known: BTreeMap<String, EndpointSlice>,
     listing: bool,
     service: String,
     port: u16,
     lost: bool,
+    failures: u32,
+    resume: Instant,
 }
 
 impl Slices {
@@ -33,37 +50,52 @@ impl Slices {
     pub fn new(connection: &Connection, service: &str, port: u16) -> Self {
         let api: Api<EndpointSlice> =
             Api::namespaced(connection.watching_unnoted.clone(), connection.namespace());
-        let settings = watcher::Config::default()
-            .labels(&format!("{OF_SERVICE}={service}"))
-            .timeout(super::watch::length());
         Self {
-            events: Box::pin(watcher(api, settings).backoff(DefaultBackoff::default())),
+            events: events(&api, service),
+            api,
             known: BTreeMap::new(),
             listing: false,
             service: service.to_owned(),
             port,
             lost: false,
+            failures: 0,
+            resume: Instant::now(),
         }
     }
 
     /// Returns the ready addresses after each change. The last ones stay in use while the API server is unreachable.
     pub async fn next(&mut self) -> Vec<SocketAddr> {
         loop {
+            tokio::time::sleep_until(self.resume).await;
             match self.events.next().await {
                 Some(Ok(event)) => {
-                    self.lost = false;
+                    if !matches!(event, Event::Init) {
+                        self.lost = false;
+                        self.failures = 0;
+                    }
                     self.take(event);
                     if !self.listing {
                         return self.addresses();
                     }
                 }
-                Some(Err(error)) if self.lost => tracing::debug!(%error, "EndpointSlices"),
-                Some(Err(error)) => {
-                    self.lost = true;
-                    let service = &self.service;
-                    tracing::warn!(%service, %error, "its EndpointSlices cannot be watched; the last known addresses stay in use");
-                }
-                None => std::future::pending().await,
+                Some(Err(error)) => self.lose(&error),
+                // The stream should never end; restart it if it does.
+                None => self.events = events(&self.api, &self.service),
+            }
+        }
+    }
+
+    fn lose(&mut self, error: &watcher::Error) {
+        if must_relist(error) {
+            self.events = events(&self.api, &self.service);
+        }
+        self.resume = Instant::now() + BACKOFF.jittered(self.failures, fastrand::f64());
+        self.failures = self.failures.saturating_add(1);
+        match std::mem::replace(&mut self.lost, true) {
+            true => tracing::debug!(%error, "EndpointSlices"),
+            false => {
+                let service = &self.service;
+                tracing::warn!(%service, %error, "its EndpointSlices cannot be watched; the last known addresses stay in use");
             }
         }
     }
@@ -95,6 +127,13 @@ impl Slices {
         all.dedup();
         all
     }
+}
+
+fn events(api: &Api<EndpointSlice>, service: &str) -> Events {
+    let settings = watcher::Config::default()
+        .labels(&format!("{OF_SERVICE}={service}"))
+        .timeout(super::watch::length());
+    Box::pin(watcher(api.clone(), settings))
 }
 
 /// The port of a slice to connect to: its only one, else the one with the number `wanted`, else the one named `http`.

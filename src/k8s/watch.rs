@@ -160,11 +160,7 @@ impl Watch {
             self.begin();
             return None;
         }
-        // These errors cannot be resumed from, only relisted: 410, and 504 ("Too large resource version") after the store of
-        // the API server was restored to an older state.
-        if let watcher::Error::WatchStartFailed(ClientError::Api(status)) = &error
-            && matches!(status.code, 410 | 504)
-        {
+        if must_relist(&error) {
             self.begin();
         }
         self.resume = Instant::now() + BACKOFF.jittered(self.failures, fastrand::f64());
@@ -186,6 +182,18 @@ impl Watch {
         self.lost = Some(cause.clone());
         let heard = self.heard;
         Some(WatchEvent::Lost { cause, heard })
+    }
+}
+
+/// Whether a watch must begin with a new list, because it cannot be resumed: after a 410, and after a 504 ("Too large resource
+/// version"), when the store of the API server was restored to an older state. `kube::runtime::watcher` would repeat the same
+/// request.
+pub(super) fn must_relist(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::WatchStartFailed(ClientError::Api(status)) => {
+            matches!(status.code, 410 | 504)
+        }
+        _ => false,
     }
 }
 

@@ -903,6 +903,36 @@ async fn the_addresses_behind_the_service_are_balanced_and_followed() {
     assert_eq!(proxy.chat().await.generation(), "new");
 }
 
+#[tokio::test]
+async fn after_the_store_of_the_api_server_was_restored_updates_and_addresses_are_followed() {
+    let old = Upstream::start(healthy("old")).await;
+    let first = Upstream::start(healthy("new")).await;
+    let port = first.address.port();
+    let second = Upstream::listen(&format!("127.0.0.2:{port}"), None, healthy("new")).await;
+    let api = ApiServer::start().await;
+    let mut to_new = spec(&first, 100);
+    to_new["newFrontendService"] = json!("new:8000");
+    api.apply("u", to_new.clone());
+    api.slice("new", port, &["127.0.0.1"]);
+    let proxy = follow(
+        &api,
+        &old,
+        &["--kube-endpoints", "--cluster-domain", "cluster.local"],
+    )
+    .await;
+    proxy.serves("new").await;
+    api.restore();
+    api.slice("new", port, &["127.0.0.2"]);
+    eventually("the other address is used", async || {
+        proxy.chat().await;
+        second.count() > 0
+    })
+    .await;
+    to_new["trafficSplitPercent"] = json!(0);
+    api.apply("u", to_new);
+    proxy.serves("old").await;
+}
+
 #[test]
 fn invalid_cluster_flags_are_explained() {
     for (args, reason) in [

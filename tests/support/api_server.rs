@@ -33,6 +33,8 @@ struct State {
     log: Vec<(u64, &'static str, &'static str, Value)>,
     /// Watches from before this version are rejected as expired.
     oldest: u64,
+    /// Watches from before this version are refused: they are from a later state than the one that was restored.
+    restored: u64,
     /// While set, lists and watches get a response with this status.
     fault: Option<u16>,
     events: BTreeMap<String, Value>,
@@ -214,6 +216,15 @@ impl ApiServer {
         state.oldest = state.version;
     }
 
+    /// Restores its store to an earlier state: no watch can be resumed.
+    pub fn restore(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.version += 1;
+        state.restored = state.version;
+        drop(state);
+        self.end_watches();
+    }
+
     /// Like `kubectl apply`.
     pub fn apply(&self, name: &str, spec: Value) {
         self.change(UPDATES, name, |object| {
@@ -381,6 +392,9 @@ async fn answer(
         );
     }
     let since: u64 = query["resourceVersion"].parse().unwrap();
+    if since < locked.restored {
+        return refuse(504, "Timeout");
+    }
     if since < locked.oldest {
         let gone = json!({"type": "ERROR", "object": {
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410,
@@ -397,6 +411,9 @@ async fn answer(
             loop {
                 let next = {
                     let mut state = state.lock().unwrap();
+                    if since < state.restored {
+                        return None;
+                    }
                     let next = scope.next(&state, since);
                     state.events_sent += usize::from(next.is_some() && scope.path == UPDATES);
                     next
