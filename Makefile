@@ -94,8 +94,8 @@ analysis-table: ## regenerate the table of docs/analysis.md, after a change of s
 
 SEEDS := 1000..3500
 .PHONY: scaling-laws
-scaling-laws: ## check the invariants of managed updates in a million reconciles of an adverse cluster, after a change of src/scaling; takes a minute; SEEDS=81..82
-	SCALING_SEEDS=$(SEEDS) cargo test --locked --profile simulation --no-default-features --lib scaling::tests::simulator -- --ignored
+scaling-laws: ## check the invariants of updates and of managed updates in long random histories, after a change of src/rollout or src/scaling; takes a minute; SEEDS=81..82
+	SCALING_SEEDS=$(SEEDS) cargo test --locked --profile simulation --no-default-features --lib -- --ignored scaling::tests::simulator rollout::tests::simulator
 
 .PHONY: image
 image: build ## build the last stage of the Dockerfile around target/release/crossfade, and run it, without a registry; needs buildah

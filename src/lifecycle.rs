@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_look_in_the_midst_of_a_change_does_not_miss_the_next() {
-        for _ in 0..3000 {
+        for _ in 0..1000 {
             let lifecycle = Lifecycle::default();
             let mut watch = lifecycle.watch();
             let woken = Arc::new(Woken(AtomicBool::new(false)));

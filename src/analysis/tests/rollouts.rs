@@ -10,9 +10,9 @@ use crate::analysis::{Metric, Rules, Verdict};
 fn equal_sides_are_not_failed_and_worse_ones_are_found() {
     for case in table::cases() {
         let (rollouts, seconds) = if case.finds {
-            (4, case.seconds)
+            (2, case.seconds)
         } else {
-            (6, 300.0)
+            (2, 300.0)
         };
         let case = table::Case { seconds, ..case };
         // These take an hour; the table has them.

@@ -73,7 +73,7 @@ fn is_at_most(a: Weights, b: Weights) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
     fn nothing_above_the_cap_is_written_but_to_save_requests(fixture in any_scene()) {
