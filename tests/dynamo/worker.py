@@ -16,7 +16,8 @@ double angle brackets. The last block for this worker counts:
     counted=1      every worker sends the words `w:0 w:1 …`, starting after those in the prompt that
                    follow the commands. So one worker can continue the stream of another
     thinks=N       N words of reasoning `t:0 t:1 …` before the text, between <think> and </think>;
-                   none if the text is continued
+                   none if the text is continued. If the chat template has opened <think>, the
+                   worker does not open it again
     tag=WORD       names the request in the events file
 
 With --role it has one role: `prefill` processes the prompt and passes on its name, and `decode`
@@ -68,6 +69,7 @@ class Orders:
             said = re.findall(r"w:(\d+)", prompt.rsplit(">>", 1)[-1])
             self.name, self.begin = "w", int(said[-1]) + 1 if said else 0
         self.thinks = 0 if self.begin else numbers.pop("thinks", 0)
+        self.opened = prompt.rstrip().endswith("<think>")
         numbers.pop("thinks", None)
         if numbers:
             raise ValueError(f"unknown orders: {sorted(numbers)}")
@@ -154,7 +156,8 @@ class Worker:
         """The engine outputs, one per word; the last one carries the finish reason."""
         left = (request.get("stop_conditions") or {}).get("max_tokens")
         for index in range(orders.thinks):
-            begin, end = "<think>" * (index == 0), "</think>" * (index == orders.thinks - 1)
+            opens = index == 0 and not orders.opened
+            begin, end = "<think>" * opens, "</think>" * (index == orders.thinks - 1)
             thought = f"{begin}{' ' if index else ''}t:{index}{end}"
             yield {"token_ids": self.tokenizer.encode(thought).ids}
         for index in range(orders.begin, orders.words):

@@ -4,8 +4,8 @@ usage: streams.py BASE_URL MODEL COUNT KIND PROMPT
 
 KIND is chat or completions, or `thinking` for a chat that counts as begun with its first reasoning
 instead of its first text. Prints `begun` once every stream has sent text, then one line of JSON for each: the text,
-the reasoning, the ids, the finish reason and the counts of prompt, completion and both. A stream that breaks off
-ends the program with an exception.
+the reasoning, the ids, the finish reason, the counts of prompt, completion and both, and the error that the
+library raised because of an error event. A stream that breaks off without one ends the program with an exception.
 """
 
 import asyncio
@@ -24,24 +24,28 @@ async def one(client: openai.AsyncOpenAI, model: str, kind: str, prompt: str, be
         stream = await client.chat.completions.create(**options)
     else:
         stream = await client.completions.create(**options, prompt=prompt)
-    text, reasoning, ids, finish, usage = "", "", set(), None, None
-    async for chunk in stream:
-        ids.add(chunk.id)
-        for choice in chunk.choices:
-            if kind == "completions":
-                text += choice.text or ""
-            else:
-                text += choice.delta.content or ""
-                reasoning += getattr(choice.delta, "reasoning_content", None) or ""
-            finish = choice.finish_reason or finish
-        usage = chunk.usage or usage
-        if (reasoning if kind == "thinking" else text) and not begun.done():
-            begun.set_result(None)
+    text, reasoning, ids, finish, usage, error = "", "", set(), None, None, None
+    try:
+        async for chunk in stream:
+            ids.add(chunk.id)
+            for choice in chunk.choices:
+                if kind == "completions":
+                    text += choice.text or ""
+                else:
+                    text += choice.delta.content or ""
+                    reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+                finish = choice.finish_reason or finish
+            usage = chunk.usage or usage
+            if (reasoning if kind == "thinking" else text) and not begun.done():
+                begun.set_result(None)
+    except openai.APIError as raised:
+        error = str(raised)
     return {
         "text": text,
         "reasoning": reasoning,
         "ids": sorted(ids),
         "finish": finish,
+        "error": error,
         "usage": usage and [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens],
     }
 

@@ -91,6 +91,8 @@ pub struct Options {
     pub workers: usize,
     /// The name of the model.
     pub model: String,
+    /// The chat template of the model instead of its own.
+    pub template: Option<&'static str>,
     /// Additional arguments of `dynamo.frontend`, such as `--migration-limit`.
     pub frontend_args: Vec<String>,
     /// Additional arguments of the workers.
@@ -105,11 +107,28 @@ impl Default for Options {
             kind: Kind::Scripted,
             workers: 1,
             model: MODEL.to_owned(),
+            template: None,
             frontend_args: Vec::new(),
             worker_args: Vec::new(),
             env: Vec::new(),
         }
     }
+}
+
+/// A copy of `model` below `directory`, with this chat template.
+fn with_template(model: &Path, template: &str, directory: &Path) -> PathBuf {
+    let copy = directory.join("model");
+    fs::create_dir(&copy).expect("a directory for the model");
+    for file in fs::read_dir(model).expect("the installed model") {
+        let file = file.expect("its files");
+        fs::copy(file.path(), copy.join(file.file_name())).expect("a copy");
+    }
+    let path = copy.join("tokenizer_config.json");
+    let config = fs::read_to_string(&path).expect("the tokenizer's configuration");
+    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    config["chat_template"] = template.into();
+    fs::write(&path, config.to_string()).expect("it is written");
+    copy
 }
 
 /// A frontend and its workers. Dropping it kills them all; if the test is panicking, their logs are printed and kept. They also
@@ -137,8 +156,12 @@ impl Stack {
             .prefix("crossfade-dynamo-")
             .tempdir()
             .expect("a directory for the stack");
+        let mut dynamo = Dynamo::install();
+        if let Some(template) = options.template {
+            dynamo.model = with_template(&dynamo.model, template, directory.path());
+        }
         let mut stack = Self {
-            dynamo: Dynamo::install(),
+            dynamo,
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             options,

@@ -1,5 +1,6 @@
 //! Many streams of Dynamo's mocker while random processes of old are killed.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,7 +71,16 @@ async fn stream(address: std::net::SocketAddr, stop: Arc<AtomicBool>, outcomes: 
     }
 }
 
-/// Run with `cargo test --release --test dynamo -- --ignored load`. Needs a quiet machine, and prints its figures.
+/// The program to run: `CROSSFADE_BIN`, or the debug build.
+fn program() -> PathBuf {
+    std::env::var_os("CROSSFADE_BIN").map_or_else(
+        || PathBuf::from(env!("CARGO_BIN_EXE_crossfade")),
+        PathBuf::from,
+    )
+}
+
+/// Run with `cargo test --release --test dynamo -- --ignored load`, or with `CROSSFADE_BIN`. Needs a quiet machine, and prints its
+/// figures.
 #[tokio::test]
 #[ignore = "two minutes of load"]
 async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
@@ -85,7 +95,8 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
         Stack::start("new", "dynamo-v2", options(2)),
     );
     let (old, other, new) = (one.url(), two.url(), new.url());
-    let proxy = Proxy::start(
+    let proxy = Proxy::start_of(
+        &program(),
         &[
             &[
                 "--old", &old, "--old", &other, "--new", &new, "--split", "10",
@@ -100,6 +111,7 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
             ],
         ]
         .concat(),
+        &[],
     )
     .await;
     let (stop, outcomes) = (
@@ -162,6 +174,8 @@ async fn a_pool_that_is_killed_again_and_again_under_load_cuts_no_stream() {
         let lines = lines.filter(|line| !line.ends_with(" 0"));
         lines.for_each(|line| println!("{line}"));
     }
-    assert_eq!(count(&outcomes.cut), 0);
+    for counter in [&outcomes.cut, &outcomes.refused, &outcomes.miscounted] {
+        assert_eq!(count(counter), 0);
+    }
     assert!(metrics.sum("crossfade_continuations_total", &[("outcome", "continued")]) > 0.0);
 }

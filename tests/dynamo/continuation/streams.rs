@@ -22,6 +22,8 @@ const STREAM: Duration = Duration::from_secs(90);
 /// The result of a stream.
 #[derive(Debug, Default)]
 pub struct Answer {
+    /// The class of its API family.
+    pub class: &'static str,
     pub text: String,
     pub reasoning: String,
     pub ids: BTreeSet<String>,
@@ -33,23 +35,26 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of_library(line: &str) -> Self {
+    fn of_library(line: &str, class: &'static str) -> Self {
         let answer: Value = serde_json::from_str(line).expect("JSON");
+        let has_error = answer["error"].is_string();
         let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
         let ids = answer["ids"].as_array().expect("a list").iter();
         Self {
+            class,
             text: text("text"),
             reasoning: text("reasoning"),
             ids: ids.map(ToString::to_string).collect(),
             finish: answer["finish"].as_str().map(str::to_owned),
             usage: answer["usage"].clone(),
-            has_error: false,
-            is_whole: true,
+            has_error,
+            is_whole: !has_error,
         }
     }
 
-    fn of_events(events: &str, end: Option<End>) -> Self {
+    fn of_events(events: &str, end: Option<End>, class: &'static str) -> Self {
         let mut all = Self {
+            class,
             is_whole: end == Some(End::Clean) && data(events).any(|data| data == "[DONE]"),
             ..Self::default()
         };
@@ -138,7 +143,11 @@ impl Streams {
                         let _ = sender.send(());
                     }
                 }
-                Answer::of_events(&String::from_utf8_lossy(&seen), stream.end())
+                Answer::of_events(
+                    &String::from_utf8_lossy(&seen),
+                    stream.end(),
+                    family.class(),
+                )
             }));
         }
         for _ in 0..count {
@@ -156,7 +165,7 @@ impl Streams {
                     let line = timeout(STREAM, library.lines.recv()).await;
                     let line = line.expect("a stream ends in time");
                     let line = line.expect("each stream has a line");
-                    answers.push(Answer::of_library(&line));
+                    answers.push(Answer::of_library(&line, library.class));
                 }
                 assert!(library.child.wait().expect("it ends").success());
             }
@@ -194,6 +203,7 @@ impl Raw {
 /// Streams of the official client library.
 pub struct Library {
     lines: mpsc::UnboundedReceiver<String>,
+    class: &'static str,
     child: Child,
 }
 
@@ -224,6 +234,14 @@ impl Library {
         });
         let begun = within("all streams begin", lines.recv()).await;
         assert_eq!(begun.as_deref(), Some("begun"));
-        Self { lines, child }
+        let family = match kind {
+            "completions" => Family::Completions,
+            _ => Family::Chat,
+        };
+        Self {
+            lines,
+            class: family.class(),
+            child,
+        }
     }
 }

@@ -2,9 +2,28 @@
 
 use super::*;
 
+/// A chat template that opens the reasoning of a new turn itself, as those of reasoning models do. A turn that is continued stays as
+/// it is.
+const OPENS_THINK: &str = "\
+{%- for message in messages -%}
+<|im_start|>{{ message['role'] }}
+{{ message['content'] }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+<think>
+{% endif -%}
+";
+
 /// A pair whose frontends use this reasoning parser.
 async fn pair(parser: &str) -> Pair {
+    pair_with(parser, None).await
+}
+
+/// Like [`pair`], with this chat template.
+async fn pair_with(parser: &str, template: Option<&'static str>) -> Pair {
     let options = || Options {
+        template,
         worker_args: vec!["--reasoning-parser".into(), parser.into()],
         ..Options::default()
     };
@@ -40,8 +59,8 @@ async fn a_stream_with_only_reasoning_is_sent_again_and_the_client_gets_one_reas
     let prompt = "<<counted=1 thinks=60 words=10 each_ms=300>>";
     let open = begin_chat(&proxies, prompt, "t:0").await;
     pair.old.kill_worker(0);
-    let answers = answers(open).await;
-    assert_complete(&answers, 10);
+    let (answers, usage) = tokio::join!(answers(open), unbroken_usage(&pair, prompt));
+    assert_complete(&answers, 10, &usage);
     for answer in &answers {
         // The reasoning of the first server, as far as it came. The few streams on new have all of it.
         let known = (1..=60).any(|count| answer.reasoning.trim() == thoughts(count));
@@ -52,13 +71,22 @@ async fn a_stream_with_only_reasoning_is_sent_again_and_the_client_gets_one_reas
 
 #[tokio::test]
 async fn a_stream_with_reasoning_and_content_continues_with_the_content() {
-    let mut pair = pair("basic").await;
+    assert_continues_with_content(pair("basic").await).await;
+}
+
+/// The prompt of the continued turn does not end with the marker, so the parser takes the rest for content.
+#[tokio::test]
+async fn a_stream_continues_with_the_content_if_the_template_opens_the_reasoning() {
+    assert_continues_with_content(pair_with("basic", Some(OPENS_THINK)).await).await;
+}
+
+async fn assert_continues_with_content(mut pair: Pair) {
     let proxies = proxies(&pair, &[]).await;
     let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";
     let open = begin_chat(&proxies, prompt, "w:0").await;
     pair.old.kill_worker(0);
-    let answers = answers(open).await;
-    assert_complete(&answers, WORDS);
+    let (answers, usage) = tokio::join!(answers(open), unbroken_usage(&pair, prompt));
+    assert_complete(&answers, WORDS, &usage);
     for answer in &answers {
         assert_eq!(answer.reasoning.trim(), thoughts(2), "{answer:?}");
     }
