@@ -29,7 +29,7 @@ mod operator;
 #[allow(dead_code, reason = "the scenarios only need the requests")]
 mod pair;
 #[path = "../dynamo/continuation/streams.rs"]
-#[allow(dead_code, reason = "the scenarios do not use the official client")]
+#[allow(dead_code, reason = "they use their own part")]
 mod streams;
 
 mod event_log;
