@@ -13,6 +13,7 @@ mod invalid_updates;
 mod live_page;
 mod losses;
 mod model_probes;
+mod moving_streams;
 mod rollouts;
 mod rules;
 mod safe_to_delete;
