@@ -84,6 +84,8 @@ pub struct Payload {
     reply: Vec<u8>,
     prompts: [Vec<u8>; RequestForm::ALL.len()],
     event_at: [usize; 3],
+    /// Bytes of text in an event.
+    text: usize,
     reply_at: usize,
 }
 
@@ -98,6 +100,7 @@ impl Payload {
         let sequence = head.len();
         let content = format!("{zero} {zero}");
         let padding = "s".repeat(EVENT - head.len() - content.len() - tail.len());
+        let text = content.len() + padding.len();
         let event = format!("{head}{content}{padding}{tail}");
         let reply = sized(
             &format!(
@@ -108,6 +111,7 @@ impl Payload {
         );
         Self {
             event: event.into_bytes().try_into().expect("padded to its length"),
+            text,
             reply_at: 7,
             reply,
             prompts: RequestForm::ALL.map(|ask| {
@@ -122,6 +126,11 @@ impl Payload {
             }),
             event_at: [id, sequence, sequence + DIGITS + 1],
         }
+    }
+
+    /// Bytes of text in an event.
+    pub fn text(&self) -> usize {
+        self.text
     }
 
     /// The body of a request.

@@ -10,6 +10,7 @@ use super::measure::median;
 use super::peers::Peer;
 
 use super::metric::Metric;
+use super::payload::{Payload, RequestForm};
 use super::workloads::Workload;
 
 /// What others are compared with.
@@ -79,6 +80,18 @@ impl Results {
         Some(median(&turns.collect::<Vec<_>>()))
     }
 
+    /// Bytes that continuation adds to an idle stream, and what of that is neither its text nor its request's body. Each stream has
+    /// had one event when its memory is measured.
+    fn kept_per_stream(&self) -> Option<[f64; 2]> {
+        let off = self.of(Workload::Idle, Peer::Crossfade, 0)?;
+        let on = self.of(Workload::Idle, Peer::CrossfadeContinuing, 0)?;
+        let turns = on.iter().zip(off).map(|(on, off)| (on - off) * 1024.0);
+        let added = median(&turns.collect::<Vec<_>>());
+        let payload = Payload::new();
+        let known = payload.text() + payload.prompt(RequestForm::Paced).len();
+        Some([added, added - known as f64])
+    }
+
     /// A table per workload, with ratios to the yardstick.
     pub fn markdown(&self) -> String {
         let peers: Vec<Peer> = Peer::ALL
@@ -119,6 +132,12 @@ impl Results {
                 let _ = writeln!(text, "\n{name}: {label}, continuation on × off: {ratio:.3}");
             }
         }
+        if let Some([added, rest]) = self.kept_per_stream() {
+            let _ = writeln!(
+                text,
+                "\nidle: continuation adds {added:.0} bytes to a stream, {rest:.0} without its text and its request's body"
+            );
+        }
         text
     }
 
@@ -147,6 +166,13 @@ impl Results {
             }
             if let Some(ratio) = self.continuing(*workload) {
                 entry["continuation_on_over_off"] = json!(ratio);
+            }
+            if let Some([added, rest]) = self
+                .kept_per_stream()
+                .filter(|_| *workload == Workload::Idle)
+            {
+                entry["continuation_bytes_per_stream"] =
+                    json!({"added": added, "without_text_and_body": rest});
             }
         }
         json!({
