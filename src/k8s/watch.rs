@@ -252,3 +252,59 @@ fn update(object: DynamicObject) -> Update {
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// How long a new watch lasts, in seconds, as requested from an API server without updates.
+    async fn requested_length() -> u32 {
+        let requested = Arc::new(Mutex::new(None));
+        let noted = Arc::clone(&requested);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let mut parameters = query.split('&').filter_map(|one| one.split_once('='));
+            let length = parameters.find(|(name, _)| *name == "timeoutSeconds");
+            if let (Some((_, length)), true) = (length, query.contains("watch=")) {
+                noted.lock().unwrap().get_or_insert(length.parse().unwrap());
+            }
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string();
+            let response = Response::new(Body::from(list.into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let kind = DynamoUpdateConfig::api_resource();
+        let mut watch = events(
+            &Api::namespaced_with(Client::new(service, "default"), "n", &kind),
+            None,
+        );
+        loop {
+            _ = watch.next().await;
+            if let Some(length) = *requested.lock().unwrap() {
+                return length;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn each_watch_lasts_for_another_time_between_one_and_two_minutes() {
+        let mut lengths = Vec::new();
+        for _ in 0..200 {
+            lengths.push(requested_length().await);
+        }
+        assert!(
+            lengths.iter().all(|length| (60..120).contains(length)),
+            "{lengths:?}"
+        );
+        let different: BTreeSet<&u32> = lengths.iter().collect();
+        assert!(different.len() > 20, "{lengths:?}");
+    }
+}
