@@ -65,7 +65,7 @@ pub(super) fn deployments() -> ApiResource {
     kind("apps", "v1", "Deployment", "deployments")
 }
 
-fn stateful_sets() -> ApiResource {
+pub(super) fn stateful_sets() -> ApiResource {
     kind("apps", "v1", "StatefulSet", "statefulsets")
 }
 

@@ -143,23 +143,29 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     }
     let reported = decision.missing.iter().map(|evidence| {
         let seen = &seen.observation;
-        let (what, found, how) = match evidence {
-            Evidence::NoOtherWayToOld => ("these", &seen.clients.other_ways, ""),
-            Evidence::NoUpdateToOld => ("these updates and proxies", &seen.updates_to_old, ""),
-            Evidence::NoWayAroundProxies => {
-                let around = " around their proxies";
-                ("these", &seen.clients.around_proxies, around)
-            }
+        let (found, what) = match evidence {
+            Evidence::NoOtherWayToOld => (
+                &seen.clients.other_ways,
+                "these lead to the frontends of old",
+            ),
+            Evidence::NoUpdateToOld => (
+                &seen.updates_to_old,
+                "these updates and proxies lead to the frontends of old",
+            ),
+            Evidence::NoWayAroundProxies => (
+                &seen.clients.around_proxies,
+                "these lead to the frontends of old around their proxies",
+            ),
+            Evidence::NewOutlivesOld => (
+                &seen.clients.go_with_old,
+                "clients or new need these, which may not outlive old",
+            ),
             _ => return evidence.missing().to_owned(),
         };
-        let Some(found) = found else {
-            return evidence.missing().to_owned();
-        };
-        let found = found.join(", ");
-        cut_to(
-            &format!("{what} lead to the frontends of old{how}: {found}"),
-            1024,
-        )
+        match found {
+            Some(found) => cut_to(&format!("{what}: {}", found.join(", ")), 1024),
+            None => evidence.missing().to_owned(),
+        }
     });
     reported.collect()
 }

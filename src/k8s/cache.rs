@@ -135,6 +135,21 @@ impl Cache {
         self.all_of_any(&self.groups.versions(kind)?)
     }
 
+    /// The objects of a kind in a namespace, in the first version that the cluster serves; empty if it does not serve the kind.
+    ///
+    /// # Errors
+    /// As for [`Self::all_served`].
+    pub fn of_group(&self, kind: &GroupKind, namespace: &str) -> Result<Vec<Object>, NotSynced> {
+        self.groups.follow(&self.client, &self.changed);
+        for version in self.groups.versions(kind)? {
+            let found = self.of(&version, namespace)?;
+            if !self.store(&version).state().is_absent() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    }
+
     /// Begins to list and watch a kind, which will be needed.
     pub fn begin(&self, kind: &ApiResource) {
         self.store(kind);

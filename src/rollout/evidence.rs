@@ -46,6 +46,8 @@ pub enum Evidence {
     ClientsLeftOld,
     /// No other Service, Ingress or route leads to a frontend of old.
     NoOtherWayToOld,
+    /// Nothing that clients or new need is deleted together with old, because of its owners.
+    NewOutlivesOld,
 }
 
 impl Evidence {
@@ -68,12 +70,13 @@ impl Evidence {
     ];
 
     /// Additionally required before old may be deleted, including its frontends.
-    pub const FOR_DELETION: [Self; 5] = [
+    pub const FOR_DELETION: [Self; 6] = [
         Self::NoStreamThroughOldPods,
         Self::NoClientOfLate,
         Self::ClientsReachNew,
         Self::ClientsLeftOld,
         Self::NoOtherWayToOld,
+        Self::NewOutlivesOld,
     ];
 
     /// All evidence, in the order in which it is checked.
@@ -130,6 +133,9 @@ impl Evidence {
             Self::NoOtherWayToOld => {
                 "it is not confirmed that no other Service, Ingress, or route leads to the frontends of old"
             }
+            Self::NewOutlivesOld => {
+                "it is not confirmed that nothing that clients or new need is deleted together with old"
+            }
         }
     }
 }
@@ -184,21 +190,28 @@ impl EvidenceInput<'_> {
                 let ways = seen.clients.other_ways.as_ref();
                 ways.is_some_and(Vec::is_empty)
             }
+            Evidence::NewOutlivesOld => {
+                let objects = seen.clients.go_with_old.as_ref();
+                objects.is_some_and(Vec::is_empty)
+            }
         }
     }
 
     fn new_leaves_old_workers(&self) -> bool {
         let seen = self.assessment.seen;
         let (old, new) = (&seen.frontends.old, &seen.frontends.new);
-        let mut of_old = old.namespaces();
+        let (mut of_old, of_new) = (old.namespaces(), new.namespaces());
         let workers = &seen.workers.old;
         let has_workers = workers.values().any(|all| all.ready > 0 || all.desired > 0);
         if has_workers && !old.all_answer() {
             // The workers of old stay registered when its frontends stop.
             of_old.extend(&self.memory.namespaces);
+            if !self.memory.knows_namespaces() && !of_new.is_empty() {
+                return false;
+            }
         }
         let are_whole = old.namespaces_are_whole() && new.namespaces_are_whole();
-        are_whole && of_old.is_disjoint(&new.namespaces())
+        are_whole && of_old.is_disjoint(&of_new)
     }
 
     /// The evidence that is missing before old may be deleted.

@@ -257,6 +257,8 @@ pub struct Clients {
     pub other_ways: Option<Vec<String>>,
     /// The objects that route to old's frontends around their proxies, as text for users.
     pub around_proxies: Option<Vec<String>>,
+    /// What clients or new need and is, or may be, deleted together with old, as text for users.
+    pub go_with_old: Option<Vec<String>>,
 }
 
 /// One sidecar proxy.

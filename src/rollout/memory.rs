@@ -158,6 +158,11 @@ impl Memory {
         }
     }
 
+    /// Whether the Dynamo namespaces of old's workers are known: at least one, and not more than are kept.
+    pub(super) fn knows_namespaces(&self) -> bool {
+        (1..MAX_NAMESPACES).contains(&self.namespaces.len())
+    }
+
     fn learn_namespaces(&mut self, old: &Frontends) {
         let reported = old.namespaces();
         if old.all_answer() && !reported.is_empty() {

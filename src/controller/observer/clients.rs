@@ -13,12 +13,14 @@ use super::super::parsed::ParsedUpdate;
 use super::Observer;
 use super::kinds::{POOLS, graphs, pods, services, slices};
 use super::old_pods::{OldPods, addresses, may_listen};
+use super::pods_of::pods_of_old;
 use super::pools::PoolsToOld;
 use super::routes::Routes;
-use super::services::{OldPlace, ServicesToOld};
+use super::services::{AllServices, OldPlace, ServicesToOld};
 use super::to_old::ToOld;
+use super::unlabelled::unlabelled_frontends;
 use super::ways::ServiceName;
-use crate::k8s::workloads::{GRAPH, controller, is_selected, labels, pod_has_ended, pod_is_ready};
+use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
 use crate::rollout::Clients;
@@ -46,50 +48,61 @@ impl Observer {
         let Ok(all) = self.cache.of(&pods(), &parsed.key.namespace) else {
             return (Clients::default(), None);
         };
-        let old = OldPods::of(old, &all);
+        // All kinds are requested before the first error returns, so that the cache starts to list all of them.
+        let (routes, pools) = (self.routes(), self.pools());
+        let ownership = self.ownership(parsed, old, &all);
+        let (services, slices) = (self.cache.all(&services()), self.cache.all(&slices()));
+        let place = self.old_place(parsed);
+        let (Ok(ownership), Ok(services), Ok(slices), Ok(place)) =
+            (ownership, services, slices, place)
+        else {
+            return (Clients::default(), None);
+        };
         // Every Service and slice of the cluster is looked at for it.
-        let to_old = self.services_to_old(parsed, &old);
-        let clients = self.clients(parsed, &old, &all, to_old.as_ref());
-        let to_old = to_old.ok();
-        let updates_to_old =
-            to_old.and_then(|to_old| self.updates_to_old(parsed, &old, &to_old, updates));
+        let services = AllServices::of(&services, &slices, place.domain);
+        let mut frontends = old.to_vec();
+        let more = unlabelled_frontends(parsed, &all, &ownership, &services, &place);
+        let is_new = |pod: &Object| !old.iter().any(|one| one.metadata.uid == pod.metadata.uid);
+        frontends.extend(more.into_iter().filter(is_new));
+        let old = OldPods::of(&frontends, &all);
+        let to_old = ServicesToOld::of(&services, &old, &place);
+        let pools = pools.map(|pools| pools_to_old(parsed, &pools, &old, &all, &place));
+        let no_pools = PoolsToOld::default();
+        let ways = ToOld {
+            namespace: place.namespace,
+            old: &old,
+            services: &to_old,
+            pools: pools.as_ref().unwrap_or(&no_pools),
+            domain: place.domain,
+        };
+        let (reach_new, reach_old) = self.reach(parsed, &ways, &all);
+        let ways = pools.is_ok().then_some(&ways);
+        let clients = Clients {
+            reach_new,
+            reach_old,
+            other_ways: ways.and_then(|ways| self.other_ways(parsed, ways, &routes).ok()),
+            around_proxies: ways.and_then(|ways| self.around_proxies(ways, &routes).ok()),
+            go_with_old: { self.go_with_old(parsed, &all, &routes, &services, &ownership) }.ok(),
+        };
+        let updates_to_old = self.updates_to_old(parsed, &old, &to_old, updates);
         (clients, updates_to_old)
     }
 
-    fn clients(
+    /// Whether `clientService` leads to new, and whether it leads to old, as far as that is known.
+    fn reach(
         &self,
         parsed: &ParsedUpdate,
-        old: &OldPods,
+        ways: &ToOld,
         all: &[Object],
-        to_old: Result<&ServicesToOld, &NotSynced>,
-    ) -> Clients {
-        let pools = self.pools_to_old(parsed, old, all);
-        let pools = pools.as_ref();
-        let routes = self.routes();
-        let ways = to_old.ok().zip(pools.ok()).map(|(services, pools)| ToOld {
-            namespace: &parsed.key.namespace,
-            old,
-            services,
-            pools,
-            domain: &self.settings.domain,
-        });
-        let (reach_new, reach_old) = match &parsed.spec.client_service {
-            None => (None, None),
-            Some(service) => match self.client_service(parsed, service, old, to_old, all) {
-                Ok(known) => known,
-                Err(not_synced) => {
-                    tracing::debug!(update = %parsed.key, %not_synced, "it is not known where clients are routed");
-                    (None, None)
-                }
-            },
+    ) -> (Option<bool>, Option<bool>) {
+        let Some(service) = &parsed.spec.client_service else {
+            return (None, None);
         };
-        Clients {
-            reach_new,
-            reach_old,
-            other_ways: { ways.as_ref() }
-                .and_then(|ways| self.other_ways(parsed, ways, &routes).ok()),
-            around_proxies: ways.and_then(|ways| self.around_proxies(&ways, &routes).ok()),
-        }
+        let reached = self.client_service(parsed, service, ways, all);
+        reached.unwrap_or_else(|not_synced| {
+            tracing::debug!(update = %parsed.key, %not_synced, "it is not known where clients are routed");
+            (None, None)
+        })
     }
 
     /// What leads to the frontends' own port of old's pods.
@@ -120,8 +133,7 @@ impl Observer {
         &self,
         parsed: &ParsedUpdate,
         service: &str,
-        old: &OldPods,
-        to_old: Result<&ServicesToOld, &NotSynced>,
+        ways: &ToOld,
         all: &[Object],
     ) -> Result<(Option<bool>, Option<bool>), NotSynced> {
         let namespace = &parsed.key.namespace;
@@ -134,7 +146,6 @@ impl Observer {
             return Ok((None, None));
         };
         let new = self.pods_of_new(parsed)?;
-        let to_old = to_old.map_err(Clone::clone)?;
         let name = (namespace.clone(), service.to_owned());
         let by_name: HashMap<&str, &Object> = all
             .iter()
@@ -149,9 +160,9 @@ impl Observer {
         let reach_old = endpoints.iter().any(|endpoint| {
             let pod = endpoint.pod.as_ref();
             let is_of_new = pod.is_some_and(|pod| new.contains_key(pod) && is_at(pod, endpoint.ip));
-            !is_of_new || old.has(endpoint.pod.as_deref(), endpoint.ip)
+            !is_of_new || ways.old.has(endpoint.pod.as_deref(), endpoint.ip)
         });
-        let reach_old = reach_old || to_old.names.contains(&name);
+        let reach_old = reach_old || ways.services.names.contains(&name);
         // An endpoint may count as ready though its pod is not (`publishNotReadyAddresses`).
         let ready = all.iter().filter(|pod| pod_is_ready(pod));
         let ready: BTreeSet<&String> = ready.filter_map(|pod| pod.metadata.name.as_ref()).collect();
@@ -222,21 +233,6 @@ impl Observer {
         Ok(ports)
     }
 
-    /// The Services that lead to frontends of old.
-    fn services_to_old(
-        &self,
-        parsed: &ParsedUpdate,
-        old: &OldPods,
-    ) -> Result<ServicesToOld, NotSynced> {
-        // Request all kinds before the first error returns, so that the cache starts to list all of them.
-        let (services, slices, place) = (
-            self.cache.all(&services()),
-            self.cache.all(&slices()),
-            self.old_place(parsed),
-        );
-        Ok(ServicesToOld::of(&services?, &slices?, old, &place?))
-    }
-
     fn old_place<'a>(&'a self, parsed: &'a ParsedUpdate) -> Result<OldPlace<'a>, NotSynced> {
         let namespace = &parsed.key.namespace;
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
@@ -250,18 +246,10 @@ impl Observer {
         })
     }
 
-    fn pools_to_old(
-        &self,
-        parsed: &ParsedUpdate,
-        old: &OldPods,
-        all: &[Object],
-    ) -> Result<PoolsToOld, NotSynced> {
-        let place = self.old_place(parsed);
+    /// The InferencePools of all namespaces.
+    fn pools(&self) -> Result<Vec<Object>, NotSynced> {
         let [stable, early] = POOLS.map(|kind| self.cache.all_served(&kind));
-        let pools = [stable?, early?].concat();
-        let mut workers = pods_of_old(parsed, all);
-        workers.retain(|pod| !old.has(pod.metadata.name.as_deref(), None));
-        Ok(PoolsToOld::of(&pools, old, &workers, &place?))
+        Ok([stable?, early?].concat())
     }
 
     /// What else leads to old's frontends: Services that were not created with old, and everything that routes to any Service
@@ -275,7 +263,6 @@ impl Observer {
         let (namespace, to_old) = (ways.namespace, ways.services);
         let client_service = parsed.spec.client_service.as_ref();
         let mut found = ways.pools.ways.clone();
-        found.extend(self.go_with_old(parsed)?);
         for name in &to_old.names {
             let (own, service) = name;
             let is_clients = own == namespace && client_service == Some(service);
@@ -292,34 +279,16 @@ impl Observer {
     }
 }
 
-/// The pods of old that have not ended, among `all` of their namespace: those of its graph, or of what its workers are counted by.
-fn pods_of_old(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
-    let stated = parsed.spec.workers.clone().unwrap_or_default();
-    let stated = stated.old.unwrap_or_default();
-    let source = parsed.spec.source_deployment.as_deref();
-    let name = stated.name.as_deref().or(source).unwrap_or_default();
-    let is_meant = |pod: &DynamicObject| {
-        let labels = labels(pod);
-        if !stated.selector.is_empty() {
-            return is_selected(pod, &stated.selector);
-        }
-        let graph = labels.and_then(|labels| labels.get(GRAPH));
-        // The name of a ReplicaSet ends with a hash.
-        let of_owner = controller(pod).is_some_and(|(_, owner)| {
-            let deployment = owner.rsplit_once('-').map(|(deployment, _)| deployment);
-            owner == name || deployment == Some(name)
-        });
-        graph.is_some_and(|graph| graph == name) || of_owner
-    };
-    // Both generations may be of the same object.
-    let is_of_revision = |pod: &DynamicObject| match (&stated.revision, labels(pod)) {
-        (None, _) => true,
-        (Some(revision), Some(labels)) => labels.values().any(|value| value == revision),
-        (Some(_), None) => false,
-    };
-    let mut pods = all.to_vec();
-    pods.retain(|pod| !pod_has_ended(pod) && is_meant(pod) && is_of_revision(pod));
-    pods
+fn pools_to_old(
+    parsed: &ParsedUpdate,
+    pools: &[Object],
+    old: &OldPods,
+    all: &[Object],
+    place: &OldPlace,
+) -> PoolsToOld {
+    let mut workers = pods_of_old(parsed, all);
+    workers.retain(|pod| !old.has(pod.metadata.name.as_deref(), None));
+    PoolsToOld::of(pools, old, &workers, place)
 }
 
 /// Whether there is an endpoint for each address of a Service: the requests to one go to endpoints of its own family only.

@@ -1,87 +1,234 @@
 //! Finds what is deleted together with old although clients or pods of new need it.
 //!
-//! Secrets and ConfigMaps are not checked: the controller has no right to read them.
+//! Secrets, ConfigMaps, ServiceAccounts, and Gateways are not checked. Only needed once old drains, so nothing is listed for it
+//! earlier.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use kube::api::DynamicObject;
 
-use super::super::old_frontends;
+use super::super::old_frontends::{deployments, stateful_sets};
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
-use super::kinds::{claims, graphs, pods, services};
-use super::ways::{is_owned_by, is_owned_by_exactly};
+use super::kinds::{OWNERS, claims, graphs, pods, replica_sets, services, slices};
+use super::old_pods::OldPods;
+use super::owners::{Fate, OldOwners, Owners};
+use super::pods_of::{pods_of_new_workers, pods_of_old};
+use super::pools::PoolsToOld;
+use super::routes::Routes;
+use super::services::{AllServices, ServicesToOld};
+use super::slices::{SERVICE, service_of};
+use super::to_old::ToOld;
+use super::ways::ServiceName;
 use crate::k8s::workloads::{GRAPH, labels, pod_has_ended};
 use crate::k8s::{NotSynced, Object};
 
+/// An object that must stay when old is deleted, and its name in messages.
+type Needed = (String, Object);
+
+/// Who owns what in the namespace of an update.
+pub(super) struct Ownership {
+    owners: Owners,
+    old: OldOwners,
+    /// The pods of old.
+    of_old: Vec<Object>,
+    claims: Vec<Object>,
+}
+
+impl Ownership {
+    /// Whether a pod is deleted together with old.
+    pub fn goes(&self, pod: &DynamicObject) -> bool {
+        matches!(self.owners.fate(pod, &self.old), Fate::Goes(_))
+    }
+}
+
+fn named(kind: &str, object: Object) -> Needed {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    (format!("{kind} {name}"), object)
+}
+
 impl Observer {
-    /// What clients need and is deleted together with old: their own Service, what makes or leads to the frontends of new, and the
-    /// volumes of pods that stay.
-    pub(super) fn go_with_old(&self, parsed: &ParsedUpdate) -> Result<Vec<String>, NotSynced> {
-        let namespace = &*parsed.key.namespace;
+    /// Who owns what in the namespace of the update. `frontends` are those of old among `all` pods.
+    pub(super) fn ownership(
+        &self,
+        parsed: &ParsedUpdate,
+        frontends: &[Object],
+        all: &[Object],
+    ) -> Result<Ownership, NotSynced> {
+        let (owners, claims) = (
+            self.owners(parsed),
+            self.cache.of(&claims(), &parsed.key.namespace),
+        );
+        let (owners, claims) = (owners?, claims?);
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
-        let described = |kind: &str, object: &Object| {
-            let name = object.metadata.name.as_deref().unwrap_or_default();
-            format!("{kind} {name}, which is deleted together with old")
-        };
-        let mut found = Vec::new();
-        if let Some(name) = &parsed.spec.client_service {
-            let object = self.cache.one(&services(), namespace, name)?;
-            let object = object.filter(|object| is_owned_by(object, source));
-            found.extend(object.map(|object| described("Service", &object)));
-        }
-        let target = parsed.spec.target_deployment.as_deref();
-        let is_of_old = |object: &Object| is_owned_by_exactly(object, source);
-        for (kind, resource) in [
-            ("Deployment", old_frontends::deployments()),
-            ("DynamoGraphDeployment", graphs()),
-        ] {
-            let object = target.map(|target| self.cache.one(&resource, namespace, target));
-            let object = object.transpose()?.flatten();
-            found.extend(
-                object
-                    .filter(is_of_old)
-                    .map(|object| described(kind, &object)),
-            );
-        }
-        for target in &parsed.plan.new {
-            let Some((name, _)) =
-                { target.service(&self.settings.domain) }.filter(|(_, place)| *place == namespace)
-            else {
-                continue;
-            };
-            let object = self.cache.one(&services(), namespace, name)?;
-            found.extend(
-                object
-                    .filter(is_of_old)
-                    .map(|object| described("Service", &object)),
-            );
-        }
-        for name in self.pods_of_new(parsed)?.keys() {
-            let object = self.cache.one(&pods(), namespace, name)?;
-            found.extend(
-                object
-                    .filter(is_of_old)
-                    .map(|object| described("pod", &object)),
-            );
-        }
+        let mut of_old = pods_of_old(parsed, all);
+        of_old.extend(frontends.iter().cloned());
+        let old = OldOwners::of(&owners, source, &of_old, shared(parsed));
+        Ok(Ownership {
+            owners,
+            claims,
+            of_old,
+            old,
+        })
+    }
+
+    /// What clients or new need and is, or may be, deleted together with old, as text for users.
+    pub(super) fn go_with_old(
+        &self,
+        parsed: &ParsedUpdate,
+        all: &[Object],
+        routes: &Routes,
+        services: &AllServices,
+        ownership: &Ownership,
+    ) -> Result<Vec<String>, NotSynced> {
+        let mut needed = self.needed(parsed, all, routes, services)?;
+        let Ownership { owners, old, .. } = ownership;
+        let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
+        let target = parsed.spec.target_deployment.as_deref().unwrap_or_default();
+        let of_new: Vec<Object> = { needed.iter() }
+            .filter(|(text, _)| text.starts_with("pod "))
+            .map(|(_, pod)| pod.clone())
+            .collect();
+        let makers = owners.of_side(target, &of_new);
+        needed.extend(makers.map(|(kind, object)| named(kind, object.clone())));
+
         // A claim that is deleted stays while a pod uses it, but no further pod can use it then.
-        let is_of_graph = |pod: &&Object| {
+        let uids: HashSet<_> = { ownership.of_old.iter() }
+            .map(|pod| &pod.metadata.uid)
+            .collect();
+        let is_of_old = |pod: &Object| {
             let graph = labels(pod).and_then(|labels| labels.get(GRAPH));
             graph.is_some_and(|graph| graph == source)
+                || uids.contains(&pod.metadata.uid)
+                || ownership.goes(pod)
         };
-        let all = self.cache.of(&pods(), namespace)?;
-        let staying = all
-            .iter()
-            .filter(|pod| !pod_has_ended(pod) && !is_of_graph(pod));
+        let staying = { all.iter() }.filter(|pod| !pod_has_ended(pod) && !is_of_old(pod));
         let used: BTreeSet<&str> = staying.flat_map(|pod| claimed(pod)).collect();
-        for name in used {
-            let object = self.cache.one(&claims(), namespace, name)?;
-            let object = object.filter(is_of_old);
-            found.extend(object.map(|object| described("PersistentVolumeClaim", &object)));
-        }
-        Ok(found)
+        let is_used = |claim: &Object| {
+            let name = claim.metadata.name.as_deref();
+            name.is_some_and(|name| used.contains(name))
+        };
+        let claims = ownership.claims.iter().filter(|claim| is_used(claim));
+        needed.extend(claims.map(|claim| named("PersistentVolumeClaim", claim.clone())));
+
+        let named = needed
+            .iter()
+            .filter_map(|(text, object)| match owners.fate(object, old) {
+                Fate::Stays => None,
+                Fate::Goes(owner) => Some(format!(
+                    "{text}, which is deleted together with old (it belongs to {owner})"
+                )),
+                Fate::Unknown(why) => Some(format!("{text}, {why}")),
+            });
+        let named: BTreeSet<String> = named.collect();
+        Ok(named.into_iter().collect())
     }
+
+    /// All objects of the namespace that may own others.
+    fn owners(&self, parsed: &ParsedUpdate) -> Result<Owners, NotSynced> {
+        let namespace = &*parsed.key.namespace;
+        // All kinds are requested before the first error returns, so that the cache starts to list all of them.
+        let always = [
+            ("", "Pod", pods()),
+            ("", "Service", services()),
+            ("apps", "Deployment", deployments()),
+            ("apps", "ReplicaSet", replica_sets()),
+            ("apps", "StatefulSet", stateful_sets()),
+        ];
+        let always = always
+            .map(|(group, kind, resource)| (group, kind, self.cache.of(&resource, namespace)));
+        let graphs = self.cache.of_served(&graphs(), namespace);
+        let graphs = ("nvidia.com", "DynamoGraphDeployment", graphs);
+        let served = OWNERS.iter().map(|kind| {
+            let listed = self.cache.of_group(kind, namespace);
+            (kind.group, kind.kind, listed)
+        });
+        let listed: Vec<_> = always.into_iter().chain([graphs]).chain(served).collect();
+        let mut owners = Owners::default();
+        for (group, kind, objects) in listed {
+            owners.add(group, kind, objects?);
+        }
+        Ok(owners)
+    }
+
+    /// What must stay when old is deleted: the way of the clients to new, and the pods of new.
+    fn needed(
+        &self,
+        parsed: &ParsedUpdate,
+        all: &[Object],
+        routes: &Routes,
+        known: &AllServices,
+    ) -> Result<Vec<Needed>, NotSynced> {
+        let namespace = &*parsed.key.namespace;
+        let mut needed = Vec::new();
+        let client_service = parsed.spec.client_service.as_deref();
+        let of_new = parsed.plan.new.iter();
+        let of_new = of_new.filter_map(|target| target.service(&self.settings.domain));
+        let of_new = of_new.filter(|(_, place)| *place == namespace);
+        for name in of_new.map(|(name, _)| name).chain(client_service) {
+            let service = self.cache.one(&services(), namespace, name)?;
+            needed.extend(service.map(|service| named("Service", service)));
+        }
+        if let Some(name) = client_service {
+            let name = (namespace.to_owned(), name.to_owned());
+            let slices = self.cache.of(&slices(), namespace)?.into_iter();
+            let own = slices.filter(|slice| service_of(slice, SERVICE).as_ref() == Some(&name));
+            needed.extend(own.map(|slice| named("EndpointSlice", slice)));
+            needed.extend(self.routes_to(&name, routes, known)?);
+        }
+        let frontends_of_new = self.pods_of_new(parsed)?;
+        let is_of_new = |pod: &&Object| {
+            let name = pod.metadata.name.as_ref();
+            name.is_some_and(|name| frontends_of_new.contains_key(name))
+        };
+        let pods = all.iter().filter(is_of_new).cloned();
+        let pods = pods.chain(pods_of_new_workers(parsed, all));
+        // One that is being deleted does not stay anyway, and its owner may already be gone.
+        let staying = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        needed.extend(staying.map(|pod| named("pod", pod)));
+        Ok(needed)
+    }
+
+    /// What leads clients to a Service. What is in another namespace cannot have an owner in this one.
+    fn routes_to(
+        &self,
+        service: &ServiceName,
+        routes: &Routes,
+        known: &AllServices,
+    ) -> Result<Vec<Needed>, NotSynced> {
+        let domain = &self.settings.domain;
+        let reached = ServicesToOld::of_service(service, known);
+        let to_service = ToOld {
+            namespace: &service.0,
+            old: &OldPods::of(&[], &[]),
+            services: &reached,
+            pools: &PoolsToOld::default(),
+            domain,
+        };
+        let is_own = |object: &Object| object.metadata.namespace.as_deref() == Some(&service.0);
+        let routes = routes.objects_leading_to(&to_service)?.into_iter();
+        let routes = routes.filter(|(_, object)| is_own(object));
+        let routes = routes.map(|(text, object)| (text, Object::clone(object)));
+        let others = known.services().iter().filter(|object| {
+            let name = object
+                .metadata
+                .namespace
+                .clone()
+                .zip(object.metadata.name.clone());
+            is_own(object) && name.is_some_and(|name| reached.names.contains(&name))
+        });
+        let others = others.map(|object| named("Service", object.clone()));
+        Ok(routes.chain(others).collect())
+    }
+}
+
+/// The name of the object that owns the workers of both generations, if the update says that there is one.
+fn shared(parsed: &ParsedUpdate) -> Option<&str> {
+    let workers = parsed.spec.workers.as_ref()?;
+    let (old, new) = (workers.old.as_ref()?, workers.new.as_ref()?);
+    old.revision.as_ref()?;
+    let is_same = old.kind == new.kind && old.name == new.name;
+    old.name.as_deref().filter(|_| is_same)
 }
 
 /// The names of the PersistentVolumeClaims that a pod uses.

@@ -179,6 +179,44 @@ pub(super) const BY_TEXT: &[GroupKind] = &[
     ),
 ];
 
+/// The kinds that are read only because they may own what clients or new need.
+pub(super) const OWNERS: &[GroupKind] = &[
+    of(
+        "nvidia.com",
+        "DynamoComponentDeployment",
+        "dynamocomponentdeployments",
+    ),
+    of(
+        "nvidia.com",
+        "DynamoGraphDeploymentRequest",
+        "dynamographdeploymentrequests",
+    ),
+    of("grove.io", "PodClique", "podcliques"),
+    of(
+        "grove.io",
+        "PodCliqueScalingGroup",
+        "podcliquescalinggroups",
+    ),
+    of("grove.io", "PodCliqueSet", "podcliquesets"),
+    of(
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        "leaderworkersets",
+    ),
+    of(
+        "workload.serving.volcano.sh",
+        "ModelServing",
+        "modelservings",
+    ),
+    of("argoproj.io", "Rollout", "rollouts"),
+    of("serving.kserve.io", "InferenceService", "inferenceservices"),
+    of(
+        "serving.kserve.io",
+        "LLMInferenceService",
+        "llminferenceservices",
+    ),
+];
+
 /// The group whose objects name Services without a namespace, whichever that is.
 pub(super) const CONSUL: &str = "consul.hashicorp.com";
 
@@ -196,6 +234,10 @@ pub(super) fn claims() -> ApiResource {
 
 pub(super) fn pods() -> ApiResource {
     kind("", "v1", "Pod", "pods")
+}
+
+pub(super) fn replica_sets() -> ApiResource {
+    kind("apps", "v1", "ReplicaSet", "replicasets")
 }
 
 pub(super) fn slices() -> ApiResource {
@@ -255,7 +297,11 @@ mod tests {
             }
         }
         let kinds = ROUTES.iter().chain(OF_ISTIO).chain(EXPORTS);
-        for kind in kinds.chain(&POOLS).chain(BY_TEXT) {
+        for kind in kinds.chain(&POOLS).chain(BY_TEXT).chain(OWNERS) {
+            let name = format!("{}.{}", kind.plural, kind.group);
+            assert!(granted.contains(&name), "{name}");
+        }
+        for kind in [claims(), pods(), replica_sets(), services(), slices()] {
             let name = format!("{}.{}", kind.plural, kind.group);
             assert!(granted.contains(&name), "{name}");
         }

@@ -59,13 +59,19 @@ impl Observer {
 impl Routes {
     /// Those that lead to old, as text for users.
     pub fn leading_to(&self, to_old: &ToOld) -> Result<Vec<String>, NotSynced> {
+        let leading = self.objects_leading_to(to_old)?.into_iter();
+        Ok(leading.map(|(text, _)| text).collect())
+    }
+
+    /// The same, with the objects themselves.
+    pub fn objects_leading_to(&self, to_old: &ToOld) -> Result<Vec<(String, &Object)>, NotSynced> {
         let mut found = Vec::new();
         for (kind, exports) in &self.exports {
             for export in listed(exports)? {
                 let (own, name) = (&export.metadata.namespace, &export.metadata.name);
                 let name = own.clone().zip(name.clone()).unwrap_or_default();
                 if to_old.services.names.contains(&name) {
-                    found.push(format!("{kind} {}/{}", name.0, name.1));
+                    found.push((format!("{kind} {}/{}", name.0, name.1), export));
                 }
             }
         }
@@ -77,17 +83,18 @@ impl Routes {
                 false => format!("{own}/{name}"),
             };
             if to_old.is_of_ingress(ingress) {
-                found.push(format!("Ingress {name}"));
+                found.push((format!("Ingress {name}"), ingress));
             } else if let Some(annotation) = to_old.named_by_annotation(ingress) {
-                found.push(format!("Ingress {name} by its annotation {annotation}"));
+                let text = format!("Ingress {name} by its annotation {annotation}");
+                found.push((text, ingress));
             }
         }
         let annotated = listed(&self.services)?.iter();
         let annotated = annotated.filter(|service| to_old.is_named_by_service(service));
-        found.extend(
-            annotated
-                .map(|service| format!("{} by an annotation", display_name("Service", service))),
-        );
+        found.extend(annotated.map(|service| {
+            let name = display_name("Service", service);
+            (format!("{name} by an annotation"), service)
+        }));
         for (kind, objects) in &self.others {
             let leading = listed(objects)?.iter();
             let leading = leading.filter(|object| match *kind {
@@ -95,9 +102,10 @@ impl Routes {
                 "ServiceEntry" | "WorkloadEntry" => to_old.is_of_entry(object),
                 _ => to_old.is_of_route(object),
             });
-            found.extend(leading.map(|object| display_name(kind, object)));
+            found.extend(leading.map(|object| (display_name(kind, object), object)));
         }
-        found.extend(to_old.named_by(&self.by_text()?));
+        let named = to_old.named_by(self.by_text()?).into_iter();
+        found.extend(named.map(|(kind, object)| (display_name(&kind.name(), object), object)));
         Ok(found)
     }
 
@@ -198,7 +206,7 @@ pub(super) mod examples {
 
     use super::super::old_pods::OldPods;
     use super::super::pools::PoolsToOld;
-    use super::super::services::{OldPlace, ServicesToOld};
+    use super::super::services::{AllServices, OldPlace, ServicesToOld};
     use super::*;
     use crate::k8s::object;
 
@@ -257,7 +265,11 @@ pub(super) mod examples {
         let old = OldPods::of(&pods, &pods);
         let to_old = ToOld {
             namespace: "n",
-            services: &ServicesToOld::of(&services, &[], &old, &place),
+            services: &ServicesToOld::of(
+                &AllServices::of(&services, &[], place.domain),
+                &old,
+                &place,
+            ),
             old: &old,
             pools: &PoolsToOld::default(),
             domain: "cluster.local",

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use super::followers::followers;
+use super::followers::{AllFollowers, followers};
 use super::old_pods::OldPods;
 use super::references::{self, Follower, Reference};
 use super::service_fields::{
@@ -45,6 +45,55 @@ impl OldPlace<'_> {
     }
 }
 
+/// All Services that are looked at, with what leads to each. A large cluster has many, so this is made once for all questions.
+pub(super) struct AllServices<'a> {
+    services: &'a [Object],
+    slices: &'a [Object],
+    by_name: HashMap<ServiceName, &'a Object>,
+    followers: AllFollowers,
+}
+
+impl<'a> AllServices<'a> {
+    /// These `services`, whose `slices` are these, in a cluster with this domain.
+    pub fn of(services: &'a [Object], slices: &'a [Object], domain: &str) -> Self {
+        let by_name = services.iter();
+        let by_name = by_name.filter_map(|service| Some((name_of(service)?, service)));
+        let by_name: HashMap<ServiceName, &Object> = by_name.collect();
+        let followers = followers(services, slices, &by_name, domain);
+        Self {
+            services,
+            slices,
+            by_name,
+            followers,
+        }
+    }
+
+    pub const fn services(&self) -> &'a [Object] {
+        self.services
+    }
+
+    pub const fn slices(&self) -> &'a [Object] {
+        self.slices
+    }
+
+    /// Everything that routes to one of these Services, directly or through others.
+    fn follow(
+        &self,
+        begin: impl Iterator<Item = ServiceName>,
+    ) -> (HashSet<Reference>, Vec<Follower>) {
+        let reached_by = |name: &ServiceName| -> Vec<Reference> {
+            self.by_name.get(name).map_or_else(Vec::new, |service| {
+                let addresses = own_addresses(service).into_iter().map(Reference::Address);
+                let hosts = own_hosts(service).map(Reference::Host);
+                let ports = node_ports(service).map(Reference::NodePort);
+                addresses.chain(hosts).chain(ports).collect()
+            })
+        };
+        let begin = begin.map(Reference::Service).collect();
+        self.followers.all.follow(begin, &reached_by)
+    }
+}
+
 /// Services that lead to frontends of old.
 #[derive(Debug, Default)]
 pub(super) struct ServicesToOld {
@@ -62,15 +111,16 @@ pub(super) struct ServicesToOld {
 }
 
 impl ServicesToOld {
-    /// Those among `services`, whose `slices` are these, both of all namespaces that are looked at.
-    pub fn of(services: &[Object], slices: &[Object], old: &OldPods, place: &OldPlace) -> Self {
-        let by_name: HashMap<ServiceName, &Object> = services
-            .iter()
-            .filter_map(|service| Some((name_of(service)?, service)))
-            .collect();
+    /// Those among `all`.
+    pub fn of(all: &AllServices, old: &OldPods, place: &OldPlace) -> Self {
+        let AllServices {
+            services,
+            slices,
+            by_name,
+            followers,
+        } = all;
         let mut found = Self::default();
-        let direct = found.direct(slices, &by_name, old, place);
-        let followers = followers(services, slices, &by_name, place.domain);
+        let direct = found.direct(slices, by_name, old, place);
         let hosts = services.iter().filter_map(|service| {
             Some((external_name(service)?, service.metadata.namespace.clone()?))
         });
@@ -88,19 +138,9 @@ impl ServicesToOld {
         let by_address: Vec<Follower> = of_pods
             .flat_map(|reference| followers.named.of(&reference).to_vec())
             .collect();
-        let begin = direct
-            .into_iter()
-            .chain(by_address.iter().map(|one| one.service.clone()))
-            .map(Reference::Service);
-        let reached_by = |name: &ServiceName| -> Vec<Reference> {
-            by_name.get(name).map_or_else(Vec::new, |service| {
-                let addresses = own_addresses(service).into_iter().map(Reference::Address);
-                let hosts = own_hosts(service).map(Reference::Host);
-                let ports = node_ports(service).map(Reference::NodePort);
-                addresses.chain(hosts).chain(ports).collect()
-            })
-        };
-        let (reached, through) = followers.all.follow(begin.collect(), &reached_by);
+        let of_pods = by_address.iter().map(|one| one.service.clone());
+        let begin = direct.into_iter().chain(of_pods);
+        let (reached, through) = all.follow(begin);
         let aliases = through.into_iter().chain(by_address);
         let aliases = aliases.filter(|follower| follower.is_alias);
         found.aliases = aliases.map(|follower| follower.service).collect();
@@ -118,6 +158,20 @@ impl ServicesToOld {
         found.go_with_old = found.names.iter().filter(goes).cloned().collect();
         found.reached = reached;
         found
+    }
+
+    /// This Service and those that lead to it, with the names and addresses by which they are reached.
+    pub fn of_service(service: &ServiceName, all: &AllServices) -> Self {
+        let (reached, _) = all.follow([service.clone()].into_iter());
+        let names = reached.iter().filter_map(|reference| match reference {
+            Reference::Service(name) => Some(name.clone()),
+            _ => None,
+        });
+        Self {
+            names: names.collect(),
+            reached,
+            ..Self::default()
+        }
     }
 
     /// The Services with an endpoint in old, or that select a pod of it.

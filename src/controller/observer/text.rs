@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::kinds::CONSUL;
 use super::references::{self, Reference};
-use super::to_old::{ToOld, display_name, namespace_of};
+use super::to_old::{ToOld, namespace_of};
 use super::ways::{ServiceName, backends};
 use crate::k8s::workloads::{is_selected, labels};
 use crate::k8s::{GroupKind, Object};
@@ -123,12 +123,14 @@ impl ToOld<'_> {
         })
     }
 
-    /// Those of these objects of kinds that are not parsed that lead to old, as text for users.
-    pub(super) fn named_by(&self, objects: &[(&GroupKind, &Object)]) -> Vec<String> {
-        let objects = objects.iter().map(|(kind, object)| (*kind, &***object));
+    /// Those of these objects of kinds that are not parsed that lead to old.
+    pub(super) fn named_by<'b>(
+        &self,
+        objects: Vec<(&'b GroupKind, &'b Object)>,
+    ) -> Vec<(&'b GroupKind, &'b Object)> {
         // One that goes with its Service matters only if another object uses it.
-        let (discovered, others): (Vec<_>, Vec<_>) =
-            objects.partition(|(kind, object)| is_discovered(kind, object));
+        let (discovered, mut others): (Vec<_>, Vec<_>) =
+            { objects.into_iter() }.partition(|(kind, object)| is_discovered(kind, object));
         let upstreams = discovered
             .iter()
             .filter(|(kind, object)| self.is_named_in(kind, object, &Text::of(object)));
@@ -142,10 +144,8 @@ impl ToOld<'_> {
             self.is_named_in(kind, object, &text)
                 || upstreams.iter().any(|name| text.has(name, own))
         };
-        let leading = others.iter().filter(|(kind, object)| leads(kind, object));
-        leading
-            .map(|(kind, object)| display_name(&kind.name(), object))
-            .collect()
+        others.retain(|(kind, object)| leads(kind, object));
+        others
     }
 
     /// Whether an object of a kind that is not parsed leads to old.

@@ -29,20 +29,6 @@ pub(super) fn is_selected_by(selector: &Json, pods: &[Object]) -> bool {
     !selector.is_empty() && pods.iter().any(|pod| is_selected(pod, &selector))
 }
 
-/// Whether old, or a part of it, may own this object, so that it is deleted with that. The parts of a deployment begin with its
-/// name.
-pub(super) fn is_owned_by(object: &DynamicObject, source: &str) -> bool {
-    let owners = object.metadata.owner_references.iter().flatten();
-    let mut rests = owners.filter_map(|owner| owner.name.strip_prefix(source));
-    rests.any(|rest| rest.is_empty() || rest.starts_with('-'))
-}
-
-/// Whether an object of old's own name owns this object. Another deployment may have a name that begins like it.
-pub(super) fn is_owned_by_exactly(object: &DynamicObject, source: &str) -> bool {
-    let mut owners = object.metadata.owner_references.iter().flatten();
-    owners.any(|owner| owner.name == source)
-}
-
 /// Whether the operator created this object for the deployment `source` and will delete it with that. A label or a name alone is
 /// no proof: a user may have copied it.
 pub(super) fn belongs_to(object: &DynamicObject, name: &str, source: &str, is_graph: bool) -> bool {
@@ -269,23 +255,6 @@ mod tests {
                 belongs, expected,
                 "{service} {label:?} {owner:?} {is_graph}"
             );
-        }
-    }
-
-    #[test]
-    fn what_a_part_of_old_owns_may_go_with_it() {
-        for (owner, may_go) in [
-            ("old", true),
-            ("old-frontend", true),
-            ("old-frontend-7f9c-x2", true),
-            ("older", false),
-            ("new", false),
-        ] {
-            let object = object(json!({"metadata": {
-                "name": "s",
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": owner, "uid": "u"}],
-            }}));
-            assert_eq!(is_owned_by(&object, "old"), may_go, "{owner}");
         }
     }
 }

@@ -4,6 +4,9 @@
 use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
+/// The label with the name of a slice's Service.
+const SERVICE: &str = "kubernetes.io/service-name";
+
 /// An endpoint of an EndpointSlice, as far as it is used.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceEndpoint<'a> {
@@ -56,7 +59,15 @@ pub(super) fn trim(slice: &mut DynamicObject) {
         "addressType": slice.data["addressType"], "endpoints": short, "ports": slice.data["ports"],
     });
     slice.metadata.annotations = None;
-    slice.metadata.owner_references = None;
+    // Kubernetes makes the Service the owner of nearly every slice.
+    let labels = slice.metadata.labels.as_ref();
+    let service = labels.and_then(|labels| labels.get(SERVICE)).cloned();
+    let owners = slice.metadata.owner_references.take();
+    let owners = owners.into_iter().flatten();
+    let others =
+        owners.filter(|owner| owner.kind != "Service" || Some(&owner.name) != service.as_ref());
+    slice.metadata.owner_references =
+        Some(others.collect()).filter(|others: &Vec<_>| !others.is_empty());
 }
 
 #[cfg(test)]

@@ -11,6 +11,17 @@ use super::slice;
 /// The label with the UID of the rollout that has made an object.
 pub const ROLLOUT_LABEL: &str = "crossfade/rollout-uid";
 
+/// The kinds of which only the names, labels, and owners are used. Some hold whole pod templates.
+const ONLY_OWNERS: [&str; 7] = [
+    "dynamocomponentdeployments",
+    "dynamographdeploymentrequests",
+    "inferenceservices",
+    "llminferenceservices",
+    "podcliquesets",
+    "replicasets",
+    "rollouts",
+];
+
 /// How the field managers of rollouts begin.
 pub const ROLLOUT_MANAGER: &str = "crossfade-rollout-";
 
@@ -29,6 +40,10 @@ pub fn trimmed(plural: &str, mut object: DynamicObject) -> Object {
     // Those of StatefulSets and DaemonSets hold whole pod templates.
     if plural == "controllerrevisions" && !is_of_rollout(&object) {
         object.data = Json::Null;
+    }
+    if ONLY_OWNERS.contains(&plural) {
+        object.data = Json::Null;
+        object.metadata.annotations = None;
     }
     if plural == "endpointslices" {
         slice::trim(&mut object);

@@ -25,6 +25,8 @@ const FOUND: [u64; 1] = [881];
 struct Simulation {
     fixture: Fixture,
     draw: Draw,
+    /// For what no split depends on, so that a seed keeps its history.
+    listed: Draw,
     roles: Vec<(Role, u32)>,
     /// The latest observations since the clock last jumped or the last calm.
     past: VecDeque<Past>,
@@ -32,6 +34,8 @@ struct Simulation {
     change: (u64, Timestamp),
     /// Whether an edit was ever reverted.
     is_contested: bool,
+    /// In how many steps the last worker of old was dispensable, and old safe to delete.
+    promised: [u64; 2],
 }
 
 impl Simulation {
@@ -68,10 +72,12 @@ impl Simulation {
         Self {
             fixture,
             draw,
+            listed: Draw(!seed),
             roles,
             past: VecDeque::new(),
             change,
             is_contested: false,
+            promised: [0, 0],
         }
     }
 
@@ -80,6 +86,8 @@ impl Simulation {
         let before = self.fixture.clone();
         let decision = before.peek();
         self.holds(&before, &decision);
+        self.promised[0] += u64::from(decision.last_old_worker_dispensable);
+        self.promised[1] += u64::from(decision.safe_to_delete_old);
         match self.draw.below(20) {
             // The API server rejects the split, so the decision and the observation are discarded.
             0 => _ = self.past.pop_back(),
@@ -176,6 +184,7 @@ impl Drop for Named {
 fn histories(count: u64) {
     let mut phases = std::collections::BTreeMap::new();
     let mut contested = 0;
+    let mut promised = [0, 0];
     for seed in (0..count).chain(FOUND) {
         let _named = Named(seed);
         let mut simulation = Simulation::of(seed);
@@ -192,12 +201,15 @@ fn histories(count: u64) {
             }
         }
         contested += u64::from(simulation.is_contested);
+        promised = [0, 1].map(|i| promised[i] + simulation.promised[i]);
     }
     assert!(
         phases.len() == 5 && phases.values().all(|steps| *steps > 2 * count),
         "{phases:?}"
     );
     assert!(contested > count / 2, "{contested}");
+    // And steps at which each flag is true, or nothing was tested of it.
+    assert!(promised.iter().all(|steps| *steps > 0), "{promised:?}");
 }
 
 #[test]

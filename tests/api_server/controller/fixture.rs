@@ -330,14 +330,15 @@ impl Fixture {
         Api::namespaced_with(self.client.clone(), &self.namespace, kind)
     }
 
-    /// Creates an object with these fields: the labels in `metadata`, `spec` and so on.
-    pub async fn create(&self, kind: &ApiResource, name: &str, mut object: Value) {
+    /// Creates an object with these fields: the labels in `metadata`, `spec` and so on. Returns its UID.
+    pub async fn create(&self, kind: &ApiResource, name: &str, mut object: Value) -> String {
         object["apiVersion"] = kind.api_version.clone().into();
         object["kind"] = kind.kind.clone().into();
         object["metadata"]["name"] = name.into();
         let object: DynamicObject = serde_json::from_value(object).unwrap();
         let created = self.api(kind).create(&PostParams::default(), &object).await;
-        created.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.kind));
+        let created = created.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.kind));
+        created.metadata.uid.expect("the API server sets it")
     }
 
     pub async fn status(&self, kind: &ApiResource, name: &str, status: Value) {

@@ -172,7 +172,7 @@ async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_a
     let unknown = lacks(false, "no other Service, Ingress, or route leads");
     let only_that = |object: &Value| {
         let missing = object["status"]["missingForDeletion"].as_array();
-        unknown(object) && missing.is_some_and(|all| all.len() == 2)
+        unknown(object) && missing.is_some_and(|all| all.len() == 3)
     };
     fixture.until("up", "unknown", only_that).await;
     assert_stays_unsafe(&fixture).await;

@@ -1,10 +1,10 @@
 //! `safeToDeleteOld` stays false after edits, while pods are misleading, and while components hang.
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::fixture::{Fixture, pods, resource, updates};
-use super::safe_to_delete::{is_safe, lacks, lead_clients_to, safe};
+use super::safe_to_delete::{is_safe, lacks, lead_clients_to, safe, services, slice, slices};
 use crate::rig::*;
 
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
@@ -199,9 +199,9 @@ async fn old_is_not_safe_to_delete_while_a_pod_of_it_has_two_proxies_or_another_
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_new_would_be_deleted_with_it() {
     let (fixture, _controller) = safe().await;
-    let owner = |name: &str| {
+    let owner = |name: &str, uid: &str| {
         json!([{
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": "1", "blockOwnerDeletion": false,
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid, "blockOwnerDeletion": false,
         }])
     };
     let template = json!({
@@ -210,15 +210,22 @@ async fn old_is_not_safe_to_delete_while_new_would_be_deleted_with_it() {
     });
     let spec = json!({"selector": {"matchLabels": {"app": "new"}}, "template": template});
     let deployments = resource("apps", "v1", "Deployment", "deployments");
-    let owned = json!({"metadata": {"ownerReferences": owner("old")}, "spec": spec});
+    let owned = json!({"metadata": {"ownerReferences": owner("old", "1")}, "spec": spec});
     fixture.create(&deployments, "new", owned).await;
     let goes = lacks(true, "Deployment new, which is deleted together with old");
     fixture.until("up", "it goes with old", goes).await;
     // A part of another deployment whose name starts with that of old.
-    let owned = json!({"metadata": {"ownerReferences": owner("old-2")}, "spec": spec});
+    let other = json!({"app": "other"});
+    let template = json!({
+        "metadata": {"labels": other}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let other =
+        json!({"spec": {"replicas": 0, "selector": {"matchLabels": other}, "template": template}});
+    let uid = fixture.create(&deployments, "old-2", other).await;
+    let owned = json!({"metadata": {"ownerReferences": owner("old-2", &uid)}, "spec": spec});
     fixture.replace(&deployments, "new", owned).await;
     fixture.until("up", "safe again", is_safe).await;
-    let metadata = json!({"metadata": {"ownerReferences": owner("old")}});
+    let metadata = json!({"metadata": {"ownerReferences": owner("old", "1")}});
     let (params, api) = (PatchParams::default(), fixture.api(&pods()));
     api.patch("new-frontend-0", &params, &Patch::Merge(metadata))
         .await
@@ -228,6 +235,206 @@ async fn old_is_not_safe_to_delete_while_new_would_be_deleted_with_it() {
         "pod new-frontend-0, which is deleted together with old",
     );
     fixture.until("up", "a pod goes with old", goes).await;
+}
+
+/// A reference to an owner, as a controller sets it.
+fn owner(kind: &ApiResource, name: &str, uid: &str) -> Value {
+    json!([{
+        "apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": uid, "controller": true,
+    }])
+}
+
+/// The spec of a Deployment, ReplicaSet or StatefulSet without pods.
+fn without_pods(labels: &Value) -> Value {
+    json!({
+        "replicas": 0, "selector": {"matchLabels": labels}, "serviceName": "any",
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "any"}]}},
+    })
+}
+
+#[tokio::test]
+async fn old_is_not_safe_to_delete_while_it_owns_what_clients_or_new_need() {
+    let (fixture, _controller) = safe().await;
+    let apps = |kind, plural| resource("apps", "v1", kind, plural);
+    let deployments = apps("Deployment", "deployments");
+    let (replica_sets, sets) = (
+        apps("ReplicaSet", "replicasets"),
+        apps("StatefulSet", "statefulsets"),
+    );
+    let claims = resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
+    let ingresses = resource("networking.k8s.io", "v1", "Ingress", "ingresses");
+    let of_dynamo = |kind, plural| resource("nvidia.com", "v1alpha1", kind, plural);
+    let graphs = of_dynamo("DynamoGraphDeployment", "dynamographdeployments");
+    let parts = of_dynamo("DynamoComponentDeployment", "dynamocomponentdeployments");
+
+    // Old is two plain Deployments of any name, of which the second has no pods any more. Nothing is called as their label says.
+    let of_old = |component| json!({GRAPH: "old", COMPONENT: component, "app": component});
+    let frontend = json!({"spec": without_pods(&of_old("frontend"))});
+    let frontend = fixture.create(&deployments, "web", frontend).await;
+    let worker = json!({"spec": without_pods(&of_old("worker"))});
+    let worker = fixture.create(&deployments, "models", worker).await;
+    let owned = |metadata: Value, spec: Value| json!({"metadata": {"ownerReferences": metadata}, "spec": spec});
+    let owners = owner(&deployments, "web", &frontend);
+    let made = owned(owners.clone(), without_pods(&json!({"app": "web"})));
+    let made = fixture.create(&replica_sets, "web-7d9", made).await;
+    let of_pod = json!({"metadata": {"ownerReferences": owner(&replica_sets, "web-7d9", &made)}});
+    let (params, api) = (PatchParams::default(), fixture.api(&pods()));
+    let patch = Patch::Merge(of_pod);
+    api.patch("old-frontend-0", &params, &patch).await.unwrap();
+    // What is indirectly a part of old, and what is not.
+    let part = owned(owner(&graphs, "old", "9"), json!({}));
+    let part = fixture.create(&parts, "old-worker", part).await;
+    let cache = owned(
+        owner(&deployments, "models", &worker),
+        without_pods(&json!({"app": "cache"})),
+    );
+    let cache = fixture.create(&sets, "cache", cache).await;
+    let other = json!({"spec": without_pods(&json!({"app": "other"}))});
+    let other = fixture.create(&deployments, "other", other).await;
+
+    let by_app = json!({"clusterIP": "None", "selector": {"app": "new"}});
+    let mounts = |claim: &str| {
+        json!({
+            "metadata": {"labels": {GRAPH: "new"}},
+            "spec": {
+                "automountServiceAccountToken": false, "containers": [{"name": "main", "image": "any"}],
+                "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        })
+    };
+    fixture
+        .create(&pods(), "loads-for-new", mounts("shared"))
+        .await;
+    let claim =
+        json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}});
+    let backend = json!({"service": {"name": "clients", "port": {"number": 80}}});
+    let ingress = json!({"defaultBackend": backend});
+    let mut of_clients = slice("new-frontend-0");
+    of_clients["metadata"]["ownerReferences"] = owner(&graphs, "old", "9");
+    let (replaces, adds) = (true, false);
+    let cases = [
+        (
+            replaces,
+            services(),
+            "clients",
+            owned(owners.clone(), by_app.clone()),
+            "Service clients, which",
+        ),
+        // It would adopt the pod of new, which has no owner.
+        (
+            adds,
+            deployments.clone(),
+            "any",
+            owned(owners.clone(), without_pods(&json!({GRAPH: "new"}))),
+            "Deployment any, which",
+        ),
+        (
+            adds,
+            deployments.clone(),
+            "any-worker",
+            owned(
+                owner(&graphs, "old", "9"),
+                without_pods(&json!({GRAPH: "new", COMPONENT: "worker"})),
+            ),
+            "Deployment any-worker, which",
+        ),
+        (
+            adds,
+            claims.clone(),
+            "shared",
+            owned(owners.clone(), claim.clone()),
+            "PersistentVolumeClaim shared, which",
+        ),
+        (
+            adds,
+            claims.clone(),
+            "shared",
+            owned(owner(&parts, "old-worker", &part), claim.clone()),
+            "PersistentVolumeClaim shared, which",
+        ),
+        (
+            adds,
+            claims.clone(),
+            "shared",
+            owned(owner(&sets, "cache", &cache), claim.clone()),
+            "PersistentVolumeClaim shared, which",
+        ),
+        // Kubernetes deletes it soon.
+        (
+            adds,
+            claims.clone(),
+            "shared",
+            owned(owner(&parts, "old-frontend", "9"), claim.clone()),
+            "shared, whose owner DynamoComponentDeployment old-frontend does not exist",
+        ),
+        (
+            adds,
+            ingresses.clone(),
+            "public",
+            owned(owner(&graphs, "old", "9"), ingress.clone()),
+            "Ingress public, which",
+        ),
+        (
+            adds,
+            slices(),
+            "clients-2",
+            of_clients,
+            "EndpointSlice clients-2, which",
+        ),
+        (
+            replaces,
+            services(),
+            "clients",
+            owned(
+                owner(
+                    &resource("example.com", "v1", "Bundle", "bundles"),
+                    "any",
+                    "7",
+                ),
+                by_app.clone(),
+            ),
+            "Service clients, whose owner Bundle any is of a kind that is not read",
+        ),
+        (
+            adds,
+            claims.clone(),
+            "shared",
+            owned(owner(&deployments, "other", &other), claim),
+            "",
+        ),
+    ];
+    fixture.until("up", "safe as before", is_safe).await;
+    for (replaces, kind, name, object, reason) in cases {
+        if replaces {
+            fixture.delete(&kind, name).await;
+        }
+        fixture.create(&kind, name, object).await;
+        match reason {
+            "" => assert_stays_safe(&fixture).await,
+            reason => _ = fixture.until("up", reason, lacks(true, reason)).await,
+        }
+        if kind.kind == claims.kind {
+            // The API server protects claims with a finalizer.
+            let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            let api = fixture.api(&kind);
+            api.patch(name, &params, &patch).await.unwrap();
+        }
+        fixture.delete(&kind, name).await;
+        if replaces {
+            fixture.create(&kind, name, json!({"spec": by_app})).await;
+        }
+        fixture.until("up", "safe again", is_safe).await;
+    }
+}
+
+/// Asserts that old is safe to delete in each status for a while.
+async fn assert_stays_safe(fixture: &Fixture) {
+    let before = fixture.get("up").await["status"]["observedAt"].clone();
+    let is_renewed = |object: &Value| {
+        assert!(is_safe(object), "{object}");
+        object["status"]["observedAt"] != before
+    };
+    fixture.until("up", "still safe", is_renewed).await;
 }
 
 #[tokio::test]

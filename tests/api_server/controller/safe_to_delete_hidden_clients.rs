@@ -580,3 +580,81 @@ async fn old_is_not_safe_to_delete_while_a_proxy_outside_of_its_frontends_follow
     drop(client);
     fixture.until("up", "safe", is_safe).await;
 }
+
+#[tokio::test]
+async fn old_is_not_safe_to_delete_while_a_service_leads_to_a_pod_of_it_that_does_not_say_what_it_is()
+ {
+    let (fixture, _controller) = safe().await;
+    let graph = "nvidia.com/dynamo-graph-deployment-name";
+    let at = |address: &str| {
+        json!({
+            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        })
+    };
+    // Neither a worker nor a frontend, as far as its labels say, and no Service leads to it.
+    let labels = json!({graph: "old", "app": "odd"});
+    fixture
+        .pod("odd", labels, json!([{"containerPort": 8000}]))
+        .await;
+    fixture.status(&pods(), "odd", at("10.6.0.1")).await;
+    // Like a worker, whose metrics a Service shows.
+    fixture.worker("old", 9, "planner").await;
+    fixture
+        .status(&pods(), "old-planner-9", at("10.6.0.2"))
+        .await;
+    let selects = |labels: Value| json!({"spec": {"selector": labels, "ports": [{"port": 8000}]}});
+    let planner = json!({graph: "old", "nvidia.com/dynamo-component-type": "planner"});
+    fixture
+        .create(&services(), "metrics", selects(planner))
+        .await;
+    let since = fixture.get("up").await["status"]["observedAt"].clone();
+    fixture
+        .until("up", "still safe", |object| {
+            assert!(is_safe(object), "{object}");
+            object["status"]["observedAt"] != since
+        })
+        .await;
+
+    let unknown = lacks(false, "any port of odd, which names none 'frontend'");
+    let odd = json!({"app": "odd"});
+    fixture.create(&services(), "legacy", selects(odd)).await;
+    fixture.until("up", "a Service selects it", &unknown).await;
+    fixture
+        .until("up", "it is named", lacks(false, "Service legacy"))
+        .await;
+    fixture.delete(&services(), "legacy").await;
+    fixture.until("up", "safe again", is_safe).await;
+    // A Service without a selector.
+    let by_hand = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "by-hand"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.6.0.1"]}],
+    });
+    fixture.create(&slices(), "by-hand-1", by_hand).await;
+    fixture.until("up", "a slice leads to it", &unknown).await;
+    fixture.delete(&slices(), "by-hand-1").await;
+    fixture.until("up", "safe once more", is_safe).await;
+    // A type that is not known serves clients, for all that is known.
+    let typed = json!({graph: "old", "app": "odd", "nvidia.com/dynamo-component-type": "gateway"});
+    let patch = Patch::Merge(json!({"metadata": {"labels": typed}}));
+    let (params, api) = (PatchParams::default(), fixture.api(&pods()));
+    api.patch("odd", &params, &patch).await.unwrap();
+    let odd = json!({"app": "odd"});
+    fixture.create(&services(), "legacy", selects(odd)).await;
+    fixture.until("up", "its type is not known", &unknown).await;
+    fixture.delete(&services(), "legacy").await;
+    fixture.until("up", "safe a third time", is_safe).await;
+    // Its labels are gone, but its owner is a part of old.
+    let owner = json!([{
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "uid": "9", "controller": true,
+    }]);
+    let labels = json!({graph: null, "nvidia.com/dynamo-component-type": null});
+    let metadata = json!({"labels": labels, "ownerReferences": owner});
+    let patch = Patch::Merge(json!({"metadata": metadata}));
+    api.patch("odd", &params, &patch).await.unwrap();
+    let odd = json!({"app": "odd"});
+    fixture.create(&services(), "legacy", selects(odd)).await;
+    fixture.until("up", "old owns it", &unknown).await;
+    fixture.delete(&pods(), "odd").await;
+    fixture.until("up", "safe at the end", is_safe).await;
+}

@@ -72,7 +72,8 @@ fn a_service_leads_to_old_by_whatever_address_and_from_whatever_namespace() {
         slice("m", "by-selector", BY_SELECTOR, "10.0.0.1", 8000),
     ];
     let place = OldPlace::example();
-    let found = ServicesToOld::of(&services, &slices, &OldPods::of(&pods, &pods), &place);
+    let all = AllServices::of(&services, &slices, place.domain);
+    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &place);
     let names = |names: &BTreeSet<ServiceName>| {
         let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
         names.collect::<Vec<_>>()
@@ -118,7 +119,8 @@ fn ways(services: &[Object], slices: &[Object]) -> (Vec<String>, Vec<String>) {
         ..OldPlace::example()
     };
     let pods = [old_pod()];
-    let found = ServicesToOld::of(services, slices, &OldPods::of(&pods, &pods), &place);
+    let all = AllServices::of(services, slices, place.domain);
+    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &place);
     let listed = |names: &BTreeSet<ServiceName>| {
         let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
         names.collect::<Vec<_>>()
@@ -237,7 +239,8 @@ fn a_service_leads_to_old_by_either_family_of_addresses_and_through_a_pod_of_any
         slice("m", "agent-elsewhere", BY_SELECTOR, "192.0.2.8", 80),
     ];
     let place = OldPlace::example();
-    let found = ServicesToOld::of(&services, &slices, &OldPods::of(&pods, &pods), &place);
+    let all = AllServices::of(&services, &slices, place.domain);
+    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &place);
     let names: Vec<_> = found.names.iter().map(|(_, name)| &**name).collect();
     assert_eq!(names, ["agent", "dual"]);
 }

@@ -20,6 +20,10 @@ impl Simulation {
                 _ => self.rarity(),
             }
         }
+        if self.listed.one_in(8) {
+            // A person moves the clients to new.
+            self.fixture.clients_left();
+        }
         let seen = self.fixture.seen.clone();
         for proxy in &mut self.fixture.seen.proxies {
             // Most proxies apply a change at once.
@@ -140,7 +144,7 @@ impl Simulation {
     fn rarity(&mut self) {
         let percentage = percent(self.draw.below(101) as u8);
         let cap = self.draw.below(120) as u8;
-        let (fixture, draw) = (&mut self.fixture, &mut self.draw);
+        let (fixture, draw, listed) = (&mut self.fixture, &mut self.draw, &mut self.listed);
         let seen = &mut fixture.seen;
         match draw.below(16) {
             0 => seen.frontends.new.endpoints = draw.below(2) as u32,
@@ -164,6 +168,11 @@ impl Simulation {
                 };
                 seen.clients.other_ways = any().map(|is_none| way(!is_none));
                 seen.clients.around_proxies = any().map(|is_none| way(!is_none));
+                seen.clients.go_with_old = match listed.below(8) {
+                    0 => None,
+                    1 => Some(vec!["the Service of the clients".to_owned()]),
+                    _ => Some(Vec::new()),
+                };
                 seen.is_current = !draw.one_in(8);
                 seen.sees_elsewhere = !draw.one_in(8);
                 seen.is_being_deleted = draw.one_in(8);
@@ -184,6 +193,12 @@ impl Simulation {
             10 => seen.frontends.old.asked = vec![frontend(any_answer(draw))],
             _ => _ = fixture.edit(percentage),
         }
+        let sides = &mut fixture.seen.frontends;
+        for (side, own) in [(&mut sides.old, "v1"), (&mut sides.new, "v2")] {
+            for one in &mut side.asked {
+                list_namespaces(one, own, listed);
+            }
+        }
         fixture.seen.resource_generation += 1;
     }
 }
@@ -203,6 +218,18 @@ fn any_frontends(draw: &mut Draw) -> Frontends {
         left_out: usize::from(draw.one_in(8)),
         trouble: None,
     }
+}
+
+/// A frontend lists the workers of its own namespace, or none, or also those of the other generation.
+fn list_namespaces(one: &mut Frontend, own: &str, draw: &mut Draw) {
+    let all = ["v1", "v2"].into_iter();
+    let listed = all.filter(|name| match *name == own {
+        true => !draw.one_in(4),
+        false => draw.one_in(12),
+    });
+    one.namespaces = listed.map(str::to_owned).collect();
+    one.has_more_namespaces = draw.one_in(24);
+    one.left_out = usize::from(draw.one_in(24));
 }
 
 fn any_answer(draw: &mut Draw) -> Answer {

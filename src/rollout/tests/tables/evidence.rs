@@ -20,7 +20,7 @@ fn state(fixture: &mut Fixture) -> &mut ProxyState {
 fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Fixture), Evidence);
-    let holes: [Hole; 38] = [
+    let holes: [Hole; 41] = [
         (
             "a watch that was not heard of late",
             |fixture| fixture.seen.is_current = false,
@@ -98,6 +98,21 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
                     .for_each(|all| all.ready = 1);
                 let frontends = &mut fixture.seen.frontends;
                 frontends.new.asked[0].namespaces.insert("shared".into());
+                frontends.old.asked.clear();
+            },
+            NewLeavesOldWorkers,
+        ),
+        (
+            "the frontends of old were never heard, whose workers are still there",
+            |fixture| {
+                fixture
+                    .seen
+                    .workers
+                    .old
+                    .values_mut()
+                    .for_each(|all| all.ready = 1);
+                let frontends = &mut fixture.seen.frontends;
+                frontends.new.asked[0].namespaces.insert("any".into());
                 frontends.old.asked.clear();
             },
             NewLeavesOldWorkers,
@@ -243,7 +258,20 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             |fixture| fixture.seen.clients.other_ways = Some(vec!["Service legacy".into()]),
             NoOtherWayToOld,
         ),
+        (
+            "the Service of the clients is deleted with old",
+            |fixture| fixture.seen.clients.go_with_old = Some(vec!["Service clients".into()]),
+            NewOutlivesOld,
+        ),
+        (
+            "it is not known what is deleted with old",
+            |fixture| fixture.seen.clients.go_with_old = None,
+            NewOutlivesOld,
+        ),
     ];
+    let tried: std::collections::BTreeSet<_> =
+        holes.iter().map(|(_, _, evidence)| *evidence).collect();
+    assert_eq!(tried, Evidence::all().collect(), "each has a hole");
     for (hole, make, evidence) in holes {
         let mut fixture = proven();
         make(&mut fixture);

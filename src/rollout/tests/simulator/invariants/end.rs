@@ -1,5 +1,7 @@
 //! The phases of the end come in order, each with its conditions.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: Weights) {
@@ -85,6 +87,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
                 && new.asked.iter().all(serves),
             "each frontend of new was heard to serve"
         );
+        new_leaves_old_workers(before);
         assert!(all_drain && old_streams == Some(0));
         assert!(every(|state| state.may_reach_old == Some(0)));
         assert!(seen.updates_to_old.as_ref().is_some_and(Vec::is_empty));
@@ -100,6 +103,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
             (Some(true), Some(false))
         );
         assert!(clients.other_ways.as_ref().is_some_and(Vec::is_empty));
+        assert!(clients.go_with_old.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(open(|open| open.old + open.new), Some(0));
         let least = before.settings.quiet_period;
         let quiet = |proxy: &ObservedProxy| {
@@ -108,4 +112,31 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
         };
         assert!(seen.proxies.iter().all(quiet));
     }
+}
+
+/// No frontend of new lists a namespace that one of old lists, or that it listed while old still has workers.
+fn new_leaves_old_workers(before: &Fixture) {
+    let (old, new) = (&before.seen.frontends.old, &before.seen.frontends.new);
+    let all = || old.asked.iter().chain(&new.asked);
+    assert!(all().all(|one| !one.has_more_namespaces && one.left_out == 0));
+    let listed = |side: &Frontends| -> BTreeSet<String> {
+        let each = side.asked.iter();
+        each.flat_map(|one| one.namespaces.clone()).collect()
+    };
+    let (mut of_old, of_new) = (listed(old), listed(new));
+    let mut workers = before.seen.workers.old.values();
+    let has_workers = workers.any(|all| all.ready > 0 || all.desired > 0);
+    let mut asked = old.asked.iter();
+    let is_heard = asked.all(|one| one.answer == Answer::Heard) && !old.asked.is_empty();
+    if has_workers && !is_heard {
+        of_old.extend(before.memory.namespaces.clone());
+        assert!(
+            !of_old.is_empty() || of_new.is_empty(),
+            "it is not known which workers old has"
+        );
+    }
+    assert!(
+        of_old.is_disjoint(&of_new),
+        "new may send requests to the workers of old: {of_old:?} and {of_new:?}"
+    );
 }

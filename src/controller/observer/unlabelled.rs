@@ -1,0 +1,87 @@
+//! Finds the pods of old that may serve clients although no label says that they are frontends.
+//!
+//! The controller counts such a pod neither as a worker nor as a frontend. Whether clients may use it only matters before old is
+//! deleted.
+
+use std::collections::BTreeSet;
+
+use kube::api::DynamicObject;
+
+use super::super::old_frontends::is_alive;
+use super::super::parsed::ParsedUpdate;
+use super::go_with_old::Ownership;
+use super::old_pods::OldPods;
+use super::pods_of::is_stated_worker;
+use super::service_fields::name_of;
+use super::services::{AllServices, OldPlace};
+use super::slices::{SERVICE, leads_to, service_of};
+use super::ways::{belongs_to, selects_any};
+use crate::k8s::Object;
+use crate::k8s::workloads::{COMPONENT, GRAPH, SUB_COMPONENT, labels};
+
+/// The types of Dynamo's components that serve no clients. Services lead to them for metrics, discovery, and gateways.
+const INTERNAL: [&str; 5] = ["worker", "prefill", "decode", "planner", "epp"];
+
+/// The live pods of old that do not say that they serve no clients, and that a Service leads to.
+pub(super) fn unlabelled_frontends(
+    parsed: &ParsedUpdate,
+    all: &[Object],
+    ownership: &Ownership,
+    services: &AllServices,
+    place: &OldPlace,
+) -> Vec<Object> {
+    // A pod of another graph that old owns is not one of old: its deletion with old is reported separately.
+    let is_of_old = |pod: &DynamicObject| {
+        let graph = labels(pod).and_then(|labels| labels.get(GRAPH));
+        graph.map_or_else(|| ownership.goes(pod), |graph| graph == place.source)
+    };
+    let mut candidates = all.to_vec();
+    candidates.retain(|pod| {
+        is_alive(pod) && !is_internal(pod) && !is_stated_worker(parsed, pod) && is_of_old(pod)
+    });
+    if candidates.is_empty() {
+        return candidates;
+    }
+    let is_own = |object: &Object| object.metadata.namespace.as_deref() == Some(place.namespace);
+    let is_made = |service: &&Object| {
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        is_own(service) && belongs_to(service, name, place.source, place.is_graph)
+    };
+    // The operator creates Services of components for discovery, which are deleted together with old.
+    let (made, others): (Vec<_>, Vec<_>) = services.services().iter().partition(is_made);
+    let made: BTreeSet<_> = made.iter().filter_map(|service| name_of(service)).collect();
+    let is_of_made = |slice: &Object| {
+        let service = service_of(slice, SERVICE);
+        service.is_some_and(|service| made.contains(&service))
+    };
+    let selecting = others
+        .iter()
+        .filter(|service| is_own(service) && selects_any(service, &candidates));
+    let selecting: Vec<&Object> = selecting.copied().collect();
+    let old = OldPods::of(&candidates, all);
+    let slices = services
+        .slices()
+        .iter()
+        .filter(|slice| leads_to(slice, &old) && !is_of_made(slice));
+    let slices: Vec<&Object> = slices.collect();
+    let is_led_to = |pod: &Object| {
+        let pod = std::slice::from_ref(pod);
+        let old = OldPods::of(pod, all);
+        selecting.iter().any(|service| selects_any(service, pod))
+            || slices.iter().any(|slice| leads_to(slice, &old))
+    };
+    candidates
+        .iter()
+        .filter(|pod| is_led_to(pod))
+        .cloned()
+        .collect()
+}
+
+fn is_internal(pod: &DynamicObject) -> bool {
+    let labels = labels(pod);
+    let component = labels.and_then(|labels| labels.get(COMPONENT));
+    match component {
+        Some(component) => INTERNAL.contains(&&**component),
+        None => labels.is_some_and(|labels| labels.contains_key(SUB_COMPONENT)),
+    }
+}
