@@ -127,8 +127,7 @@ pub mod tests {
             }))
             .await
         });
-        let polls = *polls.lock().expect("no panic");
-        polls
+        *polls.lock().expect("no panic")
     }
 
     #[test]
