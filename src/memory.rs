@@ -65,6 +65,12 @@ pub const fn cost(capacity: usize) -> usize {
     capacity + capacity / 8 + PIECE
 }
 
+/// The cost of what one holder holds, in bytes: zero up to [`FREE`].
+#[must_use]
+pub const fn holding_cost(held: usize) -> usize {
+    if held > FREE { cost(held) } else { 0 }
+}
+
 /// Keeps frequently written fields on a different cache line than frequently read fields.
 #[derive(Debug, Default)]
 #[repr(align(128))]

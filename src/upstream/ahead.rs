@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 
 use super::{BodyError, UpstreamBody};
-use crate::memory::{Budget, Charge, FREE, cost};
+use crate::memory::{Budget, Charge, FREE, holding_cost};
 
 /// Most bytes that are read ahead. Beyond that, the server has to wait.
 const MAX: usize = 256 * 1024;
@@ -55,10 +55,7 @@ impl ReadAhead {
                 Some(Ok(frame)) if frame.is_data() => {
                     let data = frame.into_data().unwrap_or_default();
                     self.data.extend_from_slice(&data);
-                    let held = match self.data.capacity() {
-                        0..=FREE => 0,
-                        held => cost(held),
-                    };
+                    let held = holding_cost(self.data.capacity());
                     self.charge.force(memory, held);
                 }
                 last => {

@@ -22,7 +22,7 @@ use http_body::Body;
 use super::endpoint::Lease;
 use super::{Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
-use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::request_body::RequestBody;
 use crate::transport::{Rewound, Transport, batching, with_write_buffer};
 pub use incoming::Incoming;
@@ -176,7 +176,7 @@ impl Gathered {
     }
 
     fn charge(&mut self, capacity: usize, memory: &Arc<Budget>) -> Result<(), Error> {
-        let wanted = if capacity > FREE { cost(capacity) } else { 0 };
+        let wanted = holding_cost(capacity);
         match self.charge.overdraw(memory, wanted, Purpose::Head) {
             true => Ok(()),
             false => Err(Error::NoMemory),

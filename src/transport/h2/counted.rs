@@ -11,7 +11,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::followed::{ControlLimit, Followed};
-use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::transport::allowance::Allowance;
 
 /// The bytes that have passed over a connection.
@@ -80,8 +80,7 @@ impl<T> Counted<T> {
     /// Charges what is unfinished. A frame cannot be stopped; a header block without room closes the connection.
     fn rest(&mut self) -> io::Result<()> {
         let (frame, block) = (self.frames.of_frame(), self.frames.of_block());
-        let held = frame + block;
-        let wanted = if held > FREE { cost(held) } else { 0 };
+        let wanted = holding_cost(frame + block);
         if wanted == self.charge.bytes() {
             return Ok(());
         }

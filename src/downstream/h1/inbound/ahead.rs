@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::memory::{Budget, Charge, FREE, Purpose, cost, holding_cost};
 
 /// Bytes that were read ahead of their use.
 pub struct Ahead {
@@ -59,10 +59,7 @@ impl Ahead {
 
     /// Charges the bytes that stay.
     pub fn account(&mut self) {
-        let held = match self.bytes.len() {
-            0..=FREE => 0,
-            held => cost(held),
-        };
+        let held = holding_cost(self.bytes.len());
         if held != self.charge.bytes() {
             self.charge.force(&self.memory, held);
         }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::{Relay, State};
-use crate::memory::{Charge, FREE, cost};
+use crate::memory::{Charge, holding_cost};
 
 impl Relay {
     /// Call this instead of [`Relay::poll_frame`] while the client does not read.
@@ -44,11 +44,7 @@ impl Relay {
             false => [unsent, out].concat().into(),
         };
         let mut charge = Charge::default();
-        let held = match unsent.len() {
-            0..=FREE => 0,
-            length => cost(length),
-        };
-        charge.force(self.exchange().memory(), held);
+        charge.force(self.exchange().memory(), holding_cost(unsent.len()));
         self.rest.get_or_insert_default().unsent = charge.tie(unsent);
     }
 }
