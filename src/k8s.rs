@@ -28,5 +28,5 @@ pub use kubeconfig::{ConfigError, load_config};
 pub use lease::{Leading, Lease};
 pub use ports::{container_port, declared_ports, named_ports};
 pub use quantity::thousandths;
-pub use slices::{Slices, port_of};
+pub use slices::{SERVICE_LABEL, Slices, port_of};
 pub use watch::{Watch, WatchEvent};

@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::old_frontends::kind;
 use crate::k8s::workloads::labels;
-use crate::k8s::{Cache, NotSynced, port_of, slice_endpoints};
+use crate::k8s::{Cache, NotSynced, SERVICE_LABEL, port_of, slice_endpoints};
 
 /// The endpoints of a Service, each with its pod and its address at the port `wanted`; `None` if the Service has no
 /// EndpointSlice.
@@ -45,7 +45,7 @@ pub(super) fn all_endpoints(
     let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let mut slices = cache.of(&slices, namespace)?;
     slices.retain(|slice| {
-        let named = labels(slice).and_then(|labels| labels.get("kubernetes.io/service-name"));
+        let named = labels(slice).and_then(|labels| labels.get(SERVICE_LABEL));
         named.map(String::as_str) == Some(service)
     });
     if slices.is_empty() {

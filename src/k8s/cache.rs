@@ -117,13 +117,7 @@ impl Cache {
     /// # Errors
     /// As [`Self::of`].
     pub fn all_of_any(&self, versions: &[ApiResource]) -> Result<Vec<Object>, NotSynced> {
-        for version in versions {
-            let found = self.all(version)?;
-            if !self.store(version).state().is_absent() {
-                return Ok(found);
-            }
-        }
-        Ok(Vec::new())
+        self.first_served(versions, |version| self.all(version))
     }
 
     /// The objects of a kind in the first version that the cluster serves; empty if it does not serve the kind.
@@ -141,9 +135,19 @@ impl Cache {
     /// As for [`Self::all_served`].
     pub fn of_group(&self, kind: &GroupKind, namespace: &str) -> Result<Vec<Object>, NotSynced> {
         self.groups.follow(&self.client, &self.changed);
-        for version in self.groups.versions(kind)? {
-            let found = self.of(&version, namespace)?;
-            if !self.store(&version).state().is_absent() {
+        let versions = self.groups.versions(kind)?;
+        self.first_served(&versions, |version| self.of(version, namespace))
+    }
+
+    /// What `list` returns for the first of these versions that the cluster serves.
+    fn first_served(
+        &self,
+        versions: &[ApiResource],
+        list: impl Fn(&ApiResource) -> Result<Vec<Object>, NotSynced>,
+    ) -> Result<Vec<Object>, NotSynced> {
+        for version in versions {
+            let found = list(version)?;
+            if !self.store(version).state().is_absent() {
                 return Ok(found);
             }
         }

@@ -20,7 +20,7 @@ use super::watch::must_relist;
 use crate::backoff::Backoff;
 
 /// The label with the name of a slice's Service (discovery.k8s.io/v1).
-const OF_SERVICE: &str = "kubernetes.io/service-name";
+pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// The name of the port to use if no port has the requested number.
 const HTTP: &str = "http";
 /// The delays after errors.
@@ -131,7 +131,7 @@ impl Slices {
 
 fn events(api: &Api<EndpointSlice>, service: &str) -> Events {
     let settings = watcher::Config::default()
-        .labels(&format!("{OF_SERVICE}={service}"))
+        .labels(&format!("{SERVICE_LABEL}={service}"))
         .timeout(super::watch::length());
     Box::pin(watcher(api.clone(), settings))
 }

@@ -9,11 +9,10 @@ use kube::api::DynamicObject;
 use super::old_pods::OldPods;
 use super::references;
 use super::ways::ServiceName;
+pub(super) use crate::k8s::SERVICE_LABEL as SERVICE;
 use crate::k8s::workloads::labels;
 use crate::k8s::{Object, slice_endpoints};
 
-/// The label with the name of a slice's Service.
-pub(super) const SERVICE: &str = "kubernetes.io/service-name";
 /// The same label of a slice for several clusters (multicluster.x-k8s.io).
 pub(super) const IMPORT: &str = "multicluster.kubernetes.io/service-name";
 /// The label with the controller that writes a slice.

@@ -4,8 +4,7 @@
 use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
-/// The label with the name of a slice's Service.
-const SERVICE: &str = "kubernetes.io/service-name";
+use crate::k8s::SERVICE_LABEL;
 
 /// An endpoint of an EndpointSlice, as far as it is used.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +60,7 @@ pub(super) fn trim(slice: &mut DynamicObject) {
     slice.metadata.annotations = None;
     // Kubernetes makes the Service the owner of nearly every slice.
     let labels = slice.metadata.labels.as_ref();
-    let service = labels.and_then(|labels| labels.get(SERVICE)).cloned();
+    let service = labels.and_then(|labels| labels.get(SERVICE_LABEL)).cloned();
     let owners = slice.metadata.owner_references.take();
     let owners = owners.into_iter().flatten();
     let others =
@@ -88,7 +87,7 @@ mod tests {
         ]);
         let slice: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": "s", "labels": {"kubernetes.io/service-name": "x"}, "annotations": {"a": "b"}},
+            "metadata": {"name": "s", "labels": {SERVICE_LABEL: "x"}, "annotations": {"a": "b"}},
             "addressType": "IPv4", "endpoints": endpoints_json, "ports": [{"name": "http", "port": 8000}],
         }))
         .unwrap();
