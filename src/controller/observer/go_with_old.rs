@@ -16,6 +16,7 @@ use super::owners::{Fate, OldOwners, Owners};
 use super::pods_of::{pods_of_new_workers, pods_of_old};
 use super::pools::PoolsToOld;
 use super::routes::Routes;
+use super::service_fields::name_of;
 use super::services::{AllServices, ServicesToOld};
 use super::slices::{SERVICE, service_of};
 use super::to_old::ToOld;
@@ -81,16 +82,14 @@ impl Observer {
         services: &AllServices,
         ownership: &Ownership,
     ) -> Result<Vec<String>, NotSynced> {
-        let mut needed = self.needed(parsed, all, routes, services)?;
+        let mut needed = self.ways_to_new(parsed, routes, services)?;
+        let of_new = self.staying_pods_of_new(parsed, all)?;
         let Ownership { owners, old, .. } = ownership;
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
         let target = parsed.spec.target_deployment.as_deref().unwrap_or_default();
-        let of_new: Vec<Object> = { needed.iter() }
-            .filter(|(text, _)| text.starts_with("pod "))
-            .map(|(_, pod)| pod.clone())
-            .collect();
         let makers = owners.of_side(target, &of_new);
         needed.extend(makers.map(|(kind, object)| named(kind, object.clone())));
+        needed.extend(of_new.into_iter().map(|pod| named("pod", pod)));
 
         // A claim that is deleted stays while a pod uses it, but no further pod can use it then.
         let uids: HashSet<_> = { ownership.of_old.iter() }
@@ -151,11 +150,10 @@ impl Observer {
         Ok(owners)
     }
 
-    /// What must stay when old is deleted: the way of the clients to new, and the pods of new.
-    fn needed(
+    /// What leads the clients, and the proxies, to new.
+    fn ways_to_new(
         &self,
         parsed: &ParsedUpdate,
-        all: &[Object],
         routes: &Routes,
         known: &AllServices,
     ) -> Result<Vec<Needed>, NotSynced> {
@@ -176,6 +174,15 @@ impl Observer {
             needed.extend(own.map(|slice| named("EndpointSlice", slice)));
             needed.extend(self.routes_to(&name, routes, known)?);
         }
+        Ok(needed)
+    }
+
+    /// The pods of new among `all`. One that is being deleted does not stay anyway, and its owner may already be gone.
+    fn staying_pods_of_new(
+        &self,
+        parsed: &ParsedUpdate,
+        all: &[Object],
+    ) -> Result<Vec<Object>, NotSynced> {
         let frontends_of_new = self.pods_of_new(parsed)?;
         let is_of_new = |pod: &&Object| {
             let name = pod.metadata.name.as_ref();
@@ -183,10 +190,8 @@ impl Observer {
         };
         let pods = all.iter().filter(is_of_new).cloned();
         let pods = pods.chain(pods_of_new_workers(parsed, all));
-        // One that is being deleted does not stay anyway, and its owner may already be gone.
         let staying = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        needed.extend(staying.map(|pod| named("pod", pod)));
-        Ok(needed)
+        Ok(staying.collect())
     }
 
     /// What leads clients to a Service. What is in another namespace cannot have an owner in this one.
@@ -210,12 +215,7 @@ impl Observer {
         let routes = routes.filter(|(_, object)| is_own(object));
         let routes = routes.map(|(text, object)| (text, Object::clone(object)));
         let others = known.services().iter().filter(|object| {
-            let name = object
-                .metadata
-                .namespace
-                .clone()
-                .zip(object.metadata.name.clone());
-            is_own(object) && name.is_some_and(|name| reached.names.contains(&name))
+            is_own(object) && name_of(object).is_some_and(|name| reached.names.contains(&name))
         });
         let others = others.map(|object| named("Service", object.clone()));
         Ok(routes.chain(others).collect())

@@ -9,35 +9,28 @@ use crate::resource::WorkerSourceSpec;
 
 /// The pods of old that have not ended: those of its graph, or of what its workers are counted by.
 pub(super) fn pods_of_old(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
-    let stated = parsed
-        .spec
-        .workers
-        .as_ref()
-        .and_then(|workers| workers.old.as_ref());
-    pods_of(stated, parsed.spec.source_deployment.as_deref(), all)
+    let source = parsed.spec.source_deployment.as_deref();
+    pods_of(stated_old(parsed), source, all)
 }
 
 /// The same of new. Workers that are only known by the metadata for a Dynamo namespace are not found.
 pub(super) fn pods_of_new_workers(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
-    let stated = parsed
-        .spec
-        .workers
-        .as_ref()
-        .and_then(|workers| workers.new.as_ref());
+    let workers = parsed.spec.workers.as_ref();
+    let stated = workers.and_then(|workers| workers.new.as_ref());
     pods_of(stated, parsed.spec.target_deployment.as_deref(), all)
 }
 
 /// Whether the update says that a pod is a worker of old, by a selector or by the name of its owner.
 pub(super) fn is_stated_worker(parsed: &ParsedUpdate, pod: &DynamicObject) -> bool {
-    let stated = parsed
-        .spec
-        .workers
-        .as_ref()
-        .and_then(|workers| workers.old.as_ref());
-    stated.is_some_and(|stated| match stated.selector.is_empty() {
+    stated_old(parsed).is_some_and(|stated| match stated.selector.is_empty() {
         false => is_selected(pod, &stated.selector),
         true => { stated.name.as_deref() }.is_some_and(|name| is_made_by(pod, name)),
     })
+}
+
+/// How the update says that the workers of old are counted.
+fn stated_old(parsed: &ParsedUpdate) -> Option<&WorkerSourceSpec> {
+    parsed.spec.workers.as_ref()?.old.as_ref()
 }
 
 /// Whether an object of this name controls a pod, directly or by a ReplicaSet, whose name ends with a hash.
