@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod capacity;
 #[cfg(test)]
+mod completion;
+#[cfg(test)]
 mod credit;
 #[cfg(test)]
 mod drain_old;
