@@ -11,7 +11,8 @@ double angle brackets. The last block for this worker counts:
     each_ms=N      wait between words (0)
     die_after=N    the process exits after N words; 0: before the first
     raise_after=N  the engine raises after N words
-    hang_after=N   silence after N words, until the request is cancelled
+    hang_after=N   silence after N words, until the request is cancelled or the worker gets SIGUSR2;
+                   before `die_after` and `raise_after`
     http_error=N   the engine rejects the request with this HTTP status
     counted=1      every worker sends the words `w:0 w:1 …`, starting after those in the prompt that
                    follow the commands. So one worker can continue the stream of another
@@ -98,17 +99,21 @@ class Worker:
         self.name = name
         self.tokenizer = tokenizer
         self.events = events
+        self.released = asyncio.Event()
 
     def note(self, what: str) -> None:
         with self.events.open("a") as file:
             file.write(what + "\n")
 
     async def pause(self, seconds: float | None, context) -> None:
-        """Waits, for ever if None; raises Cancelled as soon as nobody wants the answer."""
+        """Waits, until SIGUSR2 if None; raises Cancelled as soon as nobody wants the answer."""
         if seconds != 0:
-            stopped = asyncio.ensure_future(context.async_killed_or_stopped())
-            await asyncio.wait([stopped], timeout=seconds)
-            stopped.cancel()
+            ends = [asyncio.ensure_future(context.async_killed_or_stopped())]
+            if seconds is None:
+                ends.append(asyncio.ensure_future(self.released.wait()))
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                end.cancel()
         if context.is_stopped():
             raise Cancelled
 
@@ -135,13 +140,13 @@ class Worker:
                 raise HttpError(orders.http_error, "ordered by the test")
             await self.pause(orders.first, context)
             for event in self.words(orders, request):
+                if said == orders.hang_after:
+                    await self.pause(None, context)
                 if said == orders.die_after:
                     await asyncio.sleep(FLUSH_SECONDS)
                     os._exit(9)
                 if said == orders.raise_after:
                     raise RuntimeError("ordered by the test")
-                if said == orders.hang_after:
-                    await self.pause(None, context)
                 yield event
                 said += 1
                 if "finish_reason" not in event:
@@ -217,6 +222,7 @@ async def main() -> None:
     )
     tokenizer = Tokenizer.from_file(str(args.model_path / "tokenizer.json"))
     worker = Worker(args.name, tokenizer, args.events)
+    loop.add_signal_handler(signal.SIGUSR2, worker.released.set)
     serve = {"worker": worker.generate, "prefill": worker.prefill, "decode": worker.decode}
     serving = asyncio.ensure_future(
         endpoint.serve_endpoint(serve[args.role], graceful_shutdown=True)

@@ -224,6 +224,11 @@ impl Stack {
         process::signal(&self.workers[number], libc::SIGSTOP);
     }
 
+    /// Sends SIGUSR2: the streams that hang after `hang_after` words go on.
+    pub fn release_worker(&self, number: usize) {
+        process::signal(&self.workers[number], libc::SIGUSR2);
+    }
+
     /// Sends SIGCONT. After a pause of more than about ten seconds the worker has lost its lease for good.
     pub fn resume_worker(&self, number: usize) {
         process::signal(&self.workers[number], libc::SIGCONT);

@@ -56,7 +56,7 @@ fn thoughts(count: usize) -> String {
 async fn a_stream_with_only_reasoning_is_sent_again_and_the_client_gets_one_reasoning() {
     let mut pair = pair("basic").await;
     let proxies = proxies(&pair, &[]).await;
-    let prompt = "<<counted=1 thinks=60 words=10 each_ms=300>>";
+    let prompt = &incomplete_on_old("counted=1 thinks=60 words=10 each_ms=300");
     let open = begin_chat(&proxies, prompt, "t:0").await;
     pair.old.kill_worker(0);
     let (answers, usage) = tokio::join!(answers(open), unbroken_usage(&pair, prompt));
@@ -82,7 +82,7 @@ async fn a_stream_continues_with_the_content_if_the_template_opens_the_reasoning
 
 async fn assert_continues_with_content(mut pair: Pair) {
     let proxies = proxies(&pair, &[]).await;
-    let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";
+    let prompt = &incomplete_on_old("counted=1 thinks=2 words=60 each_ms=300");
     let open = begin_chat(&proxies, prompt, "w:0").await;
     pair.old.kill_worker(0);
     let (answers, usage) = tokio::join!(answers(open), unbroken_usage(&pair, prompt));
@@ -98,7 +98,7 @@ async fn assert_continues_with_content(mut pair: Pair) {
 async fn an_answer_that_would_continue_with_reasoning_ends_with_an_error_event() {
     let mut pair = pair("deepseek_r1").await;
     let proxies = proxies(&pair, &[]).await;
-    let prompt = "<<counted=1 thinks=2 words=60 each_ms=300>>";
+    let prompt = &incomplete_on_old("counted=1 thinks=2 words=60 each_ms=300");
     let mut open = Vec::new();
     for proxy in &proxies {
         for is_h2 in [false, true] {
