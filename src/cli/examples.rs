@@ -98,6 +98,10 @@ Examples:
   crossfade rollout undo chat
   crossfade rollout undo chat --to 2";
 
+pub(super) const ROLLOUT_RETRY: &str = "\
+Examples:
+  crossfade rollout retry chat";
+
 pub(super) const ROLLOUT_HISTORY: &str = "\
 Examples:
   crossfade rollout history chat -n inference";

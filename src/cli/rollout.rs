@@ -1,6 +1,7 @@
 //! The arguments of `crossfade rollout` and of its verbs.
 
 use clap::{ArgMatches, Args, Subcommand};
+use k8s_openapi::jiff::Timestamp;
 
 use super::cluster::{ClusterChoice, Early};
 use super::display::Display;
@@ -50,6 +51,9 @@ pub enum RolloutEdit {
     /// Go back to the old generation or to another revision, also after the rollout has ended
     #[command(after_help = examples::ROLLOUT_UNDO)]
     Undo(UndoArgs),
+    /// Try a new generation again that has failed the analysis
+    #[command(after_help = examples::ROLLOUT_RETRY)]
+    Retry(RolloutEditArgs),
 }
 
 #[derive(Debug, Args)]
@@ -90,21 +94,24 @@ impl HistoryArgs {
 impl RolloutEdit {
     /// What is asked for, and of which rollout.
     #[must_use]
-    pub const fn parts(&self) -> (&RolloutEditArgs, RolloutVerb) {
+    pub fn parts(&self) -> (&RolloutEditArgs, RolloutVerb) {
         match self {
             Self::Pause(args) => (args, RolloutVerb::Pause),
             Self::Resume(args) => (args, RolloutVerb::Resume),
             Self::Promote(args) => (args, RolloutVerb::Promote),
             Self::Abort(args) => (args, RolloutVerb::Abort),
             Self::Undo(args) => (&args.edit, RolloutVerb::Undo(args.to)),
+            Self::Retry(args) => (args, RolloutVerb::Retry(Timestamp::now())),
         }
     }
 
     fn args_mut(&mut self) -> &mut RolloutEditArgs {
         match self {
-            Self::Pause(args) | Self::Resume(args) | Self::Promote(args) | Self::Abort(args) => {
-                args
-            }
+            Self::Pause(args)
+            | Self::Resume(args)
+            | Self::Promote(args)
+            | Self::Abort(args)
+            | Self::Retry(args) => args,
             Self::Undo(args) => &mut args.edit,
         }
     }

@@ -123,7 +123,7 @@ impl Cli {
 fn explained(error: Error) -> Error {
     match error.kind() {
         ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => {
-            let message = "use `rollout [NAME]`, or `rollout VERB NAME` with one of the verbs pause, resume, promote, abort, undo, and history";
+            let message = "use `rollout [NAME]`, or `rollout VERB NAME` with one of the verbs pause, resume, promote, abort, undo, retry, and history";
             Error::raw(ErrorKind::InvalidSubcommand, message)
         }
         _ => error,

@@ -327,8 +327,8 @@ impl AnalysisVerdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisStatus {
-    /// The verdict. A `Fail` stays until you retry (with `crossfade retry`; for a DynamoRollout, by setting its annotation
-    /// `crossfade/retried-at`) or the spec names a different new generation.
+    /// The verdict. A `Fail` stays until you retry (with `crossfade retry`; for a DynamoRollout, with
+    /// `crossfade rollout retry`) or the spec names a different new generation.
     pub verdict: AnalysisVerdict,
     /// The reason in one sentence, with the figures.
     #[schemars(length(max = 4096))]

@@ -8,6 +8,7 @@ use super::{
         StatusContext, analysis_failed, failing, lag, message, share, unmeasured, why,
         without_proxy,
     },
+    trial::RETRY,
 };
 
 /// A condition of the status.
@@ -339,7 +340,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
             OnFailure::RollBack => "all requests go to old",
             OnFailure::Hold => "new gets no more than it has",
         };
-        let text = format!("{}; {follows} until `crossfade retry`", failure.clause());
+        let text = format!("{}; {follows} until {RETRY}", failure.clause());
         event(true, "AnalysisFailed", text);
     }
     if context.lag_is_new {

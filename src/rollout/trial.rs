@@ -15,6 +15,9 @@ use super::{
 };
 use crate::split::Weights;
 
+/// How a user requests another try of a new generation that has failed.
+pub(super) const RETRY: &str = "`crossfade retry` (for a rollout, `crossfade rollout retry`)";
+
 /// What to do if new fails the analysis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use super::{
     Credit, Memory, Obstacle, Phase, Rule, Timestamp, assessment::Assessment, end::Ending,
-    gate::listed, rules::Aim,
+    gate::listed, rules::Aim, trial::RETRY,
 };
 use crate::printable::counted;
 use crate::split::{Generation, Weights};
@@ -66,7 +66,7 @@ impl fmt::Display for WaitFor {
                 }
             }
             Self::Resume => f.write_str("the pause to be lifted"),
-            Self::Retry => f.write_str("`crossfade retry`, or another new generation in the spec"),
+            Self::Retry => write!(f, "{RETRY}, or another new generation in the spec"),
             Self::Hold(percent) => write!(f, "the hold at {percent} % to elapse"),
             Self::Pass(percent) => write!(f, "new to pass the analysis at {percent} %"),
         }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value as Json, json};
 
-use crate::resource::status::AnalysisVerdict;
+use crate::resource::status::{AnalysisStatus, AnalysisVerdict};
 use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, RETRIED_AT};
 
 /// The requested change.
@@ -47,7 +48,13 @@ impl Verb {
     #[must_use]
     pub fn changes(self, update: &DynamoUpdateConfig) -> Vec<Change> {
         match self {
-            Self::Retry(at) => retry(update, at).into_iter().collect(),
+            Self::Retry(at) => {
+                let analysis = update
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.analysis.as_ref());
+                retry(&update.metadata, analysis, at).into_iter().collect()
+            }
             verb => verb.of_spec(&update.spec),
         }
     }
@@ -163,10 +170,13 @@ pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
 }
 
 /// The annotation that requests another try after new has failed.
-fn retry(update: &DynamoUpdateConfig, at: Timestamp) -> Option<Change> {
-    let analysis = update.status.as_ref()?.analysis.as_ref()?;
-    let annotations = update.metadata.annotations.as_ref();
-    let failed = analysis.verdict == AnalysisVerdict::Fail;
+pub(super) fn retry(
+    metadata: &ObjectMeta,
+    analysis: Option<&AnalysisStatus>,
+    at: Timestamp,
+) -> Option<Change> {
+    let annotations = metadata.annotations.as_ref();
+    let failed = analysis?.verdict == AnalysisVerdict::Fail;
     failed.then(|| Change {
         section: Section::Annotations,
         field: RETRIED_AT,
@@ -180,7 +190,7 @@ fn retry(update: &DynamoUpdateConfig, at: Timestamp) -> Option<Change> {
 mod tests {
     use super::*;
     use crate::resource::WeightsSpec;
-    use crate::resource::status::{AnalysisStatus, DynamoUpdateConfigStatus};
+    use crate::resource::status::DynamoUpdateConfigStatus;
 
     fn changes(verb: Verb, spec: &DynamoUpdateConfigSpec) -> Vec<Change> {
         verb.changes(&DynamoUpdateConfig::new("u", spec.clone()))

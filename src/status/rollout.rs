@@ -1,7 +1,9 @@
 //! The edits that a user makes to a rollout.
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
+use super::change::retry;
 use super::{Change, Section};
 use crate::resource::rollout_status::RevisionStatus;
 use crate::resource::{DynamoRollout, Intent};
@@ -22,6 +24,8 @@ pub enum RolloutVerb {
     Abort,
     /// Goes back to this revision, also after the end; by default to the old generation.
     Undo(Option<i64>),
+    /// Tries a new generation again that has failed the analysis. Requested at this time.
+    Retry(Timestamp),
 }
 
 impl RolloutVerb {
@@ -88,6 +92,11 @@ impl RolloutVerb {
                 }
                 wanted
             }
+            Self::Retry(at) => {
+                let status = rollout.status.as_ref();
+                let analysis = status.and_then(|status| status.analysis.as_ref());
+                retry(&rollout.metadata, analysis, at).into_iter().collect()
+            }
         };
         let is_new = |change: &Change| change.from != change.to;
         wanted.into_iter().filter(is_new).collect()
@@ -130,6 +139,7 @@ mod tests {
     use super::*;
     use crate::resource::DynamoRolloutSpec;
     use crate::resource::rollout_status::DynamoRolloutStatus;
+    use crate::resource::status::{AnalysisStatus, AnalysisVerdict};
 
     fn rollout(intent: Intent, undo_to: Option<i64>) -> DynamoRollout {
         let spec = json!({
@@ -175,6 +185,28 @@ mod tests {
             shown(RolloutVerb::Undo(None), &rollout(Intent::Abort, Some(1))),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn another_try_is_requested_only_after_a_failure() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let mut rollout = rollout(Intent::Run, None);
+        assert_eq!(shown(RolloutVerb::Retry(at), &rollout), [""; 0]);
+        for (verdict, count) in [(AnalysisVerdict::Pass, 0), (AnalysisVerdict::Fail, 1)] {
+            let analysis = AnalysisStatus {
+                verdict,
+                ..AnalysisStatus::default()
+            };
+            rollout.status = Some(DynamoRolloutStatus {
+                analysis: Some(analysis),
+                ..DynamoRolloutStatus::default()
+            });
+            let changes = RolloutVerb::Retry(at).changes(&rollout);
+            assert_eq!(changes.len(), count, "{changes:?}");
+        }
+        let shown = shown(RolloutVerb::Retry(at), &rollout);
+        let expected = r#"annotation crossfade/retried-at: none -> "2026-01-02T03:04:05Z"   ("#;
+        assert!(shown[0].starts_with(expected), "{shown:?}");
     }
 
     #[test]

@@ -116,7 +116,7 @@ async fn a_new_generation_that_fails_gets_nothing_until_a_user_retries_it() {
     let text = fixture.wait_for_event("AnalysisFailed").await;
     assert!(
         text.starts_with(&message)
-            && text.ends_with("all requests go to old until `crossfade retry`"),
+            && text.ends_with("all requests go to old until `crossfade retry` (for a rollout, `crossfade rollout retry`)"),
         "{text}"
     );
     clients.fails.store(false, Ordering::Relaxed);

@@ -118,6 +118,37 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
 }
 
 #[tokio::test]
+async fn another_try_of_a_new_generation_that_has_failed_is_an_annotation() {
+    let server = Server::start().await;
+    server.0.apply(ROLLOUT);
+    let retry = ["rollout", "retry", "chat", "--yes"];
+    let (code, text) = server.crossfade(&retry);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("nothing to change"), "{text}");
+    let failed =
+        r#"{"status": {"analysis": {"verdict": "Fail", "message": "new fails all requests"}}}"#;
+    let patch = [
+        "patch",
+        "dro",
+        "chat",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        failed,
+    ];
+    server.0.kubectl(&patch);
+    let (code, text) = server.crossfade(&retry);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("annotation crossfade/retried-at: none -> "),
+        "{text}"
+    );
+    let rollout = server.0.get(&["dro", "chat"]);
+    let at = &rollout["metadata"]["annotations"]["crossfade/retried-at"];
+    assert!(at.as_str().is_some_and(|at| at.ends_with('Z')), "{rollout}");
+}
+
+#[tokio::test]
 async fn each_subcommand_shows_its_change_prompts_and_writes_once() {
     let server = Server::start().await;
     server.0.apply(ROLLOUT);
