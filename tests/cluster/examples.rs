@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::fixture::{CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, eventually};
 use crate::load::{Load, assert_none_failed, share};
+use crate::operator::Operator;
 use crate::rollout::{SHAPE, assert_share, phase};
 
 const UPDATE: &str = "my-update";
@@ -90,6 +91,11 @@ impl User {
 
     fn applies(&self, resources: &[&str], components: &[&str]) {
         let made = self.made(resources, components);
+        // Kustomize does not know the container of a graph of v1alpha1.
+        let made: String = made
+            .lines()
+            .map(|line| format!("{}\n", with_image(line)))
+            .collect();
         let args = ["-n", self.namespace, "apply", "-f", "-"];
         self.cluster.kubectl_with(&args, &made);
     }
@@ -136,6 +142,34 @@ impl User {
         self.types(&["scale", &name, &replicas]);
     }
 
+    /// Edits the number of workers of a graph, in either version of its API.
+    fn scales_graph(&self, name: &str, replicas: u32) {
+        let graph = self.get(&["dgd", name]);
+        let patch = match graph["spec"]["components"].as_array() {
+            Some(components) => {
+                let is_worker = |component: &Value| component["type"] == "worker";
+                let index = components.iter().position(is_worker).expect("workers");
+                let path = format!("/spec/components/{index}/replicas");
+                json!([{"op": "replace", "path": path, "value": replicas}])
+            }
+            None => {
+                let path = "/spec/services/Worker/replicas";
+                json!([{"op": "replace", "path": path, "value": replicas}])
+            }
+        };
+        let patch = patch.to_string();
+        self.types(&["patch", "dgd", name, "--type=json", "-p", &patch]);
+    }
+
+    /// Waits until the operator has created a Deployment.
+    async fn appears(&self, deployment: &str) {
+        eventually(&format!("{deployment} exists"), async || {
+            let args = ["-n", self.namespace, "get", "deployment", deployment];
+            self.cluster.try_kubectl(&args, "").status.success()
+        })
+        .await;
+    }
+
     /// Where clients connect.
     fn address(&self) -> SocketAddr {
         let service = self.get(&["service", "frontend"]);
@@ -178,6 +212,20 @@ impl User {
     }
 }
 
+/// A line of a manifest with the image replaced, if it has one of [`IMAGES`].
+fn with_image(line: &str) -> String {
+    let image = line.trim_start().strip_prefix("image: ");
+    let image = image.and_then(|image| image.rsplit_once(':'));
+    let other = image.and_then(|(name, _)| IMAGES.iter().find(|(known, _)| *known == name));
+    match other {
+        Some((_, other)) => {
+            let indent = &line[..line.len() - line.trim_start().len()];
+            format!("{indent}image: {other}")
+        }
+        None => line.to_owned(),
+    }
+}
+
 fn promises(flag: &'static str) -> impl Fn(&Value) -> bool {
     move |update| update["status"][flag] == true && update["status"]["phase"] == "Complete"
 }
@@ -193,6 +241,11 @@ async fn update(user: &User, [old_workers, new_workers]: [&str; 2], selector: Va
     user.scales(old_workers, 2);
     user.wait_for_split(1, 2).await;
     user.scales(old_workers, 0);
+    ends(user, load, &[[4, 1], [1, 1]], selector, old).await;
+}
+
+/// Ends an update whose old workers have just been scaled to zero, after one phase of the load with each of these splits.
+async fn ends(user: &User, load: Load, splits: &[[u32; 2]], selector: Value, old: &[&str]) {
     user.wait_for_split(0, 1).await;
     let update = user
         .until(
@@ -202,13 +255,14 @@ async fn update(user: &User, [old_workers, new_workers]: [&str; 2], selector: Va
         .await;
     // All streams of new still pass through the pods of old.
     assert_eq!(update["status"]["safeToDeleteOld"], false, "{update}");
-    phase(&load, 2, 2 * STREAMS).await;
+    let last = splits.len();
+    phase(&load, last, 2 * STREAMS).await;
     let patch = json!({"spec": {"selector": selector}}).to_string();
     user.types(&["patch", "service", "frontend", "-p", &patch]);
     user.until("old may be deleted", promises("safeToDeleteOld"))
         .await;
     user.types(&[&["delete", "--wait=false"], old].concat());
-    phase(&load, 3, 2 * STREAMS).await;
+    phase(&load, last + 1, 2 * STREAMS).await;
     eventually("old is gone", async || {
         let label = "nvidia.com/dynamo-graph-deployment-name=dgd-old";
         let pods = user.get(&["pods", "-l", label]);
@@ -219,10 +273,10 @@ async fn update(user: &User, [old_workers, new_workers]: [&str; 2], selector: Va
     let ended = load.finish();
     assert_none_failed(&ended);
     println!("{} streams, none failed or cut", ended.len());
-    for (phase, weights) in [[4, 1], [1, 1], [0, 1]].into_iter().enumerate() {
-        assert_share(&ended, phase, weights, 2.0);
+    for (phase, weights) in splits.iter().chain([&[0, 1]]).enumerate() {
+        assert_share(&ended, phase, *weights, 2.0);
     }
-    let (all, new) = share(&ended, 3);
+    let (all, new) = share(&ended, last + 1);
     assert_eq!(all, new, "clients only reach new");
 }
 
@@ -247,4 +301,60 @@ async fn the_plain_example_goes_from_an_empty_namespace_to_its_end() {
     let old = ["deployment", "frontend", "worker"];
     update(&user, ["worker", "worker-new"], selector, &old).await;
     user.leaves();
+}
+
+/// Runs the update of `update.yaml` from the graph in `old`, below `examples/`, to `dgd-new.yaml`.
+async fn update_of_graphs(namespace: &'static str, old: &str) {
+    let Some(user) = User::of(namespace) else {
+        return;
+    };
+    user.controls();
+    let operator = Operator::of(namespace);
+    user.applies(&["base", "examples/clients.yaml", old], &["network-policy"]);
+    for part in ["frontend", "worker"] {
+        user.appears(&format!("dgd-old-{part}")).await;
+        user.rolled_out(namespace, &format!("dgd-old-{part}"));
+    }
+    user.types(&["apply", "-f", &user.example("update.yaml")]);
+    let load = Load::start_outside_phases(user.address(), STREAMS, SHAPE);
+    user.until("both proxies follow", |update| {
+        update["status"]["frontends"] == json!({"total": 2, "applied": 2})
+    })
+    .await;
+    phase(&load, 0, 2 * STREAMS).await;
+    user.applies(&["examples/dgd-new.yaml"], &[]);
+    user.wait_for_split(1, 1).await;
+    phase(&load, 1, 2 * STREAMS).await;
+    user.scales_graph("dgd-old", 2);
+    user.wait_for_split(1, 2).await;
+    user.scales_graph("dgd-old", 0);
+    let selector = json!({"nvidia.com/dynamo-graph-deployment-name": "dgd-new"});
+    ends(
+        &user,
+        load,
+        &[[1, 0], [1, 1]],
+        selector,
+        &["dgd", "dgd-old"],
+    )
+    .await;
+    drop(operator);
+    user.leaves();
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_example_of_a_graph_goes_from_an_empty_namespace_to_its_end() {
+    update_of_graphs("graph-example", "examples/dgd-v1beta1.yaml").await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_example_of_a_graph_with_a_plain_container_goes_to_its_end() {
+    update_of_graphs("container-example", "examples/dgd-container.yaml").await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_example_of_a_graph_of_v1alpha1_goes_to_its_end() {
+    update_of_graphs("alpha-example", "examples/dgd-v1alpha1.yaml").await;
 }

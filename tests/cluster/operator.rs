@@ -135,7 +135,7 @@ fn objects(graph: &Value, namespace: &str) -> Value {
     let mut items = vec![json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "ownerReferences": owner},
     })];
-    for component in graph["spec"]["components"].as_array().expect("components") {
+    for component in components(&graph["spec"]) {
         let kind = component["type"].as_str().expect("a type");
         let part = component["name"].as_str().expect("a name").to_lowercase();
         let own = format!("{name}-{part}");
@@ -165,6 +165,31 @@ fn objects(graph: &Value, namespace: &str) -> Value {
         }
     }
     json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// The components of a graph, as v1beta1 lists them. In v1alpha1, they are `services` by name, each with the container `main` beside
+/// the others.
+fn components(spec: &Value) -> Vec<Value> {
+    if let Some(components) = spec["components"].as_array() {
+        return components.clone();
+    }
+    let services = spec["services"]
+        .as_object()
+        .expect("components or services");
+    let converted = services.iter().map(|(name, service)| {
+        let mut pod = service["extraPodSpec"].clone();
+        let mut main = pod["mainContainer"].take();
+        main["name"] = "main".into();
+        pod.as_object_mut().expect("a pod").remove("mainContainer");
+        let mut containers = vec![main];
+        containers.extend(pod["containers"].as_array().into_iter().flatten().cloned());
+        pod["containers"] = containers.into();
+        json!({
+            "name": name, "type": service["componentType"], "replicas": service["replicas"],
+            "podTemplate": {"spec": pod},
+        })
+    });
+    converted.collect()
 }
 
 /// Adds the operator's defaults to the container `main`.
