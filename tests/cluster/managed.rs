@@ -207,6 +207,31 @@ impl Managed {
         !output.trim().is_empty()
     }
 
+    /// Lets the old frontends retry requests on each other (`--old-peers`), or no longer. Dynamo responds with 503 to a request that it
+    /// routes to a worker just as that terminates. While new has no worker, nothing else can take the request.
+    async fn retry_among_old(&self, retry: bool) {
+        const PEERS: &str = "old-peers";
+        let cluster = &self.fixture().cluster;
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": PEERS, "namespace": "default"},
+            "spec": {"selector": {"app": "old-frontend"}, "ports": [{"port": 8000, "targetPort": "http"}]},
+        });
+        cluster.apply(&service.to_string());
+        let mut variable = json!({"name": "CROSSFADE_OLD_PEERS"});
+        if retry {
+            variable["value"] = json!(format!("http://{PEERS}.default.svc.cluster.local:8000"));
+        } else {
+            variable["$patch"] = json!("delete");
+            cluster.kubectl(&["delete", "service", PEERS]);
+        }
+        let containers = json!([{"name": "crossfade", "env": [variable]}]);
+        let spec = json!({"template": {"spec": {"initContainers": containers}}});
+        let patch = json!({ "spec": spec }).to_string();
+        cluster.kubectl(&["patch", "deployment", "old-frontend", "-p", &patch]);
+        self.fixture().rolled_out("old-frontend");
+        self.fixture().settled().await;
+    }
+
     fn remove(&self) {
         self.fixture().cluster.kubectl(&["delete", "dro", NAME]);
     }
@@ -234,8 +259,12 @@ fn manifest(more: &Value) -> String {
 
 /// A controller that runs rollouts with the permissions in `deploy/`, and this number of old workers.
 async fn fixture(workers: u32) -> Fixture {
-    // A rollout that a failed scenario has left would go on. There may be no such kind yet.
-    Cluster::around().try_kubectl(&["delete", "dynamorollouts", "--all"], "");
+    // A rollout that a failed scenario has left would go on, and the frontends would discover its workers. There may be no such kind yet.
+    let cluster = Cluster::around();
+    cluster.try_kubectl(&["delete", "dynamorollouts", "--all"], "");
+    let set = format!("statefulset/{}", in_place::SET);
+    cluster.kubectl(&["delete", &set, "--ignore-not-found"]);
+    cluster.kubectl(&["delete", "deployments", "-l", kinds::OBJECT]);
     let fixture = Fixture::with_controller([workers, 0]).await;
     let kubectl = |args: &[&str]| fixture.cluster.kubectl(args);
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout");

@@ -16,7 +16,7 @@ use crate::operator::DEFINITION;
 const FULL: u64 = 2;
 
 /// The labels of the stand-in, on the Deployment of a replica and its pod: the object, and the number of the replica.
-const OBJECT: &str = "stand-in/object";
+pub(super) const OBJECT: &str = "stand-in/object";
 const REPLICA: &str = "stand-in/replica";
 
 /// A kind, and what its operator does.

@@ -115,11 +115,14 @@ async fn without_surge_a_worker_of_old_makes_room_for_each_of_new() {
         return;
     }
     let managed = Managed::with_workers(3, 0, 1).await;
+    managed.retry_among_old(true).await;
+    managed.fixture().with_model("old").await;
     let strategy = json!({"strategy": {"maxSurge": 0, "maxUnavailable": 1}});
     let load = managed.begin(&strategy).await;
     managed.until("Complete").await;
     assert_eq!(managed.requested(), [vec![0], vec![3]]);
     managed.end(load).await;
+    managed.retry_among_old(false).await;
 }
 
 #[tokio::test]
