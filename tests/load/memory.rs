@@ -1,6 +1,6 @@
 //! The memory limit holds however clients and model servers behave: the memory budget, plus 64 MiB for the process, 4 MiB for each
 //! thread beyond the fourth, and 16 KiB for each client connection, or with HTTP/2 64 KiB for each connection and 16 KiB for each open
-//! request.
+//! request. TLS adds up to 64 KiB for each direction of a connection whose client stalls.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use tokio::task::{JoinHandle, JoinSet};
 const MIB: u64 = 1024 * 1024;
 /// The memory budget of the proxy under attack, in bytes.
 const BUDGET: u64 = 8 * MIB;
+/// The pages of the program that a release build has in memory, in bytes. A debug build has more of them.
+const PROGRAM: u64 = 12 * MIB;
 
 /// How a model server treats its connections.
 #[derive(Clone, Copy)]
@@ -92,6 +94,8 @@ struct Fixture {
     proxy: Proxy,
     before: u64,
     threads: u64,
+    /// The memory that a client connection may take, in bytes.
+    per_connection: u64,
     servers: [Server; 2],
 }
 
@@ -112,6 +116,7 @@ impl Fixture {
         Self {
             before: proxy.memory(),
             threads: threads.map_or(1, |pair| pair[1].parse().unwrap()),
+            per_connection: 16 * 1024,
             proxy,
             servers,
         }
@@ -171,11 +176,17 @@ impl Fixture {
         times.map(|field| field.parse::<u64>().unwrap()).sum()
     }
 
-    async fn assert_bounded(&self, connections: u64) {
-        let peak = self.proxy.memory_peak();
+    /// The memory limit with clients that may take this many bytes.
+    fn bound(&self, of_clients: u64) -> u64 {
         let more_threads = self.threads.saturating_sub(4);
         let own = (64 + 4 * more_threads) * MIB;
-        let bound = self.before + BUDGET + own + connections * 16 * 1024;
+        let debug = self.proxy.memory_of_files().saturating_sub(PROGRAM);
+        BUDGET + own + of_clients + debug
+    }
+
+    async fn assert_bounded(&self, connections: u64) {
+        let peak = self.proxy.memory_peak();
+        let bound = self.bound(connections * self.per_connection);
         let used = self
             .proxy
             .metrics()
@@ -380,6 +391,39 @@ async fn responses_that_clients_do_not_read_share_the_budget() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
     let fixture = Fixture::start(Manner::Sends(HEAD, 10 * MIB), &[]).await;
     let streams = fixture.attack(800, |_| sized(2, 2)).await;
+    drop(streams);
+    fixture.gives_back().await;
+}
+
+/// Clients that do not read, of a server that does not read either.
+#[tokio::test]
+async fn clients_that_stall_over_tls_take_64_kib_more_in_each_direction() {
+    const COUNT: u64 = 200;
+    let _machine = crate::shared().await;
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
+    let authority = tls::Authority::new();
+    let files = authority.issue("proxy");
+    let flags = ["--tls-cert", files.cert(), "--tls-key", files.key()];
+    let mut fixture = Fixture::start(Manner::Sends(HEAD, 10 * MIB), &flags).await;
+    fixture.per_connection += 2 * 64 * 1024;
+    let config = authority.client(&["http/1.1"], None);
+    let mut sending = JoinSet::new();
+    for _ in 0..COUNT {
+        // One after another, so that no handshake takes too long.
+        let connecting = tls::connect(fixture.proxy.address, config.clone());
+        let mut stream = connecting.await.unwrap();
+        stream.write_all(&sized(16 * MIB, 2)).await.unwrap();
+        sending.spawn(async move {
+            let body = [b'x'; 16 * 1024];
+            let writing = async { while stream.write_all(&body).await.is_ok() {} };
+            // A client that has been blocked for a while will not continue.
+            let _ = tokio::time::timeout(Duration::from_secs(2), writing).await;
+            stream
+        });
+    }
+    let streams = sending.join_all().await;
+    fixture.settled().await;
+    fixture.assert_bounded(COUNT).await;
     drop(streams);
     fixture.gives_back().await;
 }
@@ -589,7 +633,8 @@ async fn opening_events_that_were_sent_share_the_budget() {
 #[tokio::test]
 async fn uploads_over_http2_share_the_budget() {
     let _machine = crate::shared().await;
-    let fixture = Fixture::start(Manner::ReadsHead, &[]).await;
+    let mut fixture = Fixture::start(Manner::ReadsHead, &[]).await;
+    fixture.per_connection = 64 * 1024 + 4 * 16 * 1024;
     let mut uploads = JoinSet::new();
     for _ in 0..64 {
         let client = Arc::new(client::http2::Client::connect(fixture.proxy.address).await);
@@ -650,7 +695,7 @@ async fn an_http2_connection_needs_64_kib_and_each_of_its_requests_16() {
     let metrics = fixture.proxy.metrics().await;
     let open = metrics.sum("crossfade_connections", &[]);
     assert_eq!(open, (2 * COUNT + 15) as f64);
-    let most = fixture.before + BUDGET + 64 * MIB + bound(2 * COUNT + 15, COUNT + 1500);
+    let most = fixture.bound(bound(2 * COUNT + 15, COUNT + 1500));
     let peak = fixture.proxy.memory_peak();
     assert!(peak <= most, "{} MiB", peak / MIB);
     drop(all);

@@ -73,7 +73,7 @@ pub fn run(args: &[&str]) -> Output {
 
 /// Like [`run`], with additional environment.
 pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut child = program()
+    let child = program()
         .args(args)
         .envs(env.iter().copied())
         .stdin(Stdio::null())
@@ -81,15 +81,21 @@ pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            panic!("does not end: {args:?}: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    let pid = i32::try_from(child.id()).unwrap();
+    // Reads while it waits, because a program blocks if it prints more than a pipe holds.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        let output = child.wait_with_output();
+        let _ = sender.send(());
+        output
+    });
+    let has_ended = receiver.recv_timeout(PATIENCE).is_ok();
+    if !has_ended {
+        unsafe { libc::kill(pid, libc::SIGKILL) };
     }
-    child.wait_with_output().unwrap()
+    let output = waiting.join().unwrap().unwrap();
+    assert!(has_ended, "does not end: {args:?}: {output:?}");
+    output
 }
 
 /// Everything that a program has printed.
@@ -400,6 +406,11 @@ impl Proxy {
     /// Its peak resident memory, in bytes.
     pub fn memory_peak(&self) -> u64 {
         self.status_bytes("VmHWM:")
+    }
+
+    /// The part of its memory that is pages of files, above all of its program, in bytes.
+    pub fn memory_of_files(&self) -> u64 {
+        self.status_bytes("RssFile:")
     }
 
     fn status_bytes(&self, field: &str) -> u64 {
