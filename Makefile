@@ -76,8 +76,8 @@ unit: ## run the tests of every tier, including real Dynamo and a real cluster, 
 	tests/all.sh $(MAKE) --no-print-directory clippy features
 
 .PHONY: rollouts
-rollouts: build ## run managed updates with every strategy in a real cluster under load; an hour
-	CROSSFADE_TEST_LONG=1 CROSSFADE_TEST_SCENARIO=managed CROSSFADE_BIN="$(TARGET)/release/crossfade" \
+rollouts: build ## run managed updates with every strategy, and all examples, in a real cluster under load; an hour
+	CROSSFADE_TEST_LONG=1 CROSSFADE_TEST_SCENARIO="managed examples" CROSSFADE_BIN="$(TARGET)/release/crossfade" \
 	  cargo test --locked --test cluster -- --nocapture
 
 .PHONY: proto

@@ -10,7 +10,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::fixture::{CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, eventually};
+use crate::fixture::{
+    CONTROLLER, IMAGE, PATIENCE, STAND_IN, copied, eventually, long_tests_enabled,
+};
 use crate::load::{Load, assert_none_failed, share};
 use crate::operator::Operator;
 use crate::rollout::{SHAPE, assert_share, phase};
@@ -350,11 +352,17 @@ async fn the_example_of_a_graph_goes_from_an_empty_namespace_to_its_end() {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn the_example_of_a_graph_with_a_plain_container_goes_to_its_end() {
+    if !long_tests_enabled() {
+        return;
+    }
     update_of_graphs("container-example", "examples/dgd-container.yaml").await;
 }
 
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn the_example_of_a_graph_of_v1alpha1_goes_to_its_end() {
+    if !long_tests_enabled() {
+        return;
+    }
     update_of_graphs("alpha-example", "examples/dgd-v1alpha1.yaml").await;
 }

@@ -460,3 +460,12 @@ fn host_files() -> (String, String, String) {
     }
     (python.to_string_lossy().into_owned(), mounts, volumes)
 }
+
+/// Whether the long scenarios are enabled.
+pub fn long_tests_enabled() -> bool {
+    let is = env::var_os("CROSSFADE_TEST_LONG").is_some();
+    if !is {
+        println!("skipped: runs with make rollouts");
+    }
+    is
+}

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::strategies::long_tests_enabled;
 use super::*;
+use crate::fixture::long_tests_enabled;
 
 /// Resources, with their API groups.
 type Resources = &'static [(&'static str, &'static str)];

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::fixture::long_tests_enabled;
 
 pub(super) const SET: &str = "workers";
 const SIZE: u64 = 3;
@@ -109,8 +110,7 @@ async fn until(managed: &Managed, wanted: &str) -> Value {
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_cuts_no_stream() {
-    if std::env::var_os("CROSSFADE_TEST_LONG").is_none() {
-        println!("skipped: runs with make rollouts");
+    if !long_tests_enabled() {
         return;
     }
     let managed = Managed::with_workers(0, 0, 0).await;

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use serde_json::{Value, json};
 
 use super::in_place::{SET, discovery, template};
-use super::strategies::long_tests_enabled;
 use super::*;
+use crate::fixture::long_tests_enabled;
 use crate::operator::DEFINITION;
 
 const FULL: u64 = 2;

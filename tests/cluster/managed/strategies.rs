@@ -1,13 +1,13 @@
 //! Managed updates with other strategies and faults: limits, roles, holds, aborts, and quotas.
 
 use std::cell::Cell;
-use std::env;
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::analysis::Clients;
+use crate::fixture::long_tests_enabled;
 use crate::prefill_decode::create_role;
 
 /// Streams that last longer than the hand-over.
@@ -15,15 +15,6 @@ const LONG: Shape = Shape {
     words: 60,
     each_ms: 500,
 };
-
-/// Whether the long scenarios are enabled.
-pub(super) fn long_tests_enabled() -> bool {
-    let is = env::var_os("CROSSFADE_TEST_LONG").is_some();
-    if !is {
-        println!("skipped: runs with make rollouts");
-    }
-    is
-}
 
 impl Managed {
     /// Asserts that nothing is written for some seconds.
