@@ -135,7 +135,10 @@ fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
              write {}",
             pods.name, pods.port
         )),
-        _ if !target.is_string() => {}
+        _ if !target.is_string() => note.add_detail(format!(
+            "its targetPort {shown} does not lead to crossfade in {}, which has port {}",
+            pods.name, pods.port
+        )),
         Some((_, number)) => note.add_detail(format!(
             "its targetPort '{shown}' leads to port {number} of {}, not to crossfade, which has port {}",
             pods.name, pods.port
