@@ -110,7 +110,20 @@ impl AnalysisReport {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}\n\n", self.verdict(), self.sentence());
-        text += &line(["", "old", "new", "difference", "confidence", "verdict"]);
+        if self.has_data() {
+            text += &self.table();
+            text += "\n";
+        }
+        let reported = self.asked - self.silent.len();
+        text += &format!("{}\n", counted(reported, self.asked));
+        for silent in &self.silent {
+            text += &format!("  {}\n", printable(silent));
+        }
+        text
+    }
+
+    fn table(&self) -> String {
+        let mut text = line(["", "old", "new", "difference", "confidence", "verdict"]);
         for row in self.rows() {
             let [old, new] = row.figures;
             let figure = |figure: Option<f64>| {
@@ -125,11 +138,6 @@ impl AnalysisReport {
                 &format!("{:.1} %", floor(row.confidence)),
                 self.row_verdict(row),
             ]);
-        }
-        let reported = self.asked - self.silent.len();
-        text += &format!("\n{}\n", counted(reported, self.asked));
-        for silent in &self.silent {
-            text += &format!("  {}\n", printable(silent));
         }
         text
     }
