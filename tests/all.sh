@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Runs every test, and reruns failed tests alone: on a busy machine, a test with real servers can miss its deadline. A test that fails twice, or more than four failures at once, fail the run. The last lines name the
-# tests that passed only the second time, so that they get fixed. The scenarios in a cluster are one test; only those that
-# failed run again.
+# Runs every test, and reruns failed tests alone: on a busy machine, a test with real servers can miss its deadline. A test that fails
+# twice fails the run, and so do more than eight failures. The last lines name the tests that passed only the second time, so that they
+# get fixed. The scenarios in a cluster are one test; only those that failed run again.
 #
 # usage: all.sh [COMMAND...]
 #
-# The cluster scenarios leave almost half of the processor time unused, so COMMAND and most other tiers run at the same time. If COMMAND fails, the run fails.
+# The cluster scenarios leave almost half of the processor time unused, so COMMAND and most other tiers run at the same time. If COMMAND
+# fails, the run fails.
 set -uo pipefail
-readonly most=4
+readonly most=8
 readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
 output=$(mktemp) beside=$(mktemp) && trap 'rm -f "$output" "$beside"' EXIT
 
