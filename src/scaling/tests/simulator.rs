@@ -217,7 +217,7 @@ impl Simulation {
     }
 
     /// Nothing happens any more: the rollout must end with one generation, or at its partition.
-    fn calm(&mut self) {
+    fn calm(&mut self) -> Progress {
         self.heal();
         let cluster = &mut self.cluster;
         let (mut decision, mut way) = cluster.run(2000);
@@ -253,6 +253,7 @@ impl Simulation {
             .counts
             .entry(format!("{progress:?} at last"))
             .or_default() += 1;
+        progress
     }
 }
 
@@ -275,8 +276,8 @@ fn histories(seeds: std::ops::Range<u64>) -> std::collections::BTreeMap<String, 
         for look in 1..=LOOKS {
             simulation.look();
             if look % 100 == 0 {
-                simulation.calm();
-                simulation.begin_anew();
+                let progress = simulation.calm();
+                simulation.begin_anew(&progress);
             }
         }
         for (name, count) in simulation.counts {
@@ -306,6 +307,7 @@ fn twenty_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
         "Replace",
         "Retarget",
         "Retire",
+        "Undo",
     ] {
         assert!(
             counts.get(name).is_some_and(|count| *count > 3),

@@ -280,8 +280,12 @@ impl Simulation {
         }
     }
 
-    /// Another rollout: of the same two sides, or back.
-    pub(super) fn begin_anew(&mut self) {
+    /// Another rollout: of the same two sides, back, or to a revision.
+    pub(super) fn begin_anew(&mut self, progress: &Progress) {
+        let has_ended = matches!(progress, Progress::Complete | Progress::RolledBack);
+        if has_ended && !self.cluster.settings.in_place && self.draw.one_in(3) {
+            return self.undo(*progress == Progress::RolledBack);
+        }
         let settings = self.cluster.settings.clone();
         let mut next = match self.draw.one_in(3) {
             true => self.cluster.clone(),
@@ -299,4 +303,38 @@ impl Simulation {
         self.last = None;
         self.disturb();
     }
+
+    /// The owner goes back to a revision, which is old from now on. New is what serves: the sides are exchanged if that was old.
+    fn undo(&mut self, old_serves: bool) {
+        let cluster = &mut self.cluster;
+        if old_serves {
+            swap(&mut cluster.objects);
+            swap(&mut cluster.open);
+            swap(&mut cluster.settings.gpus);
+            let [new, old] = Generation::ALL.map(|side| cluster.settings.shape.full(side).clone());
+            cluster.settings.shape = Shape::of(Sides { old, new }).expect("sizes are not 0");
+        }
+        for side in Generation::ALL {
+            for object in cluster.side_mut(side).values_mut() {
+                object.version += 1;
+                (object.recorded, object.ours) = (Some(object.desired), true);
+            }
+        }
+        cluster.service = Generation::New;
+        cluster.service_version += 1;
+        cluster.split = Weights::ALL_NEW;
+        cluster.split_version += 1;
+        cluster.applied = vec![Some(Weights::ALL_NEW); 2];
+        cluster.selector_saved = true;
+        cluster.retired = false;
+        cluster.settings.intent = Intent::Abort;
+        cluster.settings.superseded = false;
+        *self.counts.entry("Undo".to_owned()).or_default() += 1;
+        self.last = None;
+        self.disturb();
+    }
+}
+
+fn swap<T>(sides: &mut Sides<T>) {
+    std::mem::swap(&mut sides.old, &mut sides.new);
 }
