@@ -121,7 +121,12 @@ pub async fn analyse(
         let report = current.evaluate(metrics.strata.counts(), now);
         let has_failed = matches!(report.verdict, Verdict::Fail(_));
         let rolls_back = analysis.on_failure == OnFailure::RollBack && plan.may_roll_back();
-        if has_failed && !rolls_back && !std::mem::replace(&mut current.is_logged, true) {
+        let is_rolled_back = plan.failed_analysis.is_some();
+        if has_failed
+            && !rolls_back
+            && !is_rolled_back
+            && !std::mem::replace(&mut current.is_logged, true)
+        {
             tracing::warn!(why = %report.sentence(), "new has failed the analysis: the split stays as it is");
         }
         if has_failed && rolls_back {
