@@ -95,7 +95,7 @@ pub struct ControllerArgs {
     /// Address to use for a target instead of resolving it, for a controller outside the cluster
     #[arg(long, env = "CROSSFADE_RESOLVE", value_name = "HOST:PORT=ADDR", value_delimiter = ',', value_parser = resolved)]
     resolve: Vec<(String, SocketAddr)>,
-    /// error, warn, info, debug, trace, or target=level,…
+    /// off, error, warn, info, debug, trace, or target=level,…
     #[arg(
         long,
         env = "CROSSFADE_LOG",

@@ -10,7 +10,7 @@ use similar::TextDiff;
 
 use super::manifest_file::{WRONG, read};
 use super::output::print_all;
-use super::parse::{path_prefix, port_flag, seconds, variable_name};
+use super::parse::{path_prefix, port_flag, seconds, variable_name, whole};
 use crate::inject::{self, Error, Options, Report};
 use crate::printable::{printable, printable_lines};
 
@@ -50,7 +50,7 @@ pub struct InjectArgs {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     frontend_container: Option<String>,
     /// The port on which the frontend listens, if it is not a known server
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = whole::<u16>(1..=u16::MAX))]
     port: Option<u16>,
     /// The argument that sets the frontend's port, such as `--port`
     #[arg(

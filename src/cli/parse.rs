@@ -1,6 +1,9 @@
 //! Value parsers for flags whose types cannot parse themselves.
 
+use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -28,6 +31,20 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
         .to_socket_addrs()
         .map_err(|error| format!("{error}; {hint}"))?;
     found.next().ok_or_else(|| hint.to_owned())
+}
+
+/// A whole number of this range. Unlike clap's parser, it gives the range in words.
+pub(super) fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let value = text.parse().ok().filter(|value| range.contains(value));
+        let (first, last) = (range.start(), range.end());
+        value.ok_or_else(|| format!("must be a whole number from {first} to {last}"))
+    }
 }
 
 /// The admin port of a proxy, as `host:port` or as the URL of its page. Empty text stays empty, because it ends a list.

@@ -14,7 +14,7 @@ use self::sections::{
     ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, TraceArgs, UpstreamArgs,
 };
 use super::parse::{
-    address, host_name, override_header, path_prefix, proxy_percent, repeated, secret,
+    address, host_name, override_header, path_prefix, proxy_percent, repeated, secret, whole,
 };
 use crate::config::{Config, PlanSource};
 use crate::downstream::Limits;
@@ -61,7 +61,7 @@ pub struct ProxyArgs {
     new: Vec<Target>,
     /// Percentage of requests that go to new [default: 0]
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
-          allow_negative_numbers = true, value_parser = proxy_percent)]
+          value_parser = proxy_percent)]
     split: Option<u8>,
     /// Read new, the split, affinity, failover, and continuation from this DynamoUpdateConfig manifest, and watch it
     #[arg(
@@ -83,7 +83,7 @@ pub struct ProxyArgs {
     #[arg(long, env = "CROSSFADE_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Number of threads, each with its own listener and connections [default: one per core]
-    #[arg(long, env = "CROSSFADE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, env = "CROSSFADE_THREADS", value_name = "N", value_parser = whole::<u16>(1..=512))]
     threads: Option<u16>,
     /// Path prefixes of requests that are split, if their method is POST
     #[arg(long, env = "CROSSFADE_INFERENCE_PREFIX", value_name = "PATH", value_delimiter = ',',

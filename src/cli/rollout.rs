@@ -70,7 +70,7 @@ pub struct UndoArgs {
     #[command(flatten)]
     edit: RolloutEditArgs,
     /// The revision, as `history` lists it [default: the old generation of the rollout]
-    #[arg(long, value_name = "REVISION", allow_negative_numbers = true, value_parser = revision)]
+    #[arg(long, value_name = "REVISION", value_parser = revision)]
     to: Option<i64>,
 }
 

@@ -28,7 +28,6 @@ const STOP: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
-#[command(allow_negative_numbers = true)]
 pub struct SimulateArgs {
     /// The DynamoRollout, and the manifests of its workers, which define their number, GPUs, and grace period; repeat the flag for
     /// more files; `-` is standard input

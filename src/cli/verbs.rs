@@ -43,7 +43,7 @@ pub struct SetArgs {
     #[command(flatten)]
     pub edit: EditArgs,
     /// Share of requests that goes to new, in percent
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub split: u8,
 }
 
@@ -75,7 +75,7 @@ impl Cli {
     /// The command line of this process. As `kubectl-crossfade` it shows the name that the user typed.
     #[must_use]
     pub fn of_this_process() -> Self {
-        let mut command = Self::command();
+        let mut command = with_negative_numbers(Self::command());
         let name = std::env::args_os().next();
         let name = name.as_deref().map(Path::new).and_then(Path::file_stem);
         if name == Some(OsStr::new(PLUGIN)) {
@@ -117,6 +117,12 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Takes a negative number for the value of a flag, which is then out of range, and not for an unknown flag.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.allow_negative_numbers(true);
+    command.mut_subcommands(with_negative_numbers)
 }
 
 /// What follows `rollout` is a name or a verb, so the parser takes a mistyped verb for a name, and blames the name behind it.

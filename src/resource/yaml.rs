@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
                         continue;
                     }
                     if document.is_some() {
-                        let message = "a second document begins here; a plan file has exactly one";
+                        let message = "a second document begins here; there must be exactly one";
                         return Err(Problem::new("", message).at(line));
                     }
                     document = Some(node);

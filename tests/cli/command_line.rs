@@ -84,7 +84,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
                 "--continuation-max-text-bytes",
                 "1023",
             ],
-            "--continuation-max-text-bytes <N>': 1023 is not in 1024..=67108864",
+            "--continuation-max-text-bytes <N>': must be a whole number from 1024 to 67108864",
         ),
         (
             &[
@@ -94,7 +94,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
                 "--continuation-max-per-stream",
                 "0",
             ],
-            "--continuation-max-per-stream <N>': 0 is not in 1..=100",
+            "--continuation-max-per-stream <N>': must be a whole number from 1 to 100",
         ),
         (
             &["proxy", "--old", "a:1", "--move-after", "169h"],
@@ -118,7 +118,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["proxy", "--old", "a:1", "--move-rate", "0"],
-            "--move-rate <N>': 0 is not in 1..=10000",
+            "--move-rate <N>': must be a whole number from 1 to 10000",
         ),
         (
             &[
@@ -138,11 +138,11 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["proxy", "--old", "a:1", "--retry-budget-percent", "101"],
-            "--retry-budget-percent <N>': 101 is not in 0..=100",
+            "--retry-budget-percent <N>': must be a whole number from 0 to 100",
         ),
         (
             &["proxy", "--old", "a:1", "--max-replay-bytes", "1073741825"],
-            "--max-replay-bytes <N>': 1073741825 is not in 0..=1073741824",
+            "--max-replay-bytes <N>': must be a whole number from 0 to 1073741824",
         ),
         (
             &["proxy", "--old", "a:1", "--affinity-header", "a b"],

@@ -3,7 +3,7 @@
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::cli::parse::move_after;
+use crate::cli::parse::{move_after, whole};
 use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec};
 
 /// Upper bound of `--continuation-max-text-bytes`, as in a plan file.
@@ -26,16 +26,16 @@ pub(super) struct ContinuationArgs {
         long,
         env = "CROSSFADE_CONTINUATION_MAX_TEXT_BYTES",
         value_name = "N",
-        value_parser = clap::value_parser!(u64).range(1024..=MAX_TEXT_BYTES),
+        value_parser = whole::<u64>(1024..=MAX_TEXT_BYTES),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation_max_text_bytes: Option<u64>,
-    /// How often one stream may be continued [default: 2]
+    /// How many times one stream may be continued [default: 2]
     #[arg(
         long,
         env = "CROSSFADE_CONTINUATION_MAX_PER_STREAM",
         value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=100),
+        value_parser = whole::<u32>(1..=100),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation_max_per_stream: Option<u32>,
@@ -57,7 +57,7 @@ pub(super) struct ContinuationArgs {
         long,
         env = "CROSSFADE_MOVE_RATE",
         value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=10_000),
+        value_parser = whole::<u32>(1..=10_000),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) move_rate: Option<u32>,

@@ -9,7 +9,7 @@ use http::HeaderName;
 
 use crate::cli::parse::{
     body_field, comment_interval, count, domain, hold, limit, object_name, probe_interval, seconds,
-    seconds_or_none,
+    seconds_or_none, whole,
 };
 use crate::config::ClusterSource;
 use crate::telemetry::log::Level;
@@ -96,7 +96,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_MAX_REPLAY_BYTES",
         value_name = "N",
-        value_parser = clap::value_parser!(u64).range(0..=MAX_REPLAY_BYTES),
+        value_parser = whole::<u64>(0..=MAX_REPLAY_BYTES),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) max_replay_bytes: Option<u64>,
@@ -105,7 +105,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_RETRY_BUDGET_PERCENT",
         value_name = "N",
-        value_parser = clap::value_parser!(u8).range(0..=100),
+        value_parser = whole::<u8>(0..=100),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) retry_budget_percent: Option<u8>,
@@ -151,7 +151,7 @@ pub(super) struct PolicyArgs {
 pub(super) struct LimitArgs {
     /// Largest request head, in bytes; larger ones get a 431
     #[arg(long, env = "CROSSFADE_MAX_HEADER_BYTES", value_name = "N", default_value_t = 65_536,
-          value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
+          value_parser = whole::<u32>(256..=1_048_576))]
     pub(super) max_header_bytes: u32,
     /// Largest request body, in bytes; larger ones get a 413
     #[arg(
@@ -302,7 +302,7 @@ pub(super) struct LifeArgs {
     /// After SIGTERM and --settle: how long open streams may continue before they end with an error event
     #[arg(long, env = "CROSSFADE_DRAIN", value_name = "DURATION", default_value = "3600", value_parser = seconds_or_none)]
     pub(super) drain: Duration,
-    /// error, warn, info, debug, trace, or target=level,…
+    /// off, error, warn, info, debug, trace, or target=level,…
     #[arg(
         long,
         env = "CROSSFADE_LOG",

@@ -39,7 +39,7 @@ pub struct ContinuationSpec {
     /// with more text is not continued.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_text_bytes: u64,
-    /// How often one stream may be continued.
+    /// How many times one stream may be continued.
     #[schemars(range(min = 1, max = 100))]
     pub max_per_stream: u32,
     /// Whether an SSE comment marks the place in the stream where another frontend takes over.
