@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 /// Length of a frame's head, in bytes (RFC 9113 §4.1), and the preface of a client (§3.4).
 const HEAD: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Types of frames (RFC 9113 §6). These three carry a header block.
+/// Types of frames (RFC 9113 §6). The last three carry a header block.
 const DATA: u8 = 0;
+const WINDOW_UPDATE: u8 = 8;
 const OF_BLOCK: [u8; 3] = [1, 5, 9];
 /// Flags: the end of a stream, and of a header block.
 const END_STREAM: u8 = 1;
@@ -25,8 +26,16 @@ pub struct Followed {
     begun: bool,
     /// Frames so far.
     frames: u64,
-    /// Those of them that carry neither fields nor data, nor end a stream.
-    control: u64,
+    control: Control,
+}
+
+/// The number of frames that carry neither fields nor data, nor end a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// WINDOW_UPDATE, which acknowledges data and has no reply.
+    updates: u64,
+    /// All others.
+    others: u64,
 }
 
 impl Followed {
@@ -44,7 +53,7 @@ impl Followed {
         self.frames
     }
 
-    pub const fn control(&self) -> u64 {
+    pub const fn control(&self) -> Control {
         self.control
     }
 
@@ -87,18 +96,25 @@ impl Followed {
             _ => is_of_block,
         };
         self.frames += 1;
-        self.control += u64::from(self.begun && !is_useful);
+        if self.begun && !is_useful {
+            match kind {
+                WINDOW_UPDATE => self.control.updates += 1,
+                _ => self.control.others += 1,
+            }
+        }
         self.begun = true;
         self.of_head = 0;
         self.of_payload = 0;
     }
 }
 
-/// Control frames that a peer may send within [`PERIOD`], besides those that it may send for what it receives.
+/// Frames of each kind of [`Control`] that a peer may send within [`PERIOD`], besides those that it may send for what it receives.
 const MAX_CONTROL: u64 = 1000;
 const PERIOD: Duration = Duration::from_secs(1);
-/// A peer may send a control frame for this many bytes that it receives, so that it can acknowledge even small frames of data twice,
-/// with a WINDOW_UPDATE for the stream and one for the connection. The reply to a control frame is shorter than this.
+/// A peer may send a WINDOW_UPDATE for this many bytes that it receives, so that it can acknowledge every frame of data twice, for the
+/// stream and for the connection: the smallest has 10 bytes.
+const BYTES_PER_UPDATE: u64 = 5;
+/// The same for other control frames. Their replies are shorter than this, so they do not earn the next one.
 const BYTES_PER_CONTROL: u64 = 32;
 
 /// Detects a peer that sends control frames without end: each costs work for nothing.
@@ -106,7 +122,7 @@ const BYTES_PER_CONTROL: u64 = 32;
 pub struct ControlLimit {
     /// When the current period began, and what had been received and sent by then.
     since: Instant,
-    control: u64,
+    control: Control,
     sent: u64,
 }
 
@@ -114,16 +130,26 @@ impl ControlLimit {
     pub const fn since(now: Instant) -> Self {
         Self {
             since: now,
-            control: 0,
+            control: Control {
+                updates: 0,
+                others: 0,
+            },
             sent: 0,
         }
     }
 
-    /// Whether too many control frames were received in the current period. The arguments are the number of control frames received,
-    /// and of bytes sent, so far. The clock is read only if there were many.
-    pub fn is_exceeded(&mut self, control: u64, sent: u64, now: impl FnOnce() -> Instant) -> bool {
-        let acknowledging = (sent - self.sent) / BYTES_PER_CONTROL;
-        if control - self.control <= MAX_CONTROL + acknowledging {
+    /// Whether too many control frames were received in the current period. The arguments are the control frames received, and the
+    /// number of bytes sent, so far. The clock is read only if there were many.
+    pub fn is_exceeded(
+        &mut self,
+        control: Control,
+        sent: u64,
+        now: impl FnOnce() -> Instant,
+    ) -> bool {
+        let earned = |bytes: u64| MAX_CONTROL + (sent - self.sent) / bytes;
+        if control.updates - self.control.updates <= earned(BYTES_PER_UPDATE)
+            && control.others - self.control.others <= earned(BYTES_PER_CONTROL)
+        {
             return false;
         }
         let now = now();
@@ -158,8 +184,10 @@ mod tests {
         for byte in &whole {
             one_by_one.pass(std::slice::from_ref(byte));
         }
-        let [a, b] =
-            [at_once, one_by_one].map(|one| (one.of_frame(), one.of_block(), one.control()));
+        let [a, b] = [at_once, one_by_one].map(|one| {
+            let Control { updates, others } = one.control();
+            (one.of_frame(), one.of_block(), updates + others)
+        });
         assert_eq!(a, b);
         a
     }
@@ -199,31 +227,41 @@ mod tests {
         }
     }
 
+    const fn others(others: u64) -> Control {
+        Control { updates: 0, others }
+    }
+
     #[test]
     fn control_frames_are_too_many_only_within_a_short_time() {
         let start = Instant::now();
         let at = |millis| move || start + Duration::from_millis(millis);
         let mut limit = ControlLimit::since(start);
-        assert!(!limit.is_exceeded(MAX_CONTROL, 0, at(900)));
-        assert!(limit.is_exceeded(MAX_CONTROL + 1, 0, at(999)));
+        assert!(!limit.is_exceeded(others(MAX_CONTROL), 0, at(900)));
+        assert!(limit.is_exceeded(others(MAX_CONTROL + 1), 0, at(999)));
         let mut limit = ControlLimit::since(start);
         for second in 1..100 {
-            assert!(!limit.is_exceeded(MAX_CONTROL * second + second, 0, at(1001 * second)));
+            assert!(!limit.is_exceeded(
+                others(MAX_CONTROL * second + second),
+                0,
+                at(1001 * second)
+            ));
         }
-        assert!(limit.is_exceeded(MAX_CONTROL * 100 + 1000, 0, at(99_500)));
+        assert!(limit.is_exceeded(others(MAX_CONTROL * 100 + 1000), 0, at(99_500)));
     }
 
     #[test]
     fn a_peer_may_acknowledge_all_that_it_receives() {
         let start = Instant::now();
         let mut limit = ControlLimit::since(start);
-        // Two for each piece of data of 64 bytes.
-        for pieces in 0..1_000_000 {
-            assert!(!limit.is_exceeded(2 * pieces, 64 * pieces, || start));
+        // Two for each frame with one byte of data.
+        let mut seen = Control::default();
+        for frames in 0..1_000_000 {
+            seen.updates = 2 * frames;
+            assert!(!limit.is_exceeded(seen, 10 * frames, || start));
         }
         // A PING and its reply have 17 bytes each, so that it does not earn the next one.
-        let pings = (0..)
-            .find(|pings| limit.is_exceeded(2_000_000 + pings, 64_000_000 + 17 * pings, || start));
+        let mut limit = ControlLimit::since(start);
+        let pings = (0..).find(|pings| limit.is_exceeded(others(*pings), 17 * pings, || start));
         assert!(
             pings.is_some_and(|pings| pings < 3 * MAX_CONTROL),
             "{pings:?}"
