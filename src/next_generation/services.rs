@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The Service of today that leads to the frontends, if there is one. Several are refused: the owner must say which one the
-/// clients connect to.
+/// clients connect to. That is never the Service of a generation's own frontends, which an earlier plan created.
 pub(super) fn the_one(
     from: &Parts,
     leads_there: impl Fn(&Json) -> bool,
@@ -25,7 +25,15 @@ pub(super) fn the_one(
             names.join(", ")
         ));
     }
-    Ok(found.first().copied())
+    let only = found.first().copied();
+    match only.filter(|service| !service["metadata"]["labels"][GENERATION].is_null()) {
+        Some(own) => Err(format!(
+            "Service/{} was created by `plan` for the old frontends: add the Service that clients connect to, or name it with \
+             --client-service",
+            name(own)
+        )),
+        None => Ok(only),
+    }
 }
 
 /// The next generation's counterpart of `service`. It is only reachable within the cluster.

@@ -186,6 +186,14 @@ fn the_generation_after_the_next_has_one_hash_in_its_names() {
         .split_inclusive("---\n")
         .filter(|part| !part.contains("kind: DynamoRollout"))
         .collect();
+    // The Service of its own frontends is not the clients'.
+    let alone = own.concat();
+    let alone = alone.trim_end_matches("---\n");
+    let error = planned(alone, &edit(alone, "vllm-runtime:1.8.0")).unwrap_err();
+    assert!(
+        error.to_string().contains("was created by `plan`"),
+        "{error}"
+    );
     // As a person keeps it: with the clients' Service, which selects the second generation now.
     let hash_of_second = hash(&second).to_owned();
     let clients = format!(
