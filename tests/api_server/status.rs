@@ -34,6 +34,13 @@ impl Server {
         server
     }
 
+    /// Merges this into the status of an object, as a controller does.
+    fn patch_status(&self, object: &str, patch: &str) {
+        let kind = ["--subresource=status", "--type=merge"];
+        let args = [&["patch", object], &kind[..], &["-p", patch]].concat();
+        self.0.kubectl(&args);
+    }
+
     fn crossfade(&self, args: &[&str]) -> (Option<i32>, String) {
         let kubeconfig = self.0.kubeconfig().unwrap();
         let mut command = program();
@@ -168,15 +175,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     );
 
     server.0.apply(UPDATE);
-    server.0.kubectl(&[
-        "patch",
-        "duc",
-        "first",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        STATUS,
-    ]);
+    server.patch_status("duc/first", STATUS);
     server.0.apply(EVENT);
     // A single update needs no name.
     let (code, text) = server.crossfade(&["status"]);
@@ -200,14 +199,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     server.0.kubectl(&["create", "sa", "default"]);
     server.0.apply(POD);
     let running = r#"{"status": {"phase": "Running"}}"#;
-    server.0.kubectl(&[
-        "patch",
-        "pod",
-        "frontend-0",
-        "--subresource=status",
-        "-p",
-        running,
-    ]);
+    server.patch_status("pod/frontend-0", running);
     let (code, text) = server.crossfade(&["status", "first"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(

@@ -51,16 +51,7 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
         text.contains("unknown: no controller with --rollouts has written a status"),
         "{text}"
     );
-    let patch = [
-        "patch",
-        "dro",
-        "chat",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        STATUS,
-    ];
-    server.0.kubectl(&patch);
+    server.patch_status("dro/chat", STATUS);
     let (code, text) = server.crossfade(&["-n", "default", "rollout", "chat"]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
@@ -103,15 +94,7 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
         .env("KUBECONFIG", kubeconfig);
     let mut terminal = Terminal::run(command, 100, 30);
     terminal.shows(&["waiting for", "Deployment/chat-v2"]).await;
-    server.0.kubectl(&[
-        "patch",
-        "dro",
-        "chat",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        r#"{"status": {"phase": "Complete"}}"#,
-    ]);
+    server.patch_status("dro/chat", r#"{"status": {"phase": "Complete"}}"#);
     terminal.shows(&["Complete"]).await;
     terminal.type_in("\u{3}");
     terminal.end().await;
@@ -127,16 +110,7 @@ async fn another_try_of_a_new_generation_that_has_failed_is_an_annotation() {
     assert!(text.contains("nothing to change"), "{text}");
     let failed =
         r#"{"status": {"analysis": {"verdict": "Fail", "message": "new fails all requests"}}}"#;
-    let patch = [
-        "patch",
-        "dro",
-        "chat",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        failed,
-    ];
-    server.0.kubectl(&patch);
+    server.patch_status("dro/chat", failed);
     let (code, text) = server.crossfade(&retry);
     assert_eq!(code, Some(0), "{text}");
     assert!(
@@ -207,14 +181,7 @@ async fn each_subcommand_shows_its_change_prompts_and_writes_once() {
         {"revision": 3, "workers": "Deployment chat-v2", "frontends": "chat-v2-frontend", "exists": true, "generation": "new"},
     ]}})
     .to_string();
-    let to = [
-        "patch",
-        "dro",
-        "chat",
-        "--subresource=status",
-        "--type=merge",
-    ];
-    server.0.kubectl(&[&to[..], &["-p", &revisions]].concat());
+    server.patch_status("dro/chat", &revisions);
     let (code, text) = server.crossfade(&["-n", "default", "rollout", "history", "chat"]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
@@ -242,18 +209,7 @@ async fn each_subcommand_shows_its_change_prompts_and_writes_once() {
     server.crossfade(&["rollout", "resume", "chat", "--yes"]);
     assert_eq!(server.rollout("chat")["undoTo"], Value::Null);
     // Writes of the controller meanwhile do not matter, but edits by another user do.
-    let write_status = || {
-        let patch = [
-            "patch",
-            "dro",
-            "chat",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            STATUS,
-        ];
-        server.0.kubectl(&patch);
-    };
+    let write_status = || server.patch_status("dro/chat", STATUS);
     let (code, text) = server
         .answered(&["rollout", "pause", "chat"], "y\n", write_status)
         .await;
