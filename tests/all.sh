@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test, and reruns failed tests alone: on a busy machine, a test with real servers can miss its deadline. A test that fails
-# twice fails the run, and so do more than eight failures. The last lines name the tests that passed only the second time, so that they
+# twice fails the run, and so do more than four failures. The last lines name the tests that passed only the second time, so that they
 # get fixed. The scenarios in a cluster are one test; only those that failed run again.
 #
 # usage: all.sh [COMMAND...]
@@ -8,7 +8,7 @@
 # The cluster scenarios leave almost half of the processor time unused, so COMMAND and most other tiers run at the same time. If COMMAND
 # fails, the run fails.
 set -uo pipefail
-readonly most=8
+readonly most=4
 readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
 output=$(mktemp) beside=$(mktemp) && trap 'rm -f "$output" "$beside"' EXIT
 
