@@ -212,13 +212,13 @@ impl Managed {
     async fn retry_among_old(&self, retry: bool) {
         const PEERS: &str = "old-peers";
         let cluster = &self.fixture().cluster;
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": PEERS, "namespace": "default"},
-            "spec": {"selector": {"app": "old-frontend"}, "ports": [{"port": 8000, "targetPort": "http"}]},
-        });
-        cluster.apply(&service.to_string());
         let mut variable = json!({"name": "CROSSFADE_OLD_PEERS"});
         if retry {
+            let service = json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": PEERS, "namespace": "default"},
+                "spec": {"selector": {"app": "old-frontend"}, "ports": [{"port": 8000, "targetPort": "http"}]},
+            });
+            cluster.apply(&service.to_string());
             variable["value"] = json!(format!("http://{PEERS}.default.svc.cluster.local:8000"));
         } else {
             variable["$patch"] = json!("delete");

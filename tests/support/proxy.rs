@@ -84,18 +84,12 @@ pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
     let pid = i32::try_from(child.id()).unwrap();
     // Reads while it waits, because a program blocks if it prints more than a pipe holds.
     let (sender, receiver) = std::sync::mpsc::channel();
-    let waiting = std::thread::spawn(move || {
-        let output = child.wait_with_output();
-        let _ = sender.send(());
-        output
-    });
-    let has_ended = receiver.recv_timeout(PATIENCE).is_ok();
-    if !has_ended {
-        unsafe { libc::kill(pid, libc::SIGKILL) };
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    if let Ok(output) = receiver.recv_timeout(PATIENCE) {
+        return output.unwrap();
     }
-    let output = waiting.join().unwrap().unwrap();
-    assert!(has_ended, "does not end: {args:?}: {output:?}");
-    output
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    panic!("does not end: {args:?}: {:?}", receiver.recv());
 }
 
 /// Everything that a program has printed.
