@@ -34,16 +34,19 @@ pub enum Purpose {
     Event,
     /// A response that the proxy reads itself, or that its client is not reading.
     Answer,
+    /// An HTTP/2 connection to a model server.
+    Connection,
 }
 
 impl Purpose {
     /// All purposes, in declaration order.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::RequestBody,
         Self::Affinity,
         Self::Head,
         Self::Event,
         Self::Answer,
+        Self::Connection,
     ];
 
     /// The metric label.
@@ -55,6 +58,7 @@ impl Purpose {
             Self::Head => "head",
             Self::Event => "event",
             Self::Answer => "answer",
+            Self::Connection => "connection",
         }
     }
 }

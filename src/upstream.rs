@@ -75,6 +75,9 @@ pub enum Error {
     /// The client's fault, not the model server's.
     #[error("the request body broke off")]
     RequestBody(#[source] std::io::Error),
+    /// The client's fault. Nothing was sent: the server would close the connection, with the streams of other clients.
+    #[error("the request head is larger than the {0} bytes that the model server accepts")]
+    RequestHeadTooLarge(u32),
     #[error("no response head within {0:?}")]
     HeadTimeout(Duration),
     /// The caller's deadline for the first event passed before the response head.
@@ -151,6 +154,7 @@ impl Error {
             | Self::Exhausted { .. }
             | Self::NoMemory
             | Self::RequestBody(_)
+            | Self::RequestHeadTooLarge(_)
             | Self::Local(_) => None,
         }
     }
@@ -181,6 +185,7 @@ impl Error {
                 _ => "connection broken before the response",
             },
             Self::RequestBody(_) => "the request body broke off",
+            Self::RequestHeadTooLarge(_) => "the request head is too large for the model server",
             Self::HeadTimeout(_) => "timed out before the response",
             Self::Head(_) => "the response head cannot be used",
             Self::HeadTooLarge => "the response head is too large",

@@ -31,7 +31,9 @@ use crate::proxy::{
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
-use crate::transport::h2::{Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, prepare};
+use crate::transport::h2::{
+    Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
+};
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, lend};
 
@@ -62,6 +64,7 @@ pub async fn run<O: OldBackend>(
 ) {
     let memory = Arc::clone(&proxy.context().memory);
     let (transport, traffic) = Counted::new(transport, &memory);
+    let counted = Arc::clone(&traffic);
     let handshake = Builder::new()
         .max_concurrent_streams(MAX_STREAMS)
         .initial_window_size(STREAM_WINDOW)
@@ -82,8 +85,9 @@ pub async fn run<O: OldBackend>(
             wanted,
             seat: open.seat(),
         };
-        let (proxy, client) = (proxy.clone(), Arc::clone(&client));
-        tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request, reads)));
+        let (proxy, client, traffic) = (proxy.clone(), Arc::clone(&client), Arc::clone(&counted));
+        let answer = answer(proxy, client, traffic, lifecycle.watch(), request, reads);
+        tokio::spawn(stream.serve(answer));
     };
     if let Err(error) = connection::serve(
         handshake,
@@ -184,6 +188,7 @@ impl Stream {
 async fn answer<O: OldBackend>(
     proxy: Proxy<O>,
     client: Arc<Client>,
+    traffic: Arc<Traffic>,
     watch: Watch,
     request: Request<RecvStream>,
     reads: Option<oneshot::Sender<()>>,
@@ -197,7 +202,7 @@ async fn answer<O: OldBackend>(
             tokio::select! {
                 // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream
                 // lives.
-                answer = Box::pin(proxy.handle(with_body(request, reads, limit, &memory), Some(client), None)) => answer,
+                answer = Box::pin(proxy.handle(with_body(request, traffic, reads, limit, &memory), Some(client), None)) => answer,
                 () = ending => {
                     let message = "the proxy is shutting down";
                     error_answer(Api::Other, StatusCode::SERVICE_UNAVAILABLE, message).map(SplitBody::own)
@@ -231,12 +236,13 @@ async fn answer<O: OldBackend>(
 /// Converts the request. Its body is complete only if its stream ends cleanly, and is subject to the body timeout.
 fn with_body(
     request: Request<RecvStream>,
+    traffic: Arc<Traffic>,
     reads: Option<oneshot::Sender<()>>,
     limit: Arc<BodyLimit>,
     memory: &Arc<Budget>,
 ) -> Request<RequestBody> {
     let (head, stream) = request.into_parts();
-    let body = Spooled::new(stream, &head.headers, memory, Purpose::RequestBody);
+    let body = Spooled::new(stream, traffic, &head.headers, memory, Purpose::RequestBody);
     let body = body.map_err(|error| match error {
         Broken::NoMemory => Fault::NoMemory,
         // RFC 9113 §5.1: a stream whose request breaks off is closed, in both directions.

@@ -48,6 +48,8 @@ struct Failure {
     answer: Option<Response<UpstreamBody>>,
     /// Nothing was sent, because all endpoints of the target are ejected.
     not_attempted: bool,
+    /// Nothing was sent, because the server accepts at most this many bytes of fields.
+    too_large: Option<u32>,
 }
 
 impl Failure {
@@ -56,6 +58,7 @@ impl Failure {
             cause,
             answer: None,
             not_attempted: false,
+            too_large: None,
         }
     }
 }
@@ -197,6 +200,9 @@ impl<O: OldBackend> Attempts<O> {
                 Some(Fault::Gone) => return Err(Error::ClientGone),
                 None => {}
             }
+            if let Some(limit) = failure.too_large {
+                return Err(Error::HeadTooLarge(limit));
+            }
             let cause = failure.cause;
             let was_tried = !failure.not_attempted;
             let answer = failure.answer.map(|answer| (self.target, answer));
@@ -231,6 +237,10 @@ impl<O: OldBackend> Attempts<O> {
         self.record_failure_as(error.in_general(), &error_chain(&error));
         Err(Failure {
             not_attempted: matches!(error, upstream::Error::Ejected),
+            too_large: match error {
+                upstream::Error::RequestHeadTooLarge(limit) => Some(limit),
+                _ => None,
+            },
             ..Failure::without_answer(cause)
         })
     }

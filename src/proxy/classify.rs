@@ -17,7 +17,9 @@ pub(super) fn cause_of(error: &upstream::Error) -> Cause {
         upstream::Error::Exhausted {
             here_only: true, ..
         } => Cause::LocalPorts,
-        upstream::Error::Exhausted { .. } | upstream::Error::NoMemory => Cause::Local,
+        upstream::Error::Exhausted { .. }
+        | upstream::Error::NoMemory
+        | upstream::Error::RequestHeadTooLarge(_) => Cause::Local,
         error if error.nothing_sent() => Cause::Connect,
         upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
         _ => Cause::Broken,

@@ -15,6 +15,9 @@ pub enum Error {
     /// The memory budget has no room for the request's head or body.
     #[error("the memory budget is exhausted")]
     NoMemory,
+    /// The model server has announced this limit (HTTP/2).
+    #[error("the request head exceeds the model server's limit of {0} bytes")]
+    HeadTooLarge(u32),
     #[error("the request body exceeds the limit of {0} bytes")]
     BodyTooLarge(u64),
     #[error("the request body did not arrive in time")]
@@ -65,6 +68,7 @@ impl Error {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::TooManyRequests | Self::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
+            Self::HeadTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Loop => StatusCode::LOOP_DETECTED,
@@ -88,6 +92,7 @@ impl Error {
         match self {
             Self::TooManyRequests => Some(Reject::TooManyRequests),
             Self::NoMemory => Some(Reject::NoMemory),
+            Self::HeadTooLarge(_) => Some(Reject::HeadTooLarge),
             Self::BodyTooLarge(_) => Some(Reject::BodyTooLarge),
             Self::BodyTimeout => Some(Reject::BodyTimeout),
             Self::Loop => Some(Reject::Loop),

@@ -7,6 +7,7 @@ mod counted;
 mod followed;
 mod frame_buffer;
 mod frames;
+mod overhead;
 mod received;
 mod spooled;
 mod window;
@@ -23,8 +24,9 @@ use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 use tokio::time::{Instant, Sleep};
 
-pub use self::counted::{Counted, SMALL_FRAMES, Traffic};
+pub use self::counted::{Counted, Traffic};
 pub use self::frames::Broken;
+pub use self::overhead::SMALL_FRAMES;
 pub use self::received::Received;
 pub use self::spooled::Spooled;
 pub use self::window::Window;

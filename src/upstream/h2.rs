@@ -12,7 +12,7 @@ use ::h2::Reason;
 use ::h2::client::ResponseFuture;
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
-use http::{Request, Response, Uri, Version, header::HOST};
+use http::{Request, Response, StatusCode, Uri, Version, header::HOST};
 use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
 
@@ -99,6 +99,8 @@ enum Failed {
     },
     Server(::h2::Error),
     Client(Fault),
+    /// The server has announced that it accepts at most this many bytes of fields. h2 does not check that.
+    TooLarge(u32),
 }
 
 impl From<Failed> for Error {
@@ -106,6 +108,7 @@ impl From<Failed> for Error {
         match failed {
             Failed::Unread { error, .. } | Failed::Server(error) => Self::Http2(error),
             Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
+            Failed::TooLarge(limit) => Self::RequestHeadTooLarge(limit),
         }
     }
 }
@@ -130,6 +133,10 @@ async fn over(
     let sent_before = link.sent();
     let ends = body.is_end_stream();
     let request = request(&lease, outgoing, &body);
+    let limit = link.max_header_list();
+    if header_list_size(&request) > u64::from(limit) {
+        return Err(Failed::TooLarge(limit));
+    }
     let (response, stream_out) = match link.sender.send_request(request, ends) {
         Ok(begun) => begun,
         Err(error) => {
@@ -165,8 +172,13 @@ async fn over(
         // The link counts its own exchanges.
         slot.put(Connection::Http2(reserved), Life::ENDLESS);
     }
+    let (memory, purpose) = (outgoing.memory, Purpose::Answer);
     let incoming = Incoming {
-        received: Received::new(received, &head.headers, outgoing.memory, Purpose::Answer),
+        received: match head.status {
+            // RFC 9110 §15.3.5, §15.4.5: these have no content.
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => Received::empty(memory, purpose),
+            _ => Received::new(received, link.traffic(), &head.headers, memory, purpose),
+        },
         held: Some(HeldUpload {
             _upload: upload.map(Upload::go_on),
             _stream: stream,
@@ -291,6 +303,26 @@ impl Incoming {
     pub(super) fn size_hint(&self) -> SizeHint {
         self.received.size_hint()
     }
+}
+
+/// The size of a request's fields, in bytes as RFC 9113 §6.5.2 counts them.
+fn header_list_size(request: &Request<()>) -> u64 {
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(1, |path| path.as_str().len());
+    let authority = uri
+        .authority()
+        .map_or(0, |authority| authority.as_str().len());
+    let scheme = uri.scheme_str().map_or(0, str::len);
+    let pseudo = [
+        (":method", request.method().as_str().len()),
+        (":scheme", scheme),
+        (":authority", authority),
+        (":path", path),
+    ];
+    let pseudo = pseudo.map(|(name, value)| name.len() + value);
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len());
+    fields.chain(pseudo).map(|field| field as u64 + 32).sum()
 }
 
 /// In HTTP/2 the target includes the authority (RFC 9113 §8.3.1).

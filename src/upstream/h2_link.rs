@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::Error;
 use super::lifetime::Life;
-use crate::memory::Budget;
+use crate::memory::{Budget, Charge, Purpose};
 use crate::transport::Transport;
 use crate::transport::h2::{Counted, KeepAlive, SMALL_FRAMES, Traffic, Window};
 
@@ -32,6 +32,9 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Stands for the number of streams that a server allows until it has announced it (RFC 9113 §6.5.2). No server can announce
 /// this value.
 const UNKNOWN: usize = usize::MAX - 1;
+/// What a connection costs besides its streams, in bytes: the buffers of h2, and its task. Measured with requests whose heads are as
+/// large as possible.
+const COST: usize = 48 * 1024;
 /// How long a connection without streams is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -87,10 +90,20 @@ impl Link {
         self.load.streams.load(Ordering::Relaxed) < most && !(blocked && with_body)
     }
 
-    /// Is it neither closed nor shutting down?
+    /// The longest list of fields that the server accepts, in bytes as RFC 9113 §6.5.2 counts them.
+    pub(super) fn max_header_list(&self) -> u32 {
+        self.traffic.max_header_list()
+    }
+
+    /// The traffic of its streams.
+    pub(super) fn traffic(&self) -> Arc<Traffic> {
+        Arc::clone(&self.traffic)
+    }
+
+    /// May it carry further requests, when it has room? It is neither closed, nor shutting down, nor worn.
     pub(super) fn is_open(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
+        !self.traffic.is_worn() && matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 }
 
@@ -109,7 +122,7 @@ impl Reserved {
         Self { link, _room: room }
     }
 
-    /// Is it neither closed nor shutting down?
+    /// May it carry the request?
     pub(super) fn is_open(&mut self) -> bool {
         self.link.is_open()
     }
@@ -145,6 +158,11 @@ pub(super) async fn begin(
     mut life: Life,
     memory: &Arc<Budget>,
 ) -> Result<Link, Error> {
+    // Until a server has announced its settings, each request has a connection of its own.
+    let mut charge = Charge::default();
+    if !charge.overdraw(memory, COST, Purpose::Connection) {
+        return Err(Error::NoMemory);
+    }
     let (transport, traffic) = Counted::new(transport, memory);
     let (sender, connection) = Builder::new()
         .initial_window_size(STREAM_WINDOW)
@@ -167,13 +185,12 @@ pub(super) async fn begin(
         traffic: Arc::clone(&traffic),
         life,
     };
+    let (load, memory) = (Arc::clone(&link.load), Arc::clone(memory));
     // Needs no supervision: its streams receive the error that ends the connection.
-    tokio::spawn(drive(
-        connection,
-        traffic,
-        Arc::clone(&link.load),
-        Arc::clone(memory),
-    ));
+    tokio::spawn(async move {
+        drive(connection, traffic, load, memory).await;
+        drop(charge);
+    });
     if !last {
         let kept = Kept {
             link: link.clone(),

@@ -23,6 +23,7 @@ mod guard;
 mod hardening;
 mod http1;
 mod http2;
+mod http2_overhead;
 mod kube_embedded;
 mod kube_watch;
 mod lifecycle;

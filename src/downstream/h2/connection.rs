@@ -228,7 +228,8 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 respond.send_reset(Reason::REFUSED_STREAM);
             } else {
                 (self.serve)(request, respond);
-                if self.leaving_since.is_none() && should_reconnect(self.snapshots, self.since) {
+                let leaves = should_reconnect(self.snapshots, self.since) || self.traffic.is_worn();
+                if leaves && self.leaving_since.is_none() {
                     self.leave();
                 }
             }

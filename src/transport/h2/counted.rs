@@ -1,25 +1,43 @@
-//! The transport below an HTTP/2 connection: counts its traffic and the unfinished frames and header blocks that it holds, and
-//! limits how much is received at once.
+//! The transport below an HTTP/2 connection: counts its traffic and the unfinished frames and header blocks that it holds, limits
+//! how much is received at once, and removes empty frames.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::followed::{ControlLimit, Followed};
+use super::followed::{ControlLimit, Followed, HEAD};
+use super::overhead::{LEAST, WORN, overhead};
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::transport::allowance::Allowance;
 
-/// The bytes that have passed over a connection.
-#[derive(Debug, Default)]
+/// What has passed over a connection.
+#[derive(Debug)]
 pub struct Traffic {
     received: AtomicU64,
     sent: AtomicU64,
     is_flood: AtomicBool,
+    /// The overhead of the frames with data that were received, and of those that were read.
+    overhead: AtomicU64,
+    read: AtomicU64,
+    max_header_list: AtomicU32,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            received: AtomicU64::default(),
+            sent: AtomicU64::default(),
+            is_flood: AtomicBool::default(),
+            overhead: AtomicU64::default(),
+            read: AtomicU64::default(),
+            max_header_list: AtomicU32::new(u32::MAX),
+        }
+    }
 }
 
 impl Traffic {
@@ -38,27 +56,80 @@ impl Traffic {
     pub fn is_flood(&self) -> bool {
         self.is_flood.load(Ordering::Relaxed)
     }
+
+    /// Counts a frame that was read from its stream.
+    pub fn read(&self, data: &[u8]) {
+        self.read.fetch_add(overhead(data.len()), Ordering::Relaxed);
+    }
+
+    /// Have so many small frames arrived that nobody reads, that the connection should get no more streams?
+    #[must_use]
+    pub fn is_worn(&self) -> bool {
+        let read = self.read.load(Ordering::Relaxed);
+        self.overhead.load(Ordering::Relaxed).saturating_sub(read) > WORN
+    }
+
+    /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them. The maximum until it announces
+    /// one.
+    #[must_use]
+    pub fn max_header_list(&self) -> u32 {
+        self.max_header_list.load(Ordering::Relaxed)
+    }
 }
 
 /// How much is read before the thread polls its sockets again and the readers of streams get their turn, in bytes. Data that they
 /// have not taken yet waits in frames.
 const AT_ONCE: usize = 64 * 1024;
-/// Each frame counts as at least this many bytes.
-const LEAST: usize = 256;
-/// The unread DATA frames of a connection may be this many bytes short of 256 each, in total, before the connection is
-/// closed. One turn of single-byte frames is a fifth of it.
-pub const SMALL_FRAMES: usize = 8 * 1024 * 1024;
-
 /// A transport whose traffic is counted.
 pub struct Counted<T> {
     transport: T,
     traffic: Arc<Traffic>,
     frames: Followed,
+    split: SplitHead,
     control: ControlLimit,
     allowance: Allowance,
     /// For unfinished frames and header blocks.
     charge: Charge,
     memory: Arc<Budget>,
+}
+
+/// The head of a frame that did not arrive in one piece. It is passed on when it is complete.
+#[derive(Debug, Default)]
+struct SplitHead {
+    bytes: [u8; HEAD],
+    /// How many have arrived, and how many of them were passed on, which is none before `is_complete`.
+    length: usize,
+    passed: usize,
+    is_complete: bool,
+}
+
+impl SplitHead {
+    fn of(start: &[u8]) -> Self {
+        let mut split = Self::default();
+        split.bytes[..start.len()].copy_from_slice(start);
+        split.length = start.len();
+        split
+    }
+
+    const fn complete(bytes: [u8; HEAD]) -> Self {
+        Self {
+            bytes,
+            length: HEAD,
+            passed: 0,
+            is_complete: true,
+        }
+    }
+
+    /// Passes on what fits.
+    fn pass_on(&mut self, buffer: &mut ReadBuf<'_>) {
+        let rest = &self.bytes[self.passed..self.length];
+        let rest = &rest[..rest.len().min(buffer.remaining())];
+        buffer.put_slice(rest);
+        self.passed += rest.len();
+        if self.passed == self.length {
+            *self = Self::default();
+        }
+    }
 }
 
 impl<T> Counted<T> {
@@ -69,6 +140,7 @@ impl<T> Counted<T> {
             transport,
             traffic: Arc::clone(&traffic),
             frames: Followed::default(),
+            split: SplitHead::default(),
             control: ControlLimit::since(Instant::now()),
             allowance: Allowance::default(),
             charge: Charge::default(),
@@ -92,22 +164,33 @@ impl<T> Counted<T> {
         Ok(())
     }
 
-    /// Follows what was received.
-    fn received(&mut self, bytes: &[u8]) {
+    /// Follows what was received. Returns how much of it is to be passed on.
+    fn received(&mut self, bytes: &mut [u8]) -> usize {
         let before = self.frames.frames();
-        self.frames.pass(bytes);
+        let (left, split) = self.frames.pass(bytes);
+        let (bytes, start) = bytes.split_at(bytes.len() - split);
+        if !start.is_empty() {
+            self.split = SplitHead::of(start);
+        }
         let frames = usize::try_from(self.frames.frames() - before).unwrap_or(usize::MAX);
         self.allowance.spend(bytes.len().max(frames * LEAST));
         let traffic = &self.traffic;
         traffic
             .received
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        traffic
+            .overhead
+            .store(self.frames.overhead(), Ordering::Relaxed);
+        if let Some(most) = self.frames.max_header_list() {
+            traffic.max_header_list.store(most, Ordering::Relaxed);
+        }
         if self
             .control
             .is_exceeded(self.frames.control(), traffic.sent(), Instant::now)
         {
             traffic.is_flood.store(true, Ordering::Relaxed);
         }
+        left
     }
 
     fn sent(&self, written: &Poll<io::Result<usize>>) {
@@ -126,21 +209,79 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.traffic.is_flood() {
-            return Poll::Pending;
-        }
-        ready!(this.allowance.poll(cx, AT_ONCE));
-        let before = buffer.filled().len();
-        let Poll::Ready(read) = Pin::new(&mut this.transport).poll_read(cx, buffer) else {
-            this.allowance.renew();
-            // An error ends the connection.
-            return match this.rest() {
-                Ok(()) => Poll::Pending,
-                Err(error) => Poll::Ready(Err(error)),
+        loop {
+            if this.traffic.is_flood() {
+                return Poll::Pending;
+            }
+            if this.split.is_complete {
+                this.split.pass_on(buffer);
+                return Poll::Ready(Ok(()));
+            }
+            ready!(this.allowance.poll(cx, AT_ONCE));
+            let read = match this.split.length {
+                0 => this.poll_read_frames(cx, buffer),
+                _ => this.poll_read_head(cx),
             };
-        };
-        this.received(&buffer.filled()[before..]);
-        Poll::Ready(read)
+            match read {
+                Poll::Ready(Ok(Passed::Something)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(Passed::Nothing)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    this.allowance.renew();
+                    // An error ends the connection.
+                    return match this.rest() {
+                        Ok(()) => Poll::Pending,
+                        Err(error) => Poll::Ready(Err(error)),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// What a read has passed on.
+enum Passed {
+    /// Bytes, or the end of the transport.
+    Something,
+    Nothing,
+}
+
+impl<T: AsyncRead + Unpin> Counted<T> {
+    fn poll_read_frames(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<Passed>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.transport).poll_read(cx, buffer))?;
+        let bytes = &mut buffer.filled_mut()[before..];
+        let is_end = bytes.is_empty();
+        let left = self.received(bytes);
+        buffer.set_filled(before + left);
+        Poll::Ready(Ok(match left > 0 || is_end {
+            true => Passed::Something,
+            false => Passed::Nothing,
+        }))
+    }
+
+    /// Reads the rest of a head that was split.
+    fn poll_read_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Passed>> {
+        let split = &mut self.split;
+        let mut rest = ReadBuf::new(&mut split.bytes[split.length..]);
+        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut rest))?;
+        let here = rest.filled().len();
+        split.length += here;
+        // At the end of the transport, h2 judges what there is.
+        split.is_complete = here == 0;
+        if split.length == HEAD {
+            let mut head = split.bytes;
+            let left = self.received(&mut head);
+            self.split = match left {
+                0 => SplitHead::default(),
+                _ => SplitHead::complete(head),
+            };
+        }
+        Poll::Ready(Ok(Passed::Nothing))
     }
 }
 

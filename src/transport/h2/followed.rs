@@ -1,17 +1,26 @@
-//! Follows the frames that a connection receives: how much of them is unfinished, and whether they are a flood.
+//! Follows the frames that a connection receives: how much of them is unfinished, whether they are a flood, and what they
+//! announce.
 
 use std::time::{Duration, Instant};
 
+use super::overhead::overhead;
+
 /// Length of a frame's head, in bytes (RFC 9113 §4.1), and the preface of a client (§3.4).
-const HEAD: usize = 9;
+pub const HEAD: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Types of frames (RFC 9113 §6). The last three carry a header block.
 const DATA: u8 = 0;
+const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 const OF_BLOCK: [u8; 3] = [1, 5, 9];
-/// Flags: the end of a stream, and of a header block.
+/// Flags: the end of a stream, the acknowledgement of settings, the end of a header block, and padding.
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+/// Length of a setting, in bytes, and the identifier of `SETTINGS_MAX_HEADER_LIST_SIZE` (RFC 9113 §6.5).
+const SETTING: usize = 6;
+const MAX_HEADER_LIST_SIZE: u16 = 6;
 
 /// Follows the frames received.
 #[derive(Debug, Default)]
@@ -20,6 +29,10 @@ pub struct Followed {
     /// The received parts of the current frame's head and of its payload, in bytes.
     of_head: usize,
     of_payload: usize,
+    /// Bytes of padding in the current frame, with their length field.
+    padding: usize,
+    /// The received part of the current setting is as long as `of_payload` says.
+    setting: [u8; SETTING],
     /// Bytes of the complete frames of an unfinished header block.
     block: usize,
     /// The preface has been checked for.
@@ -27,6 +40,8 @@ pub struct Followed {
     /// Frames so far.
     frames: u64,
     control: Control,
+    overhead: u64,
+    max_header_list: Option<u32>,
 }
 
 /// The number of frames that carry neither fields nor data, nor end a stream.
@@ -57,6 +72,16 @@ impl Followed {
         self.control
     }
 
+    /// The sum of the [`overhead`] of all frames with data.
+    pub const fn overhead(&self) -> u64 {
+        self.overhead
+    }
+
+    /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them, if it has announced that.
+    pub const fn max_header_list(&self) -> Option<u32> {
+        self.max_header_list
+    }
+
     /// Length of the current frame's payload, in bytes.
     fn length(&self) -> usize {
         if !self.begun && self.head == PREFACE[..HEAD] {
@@ -65,22 +90,67 @@ impl Followed {
         u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]) as usize
     }
 
-    pub fn pass(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let here = bytes.len().min(HEAD - self.of_head);
-            let (of_head, rest) = bytes.split_at(here);
-            self.head[self.of_head..self.of_head + here].copy_from_slice(of_head);
-            self.of_head += here;
-            if self.of_head < HEAD {
-                return;
+    /// Follows these bytes, and removes from them the frames that are of no use ([`Followed::is_void`]). Returns how many bytes are
+    /// left at the front of `bytes`, and how many at its end are the beginning of a frame's head: they are neither followed nor
+    /// left, and come again with the rest of the head.
+    pub fn pass(&mut self, bytes: &mut [u8]) -> (usize, usize) {
+        let (mut at, mut left) = (0, 0);
+        while at < bytes.len() {
+            let start = at;
+            if self.of_head == 0 {
+                let Some(head) = bytes[at..].first_chunk() else {
+                    return (left, bytes.len() - at);
+                };
+                self.head = *head;
+                self.of_head = HEAD;
+                at += HEAD;
             }
-            let left = self.length() - self.of_payload;
-            let here = rest.len().min(left);
-            self.of_payload += here;
-            bytes = &rest[here..];
-            if here == left {
+            let here = (bytes.len() - at).min(self.length() - self.of_payload);
+            self.payload(&bytes[at..at + here]);
+            at += here;
+            let is_void = self.is_void();
+            if self.of_payload == self.length() {
                 self.end_of_frame();
             }
+            if !is_void {
+                bytes.copy_within(start..at, left);
+                left += at - start;
+            }
+        }
+        (left, 0)
+    }
+
+    /// An empty frame with data that does not end its stream means nothing.
+    fn is_void(&self) -> bool {
+        let [.., kind, flags, _, _, _, _] = self.head;
+        self.begun
+            && self.block == 0
+            && self.length() == 0
+            && kind == DATA
+            && flags & (END_STREAM | PADDED) == 0
+    }
+
+    /// Follows a part of the payload of the current frame.
+    fn payload(&mut self, part: &[u8]) {
+        let (kind, flags) = (self.head[3], self.head[4]);
+        if kind == DATA && flags & PADDED != 0 && self.of_payload == 0 {
+            self.padding = part.first().map_or(0, |padding| 1 + usize::from(*padding));
+        }
+        if kind == SETTINGS && flags & ACK == 0 {
+            for (index, byte) in (self.of_payload..).zip(part) {
+                self.setting[index % SETTING] = *byte;
+                if index % SETTING == SETTING - 1 {
+                    self.set();
+                }
+            }
+        }
+        self.of_payload += part.len();
+    }
+
+    fn set(&mut self) {
+        let [id @ .., a, b, c, d] = self.setting;
+        if u16::from_be_bytes(id) == MAX_HEADER_LIST_SIZE {
+            self.max_header_list = Some(u32::from_be_bytes([a, b, c, d]));
         }
     }
 
@@ -95,6 +165,11 @@ impl Followed {
             DATA => self.of_payload > 0 || flags & END_STREAM != 0,
             _ => is_of_block,
         };
+        let data = self.of_payload.saturating_sub(self.padding);
+        if kind == DATA && (data > 0 || flags & END_STREAM == 0) && !self.is_void() {
+            self.overhead += overhead(data);
+        }
+        self.padding = 0;
         self.frames += 1;
         if self.begun && !is_useful {
             match kind {
@@ -175,15 +250,25 @@ mod tests {
         frame
     }
 
+    /// Follows these bytes at once, and byte by byte.
+    fn followed(bytes: &[u8]) -> (Followed, Followed) {
+        let mut at_once = Followed::default();
+        let (all, _) = at_once.pass(&mut bytes.to_vec());
+        let mut one_by_one = Followed::default();
+        let (mut pending, mut passed) = (Vec::new(), 0);
+        for byte in bytes {
+            pending.push(*byte);
+            let (left, split) = one_by_one.pass(&mut pending);
+            passed += left;
+            pending.drain(..pending.len() - split);
+        }
+        assert_eq!(all, passed);
+        (at_once, one_by_one)
+    }
+
     /// What was followed of these: unfinished bytes of a frame and of a header block, and the number of control frames.
     fn after(pieces: &[&[u8]]) -> (usize, usize, u64) {
-        let whole = pieces.concat();
-        let mut at_once = Followed::default();
-        at_once.pass(&whole);
-        let mut one_by_one = Followed::default();
-        for byte in &whole {
-            one_by_one.pass(std::slice::from_ref(byte));
-        }
+        let (at_once, one_by_one) = followed(&pieces.concat());
         let [a, b] = [at_once, one_by_one].map(|one| {
             let Control { updates, others } = one.control();
             (one.of_frame(), one.of_block(), updates + others)
@@ -224,6 +309,80 @@ mod tests {
         ] {
             let (_, _, seen) = after(&[PREFACE, &frame(kind, flags, length)]);
             assert_eq!(seen, control, "{kind} {flags} {length}");
+        }
+    }
+
+    #[test]
+    fn empty_frames_with_data_are_removed() {
+        let (empty, last) = (frame(DATA, 0, 0), frame(DATA, END_STREAM, 0));
+        let padded = frame(DATA, PADDED, 1);
+        let (fields, data) = (frame(1, END_HEADERS, 20), frame(DATA, 0, 5));
+        for (frames, left) in [
+            (
+                vec![PREFACE, &empty, &data, &empty, &empty, &last],
+                vec![PREFACE, &data, &last],
+            ),
+            (
+                vec![&fields, &empty, &fields, &padded],
+                vec![&fields, &fields, &padded],
+            ),
+            // The peer violates the protocol, which is for h2 to see.
+            (
+                vec![&fields, &frame(1, 0, 3), &empty],
+                vec![&fields, &frame(1, 0, 3), &empty],
+            ),
+        ] {
+            let mut bytes = frames.concat();
+            let (kept, split) = Followed::default().pass(&mut bytes);
+            assert_eq!((&bytes[..kept], split), (&*left.concat(), 0));
+            followed(&frames.concat());
+        }
+    }
+
+    #[test]
+    fn small_frames_cost_what_h2_charges_for_them() {
+        let padded = |padding: u8, length| {
+            let mut frame = frame(DATA, PADDED, length);
+            frame[HEAD] = padding;
+            frame
+        };
+        for (frame, expected) in [
+            (frame(DATA, 0, 1), 255),
+            (frame(DATA, 0, 255), 1),
+            (frame(DATA, 0, 0), 0),
+            (frame(DATA, END_STREAM, 0), 0),
+            (padded(9, 30), 236),
+            (padded(9, 10), overhead(0)),
+            (frame(1, END_HEADERS, 20), 0),
+        ] {
+            let (at_once, one_by_one) = followed(&[PREFACE, &frame, &frame].concat());
+            let costs = [at_once.overhead(), one_by_one.overhead()];
+            assert_eq!(costs, [2 * expected; 2], "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_list_of_fields_is_that_of_the_last_setting() {
+        let settings = |flags, list: &[(u16, u32)]| {
+            let mut frame = frame(SETTINGS, flags, u8::try_from(6 * list.len()).expect("few"));
+            frame.truncate(HEAD);
+            for (id, value) in list {
+                frame.extend(id.to_be_bytes());
+                frame.extend(value.to_be_bytes());
+            }
+            frame
+        };
+        let first = settings(0, &[(3, 100), (6, 65_536), (4, 7)]);
+        let second = settings(0, &[(6, 1000)]);
+        for (frames, limit) in [
+            (vec![settings(0, &[(1, 0)])], None),
+            (vec![first.clone()], Some(65_536)),
+            (vec![first, frame(8, 0, 4), second], Some(1000)),
+            (vec![settings(ACK, &[(6, 5)])], None),
+        ] {
+            let (at_once, one_by_one) = followed(&frames.concat());
+            let limits = [at_once.max_header_list(), one_by_one.max_header_list()];
+            assert_eq!(limits, [limit; 2]);
         }
     }
 

@@ -1,11 +1,14 @@
 //! The frames of a received stream. Only END_STREAM ends it: a reset with any code is an error, and so is a length other than
 //! the announced one (h2 checks that).
 
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
 use http::HeaderMap;
+
+use super::counted::Traffic;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +41,16 @@ pub enum Next {
 
 pub struct Frames {
     stream: RecvStream,
+    traffic: Arc<Traffic>,
     data_ended: bool,
 }
 
 impl Frames {
-    pub fn new(stream: RecvStream) -> Self {
+    /// `traffic` is that of the connection.
+    pub fn new(stream: RecvStream, traffic: Arc<Traffic>) -> Self {
         Self {
             stream,
+            traffic,
             data_ended: false,
         }
     }
@@ -58,7 +64,10 @@ impl Frames {
         while !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) if data.is_empty() => {}
-                Some(Ok(data)) => return Poll::Ready(Next::Data(data)),
+                Some(Ok(data)) => {
+                    self.traffic.read(&data);
+                    return Poll::Ready(Next::Data(data));
+                }
                 Some(Err(error)) => return Poll::Ready(Next::End(Err(error.into()))),
                 None => self.data_ended = true,
             }

@@ -11,6 +11,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::announced;
+use super::counted::Traffic;
 use super::frame_buffer::FrameBuffer;
 use super::frames::{Broken, End, Frames, Next};
 use crate::memory::{Budget, Purpose};
@@ -25,19 +26,31 @@ pub struct Received {
 }
 
 impl Received {
-    /// The body of a message with these fields. Its buffered part is charged to `memory`.
+    /// The body of a message with these fields, from a connection with this traffic. Its buffered part is charged to `memory`.
     #[must_use]
     pub fn new(
         stream: RecvStream,
+        traffic: Arc<Traffic>,
         headers: &HeaderMap,
         memory: &Arc<Budget>,
         purpose: Purpose,
     ) -> Self {
         Self {
-            frames: Some(Frames::new(stream)),
+            frames: Some(Frames::new(stream, traffic)),
             held: FrameBuffer::new(memory, purpose),
             end: None,
             left: announced(headers),
+        }
+    }
+
+    /// The body of a message that has none, whatever its sender may send.
+    #[must_use]
+    pub fn empty(memory: &Arc<Budget>, purpose: Purpose) -> Self {
+        Self {
+            frames: None,
+            held: FrameBuffer::new(memory, purpose),
+            end: Some(Ok(None)),
+            left: None,
         }
     }
 

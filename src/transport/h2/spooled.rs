@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::task::AbortHandle;
 
 use super::announced;
+use super::counted::Traffic;
 use super::frame_buffer::FrameBuffer;
 use super::frames::{Broken, End, Frames, Next};
 use crate::memory::{Budget, Purpose};
@@ -38,17 +39,18 @@ struct Inbox {
 }
 
 impl Spooled {
-    /// The body of a message with these fields. Its buffered part is charged to `memory`.
+    /// The body of a message with these fields, from a connection with this traffic. Its buffered part is charged to `memory`.
     #[must_use]
     pub fn new(
         stream: RecvStream,
+        traffic: Arc<Traffic>,
         headers: &HeaderMap,
         memory: &Arc<Budget>,
         purpose: Purpose,
     ) -> Self {
         let has_ended = stream.is_end_stream();
         let inbox = Arc::new(Mutex::new(Inbox {
-            frames: (!has_ended).then(|| Frames::new(stream)),
+            frames: (!has_ended).then(|| Frames::new(stream, traffic)),
             handed: None,
             held: FrameBuffer::new(memory, purpose),
             end: has_ended.then_some(Ok(None)),
