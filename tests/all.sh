@@ -15,8 +15,8 @@ output=$(mktemp) beside=$(mktemp) && trap 'rm -f "$output" "$beside"' EXIT
 # Returns 1 if a test fails, and 2 if the command fails.
 every_test() {
   local status=0
-  # The tests of the API server wait half of the time, so twice as many of them run at once as there are cores.
-  RUST_TEST_THREADS=$((2 * $(nproc))) cargo test --locked --no-fail-fast --test api_server || status=1
+  # The tests of the API server wait most of the time, so four times as many of them run at once as there are cores.
+  RUST_TEST_THREADS=$((4 * $(nproc))) cargo test --locked --no-fail-fast --test api_server || status=1
   # Cargo locks the build directory until the scenarios run, so the rest starts later.
   (sleep 10 && meanwhile) >"$beside" 2>&1 &
   cargo test --locked --no-fail-fast --test cluster || status=1
