@@ -12,6 +12,9 @@ use super::*;
 /// Seconds per tick.
 pub(super) const TICK: u64 = 10;
 
+/// How many streams the clients have open if all are served.
+const CLIENTS: u64 = 100;
+
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     pub settings: RolloutSettings,
@@ -102,7 +105,10 @@ impl Cluster {
             split: Weights::ALL_OLD,
             split_version: 1,
             applied: vec![Some(Weights::ALL_OLD); 2],
-            open: Sides { old: 100, new: 0 },
+            open: Sides {
+                old: CLIENTS,
+                new: 0,
+            },
             open_known: true,
             verdict: Verdict::Pass,
             service: Generation::Old,
@@ -226,17 +232,15 @@ impl Cluster {
         self.streams();
     }
 
-    /// A third of the streams end, and as many begin where the split says.
+    /// A third of the streams end, and break where a role has no worker any more. Clients begin others where the split says. They
+    /// fail where a role has no ready worker, and are sent again with the next ones.
     fn streams(&mut self) {
-        let end = |open: u64| open.div_ceil(3);
-        let ended = end(self.open.old) + end(self.open.new);
-        let begun = if self.open == Sides::default() {
-            10
-        } else {
-            ended
-        };
-        self.open.old -= end(self.open.old);
-        self.open.new -= end(self.open.new);
+        for side in Generation::ALL {
+            let carries = self.side(side).values().all(Object::carries);
+            let open = self.open.of_mut(side);
+            *open = if carries { *open * 2 / 3 } else { 0 };
+        }
+        let begun = CLIENTS - self.open.old - self.open.new;
         let applied = self.applied.iter().flatten().next().copied();
         let split = applied.unwrap_or(self.split);
         let total = u64::from(split.old()) + u64::from(split.new_weight());
@@ -244,8 +248,11 @@ impl Cluster {
             Generation::Old => begun * u64::from(split.new_weight()) / total,
             Generation::New => begun,
         };
-        self.open.new += new;
-        self.open.old += begun - new;
+        for (side, begun) in [(Generation::Old, begun - new), (Generation::New, new)] {
+            if self.side(side).values().all(Object::serves) {
+                *self.open.of_mut(side) += begun;
+            }
+        }
     }
 
     fn is_at_rest(&self) -> bool {

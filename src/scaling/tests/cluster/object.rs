@@ -65,6 +65,16 @@ impl Object {
         self.pods.iter().filter(|age| **age >= START).count() as u32
     }
 
+    /// Whether a request that comes now is served. Pods that are to leave serve until then.
+    pub fn serves(&self) -> bool {
+        self.ready() > 0 || self.leaving.values().any(|age| *age >= START)
+    }
+
+    /// Whether streams that are open go on. Pods that end carry theirs until they have ended.
+    pub fn carries(&self) -> bool {
+        self.serves() || !self.ending.is_empty()
+    }
+
     pub fn seen(&self, grace: Duration) -> Workers {
         Workers {
             desired: self.desired,
