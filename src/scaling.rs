@@ -27,7 +27,8 @@
 //! 5. A side that needs more units grows, as far as surge, budget and quota allow.
 //! 6. A side that needs fewer units shrinks, as far as capacity allows. Requests leave first: the split gives the side only what
 //!    its remaining units can carry, every proxy has applied that, and the open streams fit. The last unit goes after its last
-//!    stream.
+//!    stream. Without a worker of a role, a side serves nothing: what it has left makes room, but for one worker of each role until
+//!    the other side serves.
 //! 7. New has everything: the clients are routed to its frontends, and old is retired.
 //!
 //! Going back is the same with the sides exchanged, without analysis and steps. A third generation starts after the second has

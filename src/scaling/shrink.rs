@@ -61,8 +61,10 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
         return None;
     }
     let needed = assessment.floor().min(own.capacity + other);
-    // Workers that are not ready may still become so, unless their side does not serve at all. Halves of units become nothing.
+    // Workers that are not ready may still become so, unless their side does not serve at all. Halves of units make room, but
+    // become nothing only once the other side serves: before that, nothing shows that the last worker may go.
     let least = match assessment.is_out(side) {
+        _ if own.desired == 0 && other == 0 => target.max(1),
         true => target,
         false => target.max(assessment.floor().saturating_sub(other).min(own.desired)),
     };
@@ -79,7 +81,7 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
         if sizes == own.sizes {
             return None;
         }
-        if units == 0 && other == 0 && own.desired > 0 {
+        if units == 0 && other == 0 {
             return Some(Err(Wait::NoOther(side)));
         }
         return Some(Ok(Shrink {

@@ -298,6 +298,8 @@ impl Counted<'_> {
             return;
         }
         assert_eq!(traffic.split.of(side), 0, "it gets no request");
+        let other = self.ready_of(side.other(), |workers| workers.warm);
+        assert!(other > 0, "the other side serves");
         let deadline = self.settings.strategy.drain_deadline;
         let is_over = deadline.is_some_and(|deadline| traffic.applied_for >= deadline);
         assert!(is_over || traffic.open.is_some_and(|open| *open.of(side) == 0));

@@ -187,7 +187,6 @@ fn halves_of_units_that_another_client_has_left_on_both_sides_make_room_for_old(
     let mut pd = settings(&PD);
     pd.strategy.max_surge = Amount::Count(0);
     pd.strategy.max_unavailable = Amount::Count(1);
-    pd.strategy.drain_deadline = Some(seconds(60));
     pd.strategy.partition = 2;
     let mut cluster = Cluster::of(pd);
     assert_eq!(cluster.run(500).0.progress, Progress::Partition);
@@ -203,4 +202,42 @@ fn halves_of_units_that_another_client_has_left_on_both_sides_make_room_for_old(
         "{:?} {way:?}",
         decision.waits
     );
+}
+
+/// Without surge, there is room for new only where workers of old have been.
+#[test]
+fn old_without_a_role_makes_room_for_new_and_keeps_a_worker_until_new_serves() {
+    let mut pd = settings(&PD);
+    pd.strategy.max_surge = Amount::Count(0);
+    pd.strategy.max_unavailable = Amount::Count(1);
+    pd.strategy.ready_timeout = seconds(300);
+    let mut cluster = Cluster::of(pd);
+    // Another client has removed the decode workers, and the owner has accepted that.
+    cluster.resize(Generation::Old, Role::Decode, 0, false, true);
+    cluster.new_is_broken = true;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(way.join(" "), "old-1/0 new+3/2");
+    assert_eq!(decision.progress, Progress::Stalled);
+    assert_eq!(cluster.open, Sides { old: 0, new: 0 });
+    cluster.new_is_broken = false;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(way.join(" "), "0:1 old-0/0 new+4/2");
+    assert_eq!(decision.waits, [Wait::Clients]);
+}
+
+#[test]
+fn limits_that_leave_no_room_beside_the_last_worker_of_a_role_are_named() {
+    let ones = [(Role::Prefill, 1), (Role::Decode, 1)];
+    let mut cluster = Cluster::of(settings(&ones));
+    cluster.resize(Generation::Old, Role::Decode, 0, false, true);
+    cluster.settings.strategy.max_surge = Amount::Count(0);
+    let (decision, way) = cluster.run(500);
+    assert_eq!(way, [""; 0]);
+    let room = Wait::Surge {
+        occupied: 1,
+        limit: 1,
+    };
+    assert_eq!(decision.waits, [Wait::Infeasible, room]);
+    cluster.settings.strategy.max_surge = Amount::Count(1);
+    assert_eq!(cluster.run(500).1.join(" "), "new+1/1 0:1 old-0/0");
 }
