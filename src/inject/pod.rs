@@ -15,6 +15,7 @@ use self::operator::Effective;
 
 use super::edit::Editor;
 use super::path::{Path, Step, below};
+use super::record::ANNOTATION;
 use super::server::{
     Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, variable,
 };
@@ -31,6 +32,8 @@ const BEHIND: [u16; 3] = [8080, 18080, 28080];
 const ADMIN: [u16; 3] = [9464, 19464, 29464];
 /// Grace period for a hung frontend, in seconds.
 const HUNG: u64 = 30;
+/// How long a Dynamo frontend waits for its streams after SIGTERM, in seconds; by default 5.
+const DYNAMO_TIMEOUT: &str = "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS";
 
 /// The container that serves clients.
 #[derive(Clone, Debug)]
@@ -148,12 +151,18 @@ impl<'i> Injection<'i, '_> {
         let by = match how {
             Move::Swap { path, from, to } => {
                 self.exchange(effective, &path, &from, &to)?;
-                format!("'{from}' is now '{to}'")
+                match path.as_slice() {
+                    [Step::Key(list), Step::Item(index), ..] if list == "env" => {
+                        let variable = &container["env"][*index]["name"];
+                        format!("{}={to}", variable.as_str().unwrap_or_default())
+                    }
+                    _ => format!("'{from}' is now '{to}'"),
+                }
             }
             Move::Variable { name } => {
                 let value = json!({"name": name, "value": behind.to_string()});
                 self.editor.push(&self.of(&["env"]), value)?;
-                name
+                format!("{name}={behind}")
             }
             Move::Arguments { list, flag } => {
                 let list = self.of(&[list]);
@@ -163,18 +172,22 @@ impl<'i> Injection<'i, '_> {
             }
         };
         self.note.add_detail(format!(
-            "container '{}' is {}: it moves from port {} to {behind} ({by}), and crossfade takes port {}",
+            "container '{}' is {}: it moves from port {} to port {behind}, named '{}' ({by}), and crossfade takes port {}, named '{}'",
             self.frontend.name,
             self.frontend.server.name(),
             ports.port,
+            ports.behind_name,
             ports.port,
+            ports.name,
         ));
-        let timeout = "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS";
-        if self.frontend.server == Server::Dynamo && variable(container, timeout).is_none() {
+        if self.frontend.server == Server::Dynamo && variable(container, DYNAMO_TIMEOUT).is_none() {
             self.editor.push(
                 &self.of(&["env"]),
-                json!({"name": timeout, "value": HUNG.to_string()}),
+                json!({"name": DYNAMO_TIMEOUT, "value": HUNG.to_string()}),
             )?;
+            self.note.add_detail(format!(
+                "{DYNAMO_TIMEOUT}={HUNG}: after SIGTERM, the frontend gives streams of clients that bypass crossfade this long to end"
+            ));
         }
         Ok(())
     }
@@ -282,6 +295,9 @@ impl<'i> Injection<'i, '_> {
             .push(&below(&self.workload.spec, [list]), sidecar.container())?;
         self.editor
             .push(&below(&self.workload.spec, ["volumes"]), sidecar::volume())?;
+        self.note.add_detail(format!(
+            "volume '{NAME}': crossfade keeps the last plan in it; annotation {ANNOTATION}: records these changes for uninject"
+        ));
         self.allow(ports.port)?;
         self.note
             .add_detail(format!("updates name it by sourceDeployment: {deployment}"));

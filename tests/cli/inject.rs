@@ -1,6 +1,7 @@
 //! `crossfade inject` and `uninject`: realistic, unusual and random manifests, and the command line.
 
 mod command;
+mod explanation;
 mod graphs;
 mod objects;
 mod ports;

@@ -76,6 +76,8 @@ impl Injection<'_, '_> {
         }
         if labels[COMPONENT].is_null() {
             self.editor.put(&place(COMPONENT), "frontend".into())?;
+            self.note
+                .add_detail(format!("its pods get the label {COMPONENT}: frontend"));
         }
         Ok(name)
     }

@@ -12,11 +12,16 @@ impl Injection<'_, '_> {
         let by_operator = matches!(self.workload.maker, Maker::Operator { .. });
         let has = |probe: &str| container[probe].is_object();
         let readiness = sidecar::readiness(ports.admin);
+        let place = self.probe("readinessProbe");
+        let ready = "the pod is ready when crossfade is (/readyz), because it can serve requests from either generation";
         if has("readinessProbe") {
-            self.editor.set(&self.probe("readinessProbe"), readiness)?;
-            self.note.add_detail("the pod is ready when crossfade is (/readyz), because it can serve requests from either generation");
+            self.editor.set(&place, readiness)?;
+            self.note
+                .add_detail(format!("readinessProbe: is replaced; {ready}"));
         } else if by_operator {
-            self.editor.put(&self.probe("readinessProbe"), readiness)?;
+            self.editor.put(&place, readiness)?;
+            self.note
+                .add_detail(format!("readinessProbe: is added; {ready}"));
         }
         let path = self.options.health.as_deref();
         let live = path.unwrap_or(self.frontend.server.live()).to_owned();
@@ -43,11 +48,15 @@ impl Injection<'_, '_> {
                 let grace = below(&place, ["terminationGracePeriodSeconds"]);
                 if probe == "livenessProbe" && self.editor.get(&grace).is_none() {
                     self.editor.put(&grace, HUNG.into())?;
+                    self.note.add_detail(format!(
+                        "livenessProbe: terminationGracePeriodSeconds: {HUNG}, because a frontend that hangs must not wait as long as the pod's streams"
+                    ));
                 }
             } else if is_wanted {
                 self.editor.put(&place, added)?;
-                self.note
-                    .add_detail(format!("{probe}: probes {live} on the frontend"));
+                self.note.add_detail(format!(
+                    "{probe}: is added; it probes {live} on the frontend"
+                ));
             }
         }
         Ok(())
