@@ -32,6 +32,7 @@ mod yaml;
 
 use serde_json::Value as Json;
 
+use self::tree::Node;
 use crate::split::Weights;
 
 #[cfg(feature = "kube")]
@@ -83,7 +84,8 @@ fn load_as(
     unless_given: fn(&DynamoUpdateConfigSpec) -> Option<Weights>,
 ) -> Result<(Manifest, Plan), Problems> {
     let mut problems = Problems::default();
-    let loaded = read(text, unless_given, &mut problems);
+    let root = yaml::parse(text, &mut problems);
+    let loaded = root.and_then(|root| read(&root, unless_given, &mut problems));
     problems.sort();
     match loaded {
         Some(loaded) if problems.is_empty() => Ok(loaded),
@@ -92,12 +94,11 @@ fn load_as(
 }
 
 fn read(
-    text: &str,
+    root: &Node,
     unless_given: fn(&DynamoUpdateConfigSpec) -> Option<Weights>,
     problems: &mut Problems,
 ) -> Option<(Manifest, Plan)> {
-    let root = yaml::parse(text, problems)?;
-    let resource = manifest::only_resource(&root, KIND, problems)?;
+    let resource = manifest::only_resource(root, KIND, problems)?;
     let (identity, node) = manifest::open(resource, KIND, schema(), problems);
     let mut fields = schema::read(node?, problems)?;
     // A placeholder for the one required field, so that the other fields are still checked.
@@ -155,48 +156,67 @@ pub struct Report {
     pub summary: Option<String>,
 }
 
-/// Checks the text of a manifest file without using it.
+/// Checks every document of a manifest file without using it. There is at least one report.
 ///
 /// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split.
 #[must_use]
-pub fn check(text: &str) -> Report {
+pub fn check(text: &str) -> Vec<Report> {
+    let documents = yaml::documents(text).into_iter();
+    let mut reports: Vec<_> = documents.map(check_document).collect();
+    if reports.len() > 1 {
+        reports[0].notes.push(SEVERAL.to_owned());
+    }
+    reports
+}
+
+fn check_document(document: yaml::Document) -> Report {
+    let mut report = Report {
+        problems: document.problems,
+        ..Report::default()
+    };
+    let Some(root) = document.root else {
+        return report;
+    };
+    let kind = match manifest::which(&root, [KIND, ROLLOUT_KIND]) {
+        Ok(kind) => kind,
+        Err(problems) => {
+            report.problems = problems;
+            return report;
+        }
+    };
+    let summary = if kind == KIND {
+        check_update(&root, &mut report)
+    } else {
+        let rollout = rollout::read(&root, &mut report.problems);
+        rollout.map(|rollout| rollout.spec.to_string())
+    };
+    report.problems.sort();
+    report.summary = summary.filter(|_| report.problems.is_empty());
+    report
+}
+
+/// Returns what the update does.
+fn check_update(root: &Node, report: &mut Report) -> Option<String> {
     let in_cluster = |spec: &DynamoUpdateConfigSpec| {
         let is_for_cluster = spec.source_deployment.is_some();
         is_for_cluster.then_some(Weights::ALL_OLD)
     };
-    let (manifest, plan) = match load_as(text, in_cluster) {
-        Ok(loaded) => loaded,
-        Err(problems) => return check_rollout(text, problems),
-    };
-    let mut notes: Vec<String> = manifest
-        .without_effect
-        .iter()
-        .map(|field| format!("spec.{field}: has an effect only in a cluster"))
-        .collect();
+    let (manifest, plan) = read(root, in_cluster, &mut report.problems)?;
+    if !report.problems.is_empty() {
+        return None;
+    }
     if !manifest.spec.gives_split() {
-        notes.insert(0, UNDECIDED.to_owned());
+        report.notes.push(UNDECIDED.to_owned());
     }
-    Report {
-        problems: Problems::default(),
-        notes,
-        summary: Some(plan.to_string()),
+    for field in manifest.without_effect {
+        let note = format!("spec.{field}: has an effect only in a cluster");
+        report.notes.push(note);
     }
+    Some(plan.to_string())
 }
 
-/// Checks a text that is no update, for which `problems` say why: it may be a rollout.
-fn check_rollout(text: &str, problems: Problems) -> Report {
-    let is_other = |problems: &Problems| problems.iter().any(|problem| problem.path == "kind");
-    let (problems, summary) = match load_rollout(text) {
-        Ok(rollout) => (Problems::default(), Some(rollout.spec.to_string())),
-        Err(found) if is_other(&problems) && !is_other(&found) => (found, None),
-        Err(_) => (problems, None),
-    };
-    Report {
-        problems,
-        notes: Vec::new(),
-        summary,
-    }
-}
+/// The note on a file with several documents.
+const SEVERAL: &str = "the file has several documents: `crossfade proxy --plan` refuses it";
 
 /// The note on a manifest for a cluster that gives no split.
 const UNDECIDED: &str = "spec.trafficSplitPercent: is not given, and neither is weights: in a cluster, all requests go to old \

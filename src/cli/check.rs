@@ -33,28 +33,32 @@ enum CheckForm {
     Json,
 }
 
+/// A document of a file.
+struct Checked<'a> {
+    path: &'a Path,
+    /// Counted from 1.
+    number: usize,
+    is_only: bool,
+    /// The result, or why the file cannot be read.
+    report: Result<Report, Problems>,
+}
+
 impl CheckArgs {
-    /// Checks every file, and prints its problems.
+    /// Checks every document of every file, and prints the problems.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let checked: Vec<_> = self.files.iter().map(|path| (path, check(path))).collect();
+        let checked: Vec<_> = self.files.iter().flat_map(|path| check(path)).collect();
         if self.output == CheckForm::Text {
-            for (path, report) in &checked {
+            for Checked { path, report, .. } in &checked {
                 if let Err(error) = report {
                     eprintln!("{}: {error}", printable(path.display()));
                 }
             }
         }
         let text = match self.output {
-            CheckForm::Text => {
-                let texts = checked.iter().map(|(path, report)| text(path, report));
-                texts.collect::<String>().into_bytes()
-            }
+            CheckForm::Text => checked.iter().map(text).collect::<String>().into_bytes(),
             CheckForm::Json => {
-                let files: Vec<_> = checked
-                    .iter()
-                    .map(|(path, report)| json(path, report))
-                    .collect();
+                let files: Vec<_> = checked.iter().map(json).collect();
                 let mut text = Vec::new();
                 write_json_pretty(&mut text, &json!({ "files": files }))
                     .expect("a Vec takes every write");
@@ -62,20 +66,30 @@ impl CheckArgs {
                 text
             }
         };
-        let all_good = checked
-            .iter()
-            .all(|(_, report)| report.as_ref().is_ok_and(|report| report.summary.is_some()));
+        let is_good = |report: &Report| report.summary.is_some();
+        let all_good = { checked.iter() }.all(|checked| checked.report.as_ref().is_ok_and(is_good));
         print(&text, ExitCode::from(u8::from(!all_good)), 1)
     }
 }
 
-/// The result for a file, or why it cannot be read.
-fn check(path: &Path) -> Result<Report, Problems> {
+fn check(path: &Path) -> Vec<Checked<'_>> {
     let text = match path == Path::new("-") {
         true => standard_input(),
         false => read_text(path),
     };
-    text.map(|text| resource::check(&text))
+    let reports = match text {
+        Ok(text) => resource::check(&text).into_iter().map(Ok).collect(),
+        Err(problems) => vec![Err(problems)],
+    };
+    let is_only = reports.len() == 1;
+    let reports = reports.into_iter().zip(1..);
+    let checked = reports.map(|(report, number)| Checked {
+        path,
+        number,
+        is_only,
+        report,
+    });
+    checked.collect()
 }
 
 fn standard_input() -> Result<String, Problems> {
@@ -87,15 +101,23 @@ fn standard_input() -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|_| Problems::one("", "is not UTF-8 text"))
 }
 
-fn text(path: &Path, report: &Result<Report, Problems>) -> String {
-    let name = printable(path.display());
-    let Ok(report) = report else {
+fn text(checked: &Checked<'_>) -> String {
+    let Ok(report) = &checked.report else {
         return String::new();
     };
-    let problems = report
-        .problems
-        .iter()
-        .map(|problem| format!("{name}: {problem}\n"));
+    let file = printable(checked.path.display());
+    let name = match checked.is_only {
+        true => file.to_string(),
+        false => format!("{file}: document {}", checked.number),
+    };
+    let problems = report.problems.iter().map(|problem| {
+        // As `inject` names a place: "document 2, line 7".
+        let joint = match !checked.is_only && problem.line.is_some() {
+            true => ",",
+            false => ":",
+        };
+        format!("{name}{joint} {problem}\n")
+    });
     let notes = report.notes.iter();
     let notes = notes.map(|note| format!("{name}: note: {}\n", printable(note)));
     let summary = report.summary.iter();
@@ -103,8 +125,8 @@ fn text(path: &Path, report: &Result<Report, Problems>) -> String {
     problems.chain(notes).chain(summary).collect()
 }
 
-fn json(path: &Path, report: &Result<Report, Problems>) -> serde_json::Value {
-    let (problems, report) = match report {
+fn json(checked: &Checked<'_>) -> serde_json::Value {
+    let (problems, report) = match &checked.report {
         Ok(report) => (&report.problems, Some(report)),
         Err(problems) => (problems, None),
     };
@@ -113,7 +135,8 @@ fn json(path: &Path, report: &Result<Report, Problems>) -> serde_json::Value {
     );
     let summary = report.and_then(|report| report.summary.as_ref());
     json!({
-        "file": path.display().to_string(),
+        "file": checked.path.display().to_string(),
+        "document": checked.number,
         "valid": summary.is_some(),
         "summary": summary,
         "problems": problems.collect::<Vec<_>>(),

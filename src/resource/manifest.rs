@@ -71,6 +71,42 @@ pub(super) fn only_resource<'a>(
     }
 }
 
+/// Whether a `kind` is this one, or was probably meant to be.
+fn is_meant(node: &Node, kind: &str) -> bool {
+    match &node.value {
+        Value::Text(text) => nearest(text, std::iter::once(kind)).is_some(),
+        _ => false,
+    }
+}
+
+/// Which of two kinds the single resource in `root` has, or was probably meant to have.
+///
+/// # Errors
+/// It has another kind, or none.
+pub(super) fn which<'k>(root: &Node, kinds: [&'k str; 2]) -> Result<&'k str, Problems> {
+    let wanted = kinds.join(" or ");
+    let mut problems = Problems::default();
+    let Some(resource) = only_resource(root, &wanted, &mut problems) else {
+        return Err(problems);
+    };
+    let problem = match (&resource.value, resource.get("kind")) {
+        (Value::Map(_), Some(node)) => {
+            if let Some(kind) = kinds.into_iter().find(|kind| is_meant(node, kind)) {
+                return Ok(kind);
+            }
+            Problem::new("kind", format!("must be {wanted}, not {}", node.value)).at(node.line)
+        }
+        (Value::Map(_), None) => {
+            let message = format!("is required, and must be {wanted}");
+            Problem::new("kind", message).at(resource.line)
+        }
+        (value, _) => {
+            Problem::new("", format!("must be a {wanted}, not {value}")).at(resource.line)
+        }
+    };
+    Err(problem.into())
+}
+
 /// Checks the envelope of `resource`, and returns its identity and `spec`.
 pub(super) fn open<'a>(
     resource: &'a Node,
@@ -83,6 +119,14 @@ pub(super) fn open<'a>(
         problems.push(Problem::new("", message).at(resource.line));
         return (Identity::default(), None);
     };
+    if let Some(node) = resource.get("kind")
+        && !is_meant(node, kind)
+    {
+        // The fields of another resource would only be reported as unknown ones.
+        let message = format!("must be {kind}, not {}", node.value);
+        problems.push(Problem::new("kind", message).at(node.line));
+        return (Identity::default(), None);
+    }
     let known = ["apiVersion", "kind", "metadata", "spec", "status"];
     for entry in entries {
         if !known.contains(&entry.key.as_str()) {

@@ -23,6 +23,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::file::read;
 #[cfg(feature = "kube")]
 use self::status::DynamoRolloutStatus;
 pub use self::{

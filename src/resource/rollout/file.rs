@@ -2,10 +2,11 @@
 
 use std::sync::LazyLock;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
-use super::{DynamoRolloutSpec, ROLLOUT_KIND, problems};
+use super::{DynamoRolloutSpec, ROLLOUT_KIND, problems, rules};
 use crate::resource::{
+    is_within,
     manifest::{self, Identity},
     problems::{Problem, Problems},
     schema,
@@ -36,7 +37,8 @@ pub fn rollout_schema() -> &'static Json {
 /// All problems, in the order of their lines.
 pub fn load_rollout(text: &str) -> Result<RolloutManifest, Problems> {
     let mut problems = Problems::default();
-    let read = read(text, &mut problems);
+    let root = yaml::parse(text, &mut problems);
+    let read = root.and_then(|root| read(&root, &mut problems));
     problems.sort();
     match read {
         Some(manifest) if problems.is_empty() => Ok(manifest),
@@ -44,28 +46,54 @@ pub fn load_rollout(text: &str) -> Result<RolloutManifest, Problems> {
     }
 }
 
-fn read(text: &str, problems: &mut Problems) -> Option<RolloutManifest> {
-    let root = yaml::parse(text, problems)?;
-    let resource = manifest::only_resource(&root, ROLLOUT_KIND, problems)?;
+/// Adds every problem to `problems`, and returns what can be read.
+pub(in crate::resource) fn read(root: &Node, problems: &mut Problems) -> Option<RolloutManifest> {
+    let resource = manifest::only_resource(root, ROLLOUT_KIND, problems)?;
     let (identity, node) = manifest::open(resource, ROLLOUT_KIND, rollout_schema(), problems);
     let spec = spec(node?, problems)?;
-    let mut found = Problems::default();
-    problems::validate(&spec, &mut found);
-    for problem in found.into_iter() {
+    for problem in rule_problems(&spec, problems) {
         let line = resource.line_of(&problem.path);
         problems.push(problem.at(line));
     }
     Some(RolloutManifest { identity, spec })
 }
 
+/// The spec without the parts that have a problem.
 fn spec(node: &Node, problems: &mut Problems) -> Option<DynamoRolloutSpec> {
-    let fields = schema::read_as(node, rollout_schema(), problems)?;
-    if !problems.is_empty() {
-        return None;
+    let mut fields = schema::read_as(node, rollout_schema(), problems)?;
+    // Placeholders for required fields, which break no rule, so that the other fields are still checked.
+    for (name, placeholder) in [
+        ("source", json!({"kind": "Deployment", "name": "source"})),
+        ("target", json!({"kind": "Deployment", "name": "target"})),
+        (
+            "frontends",
+            json!({"source": "source", "target": "target", "service": "service"}),
+        ),
+        ("clientService", json!("client-service")),
+    ] {
+        fields.entry(name).or_insert(placeholder);
     }
     serde_json::from_value(Json::Object(fields))
         .map_err(|error| problems.push(Problem::new("spec", error.to_string())))
         .ok()
+}
+
+/// The problems that the schema cannot express, except those that only follow from a known one, for which a field was left out.
+fn rule_problems(spec: &DynamoRolloutSpec, known: &Problems) -> Vec<Problem> {
+    let mut found = Problems::default();
+    problems::validate(spec, &mut found);
+    let is_known = |parent: &str| { known.iter() }.any(|known| is_within(&known.path, parent));
+    let are_read = !is_known("spec.source") && !is_known("spec.target");
+    let found = found.into_iter().filter(|found| {
+        let needs = match &*found.path {
+            "spec.traffic.drain.moveAfterSeconds" => "spec.traffic.failover",
+            path => path,
+        };
+        !is_known(&found.path)
+            && !is_known(needs)
+            && (are_read || !rules::OF_BOTH_SIDES.contains(&&*found.message))
+    });
+    found.collect()
 }
 
 impl DynamoRolloutSpec {
@@ -79,7 +107,9 @@ impl DynamoRolloutSpec {
         let known = schema::only_known_of(value, rollout_schema());
         let spec = spec(&Node::from(known), &mut problems);
         if let Some(spec) = &spec {
-            problems::validate(spec, &mut problems);
+            for problem in rule_problems(spec, &problems) {
+                problems.push(problem);
+            }
         }
         match spec {
             Some(spec) if problems.is_empty() => Ok(spec),

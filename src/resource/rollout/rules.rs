@@ -46,6 +46,9 @@ pub(super) const IN_PLACE_LIMITS: &str = "source and target are one object, whic
 pub(super) const IN_PLACE_REPLICAS: &str =
     "source and target are one object: leave out replicas, which are those of the object";
 
+/// The reasons that compare both sides.
+pub(super) const OF_BOTH_SIDES: [&str; 3] = [SAME_WORKERS, IN_PLACE_LIMITS, IN_PLACE_REPLICAS];
+
 /// Why the frontends are refused.
 pub(super) const SAME_FRONTENDS: &str = "frontends.source and frontends.target are the same: each generation needs frontends of its own";
 

@@ -120,6 +120,14 @@ fn the_envelope_must_be_that_of_the_resource() {
 }
 
 #[test]
+fn the_fields_of_a_resource_of_another_kind_are_not_reported() {
+    let found =
+        problems("apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 1}\nstatuss: {}\n");
+    let expected = "line 2: kind: must be DynamoUpdateConfig, not the text \"Deployment\"";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
 fn all_problems_come_at_once_in_the_order_of_lines() {
     let found = problems(
         "apiVersion: v1\nkind: DynamoUpdateConfig\nstatuss: {}\nspec:\n  weights: {old: 0, new: 0}\n  \

@@ -233,9 +233,17 @@ fn the_identity_of_an_update_is_taken_from_its_metadata() {
     }
 }
 
+/// The report on a text with one document.
+fn only_report(text: &str) -> Report {
+    let mut reports = check(text);
+    assert_eq!(reports.len(), 1);
+    reports.remove(0)
+}
+
 #[test]
 fn a_report_says_what_the_plan_does() {
-    let report = |fields: &str| check(&format!("{HEAD}  newFrontendService: new:1\n{fields}"));
+    let report =
+        |fields: &str| only_report(&format!("{HEAD}  newFrontendService: new:1\n{fields}"));
     for (fields, summary) in [
         (
             "  trafficSplitPercent: 25",
@@ -274,7 +282,7 @@ fn a_report_says_what_the_plan_does() {
 #[test]
 fn a_manifest_for_a_cluster_may_leave_the_split_to_the_controller_and_a_plan_file_may_not() {
     let text = format!("{HEAD}  newFrontendService: new:1\n  sourceDeployment: old\n");
-    let report = check(&text);
+    let report = only_report(&text);
     assert_eq!(
         report.summary.as_deref(),
         Some("0 % to new at http://new:1, the rest to old")

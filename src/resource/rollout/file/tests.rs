@@ -133,6 +133,35 @@ fn one_object_can_have_both_generations_if_its_kind_and_the_limits_allow_it() {
 }
 
 #[test]
+fn what_follows_from_another_problem_is_not_reported() {
+    for (fields, expected) in [
+        // A side without its kind, which is the same object in both.
+        (
+            "  source: {kind: Deploymnt, name: w}\n  target: {kind: Deploymnt, name: w}\n",
+            &["spec.source.kind", "spec.target.kind"][..],
+        ),
+        (
+            "  source: {roles: {decode: {kind: Deployment}}}\n",
+            &["spec.target", "spec.source.roles.decode.name"],
+        ),
+        (
+            "  source: {kind: Deployment, name: a}\n  target: {kind: Deployment, name: b}\n  \
+             strategy: {maxSurge: true, maxUnavailable: 0}\n",
+            &["spec.strategy.maxSurge"],
+        ),
+        (
+            "  source: {kind: Deployment, name: a}\n  target: {kind: Deployment, name: b}\n  \
+             traffic: {drain: {moveAfterSeconds: 1}, failover: {continuation: {mode: Any}}}\n",
+            &["spec.traffic.failover.continuation.mode"],
+        ),
+    ] {
+        let problems = load_rollout(&[HEAD, fields, FRONTENDS, CLIENTS].concat()).unwrap_err();
+        let paths: Vec<_> = problems.iter().map(|problem| &*problem.path).collect();
+        assert_eq!(paths, expected, "{problems}");
+    }
+}
+
+#[test]
 fn what_is_missing_or_of_another_kind_is_reported() {
     let reported = problems_of(&[HEAD, SIDES, CLIENTS].concat());
     assert!(
