@@ -115,6 +115,7 @@ impl Publisher {
                 self.refused = None;
                 self.reject(problems, source);
             }
+            SourceEvent::Lost { problems, source } => self.lose(problems, source),
             SourceEvent::Withdrawn => self.accept(),
             SourceEvent::AllOld { source } => {
                 // This needs no certificates beyond those of old, which are in use.
@@ -208,6 +209,9 @@ impl Publisher {
         let current = self.snapshots.load();
         if current.plan == wanted.plan && current.epoch > 0 {
             // The same plan again clears a rejection. Its source or manifest may differ.
+            if self.status.rejection.load().is_some() {
+                tracing::info!(%source, "the plan in force is wanted again");
+            }
             self.accept();
             if current.source != source || current.manifest != wanted.manifest {
                 self.keep(&wanted);
@@ -270,10 +274,28 @@ impl Publisher {
 
     /// Records a plan that cannot be put in force.
     pub fn reject(&self, problems: Problems, source: Arc<str>) {
-        self.metrics.plans_rejected.inc();
         for problem in problems.iter().take(20) {
             tracing::error!(%source, %problem, "plan rejected; the last good one stays in force");
         }
+        self.record(problems, source);
+    }
+
+    /// Records a plan that cannot be read any more, unless that is known.
+    fn lose(&mut self, problems: Problems, source: Arc<str>) {
+        let known = self.status.rejection.load();
+        let is_known = |known: &Rejection| known.problems == problems && known.source == source;
+        if known.as_ref().as_ref().is_some_and(is_known) {
+            return;
+        }
+        self.refused = None;
+        for problem in &problems {
+            tracing::warn!(%source, %problem, "plan lost; the last good one stays in force");
+        }
+        self.record(problems, source);
+    }
+
+    fn record(&self, problems: Problems, source: Arc<str>) {
+        self.metrics.plans_rejected.inc();
         self.status.rejection.store(Arc::new(Some(Rejection {
             problems,
             source,

@@ -48,6 +48,11 @@ pub enum SourceEvent {
         problems: Problems,
         source: Arc<str>,
     },
+    /// The source of the plan in force has none any more that can be read.
+    Lost {
+        problems: Problems,
+        source: Arc<str>,
+    },
     /// The rejected plan is no longer wanted.
     Withdrawn,
     /// The plan in force is no longer wanted, and old can take all requests. A rejection stays.

@@ -148,16 +148,65 @@ async fn a_change_during_startup_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_deleted_file_changes_nothing() {
+async fn a_deleted_file_changes_nothing_and_is_reported_once_until_it_returns() {
     let (old, new) = pair().await;
     let file = PlanFile::new(&all_new(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;
+    // An editor that removes the file before it writes another one is not reported.
+    file.remove();
+    file.write(&all_new(&new));
+    rejected(&proxy, 0).await;
     file.remove();
     for _ in 0..20 {
         assert_eq!(proxy.chat().await.generation(), "new");
     }
+    rejected(&proxy, 1).await;
+    let reported = async || {
+        let plan: serde_json::Value = serde_json::from_str(&proxy.plan().await).unwrap();
+        plan["lastRejection"].clone()
+    };
+    let problems = reported().await["problems"].to_string();
+    assert!(
+        problems.contains("cannot be read: No such file"),
+        "{problems}"
+    );
+    let address = proxy.admin.to_string();
+    let shown = proxy::run(&["status", "--proxy", &address]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("cannot be read: No such file"), "{shown}");
+    // Longer than the file is polled.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    rejected(&proxy, 1).await;
+    let lines = proxy.lines();
+    let lost: Vec<_> = { lines.iter() }
+        .filter(|line| line.contains("plan lost; the last good one stays in force"))
+        .collect();
+    assert!(
+        lost.len() == 1 && lost[0].to_lowercase().contains("warn"),
+        "{lost:?}"
+    );
+    assert_eq!(proxy.chat().await.generation(), "new");
+    // The same plan again.
+    file.write(&all_new(&new));
+    eventually("it is no longer reported", async || {
+        reported().await.is_null()
+    })
+    .await;
     file.write(&all_old(&new));
     proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn a_file_that_can_no_longer_be_read_is_reported() {
+    let (old, new) = pair().await;
+    let file = PlanFile::new(&all_new(&new));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    file.remove();
+    fs::create_dir(file.path()).unwrap();
+    rejected(&proxy, 1).await;
+    let plan = proxy.plan().await;
+    assert!(plan.contains("is not a regular file"), "{plan}");
+    assert_eq!(proxy.chat().await.generation(), "new");
 }
 
 #[tokio::test]

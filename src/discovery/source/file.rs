@@ -73,6 +73,14 @@ impl Stamp {
 pub(super) struct PlanFile {
     path: PathBuf,
     seen: Option<Stamp>,
+    /// Since when there is no such file.
+    missing: Option<Missing>,
+}
+
+#[derive(Debug)]
+struct Missing {
+    since: Instant,
+    is_reported: bool,
 }
 
 impl Source for PlanFile {
@@ -98,6 +106,7 @@ impl PlanFile {
         Self {
             path: path.to_path_buf(),
             seen: None,
+            missing: None,
         }
     }
 
@@ -182,14 +191,31 @@ impl PlanFile {
         }
     }
 
+    /// Reports, once, a file that is missing and not only about to be replaced.
+    fn lost(&mut self) -> Option<SourceEvent> {
+        let missing = self.missing.get_or_insert_with(|| Missing {
+            since: Instant::now(),
+            is_reported: false,
+        });
+        if missing.is_reported || missing.since.elapsed() < STILL {
+            return None;
+        }
+        let problems = read_text(&self.path).err()?;
+        missing.is_reported = true;
+        Some(SourceEvent::Lost {
+            problems,
+            source: self.name(),
+        })
+    }
+
     /// Checks for a change. The file is only read if it is `whole` or has been unmodified for long enough.
     async fn check(&mut self, whole: bool) -> Option<SourceEvent> {
         let heard = Instant::now();
         let Some(mut stamp) = Stamp::of(&self.path) else {
-            // Removed, or about to be replaced. The last good plan stays in force.
             self.seen = None;
-            return None;
+            return self.lost();
         };
+        self.missing = None;
         if self.seen.as_ref() == Some(&stamp) || !(whole || stamp.is_still()) {
             return None;
         }

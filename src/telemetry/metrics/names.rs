@@ -215,7 +215,7 @@ impl Default for Metrics {
             )),
             plans_rejected: by_generation.add(IntCounter::new(
                 "crossfade_plans_rejected_total",
-                "Rejected plans; the last good plan stayed in force",
+                "Plans that were rejected, or could no longer be read; the last good plan stayed in force",
             )),
             plan_apply: by_generation.histogram(
                 "crossfade_plan_apply_seconds",
