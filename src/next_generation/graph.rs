@@ -23,7 +23,7 @@ pub(super) fn generation(
     let (old, new) = (from.main(), to.main());
     let source = name(old);
     let target = names.next(&name(new));
-    let client_service = client_service(request, from, &source)?;
+    let client_service = client_service(request, from, &source, notes)?;
     let mut next = cleaned(new);
     next["metadata"]["name"] = target.as_str().into();
     labels::put(&mut next["metadata"]["labels"], GENERATION, &names.hash);
@@ -61,7 +61,7 @@ pub(super) fn generation(
     if workers == 0 {
         return Err(wrong("has no component of type worker, prefill, or decode".to_owned()).into());
     }
-    let service = format!("{target}-{}", frontend.to_lowercase().replace('.', "-"));
+    let service = operators_service(&target, &frontend);
     made.extend(account(&target, new));
     if next["spec"]["components"].is_array() {
         notes.push(format!(
@@ -93,8 +93,27 @@ pub(super) fn generation(
 }
 
 /// The Service that clients connect to. It must be the user's own, because the operator's Service always routes to one graph.
-fn client_service(request: &Request<'_>, from: &Parts, source: &str) -> Result<String, String> {
+fn client_service(
+    request: &Request<'_>,
+    from: &Parts,
+    source: &str,
+    notes: &mut Vec<String>,
+) -> Result<String, String> {
     if let Some(wanted) = request.client_service {
+        let mut graph = from.main().clone();
+        let frontends = components(&mut graph).into_iter();
+        let mut frontends = frontends.filter(|(_, kind, _)| kind == "frontend");
+        if frontends.any(|(frontend, ..)| operators_service(source, &frontend) == wanted) {
+            return Err(format!(
+                "--client-service: Dynamo's operator creates the Service {wanted} for the graph {source}, and it always routes to \
+                 this graph: create a Service of your own that selects {GRAPH}: {source}, let the clients connect to it, and name it"
+            ));
+        }
+        if from.services.iter().all(|service| name(service) != wanted) {
+            notes.push(format!(
+                "--client-service: --from has no Service {wanted}: it must exist in the cluster, and select {GRAPH}: {source}"
+            ));
+        }
         return Ok(wanted.to_owned());
     }
     let leads_there = |service: &Json| service["spec"]["selector"][GRAPH] == source;
@@ -103,6 +122,11 @@ fn client_service(request: &Request<'_>, from: &Parts, source: &str) -> Result<S
         format!("--from has no Service that selects {GRAPH}: {source}: name the one that clients connect to with \
             --client-service")
     })
+}
+
+/// The Service that the operator creates for the frontend of a graph.
+fn operators_service(graph: &str, frontend: &str) -> String {
+    format!("{graph}-{}", frontend.to_lowercase().replace('.', "-"))
 }
 
 /// The components of a graph in both versions, with their names and types.

@@ -279,6 +279,30 @@ fn a_second_graph_is_created_without_the_sizes_of_workers() {
     );
     assert!(!err.contains("--server-side"), "{err}");
     assert!(out.contains("clientService: clients\n"), "{out}");
+    // The Service may exist in the cluster.
+    assert!(
+        err.contains(
+            "--client-service: --from has no Service clients: it must exist in the cluster"
+        ),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_client_service_of_a_graph_is_not_the_one_of_the_operator() {
+    let (objects, err) = planned(GRAPH, &["--client-service", "chat-clients"]);
+    assert_eq!(objects[3]["spec"]["clientService"], "chat-clients");
+    assert!(!err.contains("--client-service"), "{err}");
+    let alpha = include_str!("../corpus/inject/graph-v1alpha1.yaml");
+    let to = alpha.replace("dynamo.vllm", "dynamo.sglang");
+    for (from, to, service) in [
+        (GRAPH, &*edited(GRAPH), "chat-frontend"),
+        (alpha, &*to, "vllm-disagg-frontend"),
+    ] {
+        let err = refused(from, to, &["--client-service", service]);
+        let expected = format!("--client-service: Dynamo's operator creates the Service {service}");
+        assert!(err.contains(&expected), "{err}");
+    }
 }
 
 #[test]
