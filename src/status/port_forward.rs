@@ -124,7 +124,9 @@ pub(super) async fn compare_all(
             Ok((_, comparison)) => Ok(comparison),
             Err(error) => Err(error_chain(&error)),
         };
-        Some(Compared { name, answer })
+        // The plans of these proxies have the update as their common source, and follow it at slightly different times.
+        let plan = None;
+        Some(Compared { name, answer, plan })
     });
     Ok(answers.collect())
 }

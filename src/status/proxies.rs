@@ -47,20 +47,39 @@ impl ProxyClients {
 }
 
 impl ProxyClients {
-    /// Asks all of them what both generations did.
+    /// Asks all of them what both generations did, and several of them for their plans, which may differ.
     pub async fn compare(&mut self, with_past: bool) -> Vec<Compared> {
-        let asked = self.0.iter_mut().map(async |proxy| Compared {
-            name: proxy.address.clone(),
-            answer: proxy.compare(with_past).await,
+        let with_plan = self.0.len() > 1;
+        let asked = self.0.iter_mut().map(async |proxy| {
+            let (answer, plan) = match proxy.compare(with_past, with_plan).await {
+                Ok((comparison, plan)) => (Ok(comparison), plan),
+                Err(why) => (Err(why), None),
+            };
+            Compared {
+                name: proxy.address.clone(),
+                answer,
+                plan,
+            }
         });
         join_all(asked).await
     }
 }
 
 impl ProxyConnection {
-    async fn compare(&mut self, with_past: bool) -> Result<Option<v1::Comparison>, String> {
-        self.through(async |client| client.compare(with_past).await)
-            .await
+    async fn compare(
+        &mut self,
+        with_past: bool,
+        with_plan: bool,
+    ) -> Result<(Option<v1::Comparison>, Option<v1::Plan>), String> {
+        self.through(async |client| {
+            let comparison = client.compare(with_past).await?;
+            let plan = match with_plan && comparison.is_some() {
+                true => client.get().await?.plan,
+                false => None,
+            };
+            Ok((comparison, plan))
+        })
+        .await
     }
 
     async fn query(&mut self) -> ProxyAnswer {

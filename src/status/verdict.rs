@@ -16,6 +16,8 @@ pub struct Compared {
     pub name: String,
     /// `None` if it is too old to know, or why it did not answer.
     pub answer: Result<Option<v1::Comparison>, String>,
+    /// Its plan, if it was asked for it: proxies without a common source may have different ones.
+    pub plan: Option<v1::Plan>,
 }
 
 /// A comparison of old and new over many looks.
@@ -121,6 +123,7 @@ impl ComparisonRun {
             asked: answers.len(),
             silent: silent.collect(),
             differ: targets.len() > 1,
+            disagree: disagreement(answers),
             rolled_back: rolled_back.map(|(_, reported)| reported.rolled_back.clone()),
             failed: failed.map(|(_, reported)| reported.failed.clone()),
         }
@@ -139,6 +142,55 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
         })
     };
     answers.iter().filter(is_first).collect()
+}
+
+/// What each proxy does, unless all have the same plan. Then the figures are of different splits, or of different updates.
+fn disagreement(answers: &[&Compared]) -> Vec<String> {
+    let have_plan = |asked: &&&Compared| asked.plan.is_some();
+    let answers: Vec<_> = answers.iter().filter(have_plan).collect();
+    let mut plans = answers.iter().filter_map(|asked| asked.plan.as_ref());
+    let Some(first) = plans.next() else {
+        return Vec::new();
+    };
+    match plans.all(|plan| is_same_plan(first, plan)) {
+        true => Vec::new(),
+        false => answers
+            .into_iter()
+            .filter_map(|asked| described(asked))
+            .collect(),
+    }
+}
+
+fn is_same_plan(one: &v1::Plan, other: &v1::Plan) -> bool {
+    let share = |plan: &v1::Plan| {
+        let weights = plan.weights.unwrap_or_default();
+        (u64::from(weights.old), u64::from(weights.new))
+    };
+    let ((old, new), (other_old, other_new)) = (share(one), share(other));
+    let targets = |plan: &v1::Plan| BTreeSet::from_iter(plan.new_targets.iter().cloned());
+    // Plans of flags have no name.
+    let names = update_of(one).zip(update_of(other));
+    old * other_new == new * other_old
+        && targets(one) == targets(other)
+        && names.is_none_or(|(one, other)| one == other)
+}
+
+fn update_of(plan: &v1::Plan) -> Option<&str> {
+    plan.resource.as_ref()?.name.as_deref()
+}
+
+fn described(asked: &Compared) -> Option<String> {
+    let plan = asked.plan.as_ref()?;
+    let update = update_of(plan).map(|name| format!(", by update {name}"));
+    let rolled_back = comparison(asked).filter(|(_, reported)| !reported.rolled_back.is_empty());
+    Some(format!(
+        "{} sends {} % to new at {}{}{}",
+        asked.name,
+        plan.percent,
+        plan.new_targets.join(","),
+        update.unwrap_or_default(),
+        rolled_back.map_or("", |_| " (rolled back)"),
+    ))
 }
 
 fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
@@ -205,6 +257,7 @@ mod tests {
         Compared {
             name: name.to_owned(),
             answer,
+            plan: None,
         }
     }
 
@@ -253,6 +306,55 @@ mod tests {
         assert_eq!(analysed.verdict(), "inconclusive");
         let text = "inconclusive: The proxies do not have the same new generation.";
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
+    }
+
+    #[test]
+    fn proxies_with_different_plans_are_not_analysed_together_and_named() {
+        let proxy = |name: &str, [old, new]: [u32; 2], update: &str, rolled_back: &str| {
+            let mut reported = reported([900, 100], 5, 500, &[(120, 1), (60, 2), (0, 3)]);
+            reported.process.as_mut().unwrap().name = name.to_owned();
+            reported.rolled_back = rolled_back.to_owned();
+            Compared {
+                plan: Some(v1::Plan {
+                    weights: Some(v1::Weights { old, new }),
+                    percent: 100 * new / (old + new),
+                    new_targets: vec!["http://new:80".to_owned()],
+                    resource: Some(v1::Resource {
+                        name: (!update.is_empty()).then(|| update.to_owned()),
+                        ..Default::default()
+                    }),
+                    ..Default::default()
+                }),
+                ..answer(name, Ok(Some(reported)))
+            }
+        };
+        let one = proxy("a", [1, 1], "chat", "");
+        for (other, expected) in [
+            (proxy("b", [2, 2], "chat", ""), ""),
+            (proxy("b", [1, 1], "", ""), ""),
+            (
+                proxy("b", [3, 1], "chat", ""),
+                "b sends 25 % to new at http://new:80, by update chat.",
+            ),
+            (
+                proxy("b", [1, 1], "code", ""),
+                "b sends 50 % to new at http://new:80, by update code.",
+            ),
+            (
+                proxy("b", [1, 0], "chat", "New fails."),
+                "b sends 0 % to new at http://new:80, by update chat (rolled back).",
+            ),
+        ] {
+            let analysed = ComparisonRun::new(Rules::default()).past(&[one.clone(), other]);
+            let text = analysed.text();
+            if expected.is_empty() {
+                assert_eq!(analysed.verdict(), "fail", "{text}");
+                continue;
+            }
+            let start = "inconclusive: The proxies have different plans: a sends 50 % to new at http://new:80, by update chat; ";
+            assert!(text.starts_with(&format!("{start}{expected}\n")), "{text}");
+            assert_eq!(analysed.json()["verdict"], "inconclusive");
+        }
     }
 
     #[test]

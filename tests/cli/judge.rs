@@ -368,6 +368,35 @@ async fn judge_agrees_with_the_proxys_failure_if_the_limits_are_equal_also_while
     assert_eq!(status, INCONCLUSIVE, "with other limits: {report}");
 }
 
+/// One of two proxies with a plan file of its own may have rolled back, or follows another split or update.
+#[tokio::test]
+async fn proxies_with_different_plans_have_no_verdict_and_are_named() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let (one, _plan) = split(&old, &new).await;
+    let (other, other_plan) = split(&old, &new).await;
+    let both = format!("{},{}", one.admin, other.admin);
+    let (report, _) = judge(&both, &[]);
+    let text = report["text"].as_str().unwrap();
+    assert!(!text.contains("different plans"), "{text}");
+    other_plan.replace(&manifest(&new.url(), 1, 0, AT_ONCE));
+    other.counts("crossfade_plan_epoch", &[], 2.0).await;
+    for more in [&[][..], &["--for", "1ms"]] {
+        let (report, status) = judge(&both, more);
+        assert_eq!(
+            (report["verdict"].as_str(), status),
+            (Some("inconclusive"), INCONCLUSIVE)
+        );
+        let url = format!("http://{}", new.url());
+        let expected = format!(
+            "The proxies have different plans: {} sends 50 % to new at {url}, by update test; {} sends 0 % to new at {url}, by \
+             update test.",
+            one.admin, other.admin
+        );
+        assert_eq!(report["text"], expected);
+    }
+}
+
 /// With the limits of the plans, if they are the same.
 #[tokio::test]
 async fn proxies_are_compared_with_the_limits_of_their_plans() {

@@ -17,6 +17,8 @@ pub struct AnalysisReport {
     pub(super) silent: Vec<String>,
     /// Not all processes send requests to the same new generation.
     pub(super) differ: bool,
+    /// What each process does, if their plans differ otherwise.
+    pub(super) disagree: Vec<String>,
     /// Why new has failed, if all requests go to old because of that: little is seen of new then.
     pub(super) rolled_back: Option<String>,
     /// Why new has failed by the analysis of a proxy or a controller, which has observed more than this comparison.
@@ -45,10 +47,12 @@ impl AnalysisReport {
     }
 
     /// The name of the verdict. There is no pass without the report of every proxy, because a silent one may have seen failures
-    /// of new. Counts of different new generations are no evidence against either.
+    /// of new. Counts of different new generations, or of
+    /// different splits, are no evidence against either.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         match &self.report.verdict {
+            _ if !self.disagree.is_empty() => Verdict::INCONCLUSIVE,
             _ if self.rolled_back.is_some() => Verdict::FAIL,
             _ if self.differ => Verdict::INCONCLUSIVE,
             _ if self.failed.is_some() => Verdict::FAIL,
@@ -65,6 +69,10 @@ impl AnalysisReport {
     fn sentence(&self) -> String {
         if !self.has_data() {
             return "No proxy could be queried.".to_owned();
+        }
+        if !self.disagree.is_empty() {
+            let plans = self.disagree.join("; ");
+            return format!("The proxies have different plans: {}.", printable(&plans));
         }
         if let Some(why) = &self.rolled_back {
             return format!("New has failed and was rolled back: {why}");
