@@ -161,12 +161,22 @@ pub struct Report {
 /// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split.
 #[must_use]
 pub fn check(text: &str) -> Vec<Report> {
-    let documents = yaml::documents(text).into_iter();
-    let mut reports: Vec<_> = documents.map(check_document).collect();
-    if reports.len() > 1 {
-        reports[0].notes.push(SEVERAL.to_owned());
-    }
-    reports
+    let documents = yaml::documents(text);
+    let are_several = documents.len() > 1;
+    let reports = documents.into_iter().map(|document| {
+        let is_update = is_update(&document);
+        let mut report = check_document(document);
+        if are_several && is_update {
+            report.notes.push(SEVERAL.to_owned());
+        }
+        report
+    });
+    reports.collect()
+}
+
+fn is_update(document: &yaml::Document) -> bool {
+    let kind = document.root.as_ref().and_then(|root| root.text("kind"));
+    kind == Some(KIND)
 }
 
 fn check_document(document: yaml::Document) -> Report {

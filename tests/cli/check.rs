@@ -314,11 +314,12 @@ fn check_checks_every_document_of_a_file_and_names_it_with_its_line() {
         "-: document 1: ok: 5 % to new",
         "-: document 2: ok: a rollout from Deployment v1",
         "-: document 3, line 24: spec.trafficSplitPercent: must be from 0 to 100, not 500",
+        "-: document 3: note: the file has several documents",
         "-: document 4, line 26: kind: must be DynamoUpdateConfig or DynamoRollout",
     ]) {
         assert!(line.starts_with(expected), "{stdout}");
     }
-    assert_eq!(lines.len(), 5, "{stdout}");
+    assert_eq!(lines.len(), 6, "{stdout}");
 
     let (_, stdout, _) = fed(&["check", "-", "-o", "json"], text.as_bytes());
     let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
