@@ -44,8 +44,9 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address} ({flag})")]
     Listen {
+        flag: &'static str,
         address: SocketAddr,
         #[source]
         source: io::Error,
@@ -106,14 +107,21 @@ pub fn build(config: Config) -> Result<Bound, Error> {
         .map(Reloading::new)
         .transpose()?
         .map(Arc::new);
-    let listen = |address| move |source| Error::Listen { address, source };
+    let listen = |flag, address| {
+        move |source| Error::Listen {
+            flag,
+            address,
+            source,
+        }
+    };
+    let of_admin = || listen("--admin", config.admin);
     // Later than the process's own timeout, which logs more.
     let unread = config.limits.write_timeout * 3 / 2;
-    let listener =
-        Listener::bind(config.listen, config.threads, unread).map_err(listen(config.listen))?;
-    let admin = std::net::TcpListener::bind(config.admin).map_err(listen(config.admin))?;
-    admin.set_nonblocking(true).map_err(listen(config.admin))?;
-    accept::keep_alive(&SockRef::from(&admin), unread).map_err(listen(config.admin))?;
+    let listener = Listener::bind(config.listen, config.threads, unread)
+        .map_err(listen("--listen", config.listen))?;
+    let admin = std::net::TcpListener::bind(config.admin).map_err(of_admin())?;
+    admin.set_nonblocking(true).map_err(of_admin())?;
+    accept::keep_alive(&SockRef::from(&admin), unread).map_err(of_admin())?;
     Ok(Bound {
         listener,
         admin,

@@ -62,6 +62,7 @@ pub fn run(config: Config) -> Result<(), Error> {
 
 async fn live(config: Config) -> Result<(), Error> {
     let listen = |source| Error::Listen {
+        flag: "--admin",
         address: config.admin,
         source,
     };

@@ -14,6 +14,34 @@ pub fn texts(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[test]
+fn an_address_that_is_in_use_is_reported_with_its_flag() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken
+        .local_addr()
+        .map(|at| (at.to_string(), taken))
+        .unwrap();
+    let address = &*taken.0;
+    for (flag, args) in [
+        ("--listen", [address, "127.0.0.1:0"]),
+        ("--admin", ["127.0.0.1:0", address]),
+    ] {
+        let [listen, admin] = args;
+        let args = [
+            "proxy",
+            "--old",
+            "127.0.0.1:1",
+            "--listen",
+            listen,
+            "--admin",
+            admin,
+        ];
+        let (status, _, stderr) = texts(&run(&args));
+        let expected = format!("cannot listen on {address} ({flag}): Address already in use");
+        assert!(status == Some(1) && stderr.contains(&expected), "{stderr}");
+    }
+}
+
+#[test]
 fn wrong_usage_exits_with_status_2_and_explains_the_error() {
     let file = PlanFile::new("");
     let plan = file.as_str();
