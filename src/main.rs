@@ -48,7 +48,11 @@ fn main() -> ExitCode {
         Command::Rollout(args) => rollout(*args),
         Command::Completions(args) => Ok(args.print()),
         Command::Version(args) => Ok(args.run()),
-        Command::Man(args) => args.write().context("cannot write the manual"),
+        Command::Man(args) => args.write().with_context(|| {
+            let directory = args.directory.iter();
+            let directory = directory.map(|path| format!(" to {}", path.display()));
+            format!("cannot write the manual{}", directory.collect::<String>())
+        }),
     };
     result.unwrap_or_else(|error| {
         // Each problem of a plan has its own line.

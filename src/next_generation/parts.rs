@@ -83,7 +83,8 @@ impl Parts {
                 return Err(several("frontends", &frontends));
             }
             parts.frontend = frontends.pop().ok_or_else(|| {
-                format!("{which} has neither a DynamoGraphDeployment nor a Deployment or StatefulSet that runs dynamo.frontend")
+                format!("{which} has neither a DynamoGraphDeployment nor a Deployment or StatefulSet that runs dynamo.frontend: `plan` \
+                    creates generations of Dynamo; for another server, write the manifests of the next generation yourself, under other names")
             })?;
             if let ([], Some(object)) = (
                 &workers[..],

@@ -418,7 +418,8 @@ fn generations_that_could_not_be_separated_are_rejected() {
         (
             "dynamo.frontend",
             "dynamo.planner",
-            "has neither a DynamoGraphDeployment",
+            "has neither a DynamoGraphDeployment nor a Deployment or StatefulSet that runs dynamo.frontend: `plan` creates \
+             generations of Dynamo; for another server, write the manifests of the next generation yourself",
         ),
         (
             "dynamo-component-type: decode",

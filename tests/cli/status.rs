@@ -277,6 +277,10 @@ fn it_describes_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     assert!(run(&["man", path]).status.success());
+    let file = directory.path().join("crossfade.1");
+    let failed = output_text(&run(&["man", file.to_str().unwrap()]));
+    let expected = format!("cannot write the manual to {}: ", file.display());
+    assert!(failed.contains(&expected), "{failed}");
     let page = std::fs::read_to_string(directory.path().join("crossfade-status.1")).unwrap();
     let head = format!("\"crossfade {}\"", env!("CARGO_PKG_VERSION"));
     assert!(page.contains(&head), "{page}");
