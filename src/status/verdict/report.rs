@@ -52,8 +52,8 @@ impl AnalysisReport {
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         match &self.report.verdict {
-            _ if !self.disagree.is_empty() => Verdict::INCONCLUSIVE,
             _ if self.rolled_back.is_some() => Verdict::FAIL,
+            _ if !self.disagree.is_empty() => Verdict::INCONCLUSIVE,
             _ if self.differ => Verdict::INCONCLUSIVE,
             _ if self.failed.is_some() => Verdict::FAIL,
             Verdict::Pass if !self.silent.is_empty() => Verdict::INCONCLUSIVE,
@@ -70,12 +70,12 @@ impl AnalysisReport {
         if !self.has_data() {
             return "No proxy could be queried.".to_owned();
         }
+        if let Some(why) = &self.rolled_back {
+            return format!("New has failed and was rolled back: {why}");
+        }
         if !self.disagree.is_empty() {
             let plans = self.disagree.join("; ");
             return format!("The proxies have different plans: {}.", printable(&plans));
-        }
-        if let Some(why) = &self.rolled_back {
-            return format!("New has failed and was rolled back: {why}");
         }
         if self.differ {
             return "The proxies do not have the same new generation.".to_owned();
