@@ -68,11 +68,11 @@ pub enum Verdict {
 /// Why there is no verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
-    /// No request began within the window.
+    /// No request was received within the window.
     NoTraffic,
     /// A side has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
-    /// So many of new's requests have neither failed nor succeeded, a larger part than of old's: they have got no content yet and are
+    /// So many of new's requests have neither failed nor succeeded, a larger share than of old's: they have received no content yet and are
     /// not over, or they failed in a session and old did not answer them.
     InFlight(u64),
     /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight. The

@@ -135,7 +135,7 @@ fn hint(options: &Options) -> String {
         (None, Some(port)) => format!(
             "no container there declares port {port} (--port): name the frontend's container with --frontend-container"
         ),
-        (None, None) => "inject recognizes Deployments, StatefulSets, and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
+        (None, None) => "inject recognizes Deployments, StatefulSets, and DynamoGraphDeployments with a Dynamo frontend, vLLM, or \
              SGLang; for another OpenAI-compatible server, set its port with --port"
             .to_owned(),
     }

@@ -134,7 +134,7 @@ fn read(which: &'static str, text: &str) -> Result<Parts, Error> {
 fn new_objects(from: &Parts, to: &Parts, change: &Change, notes: &mut Vec<String>) -> Vec<Made> {
     for name in &change.edited_others {
         notes.push(format!(
-            "{name} changes, and both generations use it: rename the edited one, or old changes when its pods restart"
+            "{name} changes, and both generations use it: rename the edited one; otherwise, old also changes when its pods restart"
         ));
     }
     for autoscaler in &from.autoscalers {

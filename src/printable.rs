@@ -11,7 +11,7 @@ use std::io;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-pub use self::numbers::{are, counted, latency, percent, plural, thousands};
+pub use self::numbers::{are, counted, latency, needed, only, percent, plural, seconds, thousands};
 
 /// Is it a character that a terminal or a log reader acts on, or that is invisible?
 ///

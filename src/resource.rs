@@ -229,8 +229,8 @@ fn check_update(root: &Node, report: &mut Report) -> Option<String> {
 const SEVERAL: &str = "the file has several documents: `crossfade proxy --plan` refuses it";
 
 /// The note on a manifest for a cluster that gives no split.
-const UNDECIDED: &str = "spec.trafficSplitPercent: is not given, and neither is weights: in a cluster, all requests go to old \
-                         until the controller has set them; `crossfade proxy --plan` refuses this file";
+const UNDECIDED: &str = "spec.trafficSplitPercent: is not set, and neither is weights: in a cluster, all requests go to old \
+                         until the controller has set them; `crossfade proxy --plan` rejects this file";
 
 #[cfg(test)]
 mod tests;

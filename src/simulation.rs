@@ -81,7 +81,7 @@ pub struct Moves {
 /// The requirements of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
-    /// The requests that each generation must have begun.
+    /// The requests that each generation must have received.
     pub count: u64,
     /// Within this time.
     pub window: Duration,

@@ -58,7 +58,7 @@ pub enum Error {
         "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` lists all updates"
     )]
     NoSuchUpdate { name: String, namespace: String },
-    #[error("{one} and {other} judge new by different margins: set the margins by flags")]
+    #[error("{one} and {other} judge new by different margins: set the margins with flags")]
     DifferentMargins { one: String, other: String },
     #[error("no rollout found in namespace {0}")]
     NoRollout(String),

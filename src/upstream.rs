@@ -59,7 +59,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    #[error("cannot connect to {address} within {limit:?}")]
+    #[error("cannot connect to {address} within {}", crate::printable::seconds(*limit))]
     ConnectTimeout {
         address: SocketAddr,
         limit: Duration,
@@ -73,12 +73,12 @@ pub enum Error {
     #[error("the connection broke before the response head")]
     Broken(#[source] std::io::Error),
     /// The client's fault, not the model server's.
-    #[error("the request body broke off")]
+    #[error("the request body was cut off")]
     RequestBody(#[source] std::io::Error),
     /// The client's fault. Nothing was sent: the server would close the connection, with the streams of other clients.
     #[error("the request head is larger than the {0} bytes that the model server accepts")]
     RequestHeadTooLarge(u32),
-    #[error("no response head within {0:?}")]
+    #[error("no response head within {}", crate::printable::seconds(*.0))]
     HeadTimeout(Duration),
     /// The caller's deadline for the first event passed before the response head.
     #[error("no first event in time")]
@@ -86,7 +86,7 @@ pub enum Error {
     #[error("the response head cannot be used")]
     Head(#[source] crate::http1::ResponseError),
     /// Interim response heads (1xx) count towards the limit.
-    #[error("the response head is too large, interim ones included")]
+    #[error("the response head is too large, including interim responses")]
     HeadTooLarge,
     /// The memory budget has no room for the part of the response head that has arrived.
     #[error("the memory budget is exhausted")]
@@ -184,7 +184,7 @@ impl Error {
                 ErrorKind::TimedOut => "timed out before the response",
                 _ => "connection broken before the response",
             },
-            Self::RequestBody(_) => "the request body broke off",
+            Self::RequestBody(_) => "the request body was cut off",
             Self::RequestHeadTooLarge(_) => "the request head is too large for the model server",
             Self::HeadTimeout(_) => "timed out before the response",
             Self::Head(_) => "the response head cannot be used",

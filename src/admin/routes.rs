@@ -142,13 +142,13 @@ fn is_local(request: &Request) -> bool {
 /// origin with every PUT.
 fn from_a_browser(request: &Request) -> Option<Answer> {
     let has_origin = request.headers().contains_key(ORIGIN);
-    has_origin.then(|| text(StatusCode::FORBIDDEN, "not allowed from a browser\n"))
+    has_origin.then(|| text(StatusCode::FORBIDDEN, "not available from a browser\n"))
 }
 
 /// The response to a client over TCP, where a forwarded port or a relay looks like this machine.
 fn forbidden(verb: &str) -> Answer {
     let hint = format!(
-        "not over the network, nor over a forwarded port: run `{verb}` in the same container (kubectl exec), or send SIGTERM to \
+        "not available over the network or a forwarded port: run `{verb}` in the same container (kubectl exec), or send SIGTERM to \
          end the process\n"
     );
     text(StatusCode::FORBIDDEN, &hint)

@@ -11,7 +11,7 @@ use crate::latency::Sketch;
 pub struct Rules {
     /// The figures, and what is required for a pass, are those of a window of this length.
     pub window: Duration,
-    /// Requests that each side must have begun, and new must have completed, within the window for a pass, and values of a latency that
+    /// Requests that each side must have received, and new must have completed, within the window for a pass, and values of a latency that
     /// new must have for a fail.
     pub min_samples: u64,
     /// By how much new's failure rate may exceed old's, 0 to 1.

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use super::{Metric, Report, Row, Verdict, Why};
-use crate::printable::{counted, latency, percent, thousands};
+use crate::printable::{latency, needed, only, percent, thousands};
 
 impl Metric {
     /// Its name, for display.
@@ -16,6 +16,17 @@ impl Metric {
             Self::FirstTokenP95 => "first token, p95",
             Self::GapP99 => "gap between tokens, p99",
             Self::TimePerToken => "time per token, p50",
+        }
+    }
+
+    /// Its name in a sentence.
+    const fn in_prose(self) -> &'static str {
+        match self {
+            Self::Failures => "failure rate",
+            Self::FirstTokenP50 => "time to first token (p50)",
+            Self::FirstTokenP95 => "time to first token (p95)",
+            Self::GapP99 => "gap between tokens (p99)",
+            Self::TimePerToken => "time per token (p50)",
         }
     }
 
@@ -79,74 +90,87 @@ impl Report {
     pub fn sentence(&self) -> String {
         match &self.verdict {
             Verdict::Pass => "New is within the margins.".to_owned(),
-            Verdict::Fail(row) => format!("{}.", Comparison(row)),
+            Verdict::Fail(row) => format!("{}.", Comparison::of(row)),
             Verdict::Inconclusive(Why::NoTraffic) => {
-                format!("No request began in {}.", length(self.covers))
+                format!("No requests were received in {}.", length(self.covers))
             }
-            Verdict::Inconclusive(Why::TooFew(side, has, needed)) => format!(
-                "Not enough data: {side} began {} in {}; {} are needed.",
-                counted(*has, "request"),
+            Verdict::Inconclusive(Why::TooFew(side, has, required)) => format!(
+                "Not enough data: {side} received {} in {}; {}.",
+                only(*has, "request"),
                 length(self.covers),
-                thousands(*needed)
+                needed(*required)
             ),
             Verdict::Inconclusive(Why::InFlight(hung)) => format!(
-                "{} of new's requests {} no result (in flight, or failed in a session and not answered by old), a larger part than of old's.",
+                "{} of new's requests {} no result (still in flight, or failed in a session and not answered by old); \
+                 this is a larger share than of old's requests.",
                 thousands(*hung),
                 if *hung == 1 { "has" } else { "have" }
             ),
-            Verdict::Inconclusive(Why::TooFewValues(metric, side, has, needed)) => {
+            Verdict::Inconclusive(Why::TooFewValues(metric, side, has, required)) => {
                 let values = match metric {
                     Metric::Failures => {
-                        let were = if *has == 1 { "was" } else { "were" };
-                        let requests = counted(*has, "request");
-                        format!("{requests} of {side} {were} answered or failed")
+                        let requests = only(*has, "request");
+                        format!("{side} answered or failed {requests}")
                     }
                     metric => {
-                        let values = counted(*has, "value");
-                        format!("{side} has {values} of '{}'", metric.title())
+                        let values = only(*has, "value");
+                        format!("{side} has {values} for the {}", metric.in_prose())
                     }
                 };
                 let warmup = match (metric, *side) {
                     (Metric::Failures, _) | (_, "old") => "",
-                    _ => ", without those of its warm-up",
+                    _ => ", not counting those of its warm-up",
                 };
-                let (covers, needed) = (length(self.covers), thousands(*needed));
-                format!("Not enough data: {values} in {covers}{warmup}; {needed} are needed.")
+                let (covers, needed) = (length(self.covers), needed(*required));
+                format!("Not enough data: {values} in {covers}{warmup}; {needed}.")
             }
-            Verdict::Inconclusive(Why::FewCompleted(completed, needed)) => format!(
-                "Not enough data: new completed {} in {}; {} are needed.",
-                counted(*completed, "request"),
+            Verdict::Inconclusive(Why::FewCompleted(completed, required)) => format!(
+                "Not enough data: new completed {} in {}; {}.",
+                only(*completed, "request"),
                 length(self.covers),
-                thousands(*needed)
+                needed(*required)
             ),
             Verdict::Inconclusive(Why::MostFail(class, row)) => {
-                format!(
-                    "{}, of the API class '{class}'; that is too many for a pass.",
-                    Comparison(row)
-                )
+                let class = Some(&**class);
+                let comparison = Comparison { row, class };
+                format!("{comparison}; that is too many for a pass.")
             }
             Verdict::Inconclusive(Why::Unclear(row)) => {
-                format!("{}; that is not enough evidence yet.", Comparison(row))
+                format!("{}; that is not enough evidence yet.", Comparison::of(row))
             }
         }
     }
 }
 
-/// `new fails 2.1 % of requests, old 0.3 % (1,240 and 11,020 in 5 min)`.
-struct Comparison<'a>(&'a Row);
+/// `New fails 2.1 % of its requests, old fails 0.30 % (1,240 and 11,020 requests in 5 min)`.
+struct Comparison<'a> {
+    row: &'a Row,
+    /// The API class that the figures are of, if not of all requests.
+    class: Option<&'a str>,
+}
+
+impl<'a> Comparison<'a> {
+    const fn of(row: &'a Row) -> Self {
+        Self { row, class: None }
+    }
+}
 
 impl Display for Comparison<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self(row) = self;
+        let Self { row, class } = self;
         let [old, new] = row.figures.map(|figure| {
             figure.map_or_else(|| "unknown".to_owned(), |value| row.metric.figure(value))
         });
-        let [of_old, of_new] = row.samples.map(thousands);
         match row.metric {
-            Metric::Failures => write!(f, "New fails {new} of requests, old {old}")?,
-            metric => write!(f, "New's {} is {new}, old's {old}", metric.title())?,
+            Metric::Failures => write!(f, "New fails {new} of its requests, old fails {old}")?,
+            metric => write!(f, "New's {} is {new}, old's is {old}", metric.in_prose())?,
         }
-        write!(f, " ({of_new} and {of_old} in {})", length(row.covers))
+        let [of_old, of_new] = row.samples.map(thousands);
+        write!(f, " ({of_new} and {of_old} requests")?;
+        if let Some(class) = class {
+            write!(f, " of the API class '{class}'")?;
+        }
+        write!(f, " in {})", length(row.covers))
     }
 }
 

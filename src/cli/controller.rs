@@ -167,7 +167,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 fn resolved(text: &str) -> Result<(String, SocketAddr), String> {
-    let hint = "give HOST:PORT=IP:PORT";
+    let hint = "use HOST:PORT=IP:PORT";
     let (name, place) = text.split_once('=').ok_or(hint)?;
     match name.rsplit_once(':') {
         Some((_, port)) if port.parse::<u16>().is_ok() => {}

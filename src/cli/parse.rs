@@ -19,7 +19,7 @@ use crate::guard::GUARD;
 use crate::resource::{AmountSpec, Host, is_object_name};
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let hint = "use IP:PORT, [IPv6]:PORT, HOST:PORT or :PORT";
+    let hint = "use IP:PORT, [IPv6]:PORT, HOST:PORT, or :PORT";
     let text = match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => text.to_owned(),
@@ -213,7 +213,7 @@ pub(super) fn confidence(text: &str) -> Result<f64, String> {
 fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
-        Ok(_) => Err(format!("must be {least} to {most}")),
+        Ok(_) => Err(format!("must be from {least} to {most}")),
         Err(_) => Err("is not a number".to_owned()),
     }
 }

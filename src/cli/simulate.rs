@@ -138,7 +138,7 @@ impl SimulateArgs {
         };
         if rollout.spec.undo().is_some() {
             return Err(
-                "spec.undoTo is set, and going back to a revision is not simulated: remove it to simulate the way to the target"
+                "spec.undoTo is set, but going back to a revision cannot be simulated: remove it to simulate the rollout to the target"
                     .to_owned(),
             );
         }
@@ -156,7 +156,7 @@ impl SimulateArgs {
         };
         if begun.values().any(|size| *size > MAX_REPLICAS) {
             return Err(format!(
-                "more than {MAX_REPLICAS} replicas are not simulated"
+                "at most {MAX_REPLICAS} replicas can be simulated"
             ));
         }
         Ok(Scenario {
@@ -202,7 +202,7 @@ impl SimulateArgs {
         let mut settings = settings.ok_or("a generation has no workers to move")?;
         if settings.shape.units() > MAX_REPLICAS {
             return Err(format!(
-                "more than {MAX_REPLICAS} replicas are not simulated"
+                "at most {MAX_REPLICAS} replicas can be simulated"
             ));
         }
         if let Some(continuation) = self.continuation {

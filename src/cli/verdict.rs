@@ -24,7 +24,7 @@ pub struct JudgeArgs {
     /// Period that the figures cover [default: analysis.windowSeconds of the update, else 5m]
     #[arg(long, env = "CROSSFADE_WINDOW", value_name = "DURATION", value_parser = window)]
     window: Option<Duration>,
-    /// Number of requests that each side must have begun, and new completed, in that period for a pass
+    /// Number of requests that each side must have received, and new must have completed, in that period for a pass
     /// [default: analysis.minSamples of the update, else 200]
     #[arg(long, env = "CROSSFADE_MIN_SAMPLES", value_name = "NUMBER", value_parser = count)]
     min_samples: Option<usize>,

@@ -178,7 +178,7 @@ pub(super) const fn kept(is_followed: bool) -> &'static str {
             "Until then, losses of either generation are handled according to the last valid spec, and nothing else changes."
         }
         false => {
-            "Until then, nothing changes, whatever either generation loses: no valid spec of this update can be followed."
+            "Until then, nothing changes, even if a generation loses capacity, because this update has no earlier valid spec to follow."
         }
     }
 }

@@ -159,7 +159,7 @@ impl Summary {
         writeln!(
             f,
             "  {:<24}{:>10}{:>10}{:>10}{:>10}",
-            "by the text received", "old", "new", "none", "all"
+            "by received text", "old", "new", "none", "all"
         )?;
         let mut row = |name: &str, counts: [u64; 3]| {
             write!(f, "  {name:<24}")?;

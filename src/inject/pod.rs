@@ -113,12 +113,12 @@ impl<'i> Injection<'i, '_> {
         if speaks_tls(container) || probes.iter().any(scheme) {
             return Err(self.refuse(
                 "it speaks TLS to its clients: let crossfade terminate TLS instead (--tls-cert and --tls-key of the proxy), \
-                 and take the certificate from the frontend first",
+                 and remove the certificate from the frontend first",
             ));
         }
         if is_on_socket(self.frontend.server, container) {
             return Err(self.refuse(
-                "it listens only on a Unix socket (--uds), and crossfade connects to a port: remove --uds",
+                "it listens only on a Unix socket (--uds), but crossfade connects to a port: remove --uds",
             ));
         }
         if truth(&self.spec()["hostNetwork"]) == Some(true) {

@@ -154,7 +154,7 @@ impl Watch {
         if self.source.is_some() && is_bad_request(&error) {
             tracing::info!(
                 "the API server cannot select updates by spec.sourceDeployment, so all updates of the namespace are watched; \
-                 with the definition that `crossfade crd` prints, it can, from Kubernetes 1.31 on"
+                 on Kubernetes 1.31 or later, it can with the definition that `crossfade crd` prints"
             );
             self.source = None;
             self.begin();

@@ -35,13 +35,11 @@ impl Change {
         Some(match (self.frontends, self.sizes) {
             (true, _) => {
                 "a plain rolling update is enough: only the frontends change, which need no GPU, and their sidecars end \
-                 after their last \
-                 stream; apply the edited manifests, or use --anyway"
+                 after their last stream; apply the edited manifests, or use --anyway"
             }
             (_, true) => {
-                "a plain rolling update is enough: only replicas, labels, annotations, or resources change, and neither \
-                 image, arguments, model, \
-                 nor environment; apply the edited manifests, or use --anyway"
+                "a plain rolling update is enough: only replicas, labels, annotations, or resources change, but not \
+                 the image, arguments, model, or environment; apply the edited manifests, or use --anyway"
             }
             _ => {
                 "no second generation is needed: neither workers nor frontends change; apply the edited manifests, or use \

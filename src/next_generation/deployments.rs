@@ -32,7 +32,7 @@ pub(super) fn generation(
         if partition.as_u64().is_some_and(|partition| partition > 0) {
             let object = shown(&worker.object);
             notes.push(format!(
-                "{object} has a partition, and these objects replace it by a second one; to replace its workers in place instead, \
+                "{object} has a partition, and the new objects replace it with a second one; to replace its workers in place instead, \
                  apply the edited {object} and a DynamoRollout whose source and target are both this object"
             ));
         }

@@ -133,8 +133,8 @@ pub(super) fn is_unplanned(object: &Json) -> bool {
 /// Why there is no next generation of such an object.
 pub(super) fn unplanned(object: &str) -> String {
     format!(
-        "{object} has workers, but only the next generation of Deployments, StatefulSets, and a DynamoGraphDeployment can be \
-         created: create that of the other objects and the DynamoRollout yourself"
+        "{object} has workers, but `plan` supports only Deployments, StatefulSets, and a DynamoGraphDeployment: create the next \
+         generation of the other objects and the DynamoRollout yourself"
     )
 }
 

@@ -132,7 +132,7 @@ spec: {leaderWorkerTemplate: {workerTemplate: {spec: {containers: [{name: main, 
         let edited = manifests.replace("image: vllm-runtime:1.6.1", "image: vllm-runtime:1.7.0");
         let refused = planned(&manifests, &edited).unwrap_err().to_string();
         assert!(
-            refused.contains("LeaderWorkerSet/chat-wide has workers, but only"),
+            refused.contains("LeaderWorkerSet/chat-wide has workers, but `plan` supports only"),
             "{refused}"
         );
     }

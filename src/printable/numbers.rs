@@ -1,5 +1,7 @@
 //! Numbers with separators, nouns and units.
 
+use std::time::Duration;
+
 /// The number with commas between thousands.
 #[must_use]
 pub fn thousands(number: u64) -> String {
@@ -18,6 +20,21 @@ pub fn thousands(number: u64) -> String {
 #[must_use]
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", thousands(number), plural(number, noun))
+}
+
+/// A number that is too low, with its noun in the singular: `no requests`, `only 1 request`, `only 1,240 requests`.
+#[must_use]
+pub fn only(number: u64, noun: &str) -> String {
+    match number {
+        0 => format!("no {}", plural(0, noun)),
+        _ => format!("only {}", counted(number, noun)),
+    }
+}
+
+/// The number that is required, as the end of a sentence: `at least 200 are needed`.
+#[must_use]
+pub fn needed(number: u64) -> String {
+    format!("at least {} {} needed", thousands(number), are(number))
 }
 
 /// The noun for as many: the singular for 1.
@@ -54,6 +71,18 @@ pub fn latency(seconds: f64) -> String {
     }
 }
 
+/// A duration that a user has set: `250 ms`, `1.5 s`, `1,800 s`.
+#[must_use]
+pub fn seconds(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        return format!("{} ms", duration.as_millis());
+    }
+    match duration.subsec_millis() {
+        0 => format!("{} s", thousands(duration.as_secs())),
+        _ => format!("{} s", duration.as_secs_f64()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +97,15 @@ mod tests {
     }
 
     #[test]
+    fn too_few_are_none_or_only_so_many() {
+        assert_eq!(only(0, "request"), "no requests");
+        assert_eq!(only(1, "request"), "only 1 request");
+        assert_eq!(only(1_240, "request"), "only 1,240 requests");
+        assert_eq!(needed(1), "at least 1 is needed");
+        assert_eq!(needed(1_240), "at least 1,240 are needed");
+    }
+
+    #[test]
     fn small_shares_and_latencies_have_more_decimals() {
         for (share, text) in [
             (0.0, "0.0 %"),
@@ -79,6 +117,18 @@ mod tests {
         }
         for (seconds, text) in [(0.0042, "4.2 ms"), (0.312, "312 ms"), (1.25, "1.25 s")] {
             assert_eq!(latency(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_duration_is_in_seconds_or_milliseconds() {
+        for (millis, text) in [
+            (250, "250 ms"),
+            (1_500, "1.5 s"),
+            (30_000, "30 s"),
+            (1_800_000, "1,800 s"),
+        ] {
+            assert_eq!(seconds(Duration::from_millis(millis)), text);
         }
     }
 

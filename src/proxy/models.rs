@@ -18,6 +18,7 @@ use super::respond::refuse;
 use crate::error_chain::error_chain;
 use crate::failover::Target;
 use crate::memory::{Buffer, Gathered, Purpose, gather};
+use crate::printable::seconds;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
 use crate::upstream::{FailFast, Head, Outgoing, Terms, UpstreamBody};
@@ -151,7 +152,7 @@ async fn send<O: OldBackend>(
         Err(Failed {
             target,
             for_client: "no answer in time",
-            for_log: format!("no answer within {PATIENCE:?}"),
+            for_log: format!("no answer within {}", seconds(PATIENCE)),
         })
     };
     asked.await.unwrap_or_else(late)

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::analysis::Rules;
 use crate::continuation::{self, Mode};
+use crate::printable::{seconds, thousands};
 use crate::split::Weights;
 
 /// How long the latencies of a frontend of new do not count if the plan does not say it.
@@ -202,10 +203,10 @@ impl fmt::Display for Plan {
             Mode::AnyGeneration => f.write_str("; broken streams are continued")?,
         }
         if let Some(after) = self.drain.move_after {
-            let rate = self.drain.move_rate;
+            let (after, rate) = (seconds(after), thousands(self.drain.move_rate.into()));
             write!(
                 f,
-                "; streams move off old {after:?} after its share becomes 0, {rate} per second"
+                "; streams move off old {after} after its share becomes 0, {rate} per second"
             )?;
         }
         Ok(())

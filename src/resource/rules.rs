@@ -51,7 +51,7 @@ pub(super) fn spec() -> Json {
             &agrees,
             "trafficSplitPercent and weights contradict each other: the percentage must be the rounded share of new \
              in weights (0 and 100 only if exact); set only one of the two, or make them agree. The controller writes both: \
-             beside a percentage of your own give weights: null, or use `crossfade set`",
+             if you set a percentage, also set weights: null, or use `crossfade set`",
         ),
         rule(
             "has(self.sourceDeployment)",

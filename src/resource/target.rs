@@ -223,11 +223,11 @@ fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {
 /// Splits off the port's digits. The host keeps its brackets.
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
     if authority.starts_with('[') {
-        let end = authority.find(']').ok_or("has a '[' without its ']'")? + 1;
+        let end = authority.find(']').ok_or("has a '[' without a matching ']'")? + 1;
         return match authority[end..].strip_prefix(':') {
             Some(port) => Ok((&authority[..end], Some(port))),
             None if end == authority.len() => Ok((authority, None)),
-            None => Err("has more after its ']' than a port".into()),
+            None => Err("has something other than a port after the ']'".into()),
         };
     }
     match authority.split_once(':') {
@@ -256,7 +256,7 @@ fn parse_port(digits: &str) -> Result<u16, String> {
 
 fn parse_host(text: &str) -> Result<Host, String> {
     if let Some(inner) = text.strip_prefix('[') {
-        let inner = inner.strip_suffix(']').ok_or("has a '[' without its ']'")?;
+        let inner = inner.strip_suffix(']').ok_or("has a '[' without a matching ']'")?;
         return inner
             .parse::<Ipv6Addr>()
             .map(|ip| Host::Ip(ip.into()))
@@ -362,8 +362,8 @@ mod tests {
             ("frontend:+80", "port '+80'"),
             ("frontend:http", "port 'http'"),
             ("::1:8000", "brackets"),
-            ("[::1:8000", "without its ']'"),
-            ("[::1]8000", "after its ']'"),
+            ("[::1:8000", "without a matching ']'"),
+            ("[::1]8000", "after the ']'"),
             ("[frontend]:80", "not an IPv6 address"),
             ("[fe80::1%eth0]:80", "not an IPv6 address"),
             ("[]:80", "not an IPv6 address"),

@@ -338,7 +338,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
     {
         let follows = match failure.on_failure {
             OnFailure::RollBack => "all requests go to old",
-            OnFailure::Hold => "new gets no more than it has",
+            OnFailure::Hold => "new keeps at most its current share",
         };
         let text = format!("{}; {follows} until {RETRY}", failure.clause());
         event(true, "AnalysisFailed", text);

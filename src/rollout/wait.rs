@@ -6,7 +6,7 @@ use super::{
     Credit, Memory, Obstacle, Phase, Rule, Timestamp, assessment::Assessment, end::Ending,
     gate::listed, rules::Aim, trial::RETRY,
 };
-use crate::printable::counted;
+use crate::printable::{counted, thousands};
 use crate::split::{Generation, Weights};
 
 /// One thing that the update waits for.
@@ -61,7 +61,7 @@ impl fmt::Display for WaitFor {
                 write!(f, "{} on old to move to new", counted(*moving, "stream"))?;
                 match open.map(|open| open.saturating_sub(*moving)) {
                     Some(0) => Ok(()),
-                    Some(rest) => write!(f, ", and {rest} to end"),
+                    Some(rest) => write!(f, ", and {} to end", thousands(rest)),
                     None => f.write_str(", and others to end: their number is unknown because a proxy does not respond"),
                 }
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::printable::{are, counted, plural};
+use crate::printable::{are, counted, plural, thousands};
 use crate::rollout::Role;
 use crate::split::Generation;
 
@@ -143,7 +143,7 @@ impl fmt::Display for Wait {
                 "room for the next step: raise maxSurge, maxUnavailable, or gpuBudget",
             ),
             Self::InPlace => f.write_str(
-                "one object has the workers of both generations: maxUnavailable must be at least 1, of at least 2 workers",
+                "at least 2 workers and a maxUnavailable of at least 1: one object has the workers of both generations",
             ),
             Self::Surge { occupied, limit } => {
                 write!(
@@ -211,7 +211,10 @@ impl fmt::Display for Wait {
                 side,
                 open: Some(open),
                 fit,
-            } => write!(f, "streams on {side} to end: {open} open, at most {fit} allowed"),
+            } => {
+                let (open, fit) = (thousands(*open), thousands(*fit));
+                write!(f, "streams on {side} to end: {open} open, at most {fit} allowed")
+            }
             Self::Streams { side, .. } => write!(
                 f,
                 "streams on {side} to end: their number is unknown because a proxy does not respond"
@@ -256,8 +259,8 @@ fn grace_text(
         (Some(grace), Some(p99)) => write!(
             f,
             "a longer terminationGracePeriodSeconds of {side}: it is {} s, but 1 % of streams last {} s or longer",
-            grace.as_secs(),
-            p99.as_secs()
+            thousands(grace.as_secs()),
+            thousands(p99.as_secs())
         ),
         (None, _) => write!(f, "the terminationGracePeriodSeconds of {side} to be known"),
         (_, None) => write!(f, "the duration of streams on {side} to be known"),

@@ -6,7 +6,7 @@ use super::{
     Ended, Report, Sample,
     text::{clock, ending},
 };
-use crate::printable::counted;
+use crate::printable::{counted, thousands};
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 60.0;
@@ -91,8 +91,8 @@ pub fn svg(report: &Report) -> String {
         totals.gpu_hours,
         counted(totals.gpus_peak, "GPU"),
         counted(totals.streams_moved, "stream"),
-        totals.streams_waited_for,
-        totals.streams_cut
+        thousands(totals.streams_waited_for),
+        thousands(totals.streams_cut)
     );
     text(&mut svg, LEFT, 42.0, &cost);
     for (index, (title, lines)) in panels.iter().enumerate() {

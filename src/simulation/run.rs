@@ -7,7 +7,7 @@ use super::{
     Ended, Report, Row, Sample, Scenario, Totals, Waited,
     cluster::{Cluster, Counts},
 };
-use crate::printable::counted;
+use crate::printable::{counted, thousands};
 use crate::scaling::{Action, Decision, Progress, Retire, Sizes, Wait, decide};
 use crate::split::Generation;
 
@@ -213,14 +213,12 @@ fn notes(cluster: &Cluster) -> Vec<String> {
     let mut notes = Vec::new();
     let Counts { cut, refused, .. } = cluster.counts;
     if cut > 0 {
-        let grace = scenario.grace.as_secs();
-        let (streams, were, they) = match cut {
-            1 => ("stream", "was", "it"),
-            _ => ("streams", "were", "they"),
-        };
+        let grace = thousands(scenario.grace.as_secs());
+        let (were, they) = if cut == 1 { ("was", "it") } else { ("were", "they") };
         notes.push(format!(
-            "{cut} {streams} {were} cut, because {they} lasted longer than terminationGracePeriodSeconds ({grace} s) of the worker: raise \
-             it, or turn continuation on"
+            "{} {were} cut, because {they} lasted longer than the worker's terminationGracePeriodSeconds ({grace} s): raise it, or \
+             enable continuation",
+            counted(cut, "stream")
         ));
     }
     if refused > 0 {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::{Ended, Report};
+use crate::printable::thousands;
 use crate::scaling::Progress;
 
 /// The report as text.
@@ -91,10 +92,10 @@ fn summary(report: &Report) -> String {
         "streams",
         format!(
             "{} started, {} moved, {} awaited, {} cut",
-            totals.streams_begun,
-            totals.streams_moved,
-            totals.streams_waited_for,
-            totals.streams_cut
+            thousands(totals.streams_begun),
+            thousands(totals.streams_moved),
+            thousands(totals.streams_waited_for),
+            thousands(totals.streams_cut)
         ),
     );
     for note in &report.notes {

@@ -6,7 +6,7 @@ mod comparison;
 use super::v1;
 use crate::analysis::Verdict;
 use crate::latency::{ENOUGH, Sketch};
-use crate::printable::{counted, latency, percent};
+use crate::printable::{latency, needed, only, percent};
 
 /// Does anything need attention?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,12 +110,13 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     }
     if let Some(side) = serving.iter().find(|side| side.errors.is_none()) {
         let text = if sides.iter().all(|side| side.ended == 0) {
-            format!("{share} No request ended in the last 5 minutes.")
+            format!("{share} No requests ended in the last 5 minutes.")
         } else {
             format!(
-                "{share} Not enough data: {} ended {} in the last 5 minutes; {ENOUGH} are needed.",
+                "{share} Not enough data: {} finished {} in the last 5 minutes; {}.",
                 side.name.to_lowercase(),
-                counted(side.ended, "request")
+                only(side.ended, "request"),
+                needed(ENOUGH)
             )
         };
         let level = Level::NotEnoughData;
@@ -183,7 +184,7 @@ fn many_errors(sides: &[Side; 2]) -> Option<String> {
         let errors = percent(side.errors.filter(|errors| *errors > MANY_ERRORS)?);
         let name = side.name;
         Some(format!(
-            "{name} fails {errors} of its requests in the last 5 minutes."
+            "{name} failed {errors} of its requests in the last 5 minutes."
         ))
     })
 }
@@ -220,7 +221,7 @@ fn serving<'a>(state: &v1::State, [old, new]: &'a [Side; 2]) -> Vec<&'a Side> {
 
 fn share(state: &v1::State) -> String {
     match state.plan.as_ref().and_then(v1::Plan::share_of_new) {
-        None => "The split is not known.".to_owned(),
+        None => "The split is unknown.".to_owned(),
         Some(0.0) => "Old gets all requests.".to_owned(),
         Some(1.0) => "New gets all requests.".to_owned(),
         Some(share) => format!("New gets {} of the requests.", percent(share)),

@@ -20,7 +20,7 @@ pub enum Error {
     #[error("cannot be reached: {0}")]
     Unreachable(String),
     /// It was reached but did not respond in time.
-    #[error("no response within {0:?}")]
+    #[error("no response within {}", crate::printable::seconds(*.0))]
     Timeout(Duration),
     /// It has reached its limit of watches: try again later, or read once.
     #[error("has too many watches")]

@@ -270,7 +270,7 @@ pub struct Margins {
     /// The period that the figures cover.
     #[prost(message, optional, tag = "1")]
     pub window: ::core::option::Option<::prost_types::Duration>,
-    /// Requests that each side must have begun in that period for a pass.
+    /// Requests that each side must have received in that period for a pass.
     #[prost(uint64, tag = "2")]
     pub min_samples: u64,
     /// By how much new's share of failed requests may exceed old's, 0 to 1.

@@ -187,7 +187,7 @@ impl Page {
             self.line("degraded", &degraded.message);
         }
         if let Some(seconds) = status.estimated_drain_seconds {
-            self.line("drain", &format!("about {seconds} s more"));
+            self.line("drain", &format!("about {} s remaining", thousands(seconds.unsigned_abs())));
         }
     }
 
@@ -277,7 +277,7 @@ impl Page {
                     "open streams",
                     sides.map(|side| {
                         let open = side.as_ref().and_then(|side| side.open_streams);
-                        open.map_or("-".to_owned(), |open| open.to_string())
+                        open.map_or("-".to_owned(), |open| thousands(open.unsigned_abs()))
                     }),
                 );
             }
@@ -387,7 +387,7 @@ impl Page {
         });
         if !is_off {
             let proven = proofs.join(", ");
-            self.line("", &format!("proven by {proven} endpoints and models"));
+            self.line("", &format!("known to support continuation: {proven} (per endpoint and model)"));
         }
     }
 }

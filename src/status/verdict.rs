@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(analysed.report.verdict.as_str(), "fail");
         let text = analysed.text();
         for part in [
-            "fail: New fails 5.0 % of requests, old 0.0 % (200 and 1,800 in 2 min).\n",
+            "fail: New fails 5.0 % of its requests, old fails 0.0 % (200 and 1,800 requests in 2 min).\n",
             "failed requests             0.0 %     5.0 %  +5.0 points",
             "fail\nfirst token, p50                -         -            -       0.0 %  no data\n",
             "\n1 of 3 proxies\n  b: too old to be compared\n  c: cannot be reached\n",
@@ -358,14 +358,14 @@ mod tests {
         let rules = Rules::default();
         let analysed = |rules: Rules| {
             let mut reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
-            reported.failed = "New fails 50.0 % of requests.".to_owned();
+            reported.failed = "New fails 50.0 % of its requests.".to_owned();
             reported.margins = Some(v1::Margins::from(&Rules::default()));
             let analysed = ComparisonRun::new(rules).past(&[answer("a", Ok(Some(reported)))]);
             (analysed.verdict(), analysed.text())
         };
         let (verdict, text) = analysed(rules);
         assert_eq!(verdict, "fail");
-        let expected = "fail: New has failed: New fails 50.0 % of requests.\n";
+        let expected = "fail: New has failed: New fails 50.0 % of its requests.\n";
         assert!(text.starts_with(expected), "{text}");
         let min_samples = 7;
         assert_eq!(
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn new_that_was_rolled_back_has_failed() {
         let reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
-        let rolled_back = "New fails 50.0 % of requests.".to_owned();
+        let rolled_back = "New fails 50.0 % of its requests.".to_owned();
         let answers = [answer(
             "a",
             Ok(Some(v1::Comparison {
@@ -391,7 +391,7 @@ mod tests {
         )];
         let analysed = ComparisonRun::new(Rules::default()).past(&answers);
         assert_eq!(analysed.verdict(), "fail");
-        let text = "fail: New has failed and was rolled back: New fails 50.0 % of requests.\n";
+        let text = "fail: New has failed and was rolled back: New fails 50.0 % of its requests.\n";
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
         assert_eq!(analysed.json()["verdict"], "fail");
     }

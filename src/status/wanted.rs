@@ -10,7 +10,7 @@ use crate::state_api::v1;
 
 /// The remark on an update whose split has not been set.
 const UNDECIDED: &str =
-    "the update gives no split, and no controller has set it yet: all requests go to old";
+    "the update sets no split, and no controller has set one yet: all requests go to old";
 
 /// Shares closer than this are the same: a percentage is a rounded ratio.
 const SAME: f64 = 0.000_5;
@@ -59,7 +59,7 @@ pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
         Some(UNDECIDED.to_owned())
     } else {
         other.map(|asked| {
-            let asked = format!("{} asked for", percent(asked));
+            let asked = format!("{} requested", percent(asked));
             match (share, in_force) {
                 (Some(share), _) if is_cap(Some(share)) => {
                     format!("{asked}, capped at {}", percent(share))
@@ -135,18 +135,18 @@ mod tests {
     #[test]
     fn what_the_proxies_have_in_force_goes_before_what_was_asked_for() {
         let capped = in_force(asks(70), 60, |plan| plan.max_percent = Some(60));
-        assert_eq!(capped, is(0.6, Some("70 % asked for, capped at 60 %")));
+        assert_eq!(capped, is(0.6, Some("70 % requested, capped at 60 %")));
         let refused = in_force(asks(70), 25, |plan| {
             plan.refusal = Some(v1::Refusal::default())
         });
         assert_eq!(
             refused,
-            is(0.25, Some("70 % asked for, but the edit was rejected"))
+            is(0.25, Some("70 % requested, but the edit was rejected"))
         );
         let late = in_force(asks(70), 25, |_| ());
         assert_eq!(
             late,
-            is(0.25, Some("70 % asked for, which is not in force yet"))
+            is(0.25, Some("70 % requested, which is not in force yet"))
         );
         assert_eq!(in_force(asks(70), 70, |_| ()), is(0.7, None));
         // From addresses there is no edit to hold it against.
@@ -154,7 +154,7 @@ mod tests {
             plan.max_percent = Some(60);
             plan.weights_before_cap = Some(v1::Weights { old: 3, new: 7 });
         });
-        assert_eq!(alone, is(0.6, Some("70 % asked for, capped at 60 %")));
+        assert_eq!(alone, is(0.6, Some("70 % requested, capped at 60 %")));
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         update.spec.max_traffic_split_percent = Some(60);
         assert_eq!(
             wanted(&report, None),
-            is(0.6, Some("70 % asked for, capped at 60 %"))
+            is(0.6, Some("70 % requested, capped at 60 %"))
         );
         let update = report.update.as_mut().unwrap();
         update.status = Some(DynamoUpdateConfigStatus {
@@ -176,7 +176,7 @@ mod tests {
             }),
             ..Default::default()
         });
-        let otherwise = "70 % asked for, overridden by the controller";
+        let otherwise = "70 % requested, overridden by the controller";
         assert_eq!(wanted(&report, None), is(0.4, Some(otherwise)));
         // It has not seen this edit yet.
         report.update.as_mut().unwrap().metadata.generation = Some(4);

@@ -27,7 +27,7 @@ pub enum BodyError {
     Malformed(#[source] ChunkError),
     #[error("the HTTP/2 stream broke")]
     Http2(#[source] ::h2::Error),
-    #[error("the service in this process broke the body off")]
+    #[error("the service in this process ended the body early")]
     Local(#[source] BoxError),
 }
 

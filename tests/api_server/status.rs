@@ -317,7 +317,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     // The requested split exceeds the cap.
     let (_, text) = server.crossfade(&["status", "first"]);
     assert!(
-        text.contains("60.0 %") && text.contains("70 % asked for, capped at 60 %"),
+        text.contains("60.0 %") && text.contains("70 % requested, capped at 60 %"),
         "{text}"
     );
 

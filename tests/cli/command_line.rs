@@ -252,7 +252,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["simulate", "--rate", "-3"],
-            "--rate <NUMBER>': must be 0.001 to 1000000",
+            "--rate <NUMBER>': must be from 0.001 to 1000000",
         ),
         (
             &["simulate", "--startup", "-1"],

@@ -77,7 +77,7 @@ async fn requests_that_new_fails_and_old_recovers_count_against_new() {
     let text = output_text(&output);
     assert_eq!(output.status.code(), FAIL);
     assert!(
-        text.starts_with("fail: New fails 100.0 % of requests, old 0.0 % (30 and 30 in "),
+        text.starts_with("fail: New fails 100.0 % of its requests, old fails 0.0 % (30 and 30 requests in "),
         "{text}"
     );
     assert!(text.contains("\n1 proxy\n"), "{text}");
@@ -99,7 +99,7 @@ async fn equal_generations_pass_and_without_enough_requests_there_is_no_verdict(
         idle["text"]
             .as_str()
             .unwrap()
-            .starts_with("No request began"),
+            .starts_with("No requests were received in "),
         "{idle}"
     );
     for proxy in [&one, &other] {
@@ -129,7 +129,7 @@ async fn equal_generations_pass_and_without_enough_requests_there_is_no_verdict(
         report["text"]
             .as_str()
             .unwrap()
-            .contains("new began 100 requests"),
+            .contains("new received only 100 requests"),
         "{report}"
     );
     // A proxy that does not respond is named, because new may have failed there.
@@ -212,7 +212,7 @@ async fn a_new_generation_with_a_slower_first_token_is_detected() {
         report["text"]
             .as_str()
             .unwrap()
-            .starts_with("New's first token, p"),
+            .starts_with("New's time to first token (p"),
         "{report}"
     );
 }
@@ -362,7 +362,7 @@ async fn judge_agrees_with_the_proxys_failure_if_the_limits_are_equal_also_while
         let (report, status) = judge(&address, more);
         assert_eq!(status, FAIL, "{report}");
         let text = report["text"].as_str().unwrap();
-        assert!(text.contains("New fails 100.0 % of requests"), "{text}");
+        assert!(text.contains("New fails 100.0 % of its requests"), "{text}");
     }
     let (report, status) = judge(&address, &["--min-samples", "7"]);
     assert_eq!(status, INCONCLUSIVE, "with other limits: {report}");
@@ -415,12 +415,12 @@ async fn proxies_are_compared_with_the_limits_of_their_plans() {
         text.contains("needed").then_some(text)
     })
     .await;
-    assert!(needed.ends_with("; 7 are needed."), "{needed}");
+    assert!(needed.ends_with("; at least 7 are needed."), "{needed}");
     let both = format!("{},{}", few.admin, many.admin);
     let (report, status) = judge(&both, &[]);
     assert_eq!(status, INCONCLUSIVE);
     let text = format!(
-        "{} and {} judge new by different margins: set the margins by flags",
+        "{} and {} judge new by different margins: set the margins with flags",
         few.admin, many.admin
     );
     assert_eq!(report["text"], text);

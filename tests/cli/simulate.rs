@@ -219,12 +219,12 @@ fn unsupported_rollouts_are_rejected_with_status_2() {
         (
             &[],
             &text.replace("replicas: 2", "replicas: 9999999999"),
-            "more than 1000 replicas are not simulated",
+            "at most 1000 replicas can be simulated",
         ),
         (
             &[],
             &format!("{ROLLOUT}  undoTo: 3\n{WORKERS}"),
-            "spec.undoTo is set, and going back to a revision is not simulated",
+            "spec.undoTo is set, but going back to a revision cannot be simulated",
         ),
         (&[], WORKERS, "exactly one DynamoRollout; they contain 0"),
         (&[], "a: [", "document 1, line 1"),
@@ -267,7 +267,7 @@ fn invalid_flag_values_are_rejected() {
     for (flag, value, expected) in [
         ("--startup", "0", "must be more than 0"),
         ("--stream-p99", "soon", "is not a duration"),
-        ("--rate", "0", "must be 0.001 to 1000000"),
+        ("--rate", "0", "must be from 0.001 to 1000000"),
         ("--replicas", "0", "'0' is not a number from 1 to 1000"),
         ("--gpus", "decoder=1", "'decoder' is not a role"),
         ("--grace", "-1", "must be between 0"),

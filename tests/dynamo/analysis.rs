@@ -145,8 +145,8 @@ async fn new_whose_tokens_take_30_percent_longer_is_rolled_back_and_the_figures_
     clients.end().await;
     let text = page["analysis"]["text"].as_str().expect("a sentence");
     assert!(
-        text.starts_with("New's time per token, p50 is ")
-            || text.starts_with("New's gap between tokens, p99 is "),
+        text.starts_with("New's time per token (p50) is ")
+            || text.starts_with("New's gap between tokens (p99) is "),
         "{text}"
     );
     let [old, new] = figures(&report, "timePerTokenP50");
@@ -164,7 +164,7 @@ async fn new_that_fails_3_percent_is_rolled_back_although_clients_see_nothing() 
     clients.end().await;
     let text = page["analysis"]["text"].as_str().expect("a sentence");
     assert!(text.starts_with("New fails "), "{text}");
-    assert!(text.contains("of requests, old 0.0 % ("), "{text}");
+    assert!(text.contains("of its requests, old fails 0.0 % ("), "{text}");
     let [old, new] = figures(&report, "failureRate");
     assert_eq!(old, 0.0, "{report:#}");
     assert!((0.015..0.06).contains(&new), "{report:#}");
@@ -198,7 +198,7 @@ async fn no_alarm(lasts: Duration) {
     }
     let (status, report) = analysis_report(&idle);
     assert_eq!(status, Some(3), "{report:#}");
-    let text = "Not enough data: new began 0 requests in ";
+    let text = "Not enough data: new received no requests in ";
     let message = report["text"].as_str().expect("a sentence");
     assert!(message.starts_with(text), "{message}");
     let analysis = &page(&idle).await["analysis"];

@@ -86,7 +86,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     browser
         .until(
             "#standing",
-            says("New gets 50.0 % of the requests. No request ended"),
+            says("New gets 50.0 % of the requests. No requests ended"),
         )
         .await;
     // It is the first visible element.
@@ -201,7 +201,7 @@ async fn with_an_analysis_it_shows_the_verdict_first() {
         (
             "well",
             0,
-            "It is not known yet whether new is good enough: No request began",
+            "It is not known yet whether new is good enough: No requests were received",
             "notEnoughData",
         ),
         (

@@ -17,7 +17,7 @@ fn without_traffic_or_with_little_there_is_no_verdict() {
     );
     assert_eq!(
         few.sentence(),
-        "Not enough data: new began 199 requests in 5 s; 200 are needed."
+        "Not enough data: new received only 199 requests in 5 s; at least 200 are needed."
     );
     let none = looks(&rules, [requests(5000, 0, 0)]);
     assert_eq!(
@@ -68,7 +68,7 @@ fn new_passes_only_if_it_completed_enough_requests() {
         assert_eq!(report.verdict, Verdict::Inconclusive(why));
         assert_eq!(
             report.sentence(),
-            "Not enough data: new completed 0 requests in 50 s; 200 are needed."
+            "Not enough data: new completed no requests in 50 s; at least 200 are needed."
         );
     }
     for (completed, passes) in [(199, false), (200, true)] {
@@ -106,7 +106,7 @@ fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_a
         let report = looks(&Rules::default(), [counts(failed)]);
         let sentence = report.sentence();
         assert_eq!(report.verdict == Verdict::Pass, passes, "{sentence}");
-        let all = "New fails 100.0 % of requests, old 100.0 % (500 and 1,000 in 5 s), of the API class 'chat'; that is too many for a pass.";
+        let all = "New fails 100.0 % of its requests, old fails 100.0 % (500 and 1,000 requests of the API class 'chat' in 5 s); that is too many for a pass.";
         assert!(failed < 500 || sentence == all, "{sentence}");
     }
 }
@@ -128,7 +128,7 @@ fn new_whose_requests_hang_does_not_pass() {
         let is = report.verdict == Verdict::Pass;
         assert_eq!(is, passes, "{old} {new}: {}", report.sentence());
         if !passes {
-            let expected = "40 of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's.";
+            let expected = "40 of new's requests have no result (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests.";
             assert_eq!(report.sentence(), expected);
         }
     }
@@ -143,7 +143,7 @@ fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
     assert!(row.metric == Metric::Failures && row.confidence < 0.99);
     assert_eq!(
         report.sentence(),
-        "New fails 0.80 % of requests, old 0.0 % (250 and 1,000 in 5 s); that is not enough evidence yet."
+        "New fails 0.80 % of its requests, old fails 0.0 % (250 and 1,000 requests in 5 s); that is not enough evidence yet."
     );
 }
 
@@ -169,12 +169,12 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let report = looks(&Rules::default(), [counts(new(63, 43, 43))]);
     assert_eq!(
         report.sentence(),
-        "New fails 100.0 % of requests, old 0.0 % (43 and 400 in 5 s)."
+        "New fails 100.0 % of its requests, old fails 0.0 % (43 and 400 requests in 5 s)."
     );
     let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
         hangs.sentence(),
-        "400 of new's requests have no result (in flight, or failed in a session and not answered by old), a larger part than of old's."
+        "400 of new's requests have no result (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests."
     );
     let mut both = counts(new(400, 0, 0));
     for [old, new] in both.0.values_mut() {
@@ -182,7 +182,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     }
     assert_eq!(
         looks(&Rules::default(), [both]).sentence(),
-        "Not enough data: 0 requests of new were answered or failed in 5 s; 200 are needed."
+        "Not enough data: new answered or failed no requests in 5 s; at least 200 are needed."
     );
 }
 
@@ -209,6 +209,6 @@ fn a_sentence_names_the_figures_of_both_sides() {
     let report = looks(&Rules::default(), (0..40).map(|_| counts()));
     assert_eq!(
         report.sentence(),
-        "New's first token, p50 is 840 ms, old's 356 ms (700 and 7,000 in 35 s)."
+        "New's time to first token (p50) is 840 ms, old's is 356 ms (700 and 7,000 requests in 35 s)."
     );
 }

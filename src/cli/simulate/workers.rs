@@ -104,7 +104,7 @@ impl Workers {
         let mut each = gpus.old.values().chain(gpus.new.values());
         if each.any(|gpus| *gpus > MAX_GPUS) {
             return Err(format!(
-                "a worker with more than {MAX_GPUS} GPUs is not simulated"
+                "at most {MAX_GPUS} GPUs per worker can be simulated"
             ));
         }
         Ok(Accepted { gpus, full })

@@ -89,7 +89,7 @@ impl<'a> OldPods<'a> {
         let pods = pods.filter(|pod| named_ports(&pod.data["spec"], name).next().is_none());
         pods.map(|pod| {
             let pod = pod.metadata.name.as_deref().unwrap_or_default();
-            format!("any port of {pod}, which names none '{name}'")
+            format!("any port of {pod}, which has none named '{name}'")
         })
         .collect()
     }

@@ -60,14 +60,14 @@ impl Observer {
         };
         if asked.len() > MAX_POLLED {
             let more = asked.len() - MAX_POLLED;
-            let name = format!("{more} more proxies of the namespace, which are too many to ask");
+            let name = format!("{more} more proxies of the namespace, which are too many to query");
             others.found.push(name);
             asked.truncate(MAX_POLLED);
         }
         let mut is_known = true;
         for one in &asked {
             let Some(heard) = self.hear(&self.beyond, &parsed.key, &one.place) else {
-                let name = format!("the proxy of {}, which is one too many to ask", one.pod);
+                let name = format!("the proxy of {}, which is not queried because there are too many", one.pod);
                 others.found.push(name);
                 continue;
             };

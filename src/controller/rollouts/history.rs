@@ -66,7 +66,7 @@ impl Rollouts {
         let (from, service) = next::serving(before, accepted, revisions);
         let Some(service) = service else {
             return Ok(Err(format!(
-                "the frontends {} serve now, and no rollout ever went to them, so undoTo cannot go from them to revision \
+                "the frontends {} serve now, but no rollout has moved to them, so undoTo cannot go from them to revision \
                  {number}: make it the target of the rollout",
                 from.frontends
             )));

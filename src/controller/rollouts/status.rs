@@ -234,20 +234,20 @@ pub(super) fn action_text(action: &Action) -> String {
     };
     match action {
         Action::Split(split) => {
-            format!("sends {} % of the requests to new", split.rounded_percent())
+            format!("sending {} % of the requests to new", split.rounded_percent())
         }
-        Action::Grow { side, sizes: to } => format!("grows {side} to {}", sizes(to)),
+        Action::Grow { side, sizes: to } => format!("growing {side} to {}", sizes(to)),
         Action::Mark { side, pods, .. } => {
-            format!("marks {} of {side} to be removed first", pods.join(", "))
+            format!("marking {} of {side} to be removed first", pods.join(", "))
         }
         Action::Replace { side, pods, .. } => {
-            format!("replaces {} of {side} by {}", pods.join(", "), side.other())
+            format!("replacing {} of {side} with {}", pods.join(", "), side.other())
         }
-        Action::Shrink { side, sizes: to } => format!("shrinks {side} to {}", sizes(to)),
-        Action::SaveSelector => "saves the selector of clientService".to_owned(),
-        Action::Retarget(side) => format!("routes clients to the frontends of {side}"),
-        Action::Retire(Retire::Delete) => "deletes old".to_owned(),
-        Action::Retire(_) => "scales the frontends of old to zero".to_owned(),
+        Action::Shrink { side, sizes: to } => format!("shrinking {side} to {}", sizes(to)),
+        Action::SaveSelector => "saving the selector of clientService".to_owned(),
+        Action::Retarget(side) => format!("routing clients to the frontends of {side}"),
+        Action::Retire(Retire::Delete) => "deleting old".to_owned(),
+        Action::Retire(_) => "scaling the frontends of old to zero".to_owned(),
     }
 }
 

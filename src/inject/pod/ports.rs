@@ -124,15 +124,15 @@ impl Injection<'_, '_> {
             "0.0.0.0" => {}
             loopback @ ("127.0.0.1" | "localhost" | "::1") => {
                 self.note.warn(format!(
-                    "it listens on '{host}', where only its own pod reaches it: with crossfade, which listens on all addresses, every \
-                     pod that reaches this one can send it requests. Probes and the controller cannot reach it there: have it listen \
-                     on 0.0.0.0, or on :: in a cluster with IPv6 alone"
+                    "it listens on '{host}', which only its own pod can reach. Because crossfade listens on all addresses, every pod \
+                     that can reach this one can now send it requests. Probes and the controller cannot reach '{host}': make it \
+                     listen on 0.0.0.0, or on :: in an IPv6-only cluster"
                 ));
                 return loopback == "::1";
             }
             _ => self.note.warn(format!(
-                "it listens on '{host}', but crossfade connects to it at 127.0.0.1: have it listen on 0.0.0.0, or on :: in a cluster \
-                 with IPv6 alone"
+                "it listens on '{host}', but crossfade connects to it at 127.0.0.1: make it listen on 0.0.0.0, or on :: in an \
+                 IPv6-only cluster"
             )),
         }
         false

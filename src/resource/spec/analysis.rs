@@ -31,7 +31,7 @@ pub struct AnalysisSpec {
     /// The period that the figures cover, in seconds.
     #[schemars(range(min = 10, max = 3600))]
     pub window_seconds: u32,
-    /// How many requests each generation must have begun, and the new one completed, in that period for a pass.
+    /// How many requests each generation must have received, and the new one must have completed, in that period for a pass.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub min_samples: u32,
     /// By how many percentage points the share of failed requests of the new generation may exceed that of the old one; fractions

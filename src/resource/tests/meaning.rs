@@ -263,7 +263,7 @@ fn a_report_says_what_the_plan_does() {
         ),
         (
             "  trafficSplitPercent: 25\n  failover: {continuation: {mode: AnyGeneration}}\n  drain: {moveAfterSeconds: 30}",
-            "25 % to new at http://new:1, the rest to old; broken streams are continued; streams move off old 30s after its \
+            "25 % to new at http://new:1, the rest to old; broken streams are continued; streams move off old 30 s after its \
              share becomes 0, 10 per second",
         ),
     ] {
@@ -289,7 +289,7 @@ fn a_manifest_for_a_cluster_may_leave_the_split_to_the_controller_and_a_plan_fil
     );
     let note = &report.notes[0];
     assert!(note.contains("until the controller has set them"), "{note}");
-    assert!(note.contains("`crossfade proxy --plan` refuses"), "{note}");
+    assert!(note.contains("`crossfade proxy --plan` rejects"), "{note}");
     let refused = problems(&text);
     assert!(
         refused[0].contains("spec.trafficSplitPercent: is required"),

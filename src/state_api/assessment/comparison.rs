@@ -8,7 +8,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::Side;
 use crate::latency::{Scale, Sketch};
-use crate::printable::{self, counted, percent};
+use crate::printable::{self, needed, only, percent};
 
 /// New needs attention if its error ratio exceeds old's by this much, and is at least twice as high.
 const MORE_ERRORS: f64 = 0.01;
@@ -38,9 +38,10 @@ pub(super) fn unclear(sides: &[Side; 2]) -> Option<String> {
     let few = few.min_by_key(|side| streams(side))?;
     sides.iter().any(matter).then(|| {
         format!(
-            "Not enough data: {} began {} in the last 5 minutes; {STREAMS} are needed.",
+            "Not enough data: {} started {} in the last 5 minutes; {}.",
             few.name.to_lowercase(),
-            counted(streams(few), "stream")
+            only(streams(few), "stream"),
+            needed(STREAMS)
         )
     })
 }
@@ -79,7 +80,7 @@ fn differences([old, new]: &[Side; 2]) -> impl Iterator<Item = Difference> {
         figures: figures.map(percent),
         is_sure,
     });
-    let first = "is slower to the first token than old: p95 ";
+    let first = "has a longer time to first token than old: p95 ";
     let gap = "has longer gaps between tokens than old: p95 ";
     let all = [
         failures,
@@ -196,12 +197,16 @@ mod tests {
             (
                 streams(30, 1000),
                 streams(60, 199),
-                Some("Not enough data:  began 199 streams in the last 5 minutes; 200 are needed."),
+                Some(
+                    "Not enough data:  started only 199 streams in the last 5 minutes; at least 200 are needed.",
+                ),
             ),
             (
                 streams(30, 1000),
                 requests(100, 0),
-                Some("Not enough data:  began 0 streams in the last 5 minutes; 200 are needed."),
+                Some(
+                    "Not enough data:  started no streams in the last 5 minutes; at least 200 are needed.",
+                ),
             ),
             (streams(30, 1000), streams(30, 200), None),
             // Streams are rare.
@@ -216,7 +221,7 @@ mod tests {
         let tails = [9, 13].map(|slow| side(1000, 0, &[(30, 200 - slow), (100, slow)], 0));
         let text = super::unclear(&tails).unwrap();
         assert!(
-            text.starts_with("New is slower to the first token than old: p95 "),
+            text.starts_with("New has a longer time to first token than old: p95 "),
             "{text}"
         );
     }
@@ -241,7 +246,7 @@ mod tests {
             let sides = [&old, &new].map(|times| side(1000, 0, times, 0));
             let worse = worse(&sides);
             assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
-            assert!(worse.is_none_or(|text| text.starts_with("New is slower to the first token")));
+            assert!(worse.is_none_or(|text| text.starts_with("New has a longer time to first token")));
         }
     }
 

@@ -68,12 +68,12 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(5, [side(1000, 1, 300), side(49, 0, 300)]),
             Level::NotEnoughData,
-            "New gets 5.0 % of the requests. Not enough data: new ended 49",
+            "New gets 5.0 % of the requests. Not enough data: new finished only 49",
         ),
         (
             state(5, [side(0, 0, 1), None]),
             Level::NotEnoughData,
-            "New gets 5.0 % of the requests. No request ended",
+            "New gets 5.0 % of the requests. No requests ended",
         ),
         (
             state(25, [side(1000, 3, 300), side(1000, 40, 300)]),
@@ -83,18 +83,18 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
             Level::Attention,
-            "Old fails 10.0 %",
+            "Old failed 10.0 %",
         ),
         (
             state(25, [side(1000, 0, 300), side(1000, 0, 400)]),
             Level::Attention,
-            "New is slower to the first token than old: p95 400 ms and",
+            "New has a longer time to first token than old: p95 400 ms and",
         ),
         // Twice as slow, but by too few streams to tell.
         (
             state(25, [side(1000, 1, 300), side(199, 0, 600)]),
             Level::NotEnoughData,
-            "New gets 25.0 % of the requests. Not enough data: new began 199 streams in the last 5 minutes; 200 are needed.",
+            "New gets 25.0 % of the requests. Not enough data: new started only 199 streams in the last 5 minutes; at least 200 are needed.",
         ),
         (
             state(100, [side(1000, 1, 300), side(199, 0, 600)]),
@@ -169,7 +169,7 @@ fn the_verdict_of_an_analysis_comes_first_and_replaces_the_comparison_by_figures
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
             verdict("pass", false),
             Level::Attention,
-            "Old fails 10.0 % of its requests in the last 5 minutes.",
+            "Old failed 10.0 % of its requests in the last 5 minutes.",
         ),
         (
             unreachable,

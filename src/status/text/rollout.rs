@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::super::format::percent;
 use super::Page;
-use crate::printable::counted;
+use crate::printable::{counted, thousands};
 use crate::resource::rollout_status::{AcceptedSide, DynamoRolloutStatus, SideStatus};
 use crate::resource::{DynamoRollout, Intent, SideSpec, WorkloadSpec};
 
@@ -209,7 +209,7 @@ impl Page {
             &row(["", "WORKERS", "SPEC", "READY", "TERMINATING", "STREAMS"]),
         );
         for (name, spec, side) in sides {
-            let streams = side.open_streams.map(|open| open.to_string());
+            let streams = side.open_streams.map(thousands);
             let streams = streams.unwrap_or_else(|| "-".to_owned());
             if side.roles.is_empty() {
                 self.put(0, &row([name, &object(spec, ""), "-", "-", "-", &streams]));
@@ -332,7 +332,7 @@ mod tests {
         let (status, lost) = read_rollout_status(&json!({
             "observedGeneration": 2,
             "phase": "Progressing",
-            "message": "grows new",
+            "message": "growing new",
             "step": {"old": 3, "new": 2, "next": 3},
             "waitingFor": [{"what": "new to be ready: 1 of 2 units are ready", "since": "2026-01-02T03:04:05Z"}],
             "split": {"percent": 33, "weights": {"old": 2, "new": 1}},
@@ -340,13 +340,13 @@ mod tests {
             "gpus": {"used": 40, "peak": 48},
             "source": {"roles": {"prefill": {"spec": 3, "ready": 3}, "decode": {"spec": 2, "ready": 1, "terminating": 1}}, "openStreams": 12},
             "target": {"roles": {"worker": {"spec": 2, "ready": 1}}},
-            "conditions": [{"type": "Ready", "status": "False", "reason": "Progressing", "message": "grows new", "lastTransitionTime": "2026-01-02T03:04:05Z"}],
+            "conditions": [{"type": "Ready", "status": "False", "reason": "Progressing", "message": "growing new", "lastTransitionTime": "2026-01-02T03:04:05Z"}],
         }));
         assert_eq!(lost, [""; 0]);
         rollout_of.status = Some(status);
         let text = rollout(&rollout_of, now);
         for expected in [
-            "phase       Progressing\n            grows new\n            as of edit 2: the controller has not observed edit 3 yet\n",
+            "phase       Progressing\n            growing new\n            as of edit 2: the controller has not observed edit 3 yet\n",
             "step        new 2 units, old 3; next: new 3\n",
             "waiting for new to be ready: 1 of 2 units are ready, for 10 min\n",
             "split       33.3 % of the requests go to new\n",

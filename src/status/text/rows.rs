@@ -111,7 +111,7 @@ impl Page {
         self.gap();
         self.put(0, "EVENTS");
         if let Some(why) = &report.events_unknown {
-            self.put(2, &format!("  not known: {why}"));
+            self.put(2, &format!("  unknown: {why}"));
         }
         for event in &report.events[report.events.len().saturating_sub(EVENTS)..] {
             let mark = if event.warning { "! " } else { "  " };

@@ -53,7 +53,7 @@ fn status_fits_80_columns() {
     });
     assert!(shown.contains("192.168.100.200:9464 unknown"), "{shown}");
     assert!(
-        shown.contains("66.7 % asked for, capped at 50 %"),
+        shown.contains("66.7 % requested, capped at 50 %"),
         "{shown}"
     );
     let widest = shown.lines().map(|line| line.chars().count()).max();
@@ -132,7 +132,7 @@ fn continued_and_moving_streams_are_reported_where_a_plan_continues_any() {
     for line in [
         "continued   10 (7 connection, 3 planned move); not continued 2 (2 tool calls)\n",
         "moving      5 streams on old are waiting to move to new\n",
-        "            proven by old 1 of 2, new 2 of 2 endpoints and models\n",
+        "            known to support continuation: old 1 of 2, new 2 of 2 (per endpoint and model)\n",
     ] {
         assert!(on.contains(line), "{line}{on}");
     }

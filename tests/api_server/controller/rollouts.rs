@@ -303,8 +303,8 @@ async fn a_rollout_replaces_worker_by_worker_up_to_the_hand_over() {
     for (reason, expected) in [
         ("Accepted", "accepted with 4 units"),
         ("Progressing", ""),
-        ("ScaledUp", "grows new to"),
-        ("ScaledDown", "shrinks old to"),
+        ("ScaledUp", "growing new to"),
+        ("ScaledDown", "shrinking old to"),
         ("Complete", "new serves everything"),
     ] {
         managed.wait_for_event(reason, expected).await;

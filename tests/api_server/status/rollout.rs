@@ -13,12 +13,12 @@ spec:
   clientService: chat
 "#;
 
-const STATUS: &str = r#"{"status": {"phase": "Progressing", "message": "grows new", "observedGeneration": 1,
+const STATUS: &str = r#"{"status": {"phase": "Progressing", "message": "growing new", "observedGeneration": 1,
   "step": {"old": 4, "new": 1, "next": 4}, "split": {"percent": 0, "weights": {"old": 1, "new": 0}},
   "waitingFor": [{"what": "new to be ready: 0 of 1 units are ready", "since": "2026-01-02T03:04:05Z"}],
   "source": {"workers": "4/4", "roles": {"worker": {"spec": 4, "ready": 4}}, "openStreams": 12},
   "target": {"workers": "0/1", "roles": {"worker": {"spec": 1, "ready": 0}}},
-  "conditions": [{"type": "Reconciling", "status": "True", "reason": "Progressing", "message": "grows new",
+  "conditions": [{"type": "Reconciling", "status": "True", "reason": "Progressing", "message": "growing new",
     "lastTransitionTime": "2026-01-02T03:04:05Z"}]}}"#;
 
 impl Server {
@@ -56,7 +56,7 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
     assert_eq!(code, Some(0), "{text}");
     for part in [
         "rollout     chat in namespace default, edit 1\n",
-        "phase       Progressing\n            grows new\n",
+        "phase       Progressing\n            growing new\n",
         "step        new 1 unit, old 4; next: new 4\n",
         "waiting for new to be ready: 0 of 1 units are ready, for ",
         "split       0 % of the requests go to new\n",

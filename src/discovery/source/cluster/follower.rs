@@ -268,7 +268,7 @@ impl Follower {
             let manifest = snapshot.manifest.as_ref()?;
             let name = update.name.as_deref().unwrap_or_default();
             (!manifest.spec.gives_split()).then(|| {
-                format!("update '{name}' gives no split, and no controller has set it yet: all requests go to old")
+                format!("update '{name}' sets no split, and no controller has set one yet: all requests go to old")
             })
         });
         let undecided: Vec<_> = undecided.collect();

@@ -154,7 +154,7 @@ impl Relay {
                 StatusCode::BAD_GATEWAY,
             ),
             Stop::NoMemory => (
-                format!("the proxy has no memory to continue the stream with that of {side}"),
+                format!("the proxy does not have enough memory to continue the stream with the one from {side}"),
                 StatusCode::SERVICE_UNAVAILABLE,
             ),
         };

@@ -68,7 +68,7 @@ async fn the_worker_with_the_fewest_requests_is_marked_before_old_shrinks() {
     managed.rests_at(3, 1).await;
     assert_eq!(marked(&managed).await, ["v1-2"]);
     managed
-        .wait_for_event("PodsMarked", "marks v1-2 of old to be removed first")
+        .wait_for_event("PodsMarked", "marking v1-2 of old to be removed first")
         .await;
 }
 

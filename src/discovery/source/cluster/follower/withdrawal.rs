@@ -56,7 +56,7 @@ impl Follower {
         };
         let kept = match (answers, self.lost_capacity(&identity)) {
             (true, None) => {
-                let note = format!("{gone}; old answers and gets all requests");
+                let note = format!("{gone}; old responds and gets all requests");
                 tracing::info!("{note}");
                 self.publish(&identity, "DeletedAllToOld", note, false);
                 let source = format!("no update (was {name})").into();
