@@ -6,12 +6,12 @@ use anyhow::Context;
 use crossfade::admin::client;
 use crossfade::app::{self, Ended, commands};
 use crossfade::cli::{
-    Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ProxyArgs,
+    Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ManArgs, ProxyArgs,
     RolloutArgs, RolloutCommand, print_all,
 };
 use crossfade::demo::DemoArgs;
 use crossfade::error_chain::error_chain;
-use crossfade::printable::printable_lines;
+use crossfade::printable::{printable, printable_lines};
 use crossfade::resource;
 use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
@@ -48,11 +48,7 @@ fn main() -> ExitCode {
         Command::Rollout(args) => rollout(*args),
         Command::Completions(args) => Ok(args.print()),
         Command::Version(args) => Ok(args.run()),
-        Command::Man(args) => args.write().with_context(|| {
-            let directory = args.directory.iter();
-            let directory = directory.map(|path| format!(" to {}", path.display()));
-            format!("cannot write the manual{}", directory.collect::<String>())
-        }),
+        Command::Man(args) => man(&args),
     };
     result.unwrap_or_else(|error| {
         // Each problem of a plan has its own line.
@@ -86,6 +82,13 @@ fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let summary = app::demo::run(args.options())?;
     Ok(print_all(format!("{summary}\n").as_bytes()))
+}
+
+fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
+    args.write().with_context(|| match &args.directory {
+        Some(directory) => format!("cannot write the manual to {}", printable(directory.display())),
+        None => "cannot write the manual".to_owned(),
+    })
 }
 
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {

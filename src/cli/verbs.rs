@@ -81,9 +81,16 @@ impl Cli {
         if name == Some(OsStr::new(PLUGIN)) {
             command = command.bin_name("kubectl crossfade");
         }
-        let given = command.try_get_matches_from_mut(std::env::args_os());
-        let cli = given.and_then(|given| Self::settled(&given));
-        cli.unwrap_or_else(|error| exit(&explained(error).format(&mut command)))
+        let (error, verb) = match command.try_get_matches_from_mut(std::env::args_os()) {
+            Ok(given) => match Self::settled(&given) {
+                Ok(cli) => return cli,
+                Err(error) => (error, given.subcommand_name().map(str::to_owned)),
+            },
+            // Only the explanation needs a usage line: errors of the parser contain that of their subcommand.
+            Err(error) => (explained(error), Some("rollout".to_owned())),
+        };
+        let verb = verb.and_then(|verb| command.find_subcommand(verb).cloned());
+        exit(&error.format(&mut verb.unwrap_or(command)))
     }
 
     /// The parsed command line, with flags before a subcommand passed on to it.

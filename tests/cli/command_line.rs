@@ -404,6 +404,25 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
     }
 }
 
+#[test]
+fn an_error_found_after_parsing_shows_the_usage_of_its_subcommand() {
+    for (args, usage) in [
+        (&["status", "--proxy", ""][..], "Usage: crossfade status "),
+        (&["judge", "x", "--proxy", "a:1"], "Usage: crossfade judge "),
+        (
+            &["proxy", "--old", "a:1", "--move-after", "5"],
+            "Usage: crossfade proxy ",
+        ),
+        (&["-n", "x", "drain"], "Usage: crossfade drain "),
+        (&["rollout", "chat", "pause"], "Usage: crossfade rollout "),
+        (&["no-such-command"], "Usage: crossfade [OPTIONS] <COMMAND>"),
+    ] {
+        let (status, _, err) = texts(&run(args));
+        assert_eq!(status, Some(2), "{args:?}: {err}");
+        assert!(err.contains(usage), "{args:?}: {err}");
+    }
+}
+
 #[tokio::test]
 async fn a_failed_start_exits_with_status_1_and_says_why() {
     let old = Upstream::start(healthy("old")).await;

@@ -214,7 +214,7 @@ fn unsupported_rollouts_are_rejected_with_status_2() {
         (
             &[],
             &text.replace("gpu: 8", "gpu: 4294967295, amd.com/gpu: 4294967295"),
-            "more than 100000 GPUs is not simulated",
+            "at most 100000 GPUs per worker can be simulated",
         ),
         (
             &[],

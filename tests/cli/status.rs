@@ -145,7 +145,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
     assert!(!calm.contains("! "), "{calm}");
     // Missing permissions are reported, not hidden.
     assert!(calm.contains("cannot list the pods"), "{calm}");
-    assert!(calm.contains("not known: cannot list the events"), "{calm}");
+    assert!(calm.contains("unknown: cannot list the events"), "{calm}");
     let low = watch(5);
     let cut = low.shows(&["more lines: enlarge the terminal"]).await;
     assert_eq!(cut.lines().count(), 4, "{cut}");

@@ -370,7 +370,7 @@ fn with_a_frontend_on_ipv6_crossfade_connects_and_listens_on_ipv6() {
         let (text, warnings) = sidecar(args);
         assert!(text.contains("value: \"127.0.0.1:8080\""), "{text}");
         assert_eq!(
-            warnings.contains("have it listen on 0.0.0.0"),
+            warnings.contains("make it listen on 0.0.0.0"),
             warned,
             "{warnings}"
         );
