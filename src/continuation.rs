@@ -40,7 +40,7 @@ pub struct Rules {
     pub mode: Mode,
     /// How much text of a stream is kept, in bytes. A longer one is not continued.
     pub max_text_bytes: usize,
-    /// How often one stream is continued.
+    /// How many times one stream is continued.
     pub max_per_stream: u32,
     /// Whether a comment marks the place where a stream is continued.
     pub comment: bool,

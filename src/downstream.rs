@@ -2,7 +2,7 @@
 //!
 //! Each request goes through [`Proxy::handle`](crate::proxy::Proxy::handle). The rest that this module uses of `proxy` is about
 //! connections: permits, limits of bodies, tunnels, and error responses. Contains no policy about which generation responds or
-//! how often a request is attempted.
+//! how many times a request is attempted.
 
 mod accept;
 mod body_channel;

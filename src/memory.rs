@@ -115,7 +115,7 @@ impl Budget {
         self.used.0.load(Ordering::Relaxed)
     }
 
-    /// How often memory for `purpose` was refused since the last call.
+    /// How many times memory for `purpose` was refused since the last call.
     #[must_use]
     pub fn take_refusals(&self, purpose: Purpose) -> u64 {
         self.refusals[purpose as usize].swap(0, Ordering::Relaxed)

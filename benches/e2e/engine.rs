@@ -1,6 +1,6 @@
 //! Clients and model servers in one thread around one poller, so that the load side costs little.
 //!
-//! What the clients do is told by [`Opener`]s; what the servers do, each request tells.
+//! [`Opener`]s define what the clients do; each request defines what the servers do.
 
 use std::collections::VecDeque;
 use std::io;

@@ -4,7 +4,7 @@ use memchr::memmem;
 
 /// What was found.
 pub enum Piece<'a> {
-    /// The status is 200; which side served it, when that is told.
+    /// The status is 200; which side served it, if that is known.
     Head {
         new: bool,
     },

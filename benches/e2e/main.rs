@@ -1,5 +1,5 @@
-//! Measures crossfade beside `HAProxy`, nginx and Envoy: `make bench`. What it measures and how is told in
-//! `benches/README.md`.
+//! Measures crossfade beside `HAProxy`, nginx and Envoy: `make bench`. `benches/README.md` explains what it
+//! measures and how.
 
 mod client;
 mod engine;

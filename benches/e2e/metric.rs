@@ -1,4 +1,4 @@
-//! What is told of a round.
+//! The figures of a round.
 
 /// A figure.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -205,7 +205,7 @@ impl<O: OldBackend> Connection<O> {
         let (mut parts, body) = response.into_parts();
         let tunnel = parts.extensions.remove::<Tunnel>();
         // Keep the connection only if the request body will have been read to its end: otherwise its rest could not be
-        // told from the next head in time.
+        // distinguished from the next head in time.
         let persists = keep_alive
             && self.watch.phase() < ProcessPhase::Draining
             && self.inbound.will_be_at_a_head();

@@ -18,7 +18,7 @@ use crate::transport::deadline::Deadline;
 /// `TIMES` the limit to each part of this length.
 pub const SMALL: u64 = 64 * 1024;
 
-/// How often the limit may pass during a part of a body. This ends bodies that arrive so slowly that they would hold their
+/// How many times the limit may pass during a part of a body. This ends bodies that arrive so slowly that they would hold their
 /// connection and their place among the requests for ever.
 const TIMES: u32 = 10;
 

@@ -20,7 +20,7 @@ use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 
 /// The field manager of the edits.
 const WRITER: &str = "crossfade-cli";
-/// How often an edit is attempted while others change the resource.
+/// How many times an edit is attempted while others change the resource.
 const ATTEMPTS: u32 = 10;
 const CONNECT: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(20);

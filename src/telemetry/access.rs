@@ -83,7 +83,7 @@ pub struct Line<'a> {
     /// The cause of the last failed attempt.
     pub cause: Option<Cause>,
     pub outcome: Outcome,
-    /// How often another server continued the stream.
+    /// How many times another server continued the stream.
     pub continued: u32,
     /// Why the stream was not continued when it broke.
     pub not_continued: Option<continuation::Reason>,

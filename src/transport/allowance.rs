@@ -104,7 +104,7 @@ pub mod tests {
     }
 
     /// Polls `step` in a task that is woken all the time, so that tokio polls the sockets only every 61 tasks, until it is ready.
-    /// Returns how often the sockets were polled before that.
+    /// Returns how many times the sockets were polled before that.
     pub(crate) fn polls_of_the_sockets(
         mut step: impl FnMut(&mut Context<'_>) -> Poll<()> + Send + 'static,
     ) -> u32 {

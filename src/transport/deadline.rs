@@ -12,7 +12,7 @@ const LATE: Duration = Duration::from_millis(50);
 /// After this time all sockets have been polled.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often a deadline is extended at most: a process that is always late must time out, too.
+/// The maximum number of times that a deadline is extended: a process that is always late must time out, too.
 const TIMES: u8 = 4;
 
 /// A deadline and how long to wait for it.

@@ -82,7 +82,7 @@ pub fn ran_out() {
     SHORTAGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often that has happened.
+/// How many times that has happened.
 pub fn shortages() -> u64 {
     SHORTAGES.load(Ordering::Relaxed)
 }

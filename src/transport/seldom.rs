@@ -13,7 +13,7 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// The event has happened at `now`. If it should be logged now, returns how often it has happened since the last log line.
+    /// The event has happened at `now`. If it should be logged now, returns how many times it has happened since the last log line.
     pub fn happened(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
         let is_early = self

@@ -43,7 +43,7 @@ struct ProbeRecord<T> {
     answer: Option<(T, Instant)>,
     /// When the question was asked last.
     at: Instant,
-    /// How often it has been asked in a row without an answer.
+    /// How many times in a row it has been asked without an answer.
     failures: u32,
     /// The plan and the run of the server that it was asked under.
     plan: u64,

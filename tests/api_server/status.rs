@@ -235,7 +235,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     for part in [
         "no proxy could be queried: this needs permission to get pods/portforward",
         "cannot forward its port: pods \"frontend-0\" is forbidden",
-        "not known: cannot list the events: events is forbidden",
+        "unknown: cannot list the events: events is forbidden",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }

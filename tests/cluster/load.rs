@@ -43,7 +43,7 @@ struct State {
     begun: AtomicUsize,
     /// Streams that started in a phase and have no response head yet: the split may not have assigned them yet.
     pending: AtomicUsize,
-    /// How often the clients with kept connections were restarted.
+    /// How many times the clients with kept connections were restarted.
     restarts: AtomicUsize,
     /// Streams on a connection that had served another stream before.
     on_kept: AtomicUsize,

@@ -241,7 +241,7 @@ def shown(text):
 
 
 def cell(result, base):
-    """What a proxy made of a request, told by how it differs from what crossfade made of it."""
+    """How a proxy handled a request, described by how that differs from crossfade."""
     statuses, reached = result
     refused = "/".join(str(status) for status in statuses if status != 200) or "closed"
     if not reached:

@@ -39,7 +39,7 @@ possible() {
   fi
 }
 
-# Checks what every cluster needs. Otherwise the script would wait in vain for a cluster that cannot start.
+# Checks what every cluster needs. Otherwise, the script would wait for a cluster that cannot start.
 made() {
   local program
   for program in openssl python3 curl setpriv "$programs"; do
@@ -174,7 +174,7 @@ until_ok() {
   local end=$((SECONDS + 120))
   until "$@" >/dev/null 2>&1; do
     if [ $SECONDS -ge $end ]; then
-      echo "cluster.sh: waited in vain for: $*" >&2
+      echo "cluster.sh: timed out waiting for: $*" >&2
       tail -n 5 ./*.log >&2
       return 1
     fi

@@ -38,7 +38,7 @@ struct State {
     /// While set, lists and watches get a response with this status.
     fault: Option<u16>,
     events: BTreeMap<String, Value>,
-    /// How often an Event was sent, including those rejected because it already existed.
+    /// How many times an Event was sent, including those rejected because it already existed.
     tries: usize,
     lists: usize,
     watches: usize,

@@ -35,7 +35,7 @@ impl RolloutMetrics {
             ),
             stalled: gauge(
                 "crossfade_controller_rollout_stalled",
-                "1 while a rollout cannot continue by itself (its condition Stalled)",
+                "1 while a rollout cannot continue on its own (its condition Stalled)",
                 &[],
             ),
             workers: gauge(

@@ -31,7 +31,7 @@ impl Observer {
         if self.lead_to(&parsed.plan.new, own, old, to_old).ok()? {
             found.push("this one, by spec.newFrontendService".to_owned());
         }
-        // Whoever runs the proxies of another namespace may let their updates lead anywhere.
+        // The proxies of another namespace may run with --kube-allow-any-target, so their updates may name any target.
         let elsewhere = match self.settings.sees {
             Scope::All => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
             Scope::Namespace(_) => Vec::new(),

@@ -138,7 +138,7 @@ impl Injection<'_, '_> {
         false
     }
 
-    /// Tells of an annotation by which Prometheus would now ask crossfade for the metrics of the frontend.
+    /// Reports an annotation because of which Prometheus would now scrape crossfade instead of the frontend.
     pub(super) fn scraped(&mut self, ports: &Ports) {
         let place = below(&self.workload.annotations, ["prometheus.io/port"]);
         let Some(Json::String(scraped)) = self.editor.get(&place) else {

@@ -74,7 +74,7 @@ function wantedLately(milliseconds) {
 // A counter that fell is that of another process.
 const risen = (sample, before, key) => (before && sample[key] > before[key] ? sample[key] - before[key] : 0);
 
-// The fill of new, told apart from that of old without colour. It stands once in the document, for all pictures.
+// The fill of new, distinguishable from that of old without colour. Defined once in the document, for all charts.
 const pattern = svg("pattern", { id: "hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("rect", { class: "hatch-ground", width: 7, height: 7 }), svg("line", { class: "hatch-line", x1: 2.5, x2: 2.5, y1: 0, y2: 7 }));
 document.body.append(svg("svg", { width: 0, height: 0, "aria-hidden": "true" }, svg("defs", {}, pattern)));
 

@@ -101,7 +101,7 @@ pub async fn begin(
         let Some(Ok(Ok(data))) = frame.map(|frame| frame.map(Frame::into_data)) else {
             return Err(Refused::This(Cause::Broken));
         };
-        // Everything before this offset is of no use.
+        // Everything before this offset is no longer needed.
         let mut from = 0;
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {

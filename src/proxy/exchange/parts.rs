@@ -15,7 +15,7 @@ use crate::telemetry::strata::Ended;
 /// What earlier servers delivered of a stream.
 #[derive(Debug, Default)]
 pub struct Parts {
-    /// How often another server has continued it.
+    /// How many times another server has continued it.
     pub continued: u32,
     /// The next event is the first one of another server.
     pub begins: bool,

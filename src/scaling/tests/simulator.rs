@@ -57,7 +57,7 @@ struct Simulation {
     disturbed_at: u64,
     /// What was last done, in which versions.
     last: Option<(Action, Versions)>,
-    /// How often each progress and each action was seen.
+    /// How many times each progress and each action was seen.
     counts: std::collections::BTreeMap<String, u64>,
 }
 

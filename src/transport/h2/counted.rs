@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// How often the sockets are polled while this many bytes are received of a peer that sends `frame` without end. `None` if
+    /// How many times the sockets are polled while this many bytes are received of a peer that sends `frame` without end. `None` if
     /// the connection receives nothing more.
     fn polls(frame: Vec<u8>, bytes: usize) -> Option<u32> {
         let budget = Budget::new(usize::MAX);

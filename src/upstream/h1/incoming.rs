@@ -321,7 +321,7 @@ mod tests {
         (incoming, server)
     }
 
-    /// The next slice, and how often it was deferred. Whenever a slice is deferred the server sends `more`.
+    /// The next slice, and how many times it was deferred. Whenever a slice is deferred the server sends `more`.
     async fn next(
         incoming: &mut Incoming,
         server: &TcpStream,

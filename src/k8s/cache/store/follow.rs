@@ -362,7 +362,7 @@ mod tests {
             store.state().is_current(later(since, since))
         };
         assert!(store.state().is_absent() && is_current(2));
-        // It has come, and whoever asks may not see it.
+        // It exists now, but the client is not allowed to read it.
         store.fails(&refusal(403), true, now + 3 * CURRENT);
         assert!(!is_current(3));
         store.fails(&refusal(404), true, now + 4 * CURRENT);

@@ -25,7 +25,7 @@ pub struct Kept {
     source: Option<Box<dyn Resume>>,
     /// The endpoint that sends the stream.
     endpoint: Option<Arc<Endpoint>>,
-    /// How often another server has continued it.
+    /// How many times another server has continued it.
     times: u32,
     /// Says when it is to move; `None` unless it is on old.
     moves: Option<MoveWatch>,
@@ -94,7 +94,7 @@ impl Relay {
         self.kept = None;
     }
 
-    /// Releases what is kept if it is known to be of no use.
+    /// Releases what is kept if it is known to be unneeded.
     pub(super) fn release_kept(&mut self) {
         let (Some(kept), Some(sse)) = (&mut self.kept, &self.sse) else {
             return;

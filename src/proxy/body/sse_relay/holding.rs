@@ -23,7 +23,7 @@ impl SseRelay {
     /// Returns what is still held when the stream ends by itself.
     pub fn rest(&mut self) -> Bytes {
         if self.is_joined() && self.partial.contains(&b'{') {
-            // It may have the ids of the server that continued the stream, and is of no use to the client.
+            // It may have the ids of the server that continued the stream, which the client cannot use.
             self.partial.clear();
         }
         let rest = self.take_held();
