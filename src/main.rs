@@ -86,7 +86,10 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 
 fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     args.write().with_context(|| match &args.directory {
-        Some(directory) => format!("cannot write the manual to {}", printable(directory.display())),
+        Some(directory) => format!(
+            "cannot write the manual to {}",
+            printable(directory.display())
+        ),
         None => "cannot write the manual".to_owned(),
     })
 }

@@ -155,9 +155,7 @@ impl SimulateArgs {
             false => workers.begun(),
         };
         if begun.values().any(|size| *size > MAX_REPLICAS) {
-            return Err(format!(
-                "at most {MAX_REPLICAS} replicas can be simulated"
-            ));
+            return Err(format!("at most {MAX_REPLICAS} replicas can be simulated"));
         }
         Ok(Scenario {
             settings,
@@ -201,9 +199,7 @@ impl SimulateArgs {
         let settings = managed_update::settings(&rollout.spec, accepted, Course::AsSpecified);
         let mut settings = settings.ok_or("a generation has no workers to move")?;
         if settings.shape.units() > MAX_REPLICAS {
-            return Err(format!(
-                "at most {MAX_REPLICAS} replicas can be simulated"
-            ));
+            return Err(format!("at most {MAX_REPLICAS} replicas can be simulated"));
         }
         if let Some(continuation) = self.continuation {
             settings.strategy.continuation = continuation == Switch::On;

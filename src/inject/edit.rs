@@ -170,8 +170,9 @@ impl<'a> Editor<'a> {
         let written = &self.tree.text[node.span.clone()];
         let mut places = written.match_indices(from);
         let (Some((at, _)), None) = (places.next(), places.next()) else {
-            let message =
-                format!("'{from}' must occur here exactly once, spelled like this, to be changed to '{to}'");
+            let message = format!(
+                "'{from}' must occur here exactly once, spelled like this, to be changed to '{to}'"
+            );
             return Err(Refused::at(node.span.start, message));
         };
         let start = node.span.start + at;

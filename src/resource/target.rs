@@ -223,7 +223,10 @@ fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {
 /// Splits off the port's digits. The host keeps its brackets.
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
     if authority.starts_with('[') {
-        let end = authority.find(']').ok_or("has a '[' without a matching ']'")? + 1;
+        let end = authority
+            .find(']')
+            .ok_or("has a '[' without a matching ']'")?
+            + 1;
         return match authority[end..].strip_prefix(':') {
             Some(port) => Ok((&authority[..end], Some(port))),
             None if end == authority.len() => Ok((authority, None)),
@@ -256,7 +259,9 @@ fn parse_port(digits: &str) -> Result<u16, String> {
 
 fn parse_host(text: &str) -> Result<Host, String> {
     if let Some(inner) = text.strip_prefix('[') {
-        let inner = inner.strip_suffix(']').ok_or("has a '[' without a matching ']'")?;
+        let inner = inner
+            .strip_suffix(']')
+            .ok_or("has a '[' without a matching ']'")?;
         return inner
             .parse::<Ipv6Addr>()
             .map(|ip| Host::Ip(ip.into()))

@@ -214,7 +214,11 @@ fn notes(cluster: &Cluster) -> Vec<String> {
     let Counts { cut, refused, .. } = cluster.counts;
     if cut > 0 {
         let grace = thousands(scenario.grace.as_secs());
-        let (were, they) = if cut == 1 { ("was", "it") } else { ("were", "they") };
+        let (were, they) = if cut == 1 {
+            ("was", "it")
+        } else {
+            ("were", "they")
+        };
         notes.push(format!(
             "{} {were} cut, because {they} lasted longer than the worker's terminationGracePeriodSeconds ({grace} s): raise it, or \
              enable continuation",

@@ -187,7 +187,10 @@ impl Page {
             self.line("degraded", &degraded.message);
         }
         if let Some(seconds) = status.estimated_drain_seconds {
-            self.line("drain", &format!("about {} s remaining", thousands(seconds.unsigned_abs())));
+            self.line(
+                "drain",
+                &format!("about {} s remaining", thousands(seconds.unsigned_abs())),
+            );
         }
     }
 
@@ -387,7 +390,10 @@ impl Page {
         });
         if !is_off {
             let proven = proofs.join(", ");
-            self.line("", &format!("known to support continuation: {proven} (per endpoint and model)"));
+            self.line(
+                "",
+                &format!("known to support continuation: {proven} (per endpoint and model)"),
+            );
         }
     }
 }

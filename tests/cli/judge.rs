@@ -77,7 +77,9 @@ async fn requests_that_new_fails_and_old_recovers_count_against_new() {
     let text = output_text(&output);
     assert_eq!(output.status.code(), FAIL);
     assert!(
-        text.starts_with("fail: New fails 100.0 % of its requests, old fails 0.0 % (30 and 30 requests in "),
+        text.starts_with(
+            "fail: New fails 100.0 % of its requests, old fails 0.0 % (30 and 30 requests in "
+        ),
         "{text}"
     );
     assert!(text.contains("\n1 proxy\n"), "{text}");

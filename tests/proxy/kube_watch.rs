@@ -625,7 +625,10 @@ async fn when_the_update_is_deleted_and_old_responds_all_requests_go_to_old() {
     api.delete("u");
     proxy.serves("old").await;
     let note = api.event("DeletedAllToOld").await;
-    assert!(note.contains("old responds and gets all requests"), "{note}");
+    assert!(
+        note.contains("old responds and gets all requests"),
+        "{note}"
+    );
     assert_eq!(plan(&proxy).await["identity"]["name"], Value::Null);
     // The next update starts like the first.
     api.apply("v", spec(&new, 100));

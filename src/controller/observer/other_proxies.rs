@@ -67,7 +67,10 @@ impl Observer {
         let mut is_known = true;
         for one in &asked {
             let Some(heard) = self.hear(&self.beyond, &parsed.key, &one.place) else {
-                let name = format!("the proxy of {}, which is not queried because there are too many", one.pod);
+                let name = format!(
+                    "the proxy of {}, which is not queried because there are too many",
+                    one.pod
+                );
                 others.found.push(name);
                 continue;
             };

@@ -234,14 +234,21 @@ pub(super) fn action_text(action: &Action) -> String {
     };
     match action {
         Action::Split(split) => {
-            format!("sending {} % of the requests to new", split.rounded_percent())
+            format!(
+                "sending {} % of the requests to new",
+                split.rounded_percent()
+            )
         }
         Action::Grow { side, sizes: to } => format!("growing {side} to {}", sizes(to)),
         Action::Mark { side, pods, .. } => {
             format!("marking {} of {side} to be removed first", pods.join(", "))
         }
         Action::Replace { side, pods, .. } => {
-            format!("replacing {} of {side} with {}", pods.join(", "), side.other())
+            format!(
+                "replacing {} of {side} with {}",
+                pods.join(", "),
+                side.other()
+            )
         }
         Action::Shrink { side, sizes: to } => format!("shrinking {side} to {}", sizes(to)),
         Action::SaveSelector => "saving the selector of clientService".to_owned(),

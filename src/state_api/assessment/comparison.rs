@@ -246,7 +246,9 @@ mod tests {
             let sides = [&old, &new].map(|times| side(1000, 0, times, 0));
             let worse = worse(&sides);
             assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
-            assert!(worse.is_none_or(|text| text.starts_with("New has a longer time to first token")));
+            assert!(
+                worse.is_none_or(|text| text.starts_with("New has a longer time to first token"))
+            );
         }
     }
 

@@ -154,7 +154,9 @@ impl Relay {
                 StatusCode::BAD_GATEWAY,
             ),
             Stop::NoMemory => (
-                format!("the proxy does not have enough memory to continue the stream with the one from {side}"),
+                format!(
+                    "the proxy does not have enough memory to continue the stream with the one from {side}"
+                ),
                 StatusCode::SERVICE_UNAVAILABLE,
             ),
         };

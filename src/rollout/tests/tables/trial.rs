@@ -9,7 +9,9 @@ fn with_verdict(fixture: &mut Fixture, verdict: Verdict) -> &mut Fixture {
         step: trial.at_step_since,
         verdict,
         reason: "failure_rate".to_owned(),
-        sentence: "New fails 2.1 % of its requests, old fails 0.3 % (1,240 and 11,020 requests in 5 min).".to_owned(),
+        sentence:
+            "New fails 2.1 % of its requests, old fails 0.3 % (1,240 and 11,020 requests in 5 min)."
+                .to_owned(),
     });
     fixture
 }
