@@ -22,8 +22,12 @@ pub struct Received {
     held: FrameBuffer,
     /// How it ended after what is held.
     end: Option<End>,
-    left: Option<u64>,
+    /// Bytes that are still to come, [`UNKNOWN`] if the head did not say. Not an `Option`, which would be larger: each open stream has
+    /// one.
+    left: u64,
 }
+
+const UNKNOWN: u64 = u64::MAX;
 
 impl Received {
     /// The body of a message with these fields, from a connection with this traffic. Its buffered part is charged to `memory`.
@@ -39,7 +43,7 @@ impl Received {
             frames: Some(Frames::new(stream, traffic)),
             held: FrameBuffer::new(memory, purpose),
             end: None,
-            left: announced(headers),
+            left: announced(headers).unwrap_or(UNKNOWN),
         }
     }
 
@@ -50,7 +54,7 @@ impl Received {
             frames: None,
             held: FrameBuffer::new(memory, purpose),
             end: Some(Ok(None)),
-            left: None,
+            left: 0,
         }
     }
 
@@ -77,7 +81,9 @@ impl Received {
             frames.release(data.len());
         }
         let length = data.len() as u64;
-        self.left = self.left.map(|left| left.saturating_sub(length));
+        if self.left != UNKNOWN {
+            self.left = self.left.saturating_sub(length);
+        }
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 }
@@ -122,8 +128,8 @@ impl Body for Received {
     fn size_hint(&self) -> SizeHint {
         match self.left {
             _ if self.is_end_stream() => SizeHint::with_exact(0),
-            Some(left) => SizeHint::with_exact(left),
-            None => SizeHint::default(),
+            UNKNOWN => SizeHint::default(),
+            left => SizeHint::with_exact(left),
         }
     }
 }
