@@ -184,7 +184,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
         "first in namespace default, edit 1",
         "Progressing",
         "waits for a worker of new",
-        "about 40 s more",
+        "about 40 s remaining",
         "the status of the resource only: no pod of the namespace has a container port named crossfade",
         "wanted     25.0 %",
         "observed   24.0 %",

@@ -84,7 +84,7 @@ async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_t
     assert_eq!(plan["trafficSplitPercent"], 0, "{plan}");
     let remarks = plan["remarks"].to_string();
     assert!(
-        remarks.contains("gives no split, and no controller has set it yet"),
+        remarks.contains("sets no split, and no controller has set one yet"),
         "{plan}"
     );
     assert_eq!(fixture.proxies[0].chat().await.generation(), "old");

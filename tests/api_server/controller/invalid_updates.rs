@@ -113,7 +113,7 @@ async fn without_a_valid_spec_the_status_says_that_losses_are_not_followed() {
     fixture.worker("old", 0, "worker").await;
     fixture.update("up", bad()).await;
     let _controller = fixture.controller(&[]).await;
-    let unknown = "no valid spec of this update can be followed";
+    let unknown = "this update has no earlier valid spec to follow";
     let object = fixture
         .until("up", "the status reports it", is_refused(unknown))
         .await;

@@ -616,7 +616,7 @@ async fn old_is_not_safe_to_delete_while_a_service_leads_to_a_pod_of_it_that_doe
         })
         .await;
 
-    let unknown = lacks(false, "any port of odd, which names none 'frontend'");
+    let unknown = lacks(false, "any port of odd, which has none named 'frontend'");
     let odd = json!({"app": "odd"});
     fixture.create(&services(), "legacy", selects(odd)).await;
     fixture.until("up", "a Service selects it", &unknown).await;

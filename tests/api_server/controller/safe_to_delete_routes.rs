@@ -215,7 +215,7 @@ async fn old_is_not_safe_to_delete_while_the_state_of_one_of_its_pods_is_unclear
         .pod("old-frontend-bare", labels.clone(), ports)
         .await;
     fixture.pod_ready("old-frontend-bare", true).await;
-    let bare = "any port of old-frontend-bare, which names none 'frontend'";
+    let bare = "any port of old-frontend-bare, which has none named 'frontend'";
     fixture.until("up", "bare", lacks(false, bare)).await;
     fixture.delete(&pods(), "old-frontend-bare").await;
     fixture.until("up", "safe again", is_safe).await;

@@ -539,7 +539,7 @@ async fn assert_rolls_back_and_forward(mut set: InPlace) {
     assert_eq!(set.partition().await, 4);
     set.managed.fixture.wait_for_split("chat", 1, 0).await;
     set.managed
-        .wait_for_event("PodsReplaced", "replaces workers-")
+        .wait_for_event("PodsReplaced", "replacing workers-")
         .await;
     // A controller that restarts does not mistake its own writes for those of others.
     drop(controller);
