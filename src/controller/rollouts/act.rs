@@ -5,7 +5,7 @@ use super::observe::Observed;
 use super::{Rollouts, Subject, memory, objects, services, status, update, write};
 use crate::k8s::{Object, workloads};
 use crate::resource::DynamoRolloutSpec;
-use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
+use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, ResizingStatus};
 use crate::scaling::{Action, Sizes};
 use crate::split::Generation;
 
@@ -56,15 +56,16 @@ impl Rollouts {
             }
             Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
                 let objects = observed.objects.of(side).clone();
-                let empties = empties(&objects, &sizes).then(|| side.as_str().to_owned());
-                let is_reported = memory::emptying(subject.before) == empties.as_deref();
+                // What the API server does not attribute to this rollout is recorded in the status first: a controller that
+                // restarts after the write would take it for that of another client.
+                let resizing = is_unattributed(&objects, &sizes).then(|| resizing(side, &sizes));
+                let is_recorded = memory::resizing(subject.before) == resizing.as_ref();
                 status
                     .memory
                     .get_or_insert_default()
-                    .emptying
-                    .clone_from(&empties);
-                // The API server does not record who has set a size of 0, so it is recorded in the status first.
-                match is_reported || empties.is_none() {
+                    .resizing
+                    .clone_from(&resizing);
+                match is_recorded || resizing.is_none() {
                     true => Step::Scale {
                         side,
                         objects,
@@ -133,13 +134,23 @@ fn unroutable(
 }
 
 /// Whether a size becomes 0.
-fn empties(objects: &objects::Objects, sizes: &Sizes) -> bool {
-    let mut emptied = sizes.iter().filter(|(_, size)| **size == 0);
-    emptied.any(|(role, _)| {
-        objects
-            .get(role)
-            .is_some_and(|(_, scaled)| scaled.part.desired > 0)
+/// Whether the API server will not record that this rollout has written one of these sizes.
+fn is_unattributed(objects: &objects::Objects, sizes: &Sizes) -> bool {
+    sizes.iter().any(|(role, size)| {
+        objects.get(role).is_some_and(|(_, scaled)| {
+            scaled.part.desired != *size && (*size == 0 || !scaled.is_attributed())
+        })
     })
+}
+
+fn resizing(side: Generation, sizes: &Sizes) -> ResizingStatus {
+    let sizes = sizes.iter();
+    ResizingStatus {
+        generation: side.as_str().to_owned(),
+        sizes: sizes
+            .map(|(role, size)| (role.as_str().to_owned(), *size))
+            .collect(),
+    }
 }
 
 fn has_handed_over(before: &DynamoRolloutStatus) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutMemory};
+use crate::resource::rollout_status::{DynamoRolloutStatus, ResizingStatus, RolloutMemory};
 use crate::rollout::Sides;
 use crate::scaling::{RolloutObservation, Side};
 use crate::split::Weights;
@@ -52,9 +52,9 @@ pub(super) fn advance(
     (memory, seen)
 }
 
-/// The generation with a size that was about to become 0.
-pub(super) fn emptying(before: &DynamoRolloutStatus) -> Option<&str> {
-    before.memory.as_ref()?.emptying.as_deref()
+/// The sizes that were about to be written.
+pub(super) fn resizing(before: &DynamoRolloutStatus) -> Option<&ResizingStatus> {
+    before.memory.as_ref()?.resizing.as_ref()
 }
 
 fn elapsed(since: &Option<Time>, now: Timestamp) -> Duration {

@@ -221,8 +221,10 @@ fn workers(
     before: &Option<SideStatus>,
     input: &ObserveInput,
 ) -> Workers {
-    let is_emptied =
-        scaled.part.desired == 0 && memory::emptying(input.before) == Some(side.as_str());
+    let is_announced = memory::resizing(input.before).is_some_and(|resizing| {
+        let size = resizing.sizes.get(role.as_str());
+        resizing.generation == side.as_str() && size == Some(&scaled.part.desired)
+    });
     let warm = scaled.ready_since.as_ref().map_or(scaled.ready, |all| {
         let is_warm = |since: &&Timestamp| {
             let long = Duration::try_from(input.now.duration_since(**since));
@@ -239,7 +241,7 @@ fn workers(
         ready: scaled.ready,
         warm: warm.min(scaled.ready),
         recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
-        ours: is_emptied || scaled.is_set_by(input.manager),
+        ours: is_announced || scaled.is_set_by(input.manager),
         grace: scaled.grace,
         resources: scaled.resources.clone(),
         removes: Removes::default(),

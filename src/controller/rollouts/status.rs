@@ -135,7 +135,11 @@ fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> S
             spec: workers.desired,
             ready: workers.ready,
             terminating: workers.terminating,
-            recorded: before.and_then(|before| before.recorded),
+            // A write of this rollout may not have been recorded.
+            recorded: match workers.ours {
+                true => Some(workers.desired),
+                false => before.and_then(|before| before.recorded),
+            },
         };
         (role.as_str().to_owned(), reported)
     });

@@ -306,6 +306,18 @@ pub struct GpuStatus {
     pub peak: u64,
 }
 
+/// Sizes of one generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ResizingStatus {
+    /// `old` or `new`.
+    #[schemars(extend("enum" = ["old", "new"]))]
+    pub generation: String,
+    /// The replicas of each role.
+    #[schemars(extend("maxProperties" = 3))]
+    pub sizes: BTreeMap<String, u32>,
+}
+
 /// The controller's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -330,10 +342,9 @@ pub struct RolloutMemory {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub applied_since: Option<Time>,
-    /// The generation (`old` or `new`) of which a size is about to become 0.
+    /// Sizes that are about to be written, where the API server does not record who has written them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["old", "new"]))]
-    pub emptying: Option<String>,
+    pub resizing: Option<ResizingStatus>,
     /// Whether everything, including the clients, has moved to the new generation. From then on, the objects of the old generation
     /// may be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

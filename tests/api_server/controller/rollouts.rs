@@ -885,6 +885,32 @@ async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_conti
     managed.phase("Complete").await;
 }
 
+/// Once a Deployment was scaled to 0, the API server no longer shows who scales it.
+#[tokio::test]
+async fn a_controller_that_was_killed_before_it_recorded_that_old_grows_again_continues() {
+    let mut managed = Managed::with_rollout(json!({})).await;
+    let controller = managed.controller().await;
+    managed.waits_for("clients to be routed").await;
+    managed.rests_at(0, 4).await;
+    managed.edit(json!({"intent": "Abort"})).await;
+    managed
+        .until("announced", |status| {
+            status["memory"]["resizing"] == json!({"generation": "old", "sizes": {"worker": 1}})
+        })
+        .await;
+    drop(controller);
+    let params = PatchParams::default();
+    let scaled = Patch::Merge(json!({"spec": {"replicas": 1}}));
+    let api = managed.fixture.api(&deployments());
+    api.patch_scale("v1", &params, &scaled).await.unwrap();
+    let status = json!({"status": {"source": {"roles": {"worker": {"recorded": 0}}}}});
+    let (api, patch) = (managed.fixture.api(&rollouts()), Patch::Merge(status));
+    api.patch_status("chat", &params, &patch).await.unwrap();
+    let _controller = managed.controller().await;
+    managed.phase("RolledBack").await;
+    managed.rests_at(4, 0).await;
+}
+
 #[tokio::test]
 async fn a_controller_that_was_killed_before_it_recorded_a_size_continues() {
     let mut managed = Managed::with_rollout(json!({"strategy": {"partition": 2}})).await;

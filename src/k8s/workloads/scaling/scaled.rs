@@ -143,9 +143,20 @@ impl Scaled {
     /// Whether `manager` was the last to set the size. The API server keeps no time for what was set by the scale subresource.
     #[must_use]
     pub fn is_set_by(&self, manager: &str) -> bool {
+        self.has_set(|known| known == Some(manager))
+    }
+
+    /// Whether the API server attributes the size to anyone. Once the scale subresource has set it to 0, it no longer does, nor for
+    /// the sizes that the subresource sets later.
+    #[must_use]
+    pub fn is_attributed(&self) -> bool {
+        self.has_set(|_| true)
+    }
+
+    fn has_set(&self, is_meant: impl Fn(Option<&str>) -> bool) -> bool {
         let entries = self.sized().metadata.managed_fields.iter().flatten();
-        let mut ours = entries.filter(|entry| entry.manager.as_deref() == Some(manager));
-        ours.any(|entry| {
+        let mut meant = entries.filter(|entry| is_meant(entry.manager.as_deref()));
+        meant.any(|entry| {
             let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
             let part = match self.adapter {
                 Some(_) => "",
