@@ -113,7 +113,10 @@ impl Followed {
                 self.end_of_frame();
             }
             if !is_void {
-                bytes.copy_within(start..at, left);
+                // Nothing has to move until a frame was removed, which is rare.
+                if left != start {
+                    bytes.copy_within(start..at, left);
+                }
                 left += at - start;
             }
         }
