@@ -11,6 +11,7 @@ mod h2;
 mod limits;
 mod listener;
 mod protocol;
+mod refusal;
 
 pub use accept::serve;
 pub use limits::Limits;

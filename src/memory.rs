@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 pub use buffer::Buffer;
 pub use gather::{Gathered, gather};
@@ -73,6 +74,16 @@ pub const fn cost(capacity: usize) -> usize {
 #[must_use]
 pub const fn holding_cost(held: usize) -> usize {
     if held > FREE { cost(held) } else { 0 }
+}
+
+/// About how much memory the fields of a message take, in bytes: their text, and a map entry for each.
+#[must_use]
+pub fn fields_size(fields: &HeaderMap) -> usize {
+    const ENTRY: usize = 128;
+    let sizes = fields.iter();
+    sizes
+        .map(|(name, value)| ENTRY + name.as_str().len() + value.len())
+        .sum()
 }
 
 /// Keeps frequently written fields on a different cache line than frequently read fields.

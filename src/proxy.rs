@@ -33,7 +33,7 @@ pub use body::{Cut, SplitBody};
 pub use body_timeout::{BodyLimit, Paced};
 pub use context::{ConnectionPermit, Permit, ProxyContext, ProxySettings};
 pub use error::{Error, answer as error_answer};
-pub use head::Client;
+pub use head::{Client, charge as charge_head};
 pub use layer::{SplitLayer, SplitService};
 pub use prefetch::prefetch;
 pub use rejection::Rejected;

@@ -5,23 +5,22 @@
 mod inbound;
 mod linger;
 mod outbound;
-mod refusal;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, Version};
 use tokio::io::AsyncWriteExt;
 
 use super::limits::{Limits, should_reconnect};
+use super::refusal::{Refusal, SHUTTING_DOWN};
 use crate::http1::RequestHead;
 use crate::lifecycle::{ProcessPhase, Watch};
 use crate::proxy::{
     Client, OldBackend, Permit, Proxy, ProxyContext, Rejected, SplitBody, Tunnel, TunnelIdle,
-    error_answer, prefetch,
+    prefetch,
 };
 use crate::request_body::RequestBody;
 use crate::sse::Api;
@@ -30,7 +29,6 @@ use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, batching, tcp};
 use inbound::Inbound;
 use outbound::{End, Outbound};
-use refusal::{Refusal, SHUTTING_DOWN};
 
 /// A connection with its read and write state.
 pub struct Connection<O> {
@@ -303,11 +301,7 @@ impl<O: OldBackend> Connection<O> {
             metrics.timed_out(Timeout::Body).inc();
         }
         tracing::debug!(client = ?self.client, reason = refusal.message, "refused");
-        let mut answer = error_answer(Api::Other, refusal.status, refusal.message);
-        if refusal.cause == Some(Reject::NoMemory) {
-            let headers = answer.headers_mut();
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-        }
+        let mut answer = refusal.answer();
         let client = &self.client;
         let known = match refused {
             Refused::Unread => Some(rejected(client, None, Instant::now())),

@@ -1,6 +1,7 @@
 //! Serves one HTTP/2 client connection: each stream is a task that runs its request through the proxy.
 
 mod connection;
+mod head;
 mod on_demand;
 
 use std::pin::Pin;
@@ -11,9 +12,7 @@ use std::time::{Duration, Instant};
 use ::h2::server::{Builder, SendResponse};
 use ::h2::{Reason, RecvStream};
 use bytes::Bytes;
-use http::header::HOST;
-use http::uri::Authority;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
@@ -22,15 +21,12 @@ use tokio::time::Sleep;
 use self::connection::{Open, Seat};
 use self::on_demand::{ContinueExpected, OnDemand, continue_response, expectation};
 use super::limits::Limits;
-use crate::http1::{expectations_are_known, host_is_valid};
+use super::refusal::{Refusal, SHUTTING_DOWN};
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
-use crate::memory::{Budget, Purpose};
-use crate::proxy::{
-    BodyLimit, Client, Cut, OldBackend, Paced, Proxy, Rejected, SplitBody, error_answer,
-};
+use crate::memory::{Budget, Charge, Purpose};
+use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Paced, Proxy, Rejected, SplitBody};
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
-use crate::telemetry::Reject;
 use crate::transport::h2::{
     Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
 };
@@ -77,7 +73,8 @@ pub async fn run<O: OldBackend>(
         .handshake(transport);
     let open = Arc::<Open>::default();
     let write_timeout = limits.write_timeout;
-    let serve = |request: Request<RecvStream>, respond| {
+    let serve = |mut request: Request<RecvStream>, respond| {
+        let admitted = head::admit(&mut request, &memory);
         let (reads, wanted) = expectation(request.headers()).unzip();
         let stream = Stream {
             respond,
@@ -86,7 +83,15 @@ pub async fn run<O: OldBackend>(
             seat: open.seat(),
         };
         let (proxy, client, traffic) = (proxy.clone(), Arc::clone(&client), Arc::clone(&counted));
-        let answer = answer(proxy, client, traffic, lifecycle.watch(), request, reads);
+        let answer = answer(
+            proxy,
+            client,
+            traffic,
+            lifecycle.watch(),
+            request,
+            admitted,
+            reads,
+        );
         tokio::spawn(stream.serve(answer));
     };
     if let Err(error) = connection::serve(
@@ -191,12 +196,15 @@ async fn answer<O: OldBackend>(
     traffic: Arc<Traffic>,
     watch: Watch,
     request: Request<RecvStream>,
+    admitted: Result<Charge, Refusal>,
     reads: Option<oneshot::Sender<()>>,
 ) -> Response<Streamed> {
     let memory = Arc::clone(&proxy.context().memory);
     let is_head = request.method() == Method::HEAD;
-    let mut answer = match refusal(&request) {
-        None => {
+    let mut answer = match admitted {
+        Ok(charge) => {
+            // The proxy charges the head itself, in its first poll.
+            drop(charge);
             let ending = watch.reached(ProcessPhase::Ending);
             let limit = proxy.context().body_limit();
             tokio::select! {
@@ -204,21 +212,22 @@ async fn answer<O: OldBackend>(
                 // lives.
                 answer = Box::pin(proxy.handle(with_body(request, traffic, reads, limit, &memory), Some(client), None)) => answer,
                 () = ending => {
-                    let message = "the proxy is shutting down";
-                    error_answer(Api::Other, StatusCode::SERVICE_UNAVAILABLE, message).map(SplitBody::own)
+                    SHUTTING_DOWN.answer().map(SplitBody::own)
                 }
             }
         }
-        Some((status, message)) => {
-            proxy.context().metrics.rejected(Reject::MalformedHead);
+        Err(refusal) => {
+            if let Some(cause) = refusal.cause {
+                proxy.context().metrics.rejected(cause);
+            }
             let rejected = Rejected {
                 client: Some(&client),
                 head: Some((request.method(), request.uri(), request.headers())),
                 api: Api::Other,
                 since: Instant::now(),
             };
-            let mut answer = error_answer(Api::Other, status, message);
-            rejected.answered_with(&mut answer, message);
+            let mut answer = refusal.answer();
+            rejected.answered_with(&mut answer, refusal.message);
             answer.map(SplitBody::own)
         }
     };
@@ -245,6 +254,7 @@ fn with_body(
     let body = Spooled::new(stream, traffic, &head.headers, memory, Purpose::RequestBody);
     let body = body.map_err(|error| match error {
         Broken::NoMemory => Fault::NoMemory,
+        Broken::Trailers => Fault::Broken,
         // RFC 9113 §5.1: a stream whose request breaks off is closed, in both directions.
         Broken::Stream(_) => Fault::Gone,
     });
@@ -253,58 +263,6 @@ fn with_body(
         None => RequestBody::stream(Paced::new(body, limit)),
     };
     Request::from_parts(head, body)
-}
-
-/// Applies checks that HTTP/1.1 heads undergo but that HTTP/2 itself does not require (RFC 9113 §8.3.1).
-fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
-    if request.method() == Method::CONNECT {
-        return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not supported"));
-    }
-    // RFC 9113 §8.3.1: other schemes are for proxies that translate, and model servers speak HTTP.
-    if !matches!(request.uri().scheme_str(), Some("http" | "https") | None) {
-        return Some((StatusCode::BAD_REQUEST, "the scheme must be http or https"));
-    }
-    if !expectations_are_known(request.headers()) {
-        return Some((
-            StatusCode::EXPECTATION_FAILED,
-            "the request has an Expect other than 100-continue",
-        ));
-    }
-    // RFC 9113 §8.2.1. HTTP/1.1 would strip this white space, so the model server would not receive the value checked
-    // here.
-    let is_padded = |value: &HeaderValue| {
-        let ends = [value.as_bytes().first(), value.as_bytes().last()];
-        ends.iter().any(|end| matches!(end, Some(b' ' | b'\t')))
-    };
-    if request.headers().values().any(is_padded) {
-        return Some((
-            StatusCode::BAD_REQUEST,
-            "a header value begins or ends with white space",
-        ));
-    }
-    // RFC 9113 §8.3.1: a path begins with a slash, except `*` for OPTIONS of the server as a whole.
-    let path = request.uri().path_and_query();
-    let path = path.map_or("", |path| path.as_str());
-    if !path.starts_with('/') && (path, request.method()) != ("*", &Method::OPTIONS) {
-        return Some((
-            StatusCode::BAD_REQUEST,
-            "the path is not valid in a request to a server",
-        ));
-    }
-    let authority = request.uri().authority().map(Authority::as_str);
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let is_valid = match (authority, hosts.next(), hosts.next()) {
-        (_, Some(_), Some(_)) | (None, None, _) => false,
-        (Some(authority), Some(host), None) if host.as_bytes() != authority.as_bytes() => false,
-        (None, Some(host), None) => host_is_valid(host),
-        (Some(authority), ..) => {
-            HeaderValue::from_str(authority).is_ok_and(|host| host_is_valid(&host))
-        }
-    };
-    (!is_valid).then_some((
-        StatusCode::BAD_REQUEST,
-        "the request needs exactly one valid authority",
-    ))
 }
 
 /// A response body over HTTP/2. Interrupts the response when the process ends, and delays the reset after a cut.

@@ -3,6 +3,7 @@
 //! `telemetry::trace` rewrites the trace context afterwards.)
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName,
@@ -11,6 +12,7 @@ use http::header::{
 use http::{HeaderMap, Request, Version};
 
 use crate::http1::{NameFilter, list_members};
+use crate::memory::{Budget, Charge, Purpose, fields_size, holding_cost};
 use crate::upstream::{Added, Head, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -51,15 +53,16 @@ impl Client {
     }
 }
 
-/// The approximate memory that a head takes, in bytes: its text and a map entry for each field.
-pub fn size<B>(request: &Request<B>) -> usize {
-    const FIELD: usize = 128;
+/// Charges a request head to `memory`, unless it is small. `None` if there is no room.
+#[must_use]
+pub fn charge<B>(request: &Request<B>, memory: &Arc<Budget>) -> Option<Charge> {
     let path = request.uri().path_and_query();
     let target = path.map_or(0, |path| path.as_str().len());
-    let fields = request.headers().iter();
-    fields.fold(target, |sum, (name, value)| {
-        sum + FIELD + name.as_str().len() + value.len()
-    })
+    let wanted = holding_cost(target + fields_size(request.headers()));
+    let mut charge = Charge::default();
+    charge
+        .resize(memory, wanted, Purpose::Head)
+        .then_some(charge)
 }
 
 /// Turns a client's request head into one for a model server. `names` are the names of its fields. Also returns the

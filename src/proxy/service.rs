@@ -22,7 +22,7 @@ use crate::continuation::Sent;
 use crate::failover::{Attempted, Cause, Target, next_target};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
-use crate::memory::{Charge, FREE, Purpose, cost};
+use crate::memory::Charge;
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes};
@@ -196,11 +196,7 @@ impl<O: OldBackend> Proxy<O> {
             Some(permit) => permit,
             None => self.context.admit()?,
         };
-        let mut charge = Charge::default();
-        let size = head::size(request);
-        if size > FREE && !charge.resize(&self.context.memory, cost(size), Purpose::Head) {
-            return Err(Error::NoMemory);
-        }
+        let charge = head::charge(request, &self.context.memory).ok_or(Error::NoMemory)?;
         Ok((guard, permit, charge))
     }
 

@@ -2,6 +2,8 @@
 //! thread beyond the fourth, and 16 KiB for each client connection, or with HTTP/2 64 KiB for each connection and 16 KiB for each open
 //! request. TLS adds up to 64 KiB for each direction of a connection whose client stalls.
 
+mod expanded;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;

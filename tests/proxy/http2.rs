@@ -1178,6 +1178,14 @@ async fn a_head_over_http2_that_is_too_large_is_431() {
         let sent = client.send("GET", "/health", &[("x-a", &value)], "").await;
         assert_eq!(sent.unwrap().status, status, "{length}");
     }
+    for (count, status) in [(128, 200), (129, 431)] {
+        let fields = vec![("x", "y"); count];
+        let sent = client.send("GET", "/health", &fields, "").await.unwrap();
+        assert_eq!(sent.status, status, "{count}");
+    }
+    let labels = [("cause", "head_too_large")];
+    let rejected = "crossfade_rejected_requests_total";
+    proxy.counts(rejected, &labels, 1.0).await;
 }
 
 #[tokio::test]

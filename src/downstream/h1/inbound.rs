@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BytesMut};
 use http::StatusCode;
 
-use super::refusal::{NO_MEMORY, Refusal};
 use crate::downstream::body_channel::{BodySender, Demand};
 use crate::downstream::limits::Limits;
+use crate::downstream::refusal::{NO_MEMORY, Refusal};
 use crate::http1::{self, RequestHead};
 use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Budget, FREE};

@@ -80,6 +80,14 @@ impl Traffic {
 /// How much is read before the thread polls its sockets again and the readers of streams get their turn, in bytes. Data that they
 /// have not taken yet waits in frames.
 const AT_ONCE: usize = 64 * 1024;
+/// A byte of a header block counts as this many more: HPACK can expand it to a field, which takes about a hundred times the memory
+/// and the work (RFC 7541 §6.1).
+const EXPANSION: usize = 15;
+
+fn size(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
 /// A transport whose traffic is counted.
 pub struct Counted<T> {
     transport: T,
@@ -166,14 +174,16 @@ impl<T> Counted<T> {
 
     /// Follows what was received. Returns how much of it is to be passed on.
     fn received(&mut self, bytes: &mut [u8]) -> usize {
-        let before = self.frames.frames();
+        let (frames_before, blocks_before) = (self.frames.frames(), self.frames.of_blocks());
         let (left, split) = self.frames.pass(bytes);
         let (bytes, start) = bytes.split_at(bytes.len() - split);
         if !start.is_empty() {
             self.split = SplitHead::of(start);
         }
-        let frames = usize::try_from(self.frames.frames() - before).unwrap_or(usize::MAX);
-        self.allowance.spend(bytes.len().max(frames * LEAST));
+        let frames = size(self.frames.frames() - frames_before);
+        let blocks = size(self.frames.of_blocks() - blocks_before);
+        let work = bytes.len().max(frames * LEAST) + blocks * EXPANSION;
+        self.allowance.spend(work);
         let traffic = &self.traffic;
         traffic
             .received

@@ -39,6 +39,8 @@ pub struct Followed {
     begun: bool,
     /// Frames so far.
     frames: u64,
+    /// Bytes of header blocks so far.
+    of_blocks: u64,
     control: Control,
     overhead: u64,
     max_header_list: Option<u32>,
@@ -66,6 +68,11 @@ impl Followed {
 
     pub const fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// The bytes of header blocks so far.
+    pub const fn of_blocks(&self) -> u64 {
+        self.of_blocks
     }
 
     pub const fn control(&self) -> Control {
@@ -146,6 +153,9 @@ impl Followed {
                     self.set();
                 }
             }
+        }
+        if self.begun && OF_BLOCK.contains(&kind) {
+            self.of_blocks += part.len() as u64;
         }
         self.of_payload += part.len();
     }

@@ -1,10 +1,12 @@
-//! The unread part of a body, in one piece that is charged to the memory budget: frames would keep their read buffers.
+//! The unread part of a body, in one piece that is charged to the memory budget: frames would keep their read buffers. Unread
+//! trailers are charged with it.
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::memory::{Budget, Charge, Purpose, cost};
+use super::frames::{Broken, End};
+use crate::memory::{Budget, Charge, Purpose, cost, fields_size, holding_cost};
 
 /// Smallest piece, in bytes.
 const SMALLEST: usize = 512;
@@ -14,6 +16,8 @@ pub struct FrameBuffer {
     charge: Charge,
     memory: Arc<Budget>,
     purpose: Purpose,
+    /// What the trailers of the body are charged, in bytes.
+    trailers: u32,
 }
 
 impl FrameBuffer {
@@ -23,6 +27,7 @@ impl FrameBuffer {
             charge: Charge::default(),
             memory: Arc::clone(memory),
             purpose,
+            trailers: 0,
         }
     }
 
@@ -40,7 +45,7 @@ impl FrameBuffer {
         let needed = self.bytes.len() + data.len();
         if needed > self.bytes.capacity() {
             let capacity = needed.next_power_of_two().max(SMALLEST);
-            let wanted = cost(capacity);
+            let wanted = cost(capacity) + self.of_trailers();
             if !self.charge.overdraw(&self.memory, wanted, self.purpose) {
                 self.take();
                 return false;
@@ -53,9 +58,27 @@ impl FrameBuffer {
         true
     }
 
+    /// Charges the trailers of an unread end until the buffer is dropped. The body breaks off if the budget has no room.
+    pub fn charged(&mut self, end: End) -> End {
+        let Ok(Some(trailers)) = &end else {
+            return end;
+        };
+        let wanted = holding_cost(fields_size(trailers));
+        self.trailers = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let wanted = self.charge.bytes() + wanted;
+        match self.charge.overdraw(&self.memory, wanted, self.purpose) {
+            true => end,
+            false => Err(Broken::NoMemory),
+        }
+    }
+
+    const fn of_trailers(&self) -> usize {
+        self.trailers as usize
+    }
+
     /// All of it, no longer charged.
     pub fn take(&mut self) -> Bytes {
-        self.charge.shrink(0);
+        self.charge.shrink(self.of_trailers());
         std::mem::take(&mut self.bytes).freeze()
     }
 }

@@ -18,16 +18,21 @@ pub enum Broken {
     /// The memory budget has no room for unread data.
     #[error("the memory budget is exhausted")]
     NoMemory,
+    #[error("there are too many trailer fields")]
+    Trailers,
 }
 
 impl From<Broken> for h2::Error {
     fn from(broken: Broken) -> Self {
         match broken {
             Broken::Stream(error) => error,
-            Broken::NoMemory => Reason::ENHANCE_YOUR_CALM.into(),
+            Broken::NoMemory | Broken::Trailers => Reason::ENHANCE_YOUR_CALM.into(),
         }
     }
 }
+
+/// Maximum number of trailer fields, as over HTTP/1.1.
+const MAX_TRAILERS: usize = 128;
 
 /// The end of a body: with trailers, without, or incomplete.
 pub type End = Result<Option<HeaderMap>, Broken>;
@@ -73,7 +78,10 @@ impl Frames {
             }
         }
         let trailers = ready!(self.stream.poll_trailers(cx));
-        Poll::Ready(Next::End(trailers.map_err(Broken::Stream)))
+        Poll::Ready(Next::End(match trailers {
+            Ok(Some(trailers)) if trailers.len() > MAX_TRAILERS => Err(Broken::Trailers),
+            trailers => trailers.map_err(Broken::Stream),
+        }))
     }
 
     /// Opens the window again after a read.

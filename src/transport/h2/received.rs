@@ -71,7 +71,7 @@ impl Received {
                         self.end = Some(Err(Broken::NoMemory));
                     }
                 }
-                Poll::Ready(Next::End(end)) => self.end = Some(end),
+                Poll::Ready(Next::End(end)) => self.end = Some(self.held.charged(end)),
             }
         }
     }

@@ -124,7 +124,7 @@ impl Inbox {
     }
 
     fn end(&mut self, end: End) {
-        self.end = Some(end);
+        self.end = Some(self.held.charged(end));
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use super::Inbound;
 use super::payload::{self, Payload};
 use crate::downstream::body_channel::body_channel;
-use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal, SHUTTING_DOWN, SLOW_BODY};
+use crate::downstream::refusal::{BAD_CHUNK, Refusal, SHUTTING_DOWN, SLOW_BODY};
 use crate::http1::RequestHead;
 use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Buffer, FREE, Purpose};

@@ -4,7 +4,7 @@ use bytes::{Buf, BytesMut};
 use http::HeaderMap;
 use http_body::SizeHint;
 
-use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal};
+use crate::downstream::refusal::{BAD_CHUNK, Refusal};
 use crate::http1::{Chunked, Framing};
 
 /// The unread rest of a body.

@@ -1,11 +1,16 @@
 //! Responses to invalid or failed requests.
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::header::{HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
 
 use crate::http1::HeadError;
+use crate::proxy::error_answer;
+use crate::sse::Api;
 use crate::telemetry::Reject;
 
 /// Why a request is refused: the status and message of the response.
+#[derive(Debug)]
 pub struct Refusal {
     pub status: StatusCode,
     pub message: &'static str,
@@ -26,11 +31,28 @@ impl From<HeadError> for Refusal {
     }
 }
 
-pub const BAD_CHUNK: Refusal = Refusal {
-    status: StatusCode::BAD_REQUEST,
-    message: "the request body's chunks are malformed",
-    cause: Some(Reject::MalformedHead),
-};
+impl Refusal {
+    /// A request that is not well-formed.
+    pub const fn malformed(message: &'static str) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            message,
+            cause: Some(Reject::MalformedHead),
+        }
+    }
+
+    /// The response.
+    pub fn answer(&self) -> Response<Bytes> {
+        let mut answer = error_answer(Api::Other, self.status, self.message);
+        if self.cause == Some(Reject::NoMemory) {
+            let headers = answer.headers_mut();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        answer
+    }
+}
+
+pub const BAD_CHUNK: Refusal = Refusal::malformed("the request body's chunks are malformed");
 
 pub const SLOW_BODY: Refusal = Refusal {
     status: StatusCode::REQUEST_TIMEOUT,
