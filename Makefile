@@ -34,7 +34,7 @@ demo: ## move live traffic from an old to a new generation, all on this machine;
 	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test
-test: prepare fmt workflows unit deny unused ## install the test dependencies and run every test
+test: prepare-and-compile fmt workflows unit deny unused ## install the test dependencies and run every test
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make rollouts, make differential, make audit, make macos, make image"
 
@@ -45,6 +45,10 @@ test-fast: fmt ## run the tests that need only Rust (unit, proxy, command line, 
 .PHONY: prepare
 prepare: ## install the test dependencies, and report what is missing
 	@tests/prepare.sh cargo-deny=$(CARGO_DENY) cargo-machete=$(CARGO_MACHETE)
+
+.PHONY: prepare-and-compile
+prepare-and-compile: ## like prepare, and compile the tests meanwhile
+	@tests/prepare.sh --compile cargo-deny=$(CARGO_DENY) cargo-machete=$(CARGO_MACHETE)
 
 .PHONY: fmt
 fmt: ## check the formatting

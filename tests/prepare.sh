@@ -2,14 +2,20 @@
 # Puts in place what `make` needs beside a Rust toolchain: nothing outside the user's cache,
 # save Debian packages where root runs this. What is missing and cannot be installed is named.
 #
-# usage: prepare.sh [TOOL=VERSION]...
+# usage: prepare.sh [--compile] [TOOL=VERSION]...
 #
+# With --compile, compiles the tests meanwhile: installing waits for the network and for linkers, which leave cores unused.
 # Checks the machine, installs Dynamo, uvicorn, the openai and anthropic clients, Kubernetes, helm, actionlint and an OpenTelemetry Collector
 # for the tests, and each TOOL from crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/crossfade/tools
 
+compile=false
+if [[ ${1:-} == --compile ]]; then
+  compile=true
+  shift
+fi
 wanted=$*
 missing=()  # for people to read
 packages=() # what Debian calls it
@@ -101,6 +107,12 @@ tool() { # tool NAME VERSION
 
 rust
 machine
+if $compile; then
+  log=$(mktemp)
+  cargo test --locked --no-run >"$log" 2>&1 &
+  compiler=$!
+  trap 'kill "$compiler" 2>/dev/null; rm -f "$log"' EXIT
+fi
 browser
 "$here/dynamo/install.sh"
 if ! "$here/kubernetes/install.sh"; then
@@ -115,3 +127,9 @@ fi
 for pair in "$@"; do
   tool "${pair%%=*}" "${pair#*=}"
 done
+if $compile; then
+  status=0
+  wait "$compiler" || status=$?
+  cat "$log"
+  exit "$status"
+fi
