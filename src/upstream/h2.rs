@@ -147,7 +147,7 @@ async fn over(
     let mut upload = (!ends).then(|| Upload {
         sending: Sending::new(stream_out, body, Reason::CANCEL),
         link: link.clone(),
-        blocked: false,
+        wait: Wait::None,
     });
     let mut interim = 0;
     let (head, received) = match head(response, &mut upload, &mut interim).await {
@@ -218,22 +218,43 @@ async fn head(
 struct Upload {
     sending: Sending<RequestBody>,
     link: Link,
-    /// Whether it waits for the server, and is counted as blocked on its connection.
-    blocked: bool,
+    wait: Wait,
+}
+
+/// What an upload waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Nothing, or the client.
+    None,
+    /// The task of the connection, which opens new streams and writes.
+    Connection,
+    /// The server. The upload is counted as blocked on its connection.
+    Server,
 }
 
 impl Upload {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<tower::BoxError>> {
         let polled = self.sending.poll(cx);
-        self.is_blocked(polled.is_pending() && self.sending.is_blocked());
+        let waits = polled.is_pending() && self.sending.is_blocked();
+        self.waits_for(match self.wait {
+            _ if !waits => Wait::None,
+            Wait::None => {
+                // The task of the connection was woken before, so it runs before the next poll. An upload that waits even then
+                // waits for the server's window or the socket.
+                cx.waker().wake_by_ref();
+                Wait::Connection
+            }
+            Wait::Connection | Wait::Server => Wait::Server,
+        });
         polled
     }
 
-    fn is_blocked(&mut self, blocked: bool) {
-        let uploads = &self.link.load.blocked;
-        match (std::mem::replace(&mut self.blocked, blocked), blocked) {
-            (false, true) => uploads.fetch_add(1, Ordering::Relaxed),
-            (true, false) => uploads.fetch_sub(1, Ordering::Relaxed),
+    fn waits_for(&mut self, wait: Wait) {
+        let blocked = &self.link.load.blocked;
+        match (std::mem::replace(&mut self.wait, wait), wait) {
+            (Wait::Server, Wait::Server) => 0,
+            (_, Wait::Server) => blocked.fetch_add(1, Ordering::Relaxed),
+            (Wait::Server, _) => blocked.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
     }
@@ -248,7 +269,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.is_blocked(false);
+        self.waits_for(Wait::None);
     }
 }
 

@@ -24,6 +24,7 @@ mod hardening;
 mod http1;
 mod http2;
 mod http2_overhead;
+mod http2_shared;
 mod kube_embedded;
 mod kube_watch;
 mod lifecycle;
