@@ -123,12 +123,16 @@ impl Stream {
     /// Sends the response once there is one, unless the client resets the stream first.
     async fn serve(mut self, answer: impl Future<Output = Response<Streamed>>) {
         let mut answer = std::pin::pin!(answer);
-        let answered = std::future::poll_fn(|cx| match answer.as_mut().poll(cx) {
-            Poll::Ready(response) => Poll::Ready(Some(response)),
-            Poll::Pending => {
-                self.poll_wanted(cx);
-                self.respond.poll_reset(cx).map(|_| None)
+        let answered = std::future::poll_fn(|cx| {
+            // First, so that a request that was reset by then is not sent.
+            if self.respond.poll_reset(cx).is_ready() {
+                return Poll::Ready(None);
             }
+            let answered = answer.as_mut().poll(cx).map(Some);
+            if answered.is_pending() {
+                self.poll_wanted(cx);
+            }
+            answered
         });
         let Some(response) = answered.await else {
             return self.seat.given_up();

@@ -1,15 +1,62 @@
 //! Requests of different clients share a connection to an HTTP/2 model server. None of them may break the others, or open
 //! connections for nothing.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
 use crate::rig::frames::*;
 use crate::rig::*;
 
+const SSE: (&str, &str) = ("content-type", "text/event-stream");
 const OK: (&str, &str) = (":status", "200");
 
 async fn before_frames(server: &FrameServer) -> Proxy {
     // Each thread has its own connections.
     let flags = ["--upstream-protocol", "http2", "--threads", "1"];
     Proxy::before_url(&server.url(), &flags).await
+}
+
+/// Frames of a kind that each connection of a server has received.
+#[derive(Clone, Default)]
+struct FrameCounts(Arc<Mutex<BTreeMap<(usize, u8), usize>>>);
+
+impl FrameCounts {
+    fn count(&self, connection: usize, frame: &Frame) {
+        let mut seen = self.0.lock().unwrap();
+        *seen.entry((connection, frame.kind)).or_default() += 1;
+    }
+
+    /// How many, by connection.
+    fn of(&self, kind: u8) -> Vec<usize> {
+        let seen = self.0.lock().unwrap();
+        let of_kind = seen.iter().filter(|((_, one), _)| *one == kind);
+        of_kind.map(|(_, count)| *count).collect()
+    }
+
+    fn sum(&self, kind: u8) -> usize {
+        self.of(kind).iter().sum()
+    }
+}
+
+/// A server that counts the frames it receives. It begins an event stream for each request, or only for its first one.
+async fn counting(seen: &FrameCounts, only_first: bool) -> FrameServer {
+    let seen = seen.clone();
+    let settings = &[(MAX_CONCURRENT_STREAMS, 100)];
+    FrameServer::start(settings, move |connection, mut frames| {
+        let seen = seen.clone();
+        async move {
+            while let Some(next) = frames.try_next().await {
+                seen.count(connection, &next);
+                let stream = next.stream;
+                if next.ends_stream() && (!only_first || (connection, stream) == (1, 1)) {
+                    frames.headers(stream, 0, &[OK, SSE]).await;
+                    let event = content("old", 0);
+                    frames.send(DATA, 0, stream, event.as_bytes()).await;
+                }
+            }
+        }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -37,4 +84,30 @@ async fn simultaneous_uploads_share_a_connection() {
         assert_eq!(client.head().await.status, 200);
     }
     assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_its_client_has_already_cancelled_is_not_sent() {
+    let seen = FrameCounts::default();
+    let server = counting(&seen, false).await;
+    let proxy = before_frames(&server).await;
+    let mut client = Frames::connect(proxy.address, &[]).await;
+    let fields = block(&[
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/health"),
+        (":authority", "models.example"),
+    ]);
+    let head = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields);
+    let mut bytes = Vec::new();
+    for stream in (1..=19).step_by(2) {
+        bytes.extend(head(stream));
+        bytes.extend(frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
+    }
+    bytes.extend(head(21));
+    client.raw(&bytes).await;
+    let answer = client.next_of(&[HEADERS]).await.expect("an answer");
+    assert_eq!(answer.stream, 21);
+    proxy.counts("crossfade_open_streams", &[], 1.0).await;
+    assert_eq!((seen.sum(HEADERS), seen.sum(RST_STREAM)), (1, 0));
 }
