@@ -129,7 +129,7 @@ async fn over(
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Failed> {
     let (original, view) = (body.again(), body.view());
-    let stream = link.stream();
+    let mut stream = link.stream();
     let sent_before = link.sent();
     let ends = body.is_end_stream();
     let request = request(&lease, outgoing, &body);
@@ -145,6 +145,7 @@ async fn over(
             return Err(Failed::Unread { error, lease, body });
         }
     };
+    stream.sent();
     let mut upload = (!ends).then(|| Upload {
         sending: Sending::new(stream_out, body, Reason::CANCEL),
         link: link.clone(),
@@ -152,8 +153,14 @@ async fn over(
     });
     let mut interim = 0;
     let (head, received) = match head(response, &mut upload, &mut interim).await {
-        Ok(response) => response.into_parts(),
+        Ok(response) => {
+            stream.answered();
+            response.into_parts()
+        }
         Err(error) => {
+            if error.is_remote() {
+                stream.ended();
+            }
             // Nothing was written since the request was queued, so whatever ended the connection, the server has not seen the
             // request.
             let unsent = link.sent() == sent_before;
@@ -181,8 +188,8 @@ async fn over(
             _ => Received::new(received, link.traffic(), &head.headers, memory, purpose),
         },
         held: Some(HeldUpload {
-            _upload: upload.map(Upload::go_on),
-            _stream: stream,
+            upload: upload.map(Upload::go_on),
+            stream,
             lease,
         }),
     };
@@ -285,9 +292,18 @@ impl Drop for Task {
 
 /// The resources that an exchange holds while its response arrives.
 struct HeldUpload {
-    _upload: Option<Task>,
-    _stream: Stream,
+    upload: Option<Task>,
+    stream: Stream,
     lease: Lease,
+}
+
+impl HeldUpload {
+    /// The response has ended. A request that has not ended by now is reset.
+    fn answered(mut self) {
+        if self.upload.as_ref().is_none_or(|task| task.0.is_finished()) {
+            self.stream.ended();
+        }
+    }
 }
 
 /// The response body over HTTP/2. Dropping it before its end resets the stream, which cancels the request.
@@ -303,8 +319,10 @@ impl Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, ::h2::Error>>> {
         let frame = ready!(Pin::new(&mut self.received).poll_frame(cx));
         let frame = frame.map(|frame| frame.map_err(Into::into));
-        if frame.is_none() {
-            self.held = None;
+        if frame.is_none()
+            && let Some(held) = self.held.take()
+        {
+            held.answered();
         }
         Poll::Ready(frame)
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,16 @@ const UNKNOWN: usize = usize::MAX - 1;
 /// What a connection costs besides its streams, in bytes: the buffers of h2, and its task. Measured with requests whose heads are as
 /// large as possible.
 const COST: usize = 48 * 1024;
+/// Requests that may be cancelled on a connection before it gets no more requests. Servers close a connection on which too many
+/// are cancelled (CVE-2023-44487), with the streams of all other clients. Netty does so at 200 within 30 seconds, nghttp2 (Node.js)
+/// at 1,000 and 33 more per second; others count only [`EARLY`] ones. A new connection costs little, so there is no need to come
+/// close, and up to [`MAX_STREAMS`] - 1 more streams may be cancelled after the last one that counts.
+const MAX_CANCELS: u32 = 96;
+/// A request that is cancelled this soon, without a response head, may be read by the server together with its cancellation. h2
+/// (hyper) closes a connection at the 21st that is cancelled before it is accepted, and Envoy after 250 within their first second.
+const EARLY: Duration = Duration::from_secs(1);
+/// Such a request counts as this many others: 16 of them are as many as [`MAX_CANCELS`].
+const EARLY_COUNTS: u32 = 6;
 /// How long a connection without streams is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -64,13 +74,21 @@ pub(super) struct Load {
     streams: AtomicUsize,
     /// Uploads that wait for the server to accept more data.
     pub(super) blocked: AtomicUsize,
+    /// The requests that were cancelled, each as many times as it counts.
+    cancels: AtomicU32,
+}
+
+impl Load {
+    /// Have so many requests been cancelled that the connection should get no more?
+    fn is_worn(&self) -> bool {
+        self.cancels.load(Ordering::Relaxed) >= MAX_CANCELS
+    }
 }
 
 impl Link {
     /// Counts a stream until the result is dropped.
     pub(super) fn stream(&self) -> Stream {
-        self.load.streams.fetch_add(1, Ordering::Relaxed);
-        Stream(Arc::clone(&self.load))
+        Stream::new(&self.load)
     }
 
     /// Bytes written to the socket so far.
@@ -100,15 +118,78 @@ impl Link {
         Arc::clone(&self.traffic)
     }
 
-    /// May it carry further requests, when it has room? It is neither closed, nor shutting down, nor worn.
+    /// May it carry further requests, when it has room? It is neither closed, nor shutting down, nor worn. A worn connection closes
+    /// after its last stream, so that there are never more of them than open streams.
     pub(super) fn is_open(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        !self.traffic.is_worn() && matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
+        let is_worn = self.traffic.is_worn() || self.load.is_worn();
+        !is_worn && matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 }
 
 /// A stream, counted on its connection until it is dropped.
-pub(super) struct Stream(pub(super) Arc<Load>);
+pub(super) struct Stream {
+    load: Arc<Load>,
+    progress: Progress,
+}
+
+/// What becomes of a stream that is dropped now.
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    /// Nothing was sent, or the stream has ended.
+    Idle,
+    /// It is reset before the response head. The request was sent at this time.
+    Sent(Instant),
+    /// It is reset while the response arrives.
+    Answered,
+}
+
+impl Progress {
+    /// How much it counts towards [`MAX_CANCELS`] if the stream is dropped at `now`.
+    fn counts(self, now: Instant) -> u32 {
+        match self {
+            Self::Idle => 0,
+            Self::Sent(at) if now.saturating_duration_since(at) < EARLY => EARLY_COUNTS,
+            Self::Sent(_) | Self::Answered => 1,
+        }
+    }
+}
+
+impl Stream {
+    fn new(load: &Arc<Load>) -> Self {
+        load.streams.fetch_add(1, Ordering::Relaxed);
+        Self {
+            load: Arc::clone(load),
+            progress: Progress::Idle,
+        }
+    }
+
+    /// The request was sent.
+    pub(super) fn sent(&mut self) {
+        self.progress = Progress::Sent(Instant::now());
+    }
+
+    /// The response head has arrived.
+    pub(super) fn answered(&mut self) {
+        self.progress = Progress::Answered;
+    }
+
+    /// The stream has ended, so that dropping it resets nothing.
+    pub(super) fn ended(&mut self) {
+        self.progress = Progress::Idle;
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.load.streams.fetch_sub(1, Ordering::Relaxed);
+        let counts = match self.progress {
+            Progress::Idle => return,
+            progress => progress.counts(Instant::now()),
+        };
+        self.load.cancels.fetch_add(counts, Ordering::Relaxed);
+    }
+}
 
 /// A connection, with room on it for one more request.
 pub(super) struct Reserved {
@@ -125,12 +206,6 @@ impl Reserved {
     /// May it carry the request?
     pub(super) fn is_open(&mut self) -> bool {
         self.link.is_open()
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -269,4 +344,42 @@ pub(super) fn sweep(now: Instant) {
             !links.is_empty()
         });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_are_cancelled_early_wear_a_connection_soonest() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        assert_eq!(Progress::Idle.counts(at(0)), 0);
+        assert_eq!(Progress::Sent(start).counts(at(999)), EARLY_COUNTS);
+        assert_eq!(Progress::Sent(start).counts(at(1000)), 1);
+        assert_eq!(Progress::Answered.counts(at(0)), 1);
+    }
+
+    #[test]
+    fn a_connection_is_worn_by_streams_that_are_dropped_before_their_end() {
+        let load = Arc::<Load>::default();
+        let drop_each = |times, change: fn(&mut Stream)| {
+            for _ in 0..times {
+                let mut stream = Stream::new(&load);
+                change(&mut stream);
+            }
+        };
+        drop_each(1000, |_| {});
+        drop_each(1000, |stream| {
+            stream.sent();
+            stream.answered();
+            stream.ended();
+        });
+        drop_each(15, Stream::sent);
+        drop_each(5, Stream::answered);
+        assert!(!load.is_worn());
+        drop_each(1, Stream::answered);
+        assert!(load.is_worn());
+        assert_eq!(load.streams.load(Ordering::Relaxed), 0);
+    }
 }

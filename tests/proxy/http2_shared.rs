@@ -111,3 +111,40 @@ async fn a_request_that_its_client_has_already_cancelled_is_not_sent() {
     proxy.counts("crossfade_open_streams", &[], 1.0).await;
     assert_eq!((seen.sum(HEADERS), seen.sum(RST_STREAM)), (1, 0));
 }
+
+#[tokio::test]
+async fn requests_that_are_cancelled_do_not_wear_out_the_connection_of_other_clients() {
+    const CANCELLED: u32 = 250;
+    // Servers limit most strictly the requests that are cancelled before their response head.
+    for (before_head, most) in [(true, 16), (false, 96)] {
+        let seen = FrameCounts::default();
+        let server = counting(&seen, before_head).await;
+        let proxy = before_frames(&server).await;
+        let mut stays = client::open_chat(proxy.address).await;
+        assert_eq!(stays.head().await.status, 200);
+        stays.until("\n\n").await;
+        let mut client = Frames::connect(proxy.address, &[]).await;
+        for n in 0..CANCELLED {
+            let stream = 2 * n + 1;
+            client.request(stream, END_STREAM, "GET", "/health").await;
+            if before_head {
+                let sent = n as usize + 2;
+                eventually("it is sent", async || seen.sum(HEADERS) == sent).await;
+            } else {
+                client.next_of(&[DATA]).await.expect("an event");
+            }
+            client.reset(stream, CANCEL).await;
+        }
+        let cancelled = CANCELLED as usize;
+        eventually("all are cancelled", async || {
+            seen.sum(RST_STREAM) == cancelled
+        })
+        .await;
+        let resets = seen.of(RST_STREAM);
+        assert!(resets.iter().all(|resets| *resets <= most), "{resets:?}");
+        // Each connection carries about as many as it may.
+        let connections = server.connections();
+        assert!(connections <= cancelled.div_ceil(most) + 2, "{resets:?}");
+        stays.assert_silent(100).await;
+    }
+}
