@@ -44,11 +44,13 @@ pub enum Cause {
     ServerError,
     /// A server that was asked to continue a stream responded with something else.
     NoContinuation,
+    /// An HTTP/2 server reset the stream because the request is malformed. Another server would do the same.
+    Malformed,
 }
 
 impl Cause {
     /// Every cause, in declaration order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Connect,
         Self::Local,
         Self::LocalPorts,
@@ -63,6 +65,7 @@ impl Cause {
         Self::Overloaded,
         Self::ServerError,
         Self::NoContinuation,
+        Self::Malformed,
     ];
 
     /// The metric label.
@@ -83,6 +86,7 @@ impl Cause {
             Self::Overloaded => "overloaded",
             Self::ServerError => "server_error",
             Self::NoContinuation => "no_continuation",
+            Self::Malformed => "malformed",
         }
     }
 
@@ -205,7 +209,7 @@ pub fn next_target(
     let may_retry = rules.enabled
         && match cause {
             Cause::Overloaded => rules.overloaded,
-            Cause::Local => false,
+            Cause::Local | Cause::Malformed => false,
             // The new generation is on trial: its own faults must not reach a client while old can answer.
             Cause::ServerError => failed == Target::New || rules.old_server_errors,
             _ => true,
@@ -251,7 +255,8 @@ mod tests {
     #[test]
     fn each_generation_is_the_others_target_while_both_have_weight() {
         for cause in Cause::ALL {
-            let retried = !matches!(cause, Cause::Overloaded | Cause::Local);
+            let never = [Cause::Overloaded, Cause::Local, Cause::Malformed];
+            let retried = !never.contains(&cause);
             assert_eq!(
                 next(&rules(50), Target::New, cause),
                 retried.then_some(Target::Old)

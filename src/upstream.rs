@@ -93,6 +93,10 @@ pub enum Error {
     NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] ::h2::Error),
+    /// The server reset only this stream, because it takes the request for malformed. Like a response with status 400, that is not
+    /// its fault: a client could otherwise eject servers with requests that only crossfade accepts.
+    #[error("the model server rejected the request as malformed")]
+    Malformed(#[source] ::h2::Error),
     /// From a generation that is a service in this process.
     #[error("the service in this process failed")]
     Local(#[source] tower::BoxError),
@@ -155,6 +159,7 @@ impl Error {
             | Self::NoMemory
             | Self::RequestBody(_)
             | Self::RequestHeadTooLarge(_)
+            | Self::Malformed(_)
             | Self::Local(_) => None,
         }
     }
@@ -191,6 +196,7 @@ impl Error {
             Self::HeadTooLarge => "the response head is too large",
             Self::NoMemory => "the memory budget is exhausted",
             Self::Http2(_) => "HTTP/2 error before the response",
+            Self::Malformed(_) => "rejected the request as malformed",
             Self::Local(_) => "the service failed",
         }
     }

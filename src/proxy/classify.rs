@@ -21,6 +21,7 @@ pub(super) fn cause_of(error: &upstream::Error) -> Cause {
         | upstream::Error::NoMemory
         | upstream::Error::RequestHeadTooLarge(_) => Cause::Local,
         error if error.nothing_sent() => Cause::Connect,
+        upstream::Error::Malformed(_) => Cause::Malformed,
         upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
         _ => Cause::Broken,
     }

@@ -98,6 +98,8 @@ enum Failed {
         body: Option<RequestBody>,
     },
     Server(::h2::Error),
+    /// The server takes the request for malformed.
+    Malformed(::h2::Error),
     Client(Fault),
     /// The server has announced that it accepts at most this many bytes of fields. h2 does not check that.
     TooLarge(u32),
@@ -107,6 +109,7 @@ impl From<Failed> for Error {
     fn from(failed: Failed) -> Self {
         match failed {
             Failed::Unread { error, .. } | Failed::Server(error) => Self::Http2(error),
+            Failed::Malformed(error) => Self::Malformed(error),
             Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
             Failed::TooLarge(limit) => Self::RequestHeadTooLarge(limit),
         }
@@ -120,6 +123,12 @@ fn is_unprocessed(error: &::h2::Error, interim: u32) -> bool {
     interim == 0
         && error.is_remote()
         && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
+}
+
+/// Did the server reset the stream because the request is malformed (RFC 9113 §8.1.1)? The other codes blame the server, this
+/// process or the connection.
+fn blames_request(error: &::h2::Error) -> bool {
+    error.is_remote() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
 }
 
 async fn over(
@@ -171,6 +180,7 @@ async fn over(
                     lease,
                     body: original,
                 },
+                None if blames_request(&error) => Failed::Malformed(error),
                 None => Failed::Server(error),
             });
         }

@@ -453,6 +453,7 @@ async fn a_request_is_resent_only_if_the_server_says_that_it_has_not_processed_i
         Refusal::Reset(NO_ERROR),
         Refusal::Reset(CANCEL),
         Refusal::Reset(INTERNAL_ERROR),
+        Refusal::Reset(PROTOCOL_ERROR),
         Refusal::Malformed,
         Refusal::LateGoAway,
         Refusal::Eof,

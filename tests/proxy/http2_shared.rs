@@ -148,3 +148,47 @@ async fn requests_that_are_cancelled_do_not_wear_out_the_connection_of_other_cli
         stays.assert_silent(100).await;
     }
 }
+
+#[tokio::test]
+async fn a_request_that_a_server_resets_as_malformed_is_not_retried_and_ejects_nothing() {
+    let seen = FrameCounts::default();
+    let serve = async || {
+        let seen = seen.clone();
+        FrameServer::start(&[], move |connection, mut frames| {
+            let seen = seen.clone();
+            async move {
+                while let Some(next) = frames.try_next().await {
+                    seen.count(connection, &next);
+                    if next.payload == b"malformed" {
+                        frames.reset(next.stream, PROTOCOL_ERROR).await;
+                    } else if next.ends_stream() {
+                        frames.headers(next.stream, END_STREAM, &[OK]).await;
+                    }
+                }
+            }
+        })
+        .await
+    };
+    let [old, new] = [serve().await, serve().await];
+    let urls = [old.url(), format!("http://{}", new.address)];
+    let args = ["--old", &urls[0], "--new", &urls[1], "--split", "50"];
+    let proxy = Proxy::start(&[&args[..], &["--upstream-protocol", "http2"]].concat()).await;
+    for _ in 0..40 {
+        let response = client::post(proxy.address, CHAT, &[], "malformed").await;
+        assert_eq!(response.status, 502);
+        let message = response.own_error()["message"].to_string();
+        let expected = "rejected the request as malformed";
+        assert!(message.contains(expected), "{message}");
+    }
+    assert_eq!(seen.sum(HEADERS), 40);
+    let metrics = proxy.metrics().await;
+    let malformed = [("cause", "malformed")];
+    let failed = metrics.sum("crossfade_failed_attempts_total", &malformed);
+    assert_eq!(failed, 40.0);
+    let ejected = [("state", "ejected")];
+    assert_eq!(metrics.sum("crossfade_pool_endpoints", &ejected), 0.0);
+    for _ in 0..4 {
+        let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+        assert_eq!(response.status, 200);
+    }
+}
