@@ -3,19 +3,21 @@
 //! The future sends the request and waits for the response head; the body reads the stream. One task drives each connection,
 //! and another sends the rest of a request while its response arrives.
 
+mod upload;
+mod waiting;
+
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use ::h2::Reason;
-use ::h2::client::ResponseFuture;
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, header::HOST};
 use http_body::{Body, Frame, SizeHint};
-use tokio::task::JoinHandle;
 
+use self::upload::{Task, Upload};
+use self::waiting::Waiting;
 use super::connect::Connector;
 use super::endpoint::Lease;
 use super::h2_link::{self, Link, Reserved, Stream};
@@ -25,10 +27,7 @@ use super::{Endpoint, Error, Outgoing, UpstreamBody};
 use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
-use crate::transport::h2::{Received, Sending, Sent, prepare};
-
-/// Maximum number of interim responses (1xx) to one request.
-const MAX_INTERIM: u32 = 64;
+use crate::transport::h2::{Received, prepare};
 
 /// Sends a request over an existing connection of this thread, or over a new one.
 pub(super) async fn send(
@@ -138,7 +137,7 @@ async fn over(
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Failed> {
     let (original, view) = (body.again(), body.view());
-    let mut stream = link.stream();
+    let stream = link.stream();
     let sent_before = link.sent();
     let ends = body.is_end_stream();
     let request = request(&lease, outgoing, &body);
@@ -154,22 +153,12 @@ async fn over(
             return Err(Failed::Unread { error, lease, body });
         }
     };
-    stream.sent();
-    let mut upload = (!ends).then(|| Upload {
-        sending: Sending::new(stream_out, body, Reason::CANCEL),
-        link: link.clone(),
-        wait: Wait::None,
-    });
+    let upload = (!ends).then(|| Upload::new(stream_out, body, link.clone()));
+    let waiting = Waiting::new(response, upload, stream);
     let mut interim = 0;
-    let (head, received) = match head(response, &mut upload, &mut interim).await {
-        Ok(response) => {
-            stream.answered();
-            response.into_parts()
-        }
+    let (response, upload, stream) = match waiting.head(&mut interim).await {
+        Ok(answered) => answered,
         Err(error) => {
-            if error.is_remote() {
-                stream.ended();
-            }
             // Nothing was written since the request was queued, so whatever ended the connection, the server has not seen the
             // request.
             let unsent = link.sent() == sent_before;
@@ -185,6 +174,7 @@ async fn over(
             });
         }
     };
+    let (head, received) = response.into_parts();
     if let Some(slot) = lease.slot.take() {
         let reserved = Reserved::new(link.clone());
         // The link counts its own exchanges.
@@ -206,100 +196,6 @@ async fn over(
     Ok(Response::from_parts(head, UpstreamBody::Http2(incoming)))
 }
 
-/// Sends the body until the response head arrives. Counts the interim responses before it.
-async fn head(
-    mut response: ResponseFuture,
-    upload: &mut Option<Upload>,
-    interim: &mut u32,
-) -> Result<Response<::h2::RecvStream>, ::h2::Error> {
-    std::future::poll_fn(|cx| {
-        if let Some(sending) = upload
-            && let Poll::Ready(sent) = sending.poll(cx)
-        {
-            *upload = None;
-            if let Sent::Broken(_) = sent {
-                return Poll::Ready(Err(Reason::CANCEL.into()));
-            }
-        }
-        while let Poll::Ready(Some(Ok(_))) = response.poll_informational(cx) {
-            *interim += 1;
-            if *interim > MAX_INTERIM {
-                return Poll::Ready(Err(Reason::ENHANCE_YOUR_CALM.into()));
-            }
-        }
-        Pin::new(&mut response).poll(cx)
-    })
-    .await
-}
-
-/// A request body being sent.
-struct Upload {
-    sending: Sending<RequestBody>,
-    link: Link,
-    wait: Wait,
-}
-
-/// What an upload waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
-    /// Nothing, or the client.
-    None,
-    /// The task of the connection, which opens new streams and writes.
-    Connection,
-    /// The server. The upload is counted as blocked on its connection.
-    Server,
-}
-
-impl Upload {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<tower::BoxError>> {
-        let polled = self.sending.poll(cx);
-        let waits = polled.is_pending() && self.sending.is_blocked();
-        self.waits_for(match self.wait {
-            _ if !waits => Wait::None,
-            Wait::None => {
-                // The task of the connection was woken before, so it runs before the next poll. An upload that waits even then
-                // waits for the server's window or the socket.
-                cx.waker().wake_by_ref();
-                Wait::Connection
-            }
-            Wait::Connection | Wait::Server => Wait::Server,
-        });
-        polled
-    }
-
-    fn waits_for(&mut self, wait: Wait) {
-        let blocked = &self.link.load.blocked;
-        match (std::mem::replace(&mut self.wait, wait), wait) {
-            (Wait::Server, Wait::Server) => 0,
-            (_, Wait::Server) => blocked.fetch_add(1, Ordering::Relaxed),
-            (Wait::Server, _) => blocked.fetch_sub(1, Ordering::Relaxed),
-            _ => 0,
-        };
-    }
-
-    /// Continues in its own task, so that a response that is not being read does not stop it.
-    fn go_on(mut self) -> Task {
-        Task(tokio::spawn(async move {
-            std::future::poll_fn(|cx| self.poll(cx).map(drop)).await;
-        }))
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        self.waits_for(Wait::None);
-    }
-}
-
-/// A task that is aborted when this is dropped.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// The resources that an exchange holds while its response arrives.
 struct HeldUpload {
     upload: Option<Task>,
@@ -310,7 +206,7 @@ struct HeldUpload {
 impl HeldUpload {
     /// The response has ended. A request that has not ended by now is reset.
     fn answered(mut self) {
-        if self.upload.as_ref().is_none_or(|task| task.0.is_finished()) {
+        if self.upload.as_ref().is_none_or(Task::is_finished) {
             self.stream.ended();
         }
     }

@@ -1,15 +1,18 @@
 //! HTTP/2 connections to model servers: keeps a few per thread and endpoint, and selects one for each request.
 
+mod load;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 
+pub(super) use self::load::{Load, Stream};
 use super::Error;
 use super::lifetime::Life;
 use crate::memory::{Budget, Charge, Purpose};
@@ -35,16 +38,6 @@ const UNKNOWN: usize = usize::MAX - 1;
 /// What a connection costs besides its streams, in bytes: the buffers of h2, and its task. Measured with requests whose heads are as
 /// large as possible.
 const COST: usize = 48 * 1024;
-/// Requests that may be cancelled on a connection before it gets no more requests. Servers close a connection on which too many
-/// are cancelled (CVE-2023-44487), with the streams of all other clients. Netty does so at 200 within 30 seconds, nghttp2 (Node.js)
-/// at 1,000 and 33 more per second; others count only [`EARLY`] ones. A new connection costs little, so there is no need to come
-/// close, and up to [`MAX_STREAMS`] - 1 more streams may be cancelled after the last one that counts.
-const MAX_CANCELS: u32 = 96;
-/// A request that is cancelled this soon, without a response head, may be read by the server together with its cancellation. h2
-/// (hyper) closes a connection at the 21st that is cancelled before it is accepted, and Envoy after 250 within their first second.
-const EARLY: Duration = Duration::from_secs(1);
-/// Such a request counts as this many others: 16 of them are as many as [`MAX_CANCELS`].
-const EARLY_COUNTS: u32 = 6;
 /// How long a connection without streams is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -68,23 +61,6 @@ pub(super) struct Link {
     pub(super) life: Life,
 }
 
-/// The load of a connection.
-#[derive(Debug, Default)]
-pub(super) struct Load {
-    streams: AtomicUsize,
-    /// Uploads that wait for the server to accept more data.
-    pub(super) blocked: AtomicUsize,
-    /// The requests that were cancelled, each as many times as it counts.
-    cancels: AtomicU32,
-}
-
-impl Load {
-    /// Have so many requests been cancelled that the connection should get no more?
-    fn is_worn(&self) -> bool {
-        self.cancels.load(Ordering::Relaxed) >= MAX_CANCELS
-    }
-}
-
 impl Link {
     /// Counts a stream until the result is dropped.
     pub(super) fn stream(&self) -> Stream {
@@ -105,7 +81,7 @@ impl Link {
             most => most.min(MAX_STREAMS),
         };
         let blocked = self.load.blocked.load(Ordering::Relaxed) > 0;
-        self.load.streams.load(Ordering::Relaxed) < most && !(blocked && with_body)
+        self.load.streams() < most && !(blocked && with_body)
     }
 
     /// The longest list of fields that the server accepts, in bytes as RFC 9113 §6.5.2 counts them.
@@ -124,70 +100,6 @@ impl Link {
         let mut cx = Context::from_waker(Waker::noop());
         let is_worn = self.traffic.is_worn() || self.load.is_worn();
         !is_worn && matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
-    }
-}
-
-/// A stream, counted on its connection until it is dropped.
-pub(super) struct Stream {
-    load: Arc<Load>,
-    progress: Progress,
-}
-
-/// What becomes of a stream that is dropped now.
-#[derive(Clone, Copy, Debug)]
-enum Progress {
-    /// Nothing was sent, or the stream has ended.
-    Idle,
-    /// It is reset before the response head. The request was sent at this time.
-    Sent(Instant),
-    /// It is reset while the response arrives.
-    Answered,
-}
-
-impl Progress {
-    /// How much it counts towards [`MAX_CANCELS`] if the stream is dropped at `now`.
-    fn counts(self, now: Instant) -> u32 {
-        match self {
-            Self::Idle => 0,
-            Self::Sent(at) if now.saturating_duration_since(at) < EARLY => EARLY_COUNTS,
-            Self::Sent(_) | Self::Answered => 1,
-        }
-    }
-}
-
-impl Stream {
-    fn new(load: &Arc<Load>) -> Self {
-        load.streams.fetch_add(1, Ordering::Relaxed);
-        Self {
-            load: Arc::clone(load),
-            progress: Progress::Idle,
-        }
-    }
-
-    /// The request was sent.
-    pub(super) fn sent(&mut self) {
-        self.progress = Progress::Sent(Instant::now());
-    }
-
-    /// The response head has arrived.
-    pub(super) fn answered(&mut self) {
-        self.progress = Progress::Answered;
-    }
-
-    /// The stream has ended, so that dropping it resets nothing.
-    pub(super) fn ended(&mut self) {
-        self.progress = Progress::Idle;
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.load.streams.fetch_sub(1, Ordering::Relaxed);
-        let counts = match self.progress {
-            Progress::Idle => return,
-            progress => progress.counts(Instant::now()),
-        };
-        self.load.cancels.fetch_add(counts, Ordering::Relaxed);
     }
 }
 
@@ -292,7 +204,7 @@ async fn drive(
         if let Poll::Ready(ended) = std::pin::Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(ended.err().map(|error| error.to_string()));
         }
-        let busy = load.streams.load(Ordering::Relaxed) > 0;
+        let busy = load.streams() > 0;
         if traffic.is_flood() || unasked.are_too_many(busy, traffic.received()) {
             return Poll::Ready(Some("the server sends without end".to_owned()));
         }
@@ -333,7 +245,7 @@ pub(super) fn sweep(now: Instant) {
         links.retain(|_, links| {
             links.retain_mut(|kept| {
                 let link = &mut kept.link;
-                if link.load.streams.load(Ordering::Relaxed) > 0 {
+                if link.load.streams() > 0 {
                     kept.idle_since = None;
                 } else {
                     kept.idle_since.get_or_insert(now);
@@ -344,42 +256,4 @@ pub(super) fn sweep(now: Instant) {
             !links.is_empty()
         });
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_that_are_cancelled_early_wear_a_connection_soonest() {
-        let start = Instant::now();
-        let at = |millis| start + Duration::from_millis(millis);
-        assert_eq!(Progress::Idle.counts(at(0)), 0);
-        assert_eq!(Progress::Sent(start).counts(at(999)), EARLY_COUNTS);
-        assert_eq!(Progress::Sent(start).counts(at(1000)), 1);
-        assert_eq!(Progress::Answered.counts(at(0)), 1);
-    }
-
-    #[test]
-    fn a_connection_is_worn_by_streams_that_are_dropped_before_their_end() {
-        let load = Arc::<Load>::default();
-        let drop_each = |times, change: fn(&mut Stream)| {
-            for _ in 0..times {
-                let mut stream = Stream::new(&load);
-                change(&mut stream);
-            }
-        };
-        drop_each(1000, |_| {});
-        drop_each(1000, |stream| {
-            stream.sent();
-            stream.answered();
-            stream.ended();
-        });
-        drop_each(15, Stream::sent);
-        drop_each(5, Stream::answered);
-        assert!(!load.is_worn());
-        drop_each(1, Stream::answered);
-        assert!(load.is_worn());
-        assert_eq!(load.streams.load(Ordering::Relaxed), 0);
-    }
 }
