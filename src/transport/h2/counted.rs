@@ -83,6 +83,8 @@ const AT_ONCE: usize = 64 * 1024;
 /// A byte of a header block counts as this many more: HPACK can expand it to a field, which takes about a hundred times the memory
 /// and the work (RFC 7541 §6.1).
 const EXPANSION: usize = 15;
+/// How much is read at most after a read with many header blocks: what takes [`AT_ONCE`].
+const AFTER_DENSE: usize = AT_ONCE / (1 + EXPANSION);
 
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
@@ -96,6 +98,8 @@ pub struct Counted<T> {
     split: SplitHead,
     control: ControlLimit,
     allowance: Allowance,
+    /// Whether the last read had many header blocks.
+    is_dense: bool,
     /// For unfinished frames and header blocks.
     charge: Charge,
     memory: Arc<Budget>,
@@ -151,6 +155,7 @@ impl<T> Counted<T> {
             split: SplitHead::default(),
             control: ControlLimit::since(Instant::now()),
             allowance: Allowance::default(),
+            is_dense: false,
             charge: Charge::default(),
             memory: Arc::clone(memory),
         };
@@ -184,6 +189,7 @@ impl<T> Counted<T> {
         let blocks = size(self.frames.of_blocks() - blocks_before);
         let work = bytes.len().max(frames * LEAST) + blocks * EXPANSION;
         self.allowance.spend(work);
+        self.is_dense = 2 * blocks > AFTER_DENSE;
         let traffic = &self.traffic;
         traffic
             .received
@@ -263,7 +269,15 @@ impl<T: AsyncRead + Unpin> Counted<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<Passed>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.transport).poll_read(cx, buffer))?;
+        if self.is_dense {
+            let most = buffer.remaining().min(AFTER_DENSE);
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+            ready!(Pin::new(&mut self.transport).poll_read(cx, &mut part))?;
+            let read = part.filled().len();
+            buffer.advance(read);
+        } else {
+            ready!(Pin::new(&mut self.transport).poll_read(cx, buffer))?;
+        }
         let bytes = &mut buffer.filled_mut()[before..];
         let is_end = bytes.is_empty();
         let left = self.received(bytes);
@@ -388,6 +402,15 @@ mod tests {
         assert!((32..=64).contains(&large), "{large}");
         let small = polls(frame(0, 1), 1 << 20).expect("no flood");
         assert!((100..=130).contains(&small), "{small}");
+    }
+
+    #[test]
+    fn header_blocks_count_as_what_they_expand_to() {
+        let mut block = frame(1, 247);
+        block[4] = 4;
+        // 4 KiB take almost the whole allowance, so that each turn reads them twice.
+        let polls = polls(block, 1 << 20).expect("no flood");
+        assert!((125..=130).contains(&polls), "{polls}");
     }
 
     #[test]
