@@ -12,9 +12,10 @@ use std::task::{Context, Poll, ready};
 
 use ::h2::Reason;
 use bytes::Bytes;
-use http::uri::{Authority, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, header::HOST};
 use http_body::{Body, Frame, SizeHint};
+use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 use self::upload::{Task, Upload};
 use self::waiting::Waiting;
@@ -24,6 +25,7 @@ use super::h2_link::{self, Link, Reserved, Stream};
 use super::kept::Connection;
 use super::lifetime::Life;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
+use crate::http1::MAX_HEADERS;
 use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
@@ -102,6 +104,8 @@ enum Failed {
     Client(Fault),
     /// The server has announced that it accepts at most this many bytes of fields. h2 does not check that.
     TooLarge(u32),
+    /// The response has too many fields.
+    ResponseTooLarge,
 }
 
 impl From<Failed> for Error {
@@ -111,6 +115,7 @@ impl From<Failed> for Error {
             Failed::Malformed(error) => Self::Malformed(error),
             Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
             Failed::TooLarge(limit) => Self::RequestHeadTooLarge(limit),
+            Failed::ResponseTooLarge => Self::HeadTooLarge,
         }
     }
 }
@@ -175,6 +180,9 @@ async fn over(
         }
     };
     let (head, received) = response.into_parts();
+    if head.headers.len() > MAX_HEADERS {
+        return Err(Failed::ResponseTooLarge);
+    }
     if let Some(slot) = lease.slot.take() {
         let reserved = Reserved::new(link.clone());
         // The link counts its own exchanges.
@@ -293,8 +301,22 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Request
         Scheme::HTTP
     });
     parts.authority = authority;
+    parts.path_and_query = parts.path_and_query.map(in_ascii);
     if let Ok(uri) = Uri::from_parts(parts) {
         *request.uri_mut() = uri;
     }
     request
+}
+
+/// The target with all octets of other than ASCII characters percent-encoded (RFC 3986 §2.5). HTTP/1.1 clients and servers exchange
+/// them raw, but some servers close an HTTP/2 connection at the first.
+fn in_ascii(target: PathAndQuery) -> PathAndQuery {
+    match target.as_str().is_ascii() {
+        true => target,
+        false => {
+            // This set has only control characters, which no target contains.
+            let encoded = utf8_percent_encode(target.as_str(), CONTROLS);
+            encoded.to_string().parse().unwrap_or(target)
+        }
+    }
 }

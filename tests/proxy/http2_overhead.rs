@@ -283,3 +283,49 @@ async fn a_connection_to_an_http2_server_is_charged_to_the_memory_budget() {
     drop(clients);
     proxy.counts("crossfade_memory_bytes", &used, 0.0).await;
 }
+
+#[tokio::test]
+async fn a_response_head_with_too_many_fields_is_not_accepted() {
+    for (count, status) in [(127, 200), (128, 502)] {
+        let server = FrameServer::answering(&[], move |mut frames, stream| async move {
+            let fields = [&[OK][..], &vec![("x", ""); count], &[("y", "")]].concat();
+            frames.headers(stream, END_STREAM, &fields).await;
+            frames
+        })
+        .await;
+        let proxy = before_frames(&server).await;
+        let response = client::get(proxy.address, "/health").await;
+        assert_eq!(response.status, status, "{count}");
+        if status == 502 {
+            let message = response.own_error()["message"].to_string();
+            assert!(
+                message.contains("the response head is too large"),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_target_that_is_not_ascii_is_percent_encoded_for_an_http2_server() {
+    for (protocol, expected) in [
+        ("http2", "/v1/%C3%BC%20?q=%E2%82%AC&r=a%2Fb"),
+        ("http1", "/v1/ü%20?q=€&r=a%2Fb"),
+    ] {
+        let old = Upstream::start(healthy("old")).await;
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let target = "/v1/ü%20?q=€&r=a%2Fb";
+        let mut client = Client::connect(proxy.address).await;
+        client.get(target, &[]).await;
+        client.response().await;
+        assert_eq!(old.last().target, expected);
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, END_STREAM, "GET", target).await;
+        assert_eq!(
+            frames.next_of(&[HEADERS, RST_STREAM]).await.unwrap().kind,
+            HEADERS
+        );
+        assert_eq!(old.count(), 2);
+        assert_eq!(old.last().target, expected);
+    }
+}
