@@ -15,6 +15,7 @@ mod proxy;
 mod rollout;
 mod simulate;
 mod status;
+mod variables;
 mod verbs;
 mod verdict;
 mod version;

@@ -1,17 +1,19 @@
 //! The arguments of the commands that edit an update, and of those that print completions and the manual.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ErrorKind};
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Args, CommandFactory, Error, FromArgMatches};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::cluster::{ClusterChoice, Early};
 use super::parse::{kubernetes_name, percent};
+use super::variables::with_variable;
 use super::{Cli, Command};
 use crate::printable::{is_unsafe, printable_lines};
 use crate::status::Choice;
@@ -81,14 +83,17 @@ impl Cli {
         if name == Some(OsStr::new(PLUGIN)) {
             command = command.bin_name("kubectl crossfade");
         }
-        let (error, verb) = match command.try_get_matches_from_mut(std::env::args_os()) {
+        let arguments: Vec<_> = std::env::args_os().collect();
+        let (error, verb) = match command.try_get_matches_from_mut(&arguments) {
             Ok(given) => match Self::settled(&given) {
                 Ok(cli) => return cli,
                 Err(error) => (error, given.subcommand_name().map(str::to_owned)),
             },
             // Only the explanation needs a usage line: errors of the parser contain that of their subcommand.
-            Err(error) => (explained(error), Some("rollout".to_owned())),
+            Err(error) => (explained(error, &arguments), Some("rollout".to_owned())),
         };
+        let is_set = |name: &OsStr| std::env::var_os(name).is_some();
+        let error = with_variable(error, &command, &arguments, is_set);
         let verb = verb.and_then(|verb| command.find_subcommand(verb).cloned());
         exit(&error.format(&mut verb.unwrap_or(command)))
     }
@@ -132,9 +137,19 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// What follows `rollout` is a name or a verb, so the parser takes a mistyped verb for a name, and blames the name behind it.
-fn explained(error: Error) -> Error {
+/// What follows `rollout` is a name or a verb, so the parser takes a mistyped verb for a name, and blames the name behind it. Most
+/// commands that read a file take its name as an argument, `simulate` takes it as an option.
+fn explained(mut error: Error, arguments: &[OsString]) -> Error {
     match error.kind() {
+        ErrorKind::UnknownArgument
+            if arguments.get(1).is_some_and(|verb| verb == "simulate")
+                && let Some(ContextValue::String(file)) = error.get(ContextKind::InvalidArg)
+                && !file.starts_with('-') =>
+        {
+            let tip = StyledStr::from(format!("to read a manifest, use '--file {file}'"));
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+            error
+        }
         ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => {
             let message = "use `rollout [NAME]`, or `rollout VERB NAME` with one of the verbs pause, resume, promote, abort, undo, retry, and history";
             Error::raw(ErrorKind::InvalidSubcommand, message)

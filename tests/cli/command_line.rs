@@ -405,6 +405,41 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
 }
 
 #[test]
+fn an_invalid_value_of_an_environment_variable_is_reported_with_its_name() {
+    let tip = "tip: the value comes from the environment variable";
+    for (args, variable) in [
+        (&["proxy", "--old", "a:1"][..], "CROSSFADE_LISTEN"),
+        (&["proxy", "--listen", ":0"], "CROSSFADE_OLD"),
+        (&["proxy"], "CROSSFADE_LOG_FORMAT"),
+        (&["status"], "CROSSFADE_NAMESPACE"),
+        (&["rollout", "pause", "x"], "CROSSFADE_NAMESPACE"),
+    ] {
+        let (status, _, stderr) = texts(&run_with_env(args, &[(variable, "/?")]));
+        assert_eq!(status, Some(2), "{variable}: {stderr}");
+        assert!(stderr.contains(&format!("{tip} {variable}")), "{stderr}");
+    }
+    for args in [
+        &["proxy", "--old", "a:1", "--listen", "/?"][..],
+        &["proxy", "--old", "a:1", "--listen=/?"],
+        &["proxy", "--old", "a:1", "--split", "200"],
+        &["status", "-n/?"],
+    ] {
+        let set = [("CROSSFADE_LISTEN", "/"), ("CROSSFADE_NAMESPACE", "/")];
+        let (status, _, stderr) = texts(&run_with_env(args, &set));
+        let is_named = stderr.contains("invalid value") && stderr.contains(tip);
+        // Clap checks all variables before it reports the first invalid flag.
+        assert!(status == Some(2) && !is_named, "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn simulate_with_a_file_as_an_argument_says_how_to_pass_it() {
+    let (status, _, stderr) = texts(&run(&["simulate", "rollout.yaml"]));
+    let tip = "tip: to read a manifest, use '--file rollout.yaml'";
+    assert!(status == Some(2) && stderr.contains(tip), "{stderr}");
+}
+
+#[test]
 fn an_error_found_after_parsing_shows_the_usage_of_its_subcommand() {
     for (args, usage) in [
         (&["status", "--proxy", ""][..], "Usage: crossfade status "),
