@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The same odd requests through crossfade, HAProxy and Envoy, and what of each reaches a server that records bytes.
+"""Sends the same unusual requests through crossfade, HAProxy, and Envoy, and compares what reaches a recording server.
 
 usage: run.py [--write] [CROSSFADE]
 
-Every difference needs a reason in reasons.py, and every reason a difference. README.md beside this file shows both; the run fails
-where it is not what --write would write. HAProxy and Envoy come from benches/install.sh.
+Every difference needs a reason in reasons.py, and every reason needs a difference. README.md in this directory lists both; the run
+fails if it differs from what --write would write. benches/install.sh installs HAProxy and Envoy.
 """
 
 import json
@@ -31,7 +31,7 @@ PATIENCE = 15
 
 
 class Recorder:
-    """A server that keeps what reaches it and gives each connection one answer."""
+    """A server that records what it receives and sends one response per connection."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -72,7 +72,7 @@ class Recorder:
 
 
 def split(message):
-    """First line, fields and the rest of a message; None while its head is not whole."""
+    """First line, fields, and rest of a message; None while its head is incomplete."""
     at = message.find(b"\r\n\r\n")
     if at < 0:
         return None
@@ -82,7 +82,7 @@ def split(message):
 
 
 def whole(message):
-    """Is it a whole request, as far as its framing says so?"""
+    """Is the request complete according to its framing?"""
     parts = split(message)
     if parts is None:
         return False
@@ -94,7 +94,7 @@ def whole(message):
 
 
 def dechunked(body):
-    """Payload and trailers of a chunked body; None while it is not whole."""
+    """Payload and trailers of a chunked body; None while it is incomplete."""
     payload = b""
     while True:
         line, found, body = body.partition(b"\r\n")
@@ -113,7 +113,7 @@ def dechunked(body):
 
 
 def meaning(message):
-    """A request as a set of lines that can be compared, whatever the order and case of its fields."""
+    """A request as a set of lines, for comparisons that ignore the order and case of the fields."""
     parts = split(message)
     if parts is None:
         return ["cut: " + message[:60].decode("latin-1")]
@@ -129,7 +129,7 @@ def meaning(message):
 
 
 def ask(port, request):
-    """Sends bytes; the statuses of what comes back."""
+    """Sends bytes and returns the statuses of the responses."""
     read = b""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(2 * SILENCE)
@@ -145,7 +145,7 @@ def ask(port, request):
 
 
 class Proxy:
-    """A proxy before a recorder of its own."""
+    """A proxy with its own recorder behind it."""
 
     def __init__(self, name, command, directory):
         self.name = name
@@ -324,13 +324,13 @@ server that records what it receives. Fields that gateways add (`via`, `x-forwar
 of fields do not count. The column `crossfade` shows `passes` if the request reached the server, and otherwise the status of the response.
 In the other columns, `same` means that the server received the same request; otherwise, the cell shows what it received, or the difference.
 
-## Different
+## Handled differently
 
 | request | crossfade | HAProxy | Envoy | why |
 | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 
-## The same with all three
+## Handled alike
 
 {", ".join(alike)}.
 """
