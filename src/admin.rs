@@ -39,7 +39,7 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub process: Process,
-    /// The host names under which it answers.
+    /// The host names for which the admin port answers.
     pub hosts: Hosts,
 }
 
@@ -49,7 +49,7 @@ impl Admin {
         self.lifecycle.phase() == ProcessPhase::Ready && self.snapshots.load().can_serve().await
     }
 
-    /// The metrics that are read off the snapshot at each scrape.
+    /// The metrics that are read from the snapshot at each scrape.
     fn observed(&self) -> Observed {
         let (snapshot, now) = (self.snapshots.load(), Instant::now());
         let manifest = snapshot.manifest.as_ref();
@@ -73,7 +73,7 @@ impl Admin {
     }
 }
 
-/// The healthy endpoints of each generation, and all.
+/// The number of healthy endpoints, and of all endpoints, per generation.
 fn endpoints(snapshot: &Snapshot, now: Instant) -> [(usize, usize); 2] {
     [&snapshot.old, &snapshot.new].map(|pool| {
         let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
@@ -82,8 +82,8 @@ fn endpoints(snapshot: &Snapshot, now: Instant) -> [(usize, usize); 2] {
     })
 }
 
-/// What the endpoints of each generation have proven about continuations. Nothing counts while the plan continues no stream,
-/// since no endpoint is asked then.
+/// What the endpoints of each generation have proven about continuations. Empty while the plan does not continue streams, since
+/// endpoints are not asked then.
 fn proofs(snapshot: &Snapshot) -> [Proofs; 2] {
     let mut proofs = [Proofs::default(); 2];
     if snapshot.plan.failover.continuation.mode == Mode::Off {
@@ -105,7 +105,7 @@ fn proofs(snapshot: &Snapshot) -> [Proofs; 2] {
 
 #[cfg(test)]
 impl Admin {
-    /// That of a process that does not serve yet and has no model server.
+    /// The state of a process that does not serve yet and has no model server.
     fn idle() -> Self {
         let source = "a test".into();
         Self {

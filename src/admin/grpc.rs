@@ -21,9 +21,9 @@ use crate::pages::{Quota, QuotaGuard};
 use crate::state_api::DESCRIPTORS;
 use crate::state_api::v1::proxy_server::ProxyServer;
 
-/// Most watches of all clients together. The state is read for each one separately.
+/// Maximum number of watches in total. The state is read separately for each one.
 const WATCHERS: usize = 128;
-/// Most of these for one peer, so that strangers leave some to the controller.
+/// Maximum number of watches per peer, so that other clients cannot take those that the controller needs.
 const WATCHERS_OF_ONE: usize = 8;
 /// Requests are a few bytes long.
 const LARGEST_REQUEST: usize = 64 * 1024;
@@ -103,7 +103,7 @@ where
     (S::NAME, BoxCloneSyncService::new(service))
 }
 
-/// Permission for the sender of `request` to watch, while it is held.
+/// A permit for the sender of `request` to watch, for as long as the permit is held.
 fn watcher<T>(watchers: &Quota, request: &tonic::Request<T>) -> Result<QuotaGuard, Status> {
     let share = watchers.take(request.extensions());
     share.ok_or_else(|| {

@@ -17,7 +17,7 @@ impl Local {
     /// Listens for clients that may change the process whose admin port is at `admin`. Needs a runtime.
     ///
     /// # Errors
-    /// The error of binding; also on systems without an abstract namespace.
+    /// When binding fails, or the system has no abstract namespace.
     pub fn bind(admin: SocketAddr) -> io::Result<Self> {
         let listener = net::UnixListener::bind_addr(&name(admin)?)?;
         listener.set_nonblocking(true)?;
@@ -40,20 +40,20 @@ impl Local {
 /// Connects to the process whose admin port is at `admin`. The unspecified address and loopback are interchangeable.
 ///
 /// # Errors
-/// When there is none, or when the listener is neither of this user nor of root and so is not the proxy that is meant.
+/// When there is no such process, or when the listener belongs neither to this user nor to root and so is not the intended proxy.
 pub(super) fn connect(admin: SocketAddr) -> io::Result<net::UnixStream> {
     let mut refused = io::Error::from(io::ErrorKind::ConnectionRefused);
     for address in alike(admin) {
         match net::UnixStream::connect_addr(&name(address)?) {
             Ok(stream) if may(user(&stream)?) => return Ok(stream),
-            Ok(_) => return Err(io::Error::other("it belongs to another user")),
+            Ok(_) => return Err(io::Error::other("the socket belongs to another user")),
             Err(error) => refused = error,
         }
     }
     Err(refused)
 }
 
-/// The addresses at which the process may listen if its user calls it `admin`.
+/// The addresses at which a process may listen whose user calls it `admin`.
 fn alike(admin: SocketAddr) -> Vec<SocketAddr> {
     let mut ips = vec![admin.ip()];
     let this_machine: [IpAddr; 4] = [
@@ -88,8 +88,8 @@ fn may(user: u32) -> bool {
 
 /// The user of the process at the other end when it connected or listened (`SO_PEERCRED`, unix(7)).
 ///
-/// Not by `rustix`, whose type of a process id excludes 0: the kernel reports 0 for a process of another PID namespace, such
-/// as another container of the pod.
+/// This does not use `rustix`, whose type for process IDs excludes 0: the kernel reports 0 for a process in another PID
+/// namespace, such as another container of the pod.
 #[cfg(target_os = "linux")]
 fn user(stream: &impl AsFd) -> io::Result<u32> {
     use std::os::fd::AsRawFd;

@@ -70,7 +70,7 @@ pub fn render(admin: &Admin) -> Vec<u8> {
     });
     let mut text = Vec::new();
     // Users read it in a terminal.
-    write_json_pretty(&mut text, &page).expect("a Vec takes every write");
+    write_json_pretty(&mut text, &page).expect("writing to a Vec does not fail");
     text.push(b'\n');
     text
 }

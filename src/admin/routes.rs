@@ -18,9 +18,10 @@ use crate::telemetry::log;
 /// Timeout for a request's body.
 const BODY: Duration = Duration::from_secs(10);
 
-/// How long `/drained` waits for a drain to begin. The caller and the process that starts the drain learn of the pod's end at the
-/// same time, but on a busy node it takes seconds to start a program in a container, and a caller that is answered too early ends
-/// with streams open. Without a drain, a hung frontend that is restarted waits this long too: half of its grace period.
+/// How long `/drained` waits for a drain to begin. The caller and the process that starts the drain are notified at the same time
+/// that the pod terminates. But on a busy node, it takes seconds to start a program in a container, and a caller that gets its
+/// answer too early exits with open streams. A hung frontend that is restarted without a drain also waits this long, which is
+/// half of its grace period.
 const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 
 const ABOUT: &str = "crossfade: /metrics, /livez, /readyz, /plan, /drained, /live, a page for browsers, gRPC crossfade.v1; \
@@ -88,7 +89,7 @@ async fn plan(State(admin): State<Admin>) -> Answer {
     page("application/json", plan_page::render(&admin))
 }
 
-/// Begins a drain like SIGTERM, but the process stays until it gets that signal.
+/// Begins a drain, like SIGTERM, but the process keeps running until it gets that signal.
 async fn drain(State(admin): State<Admin>, request: Request) -> Answer {
     if let Some(refusal) = from_a_browser(&request) {
         return refusal;
@@ -100,7 +101,7 @@ async fn drain(State(admin): State<Admin>, request: Request) -> Answer {
     text(StatusCode::OK, "draining\n")
 }
 
-/// Responds once the last stream has ended. A model server beside this process must not end before.
+/// Responds once the last stream has ended. A model server in the same pod must not exit earlier.
 async fn drained(State(admin): State<Admin>) -> Answer {
     let begun = admin.lifecycle.reached(ProcessPhase::Settling);
     if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
@@ -133,13 +134,13 @@ async fn set_log_level(request: Request) -> Answer {
     }
 }
 
-/// Did it come over the local socket? Clients over TCP are peers.
+/// Did the request arrive over the local socket? Clients over TCP are peers.
 fn is_local(request: &Request) -> bool {
     request.extensions().get::<Peer>().is_none()
 }
 
-/// A stranger's page may be open on this machine, and DNS rebinding can make the browser take it for ours. Browsers send an
-/// origin with every PUT.
+/// Rejects requests from browsers, because DNS rebinding can make a browser treat a malicious page as ours. Browsers send an
+/// `Origin` with every PUT.
 fn from_a_browser(request: &Request) -> Option<Answer> {
     let has_origin = request.headers().contains_key(ORIGIN);
     has_origin.then(|| text(StatusCode::FORBIDDEN, "not available from a browser\n"))

@@ -28,14 +28,15 @@ use crate::transport::accept::AcceptErrors;
 const HEAD: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Most concurrent requests of one HTTP/2 connection: far more than the watches of one peer, so that it can still ask.
+/// Maximum number of concurrent requests per HTTP/2 connection: far more than the watches of a peer, so that it can still send
+/// others.
 const STREAMS: u32 = 32;
 /// Interval and timeout of pings to an HTTP/2 client.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
-/// Serves the admin port until the process ends, and then until the last response is out; the caller limits that time.
+/// Serves the admin port until the process ends, and then until the last response has been sent; the caller limits that time.
 ///
-/// Only clients of `local` may change something.
+/// Only clients on `local` may change anything.
 pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
     let service = AdminService::new(admin);
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
@@ -90,7 +91,7 @@ struct AdminService {
     requests: Requests,
 }
 
-/// The other side of an admin connection.
+/// The peer of an admin connection.
 #[derive(Clone)]
 struct Caller {
     /// `None` on the local socket.
@@ -151,7 +152,7 @@ impl AdminService {
                     }
                 }
                 () = stalled.as_mut() => {
-                    return tracing::debug!(?peer, "closed an admin connection with a response that was left unread");
+                    return tracing::debug!(?peer, "closed an admin connection whose client did not read the response");
                 }
                 () = ending.as_mut(), if lives => {
                     lives = false;
@@ -164,7 +165,7 @@ impl AdminService {
         }
     }
 
-    /// A request beyond the limits is not even refused: its stream is reset, and over HTTP/1.1 its connection closed.
+    /// Requests beyond the limits get no response: their stream is reset or, with HTTP/1.1, their connection is closed.
     async fn answer(
         &self,
         mut request: Request<Incoming>,
@@ -180,7 +181,7 @@ impl AdminService {
             Some(refusal) => refusal,
             None => self.answer_admitted(request).await,
         };
-        // Over HTTP/1.1 a write waits, and has a limit of its own.
+        // With HTTP/1.1, a write waits, and has its own limit.
         let stall = is_http2.then(|| stalls.begin(Instant::now()));
         Ok(shares.until_sent(answer, stall))
     }

@@ -91,7 +91,7 @@ impl Admin {
             process: Some(self.process.message()),
             phase: v1::Phase::from(self.lifecycle.phase()).into(),
             ready,
-            // Read before the open streams: a request that may still reach old now may have become one of them by then.
+            // This is read before the open streams: by then, a request that may still reach old may have become one of them.
             plan: Some(v1::Plan {
                 earlier_requests_that_may_reach_old: u64::try_from(
                     self.snapshots.earlier_requests_that_may_reach_old(),
@@ -305,7 +305,7 @@ mod tests {
     async fn remarks_about_the_source_are_on_the_page_and_in_the_state() {
         let admin = Admin::idle();
         assert!(admin.state().await.plan.unwrap().remarks.is_empty());
-        let remark = "update 'a' does nothing".to_owned();
+        let remark = "update 'a' has no effect".to_owned();
         admin.status.remarks.store(Arc::new(vec![remark.clone()]));
         let state = admin.state().await;
         assert_eq!(state.to_json()["plan"]["remarks"][0], *remark);

@@ -1,4 +1,4 @@
-//! A watch of the state: reads it at once, after every change of plan or phase, and at least once per interval.
+//! A watch of the state: reads it immediately, after every change of plan or phase, and at least once per interval.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::Admin;
 use crate::lifecycle::ProcessPhase;
 use crate::state_api::v1;
 
-/// A watch. It reads the next state only when its client has taken the last one.
+/// A watch. It reads the next state only after its client has received the previous one.
 pub(super) struct StateWatch {
     admin: Admin,
     plans: watch::Receiver<()>,
@@ -32,7 +32,7 @@ impl StateWatch {
         }
     }
 
-    /// The next state; `None` after the one of the process's end.
+    /// The next state; `None` after the final one.
     pub(super) async fn next(&mut self) -> Option<v1::State> {
         if self.is_over {
             return None;

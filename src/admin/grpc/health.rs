@@ -30,7 +30,7 @@ impl Health {
     }
 }
 
-/// The process as a whole, or the service with its state. They have the same health.
+/// Checks the name of the service: the process as a whole, or the service that serves its state. Both have the same health.
 fn is_known(service: &str) -> bool {
     service.is_empty() || service == <ProxyServer<super::proxy::Reader> as NamedService>::NAME
 }
@@ -94,7 +94,7 @@ impl HealthWatch {
             let phase = *self.phases.borrow_and_update();
             let now = match self.is_known {
                 true => status(&self.admin).await,
-                // The protocol requires it: watching a service that does not exist (yet) is no error.
+                // As the protocol requires, watching a service that does not exist (yet) is not an error.
                 false => ServingStatus::ServiceUnknown,
             };
             if self.last != Some(now) {
