@@ -57,10 +57,10 @@ use crate::latency::{ENOUGH, Scale, Sketch};
 /// The answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Both sides have enough requests, new completed enough of them, its figures keep to the margins, and there is no evidence
-    /// against it.
+    /// Both sides have enough requests, new completed enough of its own, its figures are within the margins, and there is no
+    /// evidence against it.
     Pass,
-    /// New is worse than the margins allow. It stays so.
+    /// New is worse than the margins allow. This verdict is final.
     Fail(Row),
     Inconclusive(Why),
 }
@@ -72,15 +72,15 @@ pub enum Why {
     NoTraffic,
     /// A side has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
-    /// So many of new's requests have neither failed nor succeeded, a larger share than of old's: they have received no content yet and are
-    /// not over, or they failed in a session and old did not answer them.
+    /// This many of new's requests have neither failed nor succeeded, a larger share than of old's: they are still in flight
+    /// without content, or they failed in a session and old did not answer them.
     InFlight(u64),
-    /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight. The
-    /// name of the side, how many it has, and how many are needed.
+    /// There are enough requests but not enough values of this metric: few requests are streams, or most are in flight. The name
+    /// of the side, how many values it has, and how many are needed.
     TooFewValues(Metric, &'static str, u64, u64),
-    /// New looks worse, and there is not enough evidence that it is.
+    /// New looks worse, but there is not enough evidence for it.
     Unclear(Row),
-    /// New is no worse than old, but completed too few requests: how many, and how many are needed. Both may be down.
+    /// New is no worse than old, but completed too few requests (both may be down): how many, and how many are needed.
     FewCompleted(u64, u64),
     /// New is no worse than old, but fails most requests of this API class.
     MostFail(Box<str>, Row),
@@ -95,7 +95,7 @@ pub struct Report {
     pub covers: Duration,
 }
 
-/// What earlier looks left.
+/// The state from earlier looks.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     last: Option<Duration>,
@@ -106,27 +106,28 @@ pub struct Memory {
     late_crash: LateCrash,
     /// Old's counts from before the first look.
     earlier: Counts,
-    /// What interim looks since the last look have taken in.
+    /// What interim looks have counted since the last look.
     taken: Outcomes,
     /// When the last product of the evidence on failures began.
     product_began: Option<Duration>,
-    /// Values of each latency that new had since the first look.
+    /// The number of values per latency that new has had since the first look.
     seen: [u64; Metric::ALL.len()],
     failed: Option<Row>,
 }
 
-/// The logarithm of the factor by which a second may raise the evidence on a latency. A verdict on a latency then takes half a
-/// minute at least, so that a single pause decides nothing.
+/// The logarithm of the factor by which a second may raise the evidence on a latency. Therefore, a verdict on a latency takes at
+/// least half a minute, so that a single pause cannot decide it.
 const MOST_PER_SECOND: f64 = 0.3;
 /// Longer looks count as this long.
 const LONGEST: f64 = 60.0;
 /// Old's counts from before the first look are used until the looks cover this time.
 const EARLIER: Duration = Duration::from_secs(60);
-/// Products of the evidence on failures begin this far apart at least: interim looks would divide their weight among too many.
+/// Products of the evidence on failures begin at least this far apart, because interim looks would divide the weight among too
+/// many.
 const BETWEEN_PRODUCTS: Duration = Duration::from_millis(500);
 
 impl Memory {
-    /// Begins after old did this, with which new's first requests are compared.
+    /// Begins a comparison. New's first requests are compared with what old did before.
     #[must_use]
     pub fn after(earlier: Counts) -> Self {
         Self {
@@ -151,7 +152,7 @@ impl Memory {
         self.crash.learn(&known);
     }
 
-    /// Takes in what was counted since the last look. The first look only sets the time. `now` is of any clock that only advances.
+    /// Processes the counts since the last look. The first look only sets the time. `now` is from any monotonic clock.
     pub fn look(&mut self, rules: &Rules, counts: Counts, now: Duration) -> Report {
         let last = *self.last.get_or_insert(now);
         let seconds = now.saturating_sub(last).as_secs_f64();
@@ -174,7 +175,7 @@ impl Memory {
         }
     }
 
-    /// The failure that was found, if any.
+    /// The failure that has been detected, if any.
     #[must_use]
     pub const fn failed(&self) -> Option<&Row> {
         self.failed.as_ref()
@@ -193,8 +194,9 @@ impl Memory {
         1.0 - p.min(crash).min(1.0)
     }
 
-    /// Takes in how requests ended since the last look, and nothing else. May be called many times between two looks, with ever more
-    /// of what the next look gets. Whether the evidence suffices now: the next look, which should follow at once, says so.
+    /// Processes only how requests have ended since the last look. May be called many times between two looks, each time with a
+    /// larger part of what the next look gets. Returns whether the evidence is sufficient now; a look should then follow
+    /// immediately, and returns the verdict.
     pub fn interim_look(&mut self, rules: &Rules, outcomes: &Outcomes, now: Duration) -> bool {
         if self.last.is_none_or(|last| now <= last) {
             return false;
@@ -294,7 +296,8 @@ impl Memory {
                 return Verdict::Inconclusive(why);
             }
         }
-        // Two dead sides are equal, and so are two that all clients abandon. Equality alone is therefore no pass.
+        // Two sides that are down are equal, and so are two sides that all clients abandon. Equality alone is therefore not a
+        // pass.
         if new.completed < rules.min_samples {
             let why = Why::FewCompleted(new.completed, rules.min_samples);
             return Verdict::Inconclusive(why);
@@ -325,17 +328,18 @@ fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
     found.map(|(class, of_class)| (class.into(), of_class))
 }
 
-/// New's requests in flight without content, if they are too many beside old's: nothing is known of them yet, and they may be stuck.
+/// New's requests in flight without content, if there are too many compared with old's: their result is unknown, and they may be
+/// stuck.
 fn in_flight(rules: &Rules, [old, new]: [&Attempts; 2]) -> Option<u64> {
     let undecided = |side: &Attempts| side.started.saturating_sub(side.decided);
     let share = undecided(old) as f64 / old.started.max(1) as f64;
     let expected = (share + rules.max_failure_rate_increase) * new.started as f64;
-    // Three standard deviations more are not chance.
+    // An excess of three standard deviations is not a coincidence.
     let most = expected + 3.0 * (expected + 1.0).sqrt();
     (undecided(new) as f64 > most).then(|| undecided(new))
 }
 
-/// Slow requests of each stratum that old is known in.
+/// Slow requests of each stratum in which old is known.
 fn slow(metric: Metric, rules: &Rules, counts: &Counts, before: &Counts) -> Vec<Block> {
     let quantile = metric.quantile();
     let blocks = counts.0.iter().filter_map(|(stratum, sides)| {

@@ -23,7 +23,8 @@ const FORGET: Duration = Duration::from_secs(900);
 pub struct Reading {
     /// Its name: a pod or an address.
     pub proxy: String,
-    /// Tells the processes of one proxy and their series apart: when it started, by its own clock, and the number of the series.
+    /// Distinguishes the processes of a proxy, and their series: the start time by the proxy's own clock, and the number of the
+    /// series.
     pub process: String,
     /// How long ago the series began.
     pub uptime: Duration,

@@ -7,7 +7,7 @@ use crate::latency::Sketch;
 /// Maximum number of strata that are compared. Only a misbehaving proxy reports more.
 pub const MAX_STRATA: usize = 256;
 
-/// A kind of request: requests of one stratum are alike, so a different mix on the two sides decides nothing.
+/// A kind of request. Requests of one stratum are alike, so a different mix on the two sides does not affect the verdict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stratum {
     /// The API class, as in metrics.
@@ -18,8 +18,8 @@ pub struct Stratum {
 
 /// How the requests of one generation and one stratum went, without any times: cheap to add and to compare many times a second.
 ///
-/// Only first attempts of requests that the split assigned freely count, because then nothing but the split has decided on which
-/// side they started.
+/// Only first attempts of requests that the split assigned freely count, because only the split has decided on which side they
+/// started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
     /// First attempts that started.

@@ -1,4 +1,5 @@
-//! Does new crash from its first request on? A test of its own, since every second of a crash costs the most requests.
+//! Does new crash from its first request on? This has a separate test, because each second of a crash costs more requests than
+//! any other fault.
 //!
 //! Evidence from old's requests of the same moment is slow while new gets few requests: at a share of 10 %, each failure of new
 //! counts at most tenfold, whatever old did before. So this test also uses how often old failed *before* new began.
@@ -7,13 +8,13 @@
 //!
 //! New fails if both are true after its `k`-th failure, `k ≥ 2`, within its first [`FIRST`] requests:
 //!
-//! - If new were not worse than old was before, so many failures would be too improbable. If no request of new fails with a higher
-//!   probability than its stratum's bound, the number of failures is at most as probable to reach `k` as a Poisson variable whose
-//!   mean is the sum of the bounds (Hoeffding, *On the distribution of the number of successes in independent trials*, Ann. Math.
-//!   Statist. 27, 1956; Le Cam, Pacific J. Math. 10, 1960). The error is spent on the failures: a share of it on each `k`, as
-//!   group-sequential trials spend theirs on looks (Lan, DeMets, *Discrete sequential boundaries for clinical trials*, Biometrika 70,
-//!   1983). The sum of the bounds only grows, so for each `k` there is one last request before which the `k`-th failure is too early,
-//!   and the shares add up to the error however often one looks.
+//! - If new were not worse than old was before, this many failures would be too improbable. If no request of new fails with a
+//!   higher probability than its stratum's bound, the number of failures is at most as probable to reach `k` as a Poisson
+//!   variable whose mean is the sum of the bounds (Hoeffding, *On the distribution of the number of successes in independent
+//!   trials*, Ann. Math. Statist. 27, 1956; Le Cam, Pacific J. Math. 10, 1960). The error is spent on the failures: a share of it
+//!   on each `k`, as group-sequential trials spend theirs on looks (Lan, DeMets, *Discrete sequential boundaries for clinical
+//!   trials*, Biometrika 70, 1983). The sum of the bounds only grows, so for each `k` there is one last request before which the
+//!   `k`-th failure is too early, and the shares add up to the error, no matter how many looks there are.
 //! - Old does not fail more at the same time. If both sides failed equally, each failure would be new's with a probability of new's
 //!   share of the requests. This makes up for the first test's assumption, that old's failure rate is what it was before: if both
 //!   begin to fail as new gets its first requests, new is failed with a probability of at most [`COINCIDENCE`].
@@ -26,10 +27,10 @@ use super::{Counts, Outcomes, Stratum};
 const FIRST: u64 = 20;
 /// The shares of the error that are spent on the second failure, and on the third. The next ones get half of it each.
 const SHARES: [f64; 2] = [0.65, 0.2];
-/// The same for the probability that so large a part of the failures is new's, if both sides fail equally.
+/// The same for the probability that this large a part of the failures is new's if both sides fail equally.
 const COINCIDENCE: f64 = 0.025;
 const SHARES_OF_COINCIDENCE: [f64; 2] = [0.48, 0.36];
-/// Requests of old without which nothing is known of it, and of a stratum.
+/// The minimum number of old's requests for an estimate, over all strata and per stratum.
 const ENOUGH: u64 = 200;
 const ENOUGH_OF_STRATUM: u64 = 20;
 /// The weight of the rate over all strata in the estimate for one.
@@ -63,7 +64,7 @@ impl Default for Crash {
 }
 
 impl Crash {
-    /// Estimates how often old fails, as long as new has not begun.
+    /// Estimates how often old fails, until new begins.
     pub(super) fn learn(&mut self, known: &Counts) {
         if !self.has_begun {
             self.bounds = bounds(known);
@@ -73,7 +74,7 @@ impl Crash {
     /// Adds the counts of both sides since the last call.
     pub(super) fn add(&mut self, outcomes: &Outcomes, margin: f64) {
         for (stratum, [old, new]) in &outcomes.0 {
-            // A request that ends here may have begun before.
+            // A request that ends in this period may have begun before it.
             let begun = new.started.max(new.ended);
             self.has_begun |= begun > 0;
             let Some(bound) = self.bounds.get(stratum) else {
@@ -108,8 +109,8 @@ impl Crash {
     }
 }
 
-/// A bound of old's failure rate in each stratum that it is known in: no lower than its rate over all strata, and one standard
-/// deviation and one failure more.
+/// An upper bound of old's failure rate in each stratum in which it is known: at least its rate over all strata, plus one
+/// standard deviation and one failure.
 fn bounds(known: &Counts) -> BTreeMap<Stratum, f64> {
     let [all, _] = known.outcomes();
     if all.started < ENOUGH {
@@ -151,7 +152,7 @@ fn at_least(k: u64, mean: f64) -> f64 {
     (1.0 - below).max(0.0)
 }
 
-/// The probability that at least `k` of `n` are of a kind that each is with the probability `share`.
+/// The probability of at least `k` hits in `n` trials with the probability `share`.
 fn at_least_of(k: u64, n: u64, share: f64) -> f64 {
     let rest = 1.0 - share;
     let mut term = (n as f64 * rest.ln()).exp();
@@ -173,7 +174,8 @@ mod tests {
         Stratum { class, size }
     }
 
-    /// After `known` requests of old, of which so many failed: the p-value after each of `steps`, requests and failures of both sides.
+    /// The p-value after each of `steps` (requests and failures of both sides), given `known` requests of old and how many of
+    /// them failed.
     fn p_values(known: [u64; 2], margin: f64, steps: &[[[u64; 2]; 2]]) -> Vec<f64> {
         let mut crash = Crash::default();
         let [started, failed] = known;
@@ -233,7 +235,7 @@ mod tests {
         assert!(p_values([199, 0], 0.005, &crash)[0] >= 1.0);
         let late = [[[180, 0], [20, 0]], [[90, 0], [10, 10]]];
         assert!(p_values([3000, 15], 0.005, &late)[1] >= 1.0);
-        // Nor in strata that old is not known in.
+        // Nor in strata in which old is not known.
         let mut known = Crash::default();
         known.add(
             &Outcomes(

@@ -1,18 +1,18 @@
-//! Evidence that new is worse: e-processes, which may be inspected as often as one likes.
+//! Evidence that new is worse, in the form of e-processes, which may be inspected at any time.
 //!
-//! An e-process is never negative, begins at 1 and, as long as new is *not* worse, does not grow in expectation. By Ville's
-//! inequality it then ever reaches `1 / α` with a probability of at most `α`, however often and however long one looks. A test of
-//! fixed size that is repeated at every look has no such bound (Johari, Pekelis, Walsh, *Always valid inference*, 2015; Johari and
-//! others, *Peeking at A/B tests*, KDD 2017).
+//! An e-process is never negative, begins at 1 and, while new is *not* worse, does not grow in expectation. By Ville's
+//! inequality, the probability that it ever reaches `1 / α` is then at most `α`, no matter how often and for how long it is
+//! inspected. A test of fixed size that is repeated at every look has no such bound (Johari, Pekelis, Walsh, *Always valid
+//! inference*, 2015; Johari and others, *Peeking at A/B tests*, KDD 2017).
 //!
 //! # One look
 //!
 //! A [`Block`] is what both sides of one stratum did between two looks: of `n₀` and `n₁` requests, `k₀` and `k₁` were bad. New is
-//! worse if its rate of bad requests exceeds old's by more than the margin `δ`. Against that stands an alternative in which old's
-//! rate is `a`, as estimated from earlier looks, and new's is `b > a + δ`. Its e-variable is the likelihood ratio of the alternative
-//! and the closest pair of rates `(x, x + δ)` that is not worse, in the sense of the Kullback-Leibler divergence (Turner, Ly,
-//! Grünwald, *Generic E-variables for exact sequential k-sample tests that allow for optional stopping*, J. Statist. Plann.
-//! Inference 230, 2024; Grünwald, de Heide, Koolen, *Safe testing*, JRSS B 2024).
+//! worse if its rate of bad requests exceeds old's by more than the margin `δ`. The alternative is that old's rate is `a`, as
+//! estimated from earlier looks, and new's is `b > a + δ`. Its e-variable is the likelihood ratio of the alternative and the
+//! closest pair of rates `(x, x + δ)` that is not worse, in the sense of the Kullback-Leibler divergence (Turner, Ly, Grünwald,
+//! *Generic E-variables for exact sequential k-sample tests that allow for optional stopping*, J. Statist. Plann. Inference 230,
+//! 2024; Grünwald, de Heide, Koolen, *Safe testing*, JRSS B 2024).
 //!
 //! Why its expectation is at most 1: with true rates `p₀`, `p₁`, a request of a side with alternative `a` and closest point `x`
 //! contributes at most `exp((p₀ − x)(a − x) / v(x))`, where `v(x)` is `x` for a Poisson process and `x (1 − x)` for Bernoulli
@@ -22,17 +22,18 @@
 //!
 //! # All looks
 //!
-//! The e-variables of strata and looks are multiplied, and the products for several alternatives are averaged. Since a product over
-//! hours of good traffic would take hours to recover, half of the weight goes to products that begin later, the `t`-th with weight
-//! `w(t) − w(t + 1)`, where `w(t) = 1 / (1 + ln t)`, which is small for none of them: a mixture of e-processes that start later, kept in one number as in the Shiryaev-Roberts
-//! procedure (Shin, Ramdas, Rinaldo, *E-detectors*, NEJSDS 2024). The weights add up to 1, so the bound holds for all time.
+//! The e-variables of strata and looks are multiplied, and the products for several alternatives are averaged. Since a product
+//! over hours of good traffic would take hours to recover, half of the weight goes to products that begin later, the `t`-th with
+//! weight `w(t) − w(t + 1)`, where `w(t) = 1 / (1 + ln t)`, so that none of them has a very small weight: a mixture of
+//! e-processes that start later, kept in one number as in the Shiryaev-Roberts procedure (Shin, Ramdas, Rinaldo, *E-detectors*,
+//! NEJSDS 2024). The weights add up to 1, so the bound holds for all time.
 
 /// The counts of both sides of one stratum between two looks, old first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// Requests.
     pub n: [f64; 2],
-    /// Bad ones among them.
+    /// The bad requests among them.
     pub k: [f64; 2],
     /// Old's rate of bad requests as estimated from earlier looks, above 0 and below 1.
     pub a: f64,
@@ -42,7 +43,7 @@ pub(super) struct Block {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Law {
     /// It failed. New is worse if its rate exceeds old's by more than the margin. While failures are rare, they are counted as a
-    /// Poisson process; a crash is found earlier by what does not fail.
+    /// Poisson process; for a crash, the requests that do not fail are the earlier evidence.
     Failed { margin: f64 },
     /// It was slow. New is worse if its rate is higher.
     Slow,
@@ -53,9 +54,10 @@ const DIFFERENCES: [f64; 9] = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.
 /// Odds ratios that are looked for.
 const ODDS: [f64; 9] = [1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 200.0];
 const ALTERNATIVES: usize = 9;
-/// The weights of the differences in their average. A crash has the largest, because there every second costs the most requests.
+/// The weights of the differences in their average. A crash has the largest weight, because each second of it costs the most
+/// requests.
 const WEIGHTS_OF_DIFFERENCES: [f64; ALTERNATIVES] = [0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 1.6, 3.0];
-/// No rate of an alternative is higher.
+/// The highest rate of an alternative.
 const HIGHEST: f64 = 0.98;
 
 /// From this difference on, failures are no longer rare.
@@ -184,8 +186,8 @@ impl Evidence {
         }
     }
 
-    /// Takes in what both sides did. `most` is the logarithm of the largest factor by which it may raise the evidence for an
-    /// alternative: requests that are bad at one moment often have one cause.
+    /// Adds what both sides did. `most` is the logarithm of the largest factor by which it may raise the evidence for an
+    /// alternative: bad requests at the same moment often have the same cause.
     pub(super) fn multiply(&mut self, law: Law, blocks: &[Block], most: f64) {
         let mut now = f64::NEG_INFINITY;
         for number in 0..ALTERNATIVES {

@@ -7,10 +7,10 @@
 //! The end of a block depends only on when requests *began*, never on how they ended: if a failure could end a block, the
 //! evidence would be biased.
 //!
-//! While old begins none at all, as at a split of 100 %, the control group are the second attempts that it gets after new has failed
-//! the first. If requests fail because of what they ask for, old fails them more often than others, which only hides
-//! a difference. How many there are depends on how often new fails, so a second's attempts on old are
-//! compared with the requests that new begins in the next one. Only failures without content count then, since only those are retried.
+//! While old begins none at all, for example at a split of 100 %, the control group consists of the second attempts that old gets
+//! after new has failed the first. If requests fail because of what they ask for, old fails them more often than others, which
+//! only hides a difference. How many there are depends on how often new fails, so a second's attempts on old are compared with
+//! the requests that new begins in the next one. Only failures without content count then, since only those are retried.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use std::time::Duration;
 use super::evidence::Block;
 use super::{Attempts, Counts, MAX_STRATA, Outcomes, Stratum};
 
-/// Requests of a side that has none to be compared with are kept for one to two of these.
+/// The period for which requests are kept while the other side has none to compare them with (up to two of these periods).
 const KEPT: Duration = Duration::from_secs(1);
 /// The time over which requests that begin are compared with requests that end.
 const FLOW: Duration = Duration::from_secs(5);
-/// Requests of old that its estimated failure rate begins with, and the rate that those have.
+/// The number of requests with which the estimate of old's failure rate begins, and their rate.
 const PRIOR: f64 = 100.0;
 const PRIOR_RATE: f64 = 0.005;
 /// The weight of the rate over all strata in the estimate for one.
 const POOLED: f64 = 50.0;
 
-/// Outcomes that have not been weighed.
+/// Outcomes that have not been evaluated yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failures {
-    /// Until when outcomes were taken in.
+    /// The time until which outcomes have been added.
     until: Duration,
     open: BTreeMap<Stratum, Open>,
     alone: BTreeMap<Stratum, Alone>,
@@ -53,12 +53,12 @@ impl Open {
     fn age(&mut self, now: Duration) {
         let age = now.saturating_sub(self.since);
         let [old, new] = self.sides;
-        // With requests on both sides it is about to be closed.
+        // A block with requests on both sides is about to be closed.
         let has_both = new.started > 0 && old.started.max(self.earlier.started) > 0;
         if age < KEPT || has_both {
             return;
         }
-        // A long look is too old as a whole.
+        // All of a long look is too old.
         self.earlier = if new.started == 0 && age < KEPT * 2 {
             old
         } else {
@@ -163,7 +163,7 @@ impl Failures {
                 ..Alone::default()
             });
             if let Some([retries, new]) = alone.add(*sides, self.until) {
-                // They count once.
+                // They count only once.
                 open.sides[1] = Attempts::default();
                 let begun = new.started as f64 * stands_for;
                 blocks.push(Block {
@@ -224,9 +224,9 @@ struct Flow {
 impl Flow {
     /// The number of requests, at least 1, that each request counts for if it began now.
     ///
-    /// Failures come later than the requests that they belong to. While new gets ever more requests, that only delays them. If it
-    /// gets fewer than before, the failures of earlier requests must not count against the few that begin now; then more requests
-    /// end than begin, by more than chance explains (two standard deviations).
+    /// A failure is counted later than the start of its request. While new gets more and more requests, this only delays
+    /// failures. If it gets fewer than before, the failures of earlier requests must not count against the few that begin now;
+    /// then more requests end than begin, by more than chance explains (two standard deviations).
     fn add(&mut self, outcomes: &Outcomes, step: Duration) -> f64 {
         let mut new = Attempts::default();
         for [_, of_new] in outcomes.0.values() {

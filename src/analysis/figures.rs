@@ -17,7 +17,7 @@ pub struct Row {
     pub figures: [Option<f64>; 2],
     /// Requests or values.
     pub samples: [u64; 2],
-    /// The highest figure of new that keeps to the margin.
+    /// The highest figure of new that is within the margin.
     pub limit: Option<f64>,
     /// The confidence that new is worse than the margin allows, 0 to 1, over all looks.
     pub confidence: f64,
@@ -26,7 +26,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Does new's figure exceed the limit? That alone is no evidence.
+    /// Does new's figure exceed the limit? This alone is not evidence.
     #[must_use]
     pub fn is_worse(&self) -> bool {
         let [_, new] = self.figures;
@@ -34,7 +34,7 @@ impl Row {
     }
 }
 
-/// The row of a metric in what a window counted.
+/// The row of a metric, from the counts of a window.
 pub(super) fn row(
     metric: Metric,
     rules: &Rules,
@@ -88,7 +88,7 @@ fn rates(counts: &Counts) -> Figures {
     ([alone(&old), alone(&new)], samples)
 }
 
-/// Old began no request: its rate is that of the second attempts that it got.
+/// Old began no request, so its rate is that of its second attempts.
 fn without_old(old: &Attempts, new: &Attempts) -> Figures {
     let rate = |failed: u64, of: u64| (of > 0).then(|| failed as f64 / of as f64);
     let figures = [

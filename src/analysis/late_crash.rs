@@ -1,20 +1,21 @@
-//! Does new begin to fail most requests, at any time? A test of its own, since every second of a crash costs the most requests.
+//! Does new begin to fail most requests at any time? This has a separate test, because each second of a crash costs more requests
+//! than any other fault.
 //!
-//! [`super::evidence`] mixes products that begin at every look. After an hour, each of them has so small a weight that a crash takes
-//! ten failures. Here, a product begins only where failures cluster. There are few of those, so each has a large weight: an
-//! e-detector (Shin, Ramdas, Rinaldo, *E-detectors: a nonparametric framework for sequential change detection*, NEJSDS 2024) whose
-//! e-processes begin at stopping times.
+//! [`super::evidence`] mixes products that begin at every look. After an hour, the weight of each is so small that it takes ten
+//! failures to detect a crash. Here, a product begins only where failures cluster. There are few of those, so each has a large
+//! weight: an e-detector (Shin, Ramdas, Rinaldo, *E-detectors: a nonparametric framework for sequential change detection*, NEJSDS
+//! 2024) whose e-processes begin at stopping times.
 //!
 //! - A crash is *suspected* when a cumulative sum of new's failures reaches [`SUSPECTED`] (Page, *Continuous inspection schemes*,
-//!   Biometrika 41, 1954): with the second of two failures, if at most one request in between did not fail. What raised the
-//!   suspicion is no evidence.
-//! - The `t`-th suspicion begins a product of the e-variables of the looks that follow, with the weight `1 / (t (t + 1))`. The product
-//!   is given up once it has fallen below [`GIVEN_UP`].
+//!   Biometrika 41, 1954): with the second of two failures, if at most one request in between did not fail. The failures that
+//!   raised the suspicion are not evidence.
+//! - The `t`-th suspicion begins a product of the e-variables of the looks that follow, with the weight `1 / (t (t + 1))`. The
+//!   product is abandoned once it has fallen below [`GIVEN_UP`].
 //!
-//! Whether a product begins or is given up depends only on earlier looks, and all weights add up to 1. Therefore, the sum of the
+//! Whether a product begins or is abandoned depends only on earlier looks, and all weights add up to 1. Therefore, the sum of the
 //! weighted products is an e-process: if new is not worse, it ever reaches `1 / α` with a probability of at most `α`, by Ville's
-//! inequality. Only requests of the same time are compared: if both sides fail, products begin and are given up, whatever the rates
-//! are.
+//! inequality. Only requests of the same time are compared: if both sides fail, products begin and are abandoned, no matter what
+//! the rates are.
 
 use std::time::Duration;
 
@@ -26,17 +27,17 @@ const RATE: f64 = 0.75;
 const ALLOWED: f64 = 0.3;
 /// The sum from which on a crash is suspected.
 const SUSPECTED: f64 = 1.0;
-/// The logarithm of the product at which it is given up.
+/// The logarithm of the product below which it is abandoned.
 const GIVEN_UP: f64 = -3.5;
-/// The logarithm of the largest factor of a look, and what each second of it adds: requests that fail at one moment often have one
-/// cause, such as the end of a single pod.
+/// The logarithm of the largest factor of a look, and what each second of it adds: requests that fail at the same moment often
+/// have the same cause, such as the end of a single pod.
 const MOST: f64 = 4.0;
 const MOST_PER_SECOND: f64 = 8.0;
 
 /// The evidence that new crashes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LateCrash {
-    /// When blocks were last taken in.
+    /// When blocks were last added.
     until: Duration,
     sum: f64,
     suspicions: u32,
@@ -47,7 +48,7 @@ pub(super) struct LateCrash {
 }
 
 impl LateCrash {
-    /// Takes in the blocks that a look has closed.
+    /// Adds the blocks that a look has closed.
     pub(super) fn add(&mut self, blocks: &[Block], margin: f64, now: Duration) {
         let seconds = now.saturating_sub(self.until).as_secs_f64();
         self.until = now;
@@ -76,7 +77,8 @@ impl LateCrash {
         }
     }
 
-    /// The probability with which evidence this strong ever comes up though new is not worse, at most: an always-valid p-value.
+    /// An upper bound of the probability that evidence this strong ever occurs although new is not worse: an always-valid
+    /// p-value.
     pub(super) fn p_value(&self) -> f64 {
         (-self.highest).exp().min(1.0)
     }
@@ -145,7 +147,7 @@ mod tests {
         assert!(crash.p_value() > 0.01, "{}", crash.p_value());
     }
 
-    /// A suspicion that proves wrong leaves less for the next ones.
+    /// A false suspicion leaves less weight for the next ones.
     #[test]
     fn each_suspicion_has_less_weight_than_the_one_before() {
         let after = |suspicions: usize| {

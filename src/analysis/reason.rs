@@ -5,7 +5,7 @@ use super::{Metric, Report, Verdict, Why};
 /// What decided a verdict, or what is missing for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// New keeps to all margins.
+    /// New is within all margins.
     WithinMargins,
     /// New fails by this metric.
     Worse(Metric),
@@ -19,7 +19,7 @@ pub enum Reason {
     /// Proxies do not report counts that can be compared.
     NotComparable,
     JustStarted,
-    /// New failed, by what is not recorded: an earlier process or version found it.
+    /// New failed by an unrecorded metric: an earlier process or version found the failure.
     Unknown,
 }
 

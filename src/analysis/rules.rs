@@ -9,18 +9,18 @@ use crate::latency::Sketch;
 /// The requirements on new.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// The figures, and what is required for a pass, are those of a window of this length.
+    /// The length of the window for the figures and for the requirements of a pass.
     pub window: Duration,
-    /// Requests that each side must have received, and new must have completed, within the window for a pass, and values of a latency that
-    /// new must have for a fail.
+    /// The minimum for a verdict within the window: for a pass, requests that each side must have received and new must have
+    /// completed; for a fail, new's values of a latency.
     pub min_samples: u64,
     /// By how much new's failure rate may exceed old's, 0 to 1.
     pub max_failure_rate_increase: f64,
-    /// How many times as long as with old the time to the first token may take.
+    /// The maximum time to the first token, as a multiple of old's.
     pub ttft_ratio: f64,
     /// The same for gaps between tokens, and for the time per token.
     pub gap_ratio: f64,
-    /// One minus the probability of ever failing a new side that keeps to the margins.
+    /// One minus the probability of ever failing a new side that is within the margins.
     pub confidence: f64,
 }
 

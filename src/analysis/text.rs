@@ -101,7 +101,7 @@ impl Report {
                 needed(*required)
             ),
             Verdict::Inconclusive(Why::InFlight(hung)) => format!(
-                "{} of new's requests {} no result (still in flight, or failed in a session and not answered by old); \
+                "{} of new's requests {} no result yet (still in flight, or failed in a session and not answered by old); \
                  this is a larger share than of old's requests.",
                 thousands(*hung),
                 if *hung == 1 { "has" } else { "have" }

@@ -12,7 +12,7 @@ const STEPS: u32 = 10;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     steps: VecDeque<Step>,
-    /// The sum of all steps but the last: it rarely changes, and looks are frequent.
+    /// The sum of all steps except the last, kept because it rarely changes while looks are frequent.
     finished: Counts,
 }
 

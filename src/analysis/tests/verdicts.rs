@@ -128,7 +128,7 @@ fn new_whose_requests_hang_does_not_pass() {
         let is = report.verdict == Verdict::Pass;
         assert_eq!(is, passes, "{old} {new}: {}", report.sentence());
         if !passes {
-            let expected = "40 of new's requests have no result (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests.";
+            let expected = "40 of new's requests have no result yet (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests.";
             assert_eq!(report.sentence(), expected);
         }
     }
@@ -174,7 +174,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
         hangs.sentence(),
-        "400 of new's requests have no result (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests."
+        "400 of new's requests have no result yet (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests."
     );
     let mut both = counts(new(400, 0, 0));
     for [old, new] in both.0.values_mut() {
