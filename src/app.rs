@@ -75,7 +75,7 @@ pub enum Error {
 /// How a proxy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// All streams ran to their end.
+    /// All streams have ended by themselves.
     Clean,
     /// Streams had to be cut.
     Cut,
@@ -115,7 +115,7 @@ pub fn build(config: Config) -> Result<Bound, Error> {
         }
     };
     let of_admin = || listen("--admin", config.admin);
-    // Later than the process's own timeout, which logs more.
+    // Later than the process's own timeout, whose log line says more.
     let unread = config.limits.write_timeout * 3 / 2;
     let listener = Listener::bind(config.listen, config.threads, unread)
         .map_err(listen("--listen", config.listen))?;
@@ -148,17 +148,18 @@ fn host_name() -> String {
     name.unwrap_or_default().trim().to_owned()
 }
 
-/// Raises the limit of file descriptors: thousands of streams need as many, and the soft limit is often 1,024.
+/// Raises the open file limit: each stream needs descriptors, there can be thousands of streams, and the soft limit is often
+/// 1,024.
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "cannot raise the limit of file descriptors");
+        tracing::debug!(%error, "cannot raise the open file limit");
     }
 }
 
-/// Turns off the kernel's huge pages for this process: with them, the first byte that a thread writes to a part of the heap takes
-/// 2 MiB, and with many threads the process takes more memory than docs/behaviour.md states.
+/// Turns off transparent huge pages for this process: with them, the first byte that a thread writes to a part of the heap takes
+/// 2 MiB, and a process with many threads uses more memory than docs/behaviour.md states.
 fn disable_huge_pages() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
@@ -174,7 +175,7 @@ fn warn_about_scarce_descriptors(limits: &Limits) {
             descriptors = descriptors::limit(),
             clients,
             max_connections = limits.max_connections,
-            "the limit of file descriptors allows fewer client connections than --max-connections"
+            "the open file limit allows fewer client connections than --max-connections"
         );
     }
 }
@@ -222,7 +223,7 @@ impl Bound {
         let sockets = listener.into_sockets().into_iter();
         let sockets = sockets.map(|socket| Ok((socket, self::runtime()?)));
         let sockets = sockets.collect::<Result<Vec<_>, Error>>()?;
-        // The process has what it needs, and no client yet.
+        // The process has opened what it needs, and has no client yet.
         descriptors::share(&admin).map_err(Error::Runtime)?;
         warn_about_scarce_descriptors(&limits);
         let mut threads = Vec::new();
@@ -280,14 +281,14 @@ impl Bound {
             let _ = tokio::time::timeout(GOODBYE, serving).await;
             Ok(ended)
         });
-        // Threads whose streams were abandoned are not waited for.
+        // Do not wait for threads whose streams were abandoned.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// The periodic work of a thread. Each thread also measures how late its timer fires: whatever blocks it delays every
-/// stream on it.
+/// The periodic work of a thread. Each thread also measures how late its timer fires, because anything that blocks the thread
+/// delays all its streams.
 async fn look_after(metrics: Arc<Metrics>) {
     let mut ticks = 0u64;
     loop {

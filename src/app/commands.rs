@@ -149,15 +149,15 @@ fn as_json(value: &Value, one_of_many: bool) -> String {
         true => printable::write_json(&mut text, value),
         false => printable::write_json_pretty(&mut text, value),
     };
-    written.expect("a Vec takes every write");
+    written.expect("writing to a Vec does not fail");
     text.push(b'\n');
     String::from_utf8(text).expect("JSON is UTF-8")
 }
 
-/// Shows an update. Exits with a failure if there was nothing to show.
+/// Shows an update. Fails if there is nothing to show.
 ///
 /// # Errors
-/// When the cluster cannot be read. While watching this is no error, since it may become reachable again.
+/// When the cluster cannot be read. With `--watch`, this is not an error, because the cluster may become reachable again.
 pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
         let source = if options.proxies.is_empty() {
@@ -185,7 +185,7 @@ async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result
     Ok(ExitCode::from(u8::from(!view.has_data())))
 }
 
-/// Reports repeatedly, until the output has no reader any more.
+/// Reports repeatedly, until the output has no reader.
 async fn watch(mut source: Source, pause: Duration, form: Form) -> Result<(), Error> {
     let drawn = form == Form::Text && io::stdout().is_terminal();
     let mut frame = Frame::default();
@@ -232,7 +232,7 @@ fn size() -> Option<(u16, u16)> {
     (size.0 > 0 && size.1 > 0).then_some(size)
 }
 
-/// Writes to standard output. Returns false once it has no reader any more.
+/// Writes to standard output. Returns false once it has no reader.
 fn print(text: &str) -> Result<bool, Error> {
     files::print(text.as_bytes()).map_err(Error::Output)
 }
@@ -252,7 +252,7 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
             Answer::No => Ok(ExitCode::FAILURE),
             Answer::Yes => {
                 cluster.apply(&update, verb).await?;
-                // The change is made, whether or not this can be written.
+                // The change has been made, even if this message cannot be written.
                 let _ = print("changed\n");
                 Ok(ExitCode::SUCCESS)
             }

@@ -23,7 +23,7 @@ pub enum Namespaces {
     All,
 }
 
-/// Most Events that wait to be written: enough for hundreds of updates that change at the same time.
+/// Maximum number of Events that wait to be written: enough for hundreds of updates that change at the same time.
 const NOTICES: usize = 4096;
 
 /// The settings of a controller process.
@@ -33,7 +33,7 @@ pub struct Config {
     /// By default the namespace of the pod or of the kubeconfig.
     pub namespace: Option<String>,
     pub admin: SocketAddr,
-    /// The host names under which the admin port answers.
+    /// The host names for which the admin port answers.
     pub admin_hosts: Hosts,
     pub dry_run: bool,
     /// Whether it carries out rollouts, which scale workers.

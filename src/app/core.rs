@@ -58,7 +58,7 @@ impl Core {
         };
         let rejected = first.rejected.clone();
         let publisher = match start(first, state.clone()).await {
-            // Where others write the plans, a bad one is no reason not to serve.
+            // If others write the plans, an invalid plan must not prevent serving.
             Err(error) if source.is_shared() => {
                 tracing::error!(%error, "cannot use the plan; starting with all requests to old");
                 start(First::all_old(), state).await?

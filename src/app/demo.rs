@@ -12,7 +12,7 @@ use crate::split::Generation;
 use crate::sse::Outcome;
 use crate::telemetry::latency::Sketch;
 
-/// Seconds over which the demo's observed split is taken: a minute would hide the rollout.
+/// The window of the demo's observed split, in seconds: a minute would hide the rollout.
 const RECENT: u64 = 3;
 
 /// Why the demo failed.

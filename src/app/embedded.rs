@@ -93,7 +93,7 @@ impl Builder {
         self.with(|config| config.plan = PlanSource::Cluster(source))
     }
 
-    /// Changes any other setting that [`embed`] uses.
+    /// Changes any other settings that [`embed`] uses.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.0);
@@ -114,7 +114,7 @@ impl Builder {
 pub struct Handle {
     pub context: Arc<ProxyContext>,
     pub lifecycle: Lifecycle,
-    /// The state of the plan source: the last refused plan, since when it is out of reach, remarks.
+    /// The state of the plan source: the last rejected plan, since when the source has been unreachable, and remarks.
     pub status: Arc<Status>,
     pub(super) events: mpsc::Sender<SourceEvent>,
 }
@@ -127,7 +127,7 @@ impl Handle {
         }
     }
 
-    /// Puts a plan in force soon.
+    /// Puts a plan in force asynchronously.
     pub fn set_plan(&self, plan: Plan, source: &str) {
         let event = SourceEvent::Plan {
             wanted: plan.into(),
@@ -135,7 +135,7 @@ impl Handle {
             heard: Instant::now(),
             done: None,
         };
-        // A full channel means a flood of plans, the last of which its sender repeats.
+        // A full channel means a flood of plans, and the sender repeats the last one.
         let _ = self.events.try_send(event);
     }
 }

@@ -79,7 +79,7 @@ fn exit_now(context: &ProxyContext) -> Ended {
 }
 
 /// SIGTERM and SIGINT, and SIGHUP if the process was started at a terminal, which has then been closed. Otherwise SIGHUP is
-/// ignored: who sends it wants files to be loaded again, which happens without it, and not to cut every stream.
+/// ignored: its sender wants to reload files, which happens without it, and does not want to cut every stream.
 pub(super) struct Signals {
     sources: Option<[Signal; 3]>,
     at_terminal: bool,
@@ -132,7 +132,7 @@ impl Signals {
                         _ = interrupt.recv() => {}
                         _ = hangup.recv() => {
                             if !self.at_terminal {
-                                tracing::info!("SIGHUP is ignored: changed files are loaded without it");
+                                tracing::info!("ignored SIGHUP: changed files are reloaded automatically");
                                 continue;
                             }
                         }

@@ -22,7 +22,7 @@ pub struct RolloutOptions {
 /// Shows a rollout.
 ///
 /// # Errors
-/// When the cluster cannot be read. While watching this is no error, since it may become reachable again.
+/// When the cluster cannot be read. With `--watch`, this is not an error, because the cluster may become reachable again.
 pub fn rollout(options: RolloutOptions) -> Result<ExitCode, Error> {
     crate::app::runtime()?.block_on(async {
         let cluster = Cluster::open(&options.cluster).await?;
@@ -79,7 +79,7 @@ pub fn edit_rollout(
             Answer::No => Ok(ExitCode::FAILURE),
             Answer::Yes => {
                 cluster.apply_to_rollout(&rollout, verb).await?;
-                // The change is made, whether or not this can be written.
+                // The change has been made, even if this message cannot be written.
                 let _ = print("changed\n");
                 Ok(ExitCode::SUCCESS)
             }

@@ -1,4 +1,4 @@
-//! `judge`: compares new with old, at once or for some time, and reports the verdict through its exit status.
+//! `judge`: compares new with old, once or for some time, and reports the verdict in its exit status.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub struct JudgeOptions {
     /// Asks these admin ports instead of a cluster.
     pub proxies: Vec<String>,
     pub cluster: Choice,
-    /// Looks for this long from now on, instead of at the last minutes.
+    /// Compares for this long from now on, instead of using the last minutes.
     pub wait: Option<Duration>,
     /// The time between two looks.
     pub every: Duration,
@@ -60,7 +60,7 @@ impl RuleChanges {
     }
 }
 
-/// Who is asked.
+/// Where the counts come from.
 enum Source {
     Proxies(ProxyClients),
     Cluster(Cluster, Box<DynamoUpdateConfig>),
@@ -111,7 +111,7 @@ impl Source {
         analysis.rolled_back.then_some(&*analysis.message)
     }
 
-    /// Why the controller has failed new by the rules of the update, if it has and no other rules are asked for.
+    /// Why the controller has failed new by the rules of the update, if it has, and if no other rules are requested.
     fn failed(&self, changes: RuleChanges) -> Option<&str> {
         let Self::Cluster(_, update) = self else {
             return None;
@@ -121,7 +121,7 @@ impl Source {
         is_failed.then_some(&*analysis.message)
     }
 
-    /// With what the controller has found.
+    /// Adds the controller's verdict.
     fn complete(&self, analysed: AnalysisReport, changes: RuleChanges) -> AnalysisReport {
         let analysed = analysed.or_rolled_back(self.rolled_back());
         analysed.or_failed(self.failed(changes))
@@ -138,7 +138,7 @@ impl Source {
 /// Compares new with old and prints the verdict. The exit status is 0 for a pass, 1 if new fails, and 3 if there is no verdict.
 ///
 /// # Errors
-/// When the process cannot start. What cannot be read is no verdict.
+/// When the process cannot start. If something cannot be read, there is no verdict.
 pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
     super::super::runtime()?.block_on(async {
         let analysed = match analysed(options).await {
@@ -157,7 +157,7 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
             form => structured(form, &analysed.json()),
         };
         if let Err(error) = print(&text) {
-            // The status of an error would say that new fails.
+            // The exit status of an error would mean that new fails.
             eprintln!("crossfade: {}", error_chain(&error));
             return Ok(ExitCode::from(INCONCLUSIVE));
         }
@@ -204,7 +204,7 @@ async fn analysed(options: &JudgeOptions) -> Result<AnalysisReport, status::Erro
                 judge = (has_begun || analysed.has_data()).then_some(run);
                 Some(analysed)
             }
-            // The API server may answer again.
+            // The API server may become reachable again.
             Err(error) if left.is_zero() => return Err(error),
             Err(_) => None,
         };
