@@ -1,4 +1,4 @@
-//! The delays between attempts at something that fails: doubled with each failure, up to a maximum.
+//! Exponential backoff: delays that double with each failure, up to a maximum.
 //!
 //! A crate such as `backon` runs the attempts itself and reads the clock. Here, each caller decides when it tries again, and most of
 //! them also react to other events while they wait. Pure: the randomness is an argument.
