@@ -98,7 +98,7 @@ pub enum Command {
     /// Send all requests of an update to new although old has workers, and drain old; `resume` undoes this
     #[command(after_help = examples::DRAIN_OLD)]
     DrainOld(EditArgs),
-    /// Try the new generation of an update again after it has failed the analysis
+    /// Retry the new generation of an update after it has failed the analysis
     #[command(after_help = examples::RETRY)]
     Retry(EditArgs),
     /// Show a DynamoRollout: its phase, its step, what it is waiting for, and both generations; its subcommands change what it does

@@ -61,7 +61,7 @@ impl CheckArgs {
                 let files: Vec<_> = checked.iter().map(json).collect();
                 let mut text = Vec::new();
                 write_json_pretty(&mut text, &json!({ "files": files }))
-                    .expect("a Vec takes every write");
+                    .expect("writing to a Vec does not fail");
                 text.push(b'\n');
                 text
             }

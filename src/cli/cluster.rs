@@ -46,7 +46,7 @@ pub struct Early {
 }
 
 impl ClusterChoice {
-    /// Fills in flags that were given before the subcommand and not after it. `given` are the subcommand's own arguments.
+    /// Fills in flags that were given only before the subcommand. `given` are the subcommand's own arguments.
     pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
         fn settle<T>(own: &mut Option<T>, early: Option<T>, is_typed: bool) {
             if early.is_some() && !is_typed {

@@ -62,7 +62,7 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     proxy_port: String,
-    /// Name of the old frontends' own port in their pods, to request their models
+    /// Name of the port of the old frontends themselves in their pods, for requests to /v1/models
     #[arg(
         long,
         env = "CROSSFADE_FRONTEND_PORT",
@@ -70,7 +70,7 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     frontend_port: String,
-    /// Additional host name that the admin port accepts, besides addresses, localhost, and names of the cluster
+    /// Additional host name that the admin port accepts, besides IP addresses, localhost, and cluster-local names
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
     /// Allow updates to name any target, not only Services of their namespace

@@ -1,4 +1,4 @@
-//! The flags of commands that show a state: how often, and in which form.
+//! The flags of commands that show a state: the interval and the format.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ pub struct InjectArgs {
     /// How long open streams have to end when a pod is deleted [default: 870]
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     drain: Option<Duration>,
-    /// Replace a preStop hook of the frontend, whatever it does
+    /// Replace the preStop hook of the frontend, if it has one
     #[arg(long)]
     replace_pre_stop: bool,
 }
@@ -127,7 +127,7 @@ impl UninjectArgs {
         self.manifest.run(|text| {
             let report = inject::uninject(text)?;
             if report.notes.is_empty() {
-                eprintln!("nothing here was injected: the manifests stay as they are");
+                eprintln!("found nothing to remove: the manifests are unchanged");
             }
             Ok(report)
         })

@@ -99,7 +99,7 @@ pub(super) fn variable_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A secret. One without any text is no secret, and usually comes from a variable that was never filled in.
+/// A secret. An empty one is not a secret, and usually comes from a variable that was never set.
 pub(super) fn secret(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("must not be empty".to_owned()),
@@ -107,7 +107,7 @@ pub(super) fn secret(text: &str) -> Result<String, String> {
     }
 }
 
-/// A header that only carries the generation. A header that HTTP, gateways or this proxy use would be forged or lost.
+/// A header that only carries the generation. A header that HTTP, gateways, or this proxy use could be forged or lost.
 pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text
         .parse()
@@ -270,7 +270,7 @@ pub(super) fn percent(text: &str) -> Result<u8, String> {
     })
 }
 
-/// The same of a proxy, whose plan file can have weights.
+/// The same for a proxy, whose plan file can have weights.
 pub(super) fn proxy_percent(text: &str) -> Result<u8, String> {
     whole_percent(text, |weights| {
         format!("use a plan file (--plan) with an exact ratio: spec: {{\"weights\":{weights}}}")

@@ -26,7 +26,7 @@ use crate::telemetry::{access, trace};
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream::{Lifetime, PoolSettings};
 
-/// Most entries of a list of affinity headers or fields, as in a plan file.
+/// Maximum number of affinity headers or fields, as in a plan file.
 const MAX_AFFINITY_NAMES: usize = 32;
 
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub struct ProxyArgs {
     /// Address for metrics, health checks, and the plan in force; it cannot change the split
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// Additional host name that the admin port accepts, besides addresses, localhost, and names of the cluster
+    /// Additional host name that the admin port accepts, besides IP addresses, localhost, and cluster-local names
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
     /// The old generation: host:port, http://…, or https://…; repeat the flag or separate values with commas
@@ -71,7 +71,7 @@ pub struct ProxyArgs {
         conflicts_with = "kube"
     )]
     plan: Option<PathBuf>,
-    /// The Service of the sibling pods: the next target if the frontend of this pod fails
+    /// Service of the sibling pods, which is the next target if this pod's frontend fails
     #[arg(
         long,
         env = "CROSSFADE_OLD_PEERS",

@@ -36,7 +36,7 @@ pub enum RolloutCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum RolloutEdit {
-    /// Change neither sizes nor split, except that requests leave a generation that cannot serve
+    /// Change neither sizes nor split, except to move requests away from a generation that cannot serve
     #[command(after_help = examples::ROLLOUT_PAUSE)]
     Pause(RolloutEditArgs),
     /// Continue to the new generation according to the strategy
@@ -51,7 +51,7 @@ pub enum RolloutEdit {
     /// Go back to the old generation or to another revision, also after the rollout has ended
     #[command(after_help = examples::ROLLOUT_UNDO)]
     Undo(UndoArgs),
-    /// Try a new generation again that has failed the analysis
+    /// Retry a new generation that has failed the analysis
     #[command(after_help = examples::ROLLOUT_RETRY)]
     Retry(RolloutEditArgs),
 }

@@ -36,13 +36,13 @@ pub struct SimulateArgs {
     /// Time from the start of a worker until it is ready
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     startup: Duration,
-    /// Time within which 99 of 100 streams end
+    /// 99th percentile of the stream durations
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     stream_p99: Duration,
     /// Requests per second
     #[arg(long, value_name = "NUMBER", value_parser = rate)]
     rate: f64,
-    /// Replicas of a full generation, such as 4 or prefill=4,decode=2 [default: those in the files]
+    /// Number of replicas in a full generation, such as 4 or prefill=4,decode=2 [default: those in the files]
     #[arg(long, value_name = "NUMBER", value_parser = per_role)]
     replicas: Option<PerRole>,
     /// GPUs per worker, such as 8 or prefill=4,decode=8 [default: those in the files, else 1]
@@ -51,7 +51,7 @@ pub struct SimulateArgs {
     /// terminationGracePeriodSeconds of the workers [default: the one in the files, else the length of the longest stream]
     #[arg(long, value_name = "DURATION", value_parser = seconds_or_none)]
     grace: Option<Duration>,
-    /// Time after which a ready worker gets requests
+    /// Time for which a worker must be ready before it gets requests
     #[arg(long, value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
     stable: Duration,
     /// Override maxSurge: a number or a percentage
@@ -105,7 +105,7 @@ impl SimulateArgs {
             Form::Json => {
                 let mut text = Vec::new();
                 let json = simulation::json(report);
-                write_json_pretty(&mut text, &json).expect("a Vec takes every write");
+                write_json_pretty(&mut text, &json).expect("writing to a Vec does not fail");
                 text.push(b'\n');
                 text
             }
@@ -207,7 +207,7 @@ impl SimulateArgs {
         Ok(settings)
     }
 
-    /// By default, workers have all the time that they need.
+    /// By default, workers have as much time as they need.
     fn grace(&self, workers: &Workers) -> Duration {
         let longest = 2 * self.stream_p99;
         self.grace.or(workers.grace).unwrap_or_else(|| {

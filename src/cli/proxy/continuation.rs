@@ -21,7 +21,7 @@ pub(super) struct ContinuationArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation: Option<ContinuationMode>,
-    /// Longest text of a stream that is kept for continuation, in bytes [default: 262144]
+    /// Maximum amount of generated text that is kept per stream for continuation, in bytes [default: 262144]
     #[arg(
         long,
         env = "CROSSFADE_CONTINUATION_MAX_TEXT_BYTES",
@@ -39,7 +39,7 @@ pub(super) struct ContinuationArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation_max_per_stream: Option<u32>,
-    /// Do not mark the place in a stream where another server takes over with an SSE comment
+    /// Do not insert an SSE comment into a stream where another server takes over
     #[arg(long, env = "CROSSFADE_NO_CONTINUATION_COMMENT", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) no_continuation_comment: bool,
     /// Time after which open streams are moved off old once all requests go to new; needs --continuation any-generation [default:

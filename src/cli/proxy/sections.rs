@@ -170,8 +170,8 @@ pub(super) struct LimitArgs {
         value_parser = count
     )]
     pub(super) max_requests: usize,
-    /// Maximum number of client connections; more are closed at once. The file descriptor limit also applies: a connection may need
-    /// two, and some are reserved
+    /// Maximum number of client connections; more are closed immediately. The file descriptor limit also applies: a connection
+    /// may need two, and some are reserved
     #[arg(long, env = "CROSSFADE_MAX_CONNECTIONS", value_name = "N", default_value_t = 100_000, value_parser = count)]
     pub(super) max_connections: usize,
     /// Memory for all held parts of requests and responses, in bytes
