@@ -44,7 +44,7 @@ pub struct ClusterSource {
 
 #[cfg(feature = "kube")]
 impl ClusterSource {
-    /// The deployment with these names, with the defaults of the command line.
+    /// The source for a deployment with these names, with the defaults of the command line.
     #[must_use]
     pub fn of<N: Into<String>>(deployments: impl IntoIterator<Item = N>) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl ClusterSource {
 pub struct Config {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    /// The host names under which the admin port answers.
+    /// The host names for which the admin port answers.
     pub admin_hosts: Hosts,
     pub old: Vec<Target>,
     pub peers: Vec<Target>,
