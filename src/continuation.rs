@@ -72,7 +72,7 @@ pub enum Cause {
     Connection,
     /// The stream ended without its terminal event.
     Truncated,
-    /// Nothing came for longer than the gap timeout.
+    /// No data arrived for longer than the gap timeout.
     GapTimeout,
     /// An event said that the server went away.
     ErrorEvent,
@@ -103,7 +103,7 @@ impl Cause {
     }
 }
 
-/// What became of a stream that was to be continued. A closed set: metric label.
+/// The outcome for a stream that was to be continued. A closed set: metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Another server continues it.
@@ -163,11 +163,11 @@ reasons! {
     Logprobs = "logprobs",
     /// The request asks to repeat its prompt.
     Echo = "echo",
-    /// The request gives a text that is to follow the answer.
+    /// The request has a suffix, which must follow the answer.
     Suffix = "suffix",
-    /// The prompt is no text.
+    /// The prompt is not text.
     Prompt = "prompt",
-    /// The output is bound to a grammar or schema.
+    /// The output must follow a grammar or schema.
     GuidedOutput = "guided_output",
     /// The request demands a tool call.
     ToolChoice = "tool_choice",
@@ -183,7 +183,7 @@ reasons! {
     NoMemory = "no_memory",
     /// The model had finished.
     Finished = "finished",
-    /// The limit of tokens is used up.
+    /// The token limit is used up.
     TokensUsedUp = "tokens_used_up",
     /// The stream was continued `maxPerStream` times.
     TooOften = "too_often",
@@ -195,7 +195,7 @@ reasons! {
     NotSupported = "not_supported",
     /// The error is about the request.
     RequestError = "request_error",
-    /// The other server began to reason again, or the stream is one of Messages that reasons.
+    /// The other server began to reason again, or the stream is a Messages stream with reasoning.
     Reasoning = "reasoning",
     /// Another proxy of the update forwarded the request here.
     Forwarded = "forwarded",

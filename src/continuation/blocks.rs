@@ -5,9 +5,9 @@ use super::chunk::Step;
 /// The blocks that a client has.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// The index of the next one.
+    /// The index of the next block.
     next: u32,
-    /// Is the one before it open?
+    /// Is the block before it open?
     is_open: bool,
 }
 
@@ -17,7 +17,7 @@ impl Blocks {
         self.next > 0
     }
 
-    /// Notes an event of the first server.
+    /// Records an event of the first server.
     pub fn note(&mut self, step: Step, index: u32) {
         match step {
             Step::Start => {
@@ -33,9 +33,8 @@ impl Blocks {
         self.is_open.then(|| self.next.saturating_sub(1))
     }
 
-    /// The index that an event of the continued part gets. If the server continues with a delta, that belongs to the client's
-    /// open block; if it starts a block, that is the client's next one. `shift` is what to add to the indexes of the server, once
-    /// that is known.
+    /// The index that an event of the continued part gets. A delta belongs to the client's open block; the start of a block
+    /// begins the client's next one. `shift` is what to add to the server's indexes, once it is known.
     pub fn place(&mut self, step: Step, index: u32, shift: &mut Option<i64>) -> u32 {
         let goes_on = match step {
             Step::Start => self.next,
@@ -67,7 +66,7 @@ mod tests {
         blocks.note(Start, 0);
         blocks.note(Delta, 0);
         assert!(blocks.has_begun());
-        // It goes on with the open block.
+        // It continues the open block.
         let mut shift = None;
         let mut place = |step, index| blocks.place(step, index, &mut shift);
         assert_eq!([place(Delta, 0), place(Stop, 0)], [0, 0]);

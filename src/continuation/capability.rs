@@ -1,4 +1,4 @@
-//! Whether a server continues the last message of a conversation: the probe, and the meaning of its response.
+//! Finds out whether a server continues the last message of a conversation: the probe, and the meaning of the response.
 
 use serde_json::json;
 
@@ -7,14 +7,14 @@ use crate::sse::Api;
 /// Whether a server continues the last message of a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capability {
-    /// It has not been asked, or its answer says nothing about it.
+    /// It has not been asked, or its response was inconclusive.
     #[default]
     Unknown,
-    /// It acts on what asks for a continuation.
+    /// It respects the fields that request a continuation.
     Supported,
-    /// It does not know what asks for a continuation, or ignores it.
+    /// It does not know the fields that request a continuation, or ignores them.
     Unsupported,
-    /// It answers only who authenticates, so it is asked with the credentials of a client whose stream broke.
+    /// It answers only authenticated requests, so it is asked with the credentials of a client whose stream broke.
     Unauthorized,
 }
 
@@ -45,12 +45,12 @@ impl Capability {
     }
 }
 
-/// A question about a server: how it is asked to continue a message, and what proves that it does.
+/// A probe: how it asks a server to continue a message, and what proves that the server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Probe {
     /// Chat Completions with `continue_final_message`.
     Chat,
-    /// Messages whose last one is the assistant's.
+    /// Messages that end with an assistant message.
     Messages,
 }
 
@@ -58,7 +58,8 @@ impl Probe {
     /// Every one, in declaration order.
     pub const ALL: [Self; 2] = [Self::Chat, Self::Messages];
 
-    /// The proof that a server needs before it continues a stream of this family. None if the server only continues a prompt.
+    /// The probe that a server must pass before it continues a stream of this family. `None` if the server only continues a
+    /// prompt.
     #[must_use]
     pub const fn of(api: Api) -> Option<Self> {
         match api {
@@ -86,10 +87,10 @@ impl Probe {
         }
     }
 
-    /// A request that a server refuses if it would continue a message.
+    /// A request that a server rejects if it can continue messages.
     ///
-    /// In Chat, because both fields contradict each other. In Messages, because a message that is to be continued must not end
-    /// in white space.
+    /// In Chat, because the two fields contradict each other. In Messages, because a message to be continued must not end in
+    /// white space.
     #[must_use]
     pub fn body(self, model: &str) -> Vec<u8> {
         let mut body = json!({
@@ -109,8 +110,8 @@ impl Probe {
 
     /// Interprets the response to [`Probe::body`] of this `model`.
     ///
-    /// Only a 400 that gives the expected reason proves that the server continues messages. One that gives another, and any
-    /// success, prove that it does not. Errors that mean unavailable or busy prove nothing.
+    /// Only a 400 that gives the expected reason proves that the server continues messages. A 400 with another reason, or any
+    /// success, proves that it does not. Errors that mean unavailable or busy prove nothing.
     #[must_use]
     pub fn classify(self, model: &str, status: u16, body: &[u8]) -> Capability {
         match status {
@@ -132,7 +133,8 @@ impl Probe {
         ];
         let (text, name) = (plain(&String::from_utf8_lossy(body)), plain(model));
         let says = |words: &&str| text.contains(words);
-        // Errors quote what they refuse. Of the request, only the name of the model, which clients choose, can contain a reason.
+        // Errors quote what they reject. Of the request, only the name of the model, which clients choose, could contain one of
+        // these reasons.
         let is_quoted = |words: &&str| name.contains(words);
         let is_proof = self
             .reasons()
@@ -145,7 +147,7 @@ impl Probe {
         }
     }
 
-    /// What a server that would continue a message gives as the reason for its refusal, in [`plain`] words.
+    /// The reasons for which a server that can continue messages rejects the probe, in [`plain`] words.
     const fn reasons(self) -> &'static [&'static str] {
         match self {
             Self::Chat => &[

@@ -13,10 +13,10 @@ const REASONING: [&str; 4] = [
     "thinking",
 ];
 
-/// Fields that may have a part of the answer, or an error, in an event that is no chunk of the API.
+/// Fields that may contain a part of the answer, or an error, in an event that is not a chunk of the API.
 const CONTENT: [&str; 5] = ["content", "delta", "error", "message", "text"];
 
-/// Reads the event that `chunk` was made of. `None` if it has no choices and is no keep-alive.
+/// Reads the event from which `chunk` was created. `None` if it has no choices and is not a keep-alive.
 pub fn read(mut chunk: Chunk<'_>, api: Api) -> Option<Chunk<'_>> {
     let data = chunk.object.text;
     if chunk.object.given("choices").is_none() {
@@ -82,7 +82,7 @@ fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
     chunk.delta = Some(delta);
 }
 
-/// The edits that take the reasoning out of a delta.
+/// The edits that remove the reasoning from a delta.
 pub fn without_reasoning(delta: &Object<'_>) -> impl Iterator<Item = Edit> {
     let named = REASONING
         .into_iter()

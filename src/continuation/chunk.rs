@@ -23,14 +23,14 @@ pub struct Chunk<'a> {
     pub delta: Option<Object<'a>>,
     /// In Messages: the index of the block, and how it is affected.
     pub block: Option<(Step, u32)>,
-    /// Where its text lies, between its quotes, if there is any.
+    /// The range of the text between its quotes, if there is any.
     pub text: Option<Range<usize>>,
     pub reasoning: bool,
     pub role: bool,
     /// The model has finished.
     pub finish: bool,
     pub usage: Option<Usage>,
-    /// What prevents that the stream is continued.
+    /// Why the stream cannot be continued, if so.
     pub other: Option<Reason>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// Does it neither add something to the answer nor end it or a part of it?
+    /// Does it add nothing to the answer, and end neither the answer nor a part of it?
     pub fn is_preamble(&self) -> bool {
         let ends_block = matches!(self.block, Some((Step::Stop, _)));
         let is_content = self.text.is_some() || self.reasoning || self.other.is_some();

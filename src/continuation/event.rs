@@ -4,13 +4,13 @@ use super::chunk::Chunk;
 use super::{choices, json, messages};
 use crate::sse::Api;
 
-/// Does the data of an event say nothing? Some servers send such events to keep a connection alive.
+/// Is the data of the event empty of meaning? Some servers send such events to keep a connection alive.
 pub fn is_blank(data: &[u8]) -> bool {
     let data = data.trim_ascii();
     data.is_empty() || json::is_blank(data)
 }
 
-/// Reads the data of an event. `None` if it is no chunk.
+/// Reads the data of an event. `None` if it is not a chunk.
 pub fn read(api: Api, data: &[u8]) -> Option<Chunk<'_>> {
     let chunk = Chunk::of(api, data)?;
     match api {

@@ -6,7 +6,8 @@ use std::ops::Range;
 use memchr::{memchr2, memchr3};
 use serde::de::IgnoredAny;
 
-/// Most members that are read of an object. Those of a large body could take ten times as much memory as it, uncharged.
+/// Maximum number of members that are read from an object. The members of a large body could take ten times its memory, without
+/// being charged to the budget.
 const MAX_MEMBERS: usize = 1024;
 
 /// A member of an object.
@@ -22,7 +23,7 @@ pub struct Member<'a> {
 #[derive(Clone, Debug)]
 pub struct Object<'a> {
     pub text: &'a [u8],
-    /// Where it lies in `text`, braces included.
+    /// Its range in `text`, including the braces.
     pub range: Range<usize>,
     pub members: Vec<Member<'a>>,
 }
@@ -73,7 +74,7 @@ impl<'a> Object<'a> {
         self.members.iter().rev().find(|member| member.key == key)
     }
 
-    /// Does it have a name twice?
+    /// Does it contain a name twice?
     pub fn repeats(&self) -> bool {
         let mut keys: Vec<&str> = self.members.iter().map(|member| &*member.key).collect();
         keys.sort_unstable();
@@ -164,7 +165,7 @@ pub fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
     std::str::from_utf8(inner).ok().map(Cow::Borrowed)
 }
 
-/// Is the value null, or an empty string, list or object?
+/// Is the value null, or an empty string, list, or object?
 pub fn is_blank(value: &[u8]) -> bool {
     match value {
         b"null" | b"\"\"" => true,
@@ -173,7 +174,7 @@ pub fn is_blank(value: &[u8]) -> bool {
     }
 }
 
-/// Text to put in place of a part of another one.
+/// A replacement for a part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     at: Range<usize>,
@@ -189,7 +190,7 @@ impl Edit {
     }
 }
 
-/// The text after all edits, which must not overlap. Those at the same place stay in order.
+/// The text after all edits, which must not overlap. Edits at the same position keep their order.
 pub fn edited(text: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
     edits.sort_by_key(|edit| edit.at.start);
     let added: usize = edits.iter().map(|edit| edit.with.len()).sum();
@@ -209,7 +210,7 @@ fn after_blank(text: &[u8], at: usize) -> usize {
     at + rest.len() - rest.trim_ascii_start().len()
 }
 
-/// Where the next member or element begins, or where the end of them all is.
+/// Where the next member or element begins, or where the last one ends.
 fn after_comma(text: &[u8], at: usize) -> Option<usize> {
     let at = after_blank(text, at);
     match text.get(at)? {
@@ -365,7 +366,7 @@ mod tests {
                     proptest::prop_assert_eq!(found, value);
                 }
             } else {
-                // Whatever it is, it must not panic.
+                // Whatever the input is, it must not panic.
                 let _ = Object::whole(text.as_bytes());
             }
         }

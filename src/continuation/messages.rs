@@ -6,7 +6,7 @@ use super::chunk::{Chunk, Step};
 use super::json::{self, Object};
 use crate::sse::Usage;
 
-/// Reads the event that `chunk` was made of. `None` if it is not an event.
+/// Reads the event from which `chunk` was created. `None` if it is not an event.
 pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
     let kind = json::string(chunk.object.value("type")?)?;
     match &*kind {
@@ -18,7 +18,7 @@ pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
             {
                 chunk.prevent(Reason::Content);
             }
-            // Nothing has been generated that a client has.
+            // The client has not received anything that was generated.
             chunk.usage = chunk.usage.map(|usage| Usage {
                 completion_tokens: 0,
                 ..usage
@@ -45,7 +45,7 @@ pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
         }
         "message_stop" => chunk.finish = true,
         "error" => return None,
-        // New ones may be added, and clients ignore those that they do not know.
+        // The API may add event types, and clients ignore those that they do not know.
         _ => {}
     }
     Some(chunk)

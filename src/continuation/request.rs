@@ -1,4 +1,5 @@
-//! Whether a request can be sent again so that the response continues where it broke off, and the body of that request.
+//! Decides whether a request can be sent again so that the response continues where it broke off, and builds the body of that
+//! request.
 
 use bytes::Bytes;
 
@@ -7,7 +8,7 @@ use super::json::{self, Edit, Object};
 use super::text::given;
 use crate::sse::Api;
 
-/// Fields that bind the output to a grammar or schema, besides those that begin with `guided_`.
+/// Fields that restrict the output to a grammar or schema, besides those that begin with `guided_`.
 const GUIDED: [&str; 5] = [
     "structured_outputs",
     "grammar",
@@ -16,7 +17,7 @@ const GUIDED: [&str; 5] = [
     "ebnf",
 ];
 
-/// Limits of the answer's tokens.
+/// Fields that limit the number of generated tokens.
 const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
 /// A request for a stream, as its client sent it.
@@ -30,13 +31,13 @@ impl<'a> Request<'a> {
     /// Reads a request body.
     ///
     /// # Errors
-    /// It is not understood.
+    /// When it is not understood.
     pub fn read(api: Api, body: &'a [u8]) -> Result<Self, Reason> {
         if !json::is_valid(body) {
             return Err(Reason::Request);
         }
         let object = Object::whole(body).ok_or(Reason::Request)?;
-        // Servers differ in which of two equal names counts.
+        // If a name occurs twice, servers differ in which value they use.
         if object.repeats() {
             return Err(Reason::Request);
         }
@@ -59,8 +60,8 @@ impl<'a> Request<'a> {
         Some(name.into_owned())
     }
 
-    /// The body that asks for the rest of an answer. `text` is what the client has of it, as the inside of a JSON string,
-    /// and `tokens` is how many tokens that took.
+    /// The body that requests the rest of an answer. `text` is the part that the client has, as the contents of a JSON string,
+    /// and `tokens` is the number of its tokens.
     ///
     /// # Errors
     /// Why there is no such body.
@@ -120,7 +121,7 @@ impl<'a> Request<'a> {
                 return Err(Reason::ToolChoice);
             }
         }
-        // Dynamo takes tokens that are given in place of the prompt, and ignores what is added to it.
+        // If tokens are given instead of the prompt, Dynamo uses them and ignores what is added to the prompt.
         let nvext = object.object("nvext");
         let has_tokens = nvext.is_some_and(|nvext| nvext.given("token_data").is_some());
         if asks("prompt_embeds") || has_tokens {
@@ -160,7 +161,7 @@ impl<'a> Request<'a> {
             object.members.iter().any(|member| {
                 let named = member.key.starts_with("guided_") || GUIDED.contains(&&*member.key);
                 let value = &object.text[member.value.clone()];
-                // An empty schema demands JSON of any kind.
+                // An empty schema requires any kind of JSON.
                 named && (value.starts_with(b"{") || !json::is_blank(value))
             })
         };
@@ -177,7 +178,7 @@ impl<'a> Request<'a> {
             })
     }
 
-    /// The edits that append the text as an assistant's message, or to the last one if that is already to be continued.
+    /// The edits that append the text as an assistant message, or to the last message if the request already asks to continue it.
     fn with_message(&self, said: &str) -> Result<Vec<Edit>, Reason> {
         let object = &self.object;
         let quoted = serde_json::to_string(said).map_err(|_| Reason::Content)?;
@@ -186,7 +187,7 @@ impl<'a> Request<'a> {
         let last = all.last().ok_or(Reason::Request)?;
         match object.given("continue_final_message") {
             None | Some(b"false") => {
-                // Otherwise the answer is no message of the assistant.
+                // Otherwise the answer is not an assistant message.
                 if !matches!(object.given("add_generation_prompt"), None | Some(b"true")) {
                     return Err(Reason::Request);
                 }
@@ -219,7 +220,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The edit that appends the text as an assistant's message, or to the last one if the client itself gave its beginning.
+    /// The edit that appends the text as an assistant message, or to the last message if the client itself sent its beginning.
     fn with_prefill(&self, said: &str) -> Result<Vec<Edit>, Reason> {
         let object = &self.object;
         let quoted = serde_json::to_string(said).map_err(|_| Reason::Content)?;

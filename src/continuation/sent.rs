@@ -19,22 +19,22 @@ use crate::sse::{Api, Usage};
 /// The last event of a stream.
 const DONE: &[u8] = b"[DONE]";
 
-/// How another server is asked for the rest of a response.
+/// How to request the rest of a response from another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumption {
-    /// The same request again: the client has only reasoning so far.
+    /// Repeat the request: the client has only reasoning so far.
     Resend,
-    /// For the rest of the answer.
+    /// Request the rest of the answer.
     Continue,
 }
 
-/// The part of a stream that the client has received. It is small, because thousands of streams have one.
+/// The part of a stream that the client has received. This type is small, because thousands of streams have one.
 #[derive(Debug)]
 pub struct Sent {
     api: Api,
-    /// Most bytes of text that are kept.
+    /// Maximum number of bytes of text that are kept.
     most: u32,
-    /// As the inside of a JSON string.
+    /// The text, as the contents of a JSON string.
     text: Text,
     /// `None` before the first event.
     around: Option<Around>,
@@ -43,7 +43,7 @@ pub struct Sent {
     finished: bool,
     /// Events of the current server with text or reasoning.
     events: u32,
-    /// Those of all servers with reasoning alone. Its tokens are in no prompt of a server that continues the text.
+    /// Events of all servers with only reasoning. A server that continues the text does not get these tokens in its prompt.
     reasoned: u32,
     /// Tokens that the current server reported.
     reported: Option<NonZeroU32>,
@@ -51,13 +51,14 @@ pub struct Sent {
     prompt: Option<NonZeroU32>,
     /// The content blocks of Messages.
     blocks: Blocks,
-    /// Set if another server continues it, so that ids and counts are rewritten. Boxed: of most streams, none does.
+    /// Set if another server continues the stream, so that IDs and counts are rewritten. Boxed, because most streams are never
+    /// continued.
     joined: Option<Box<Joined>>,
     prevented: Option<Reason>,
 }
 
 impl Sent {
-    /// Nothing yet. Keeps at most `most` bytes of text.
+    /// An empty part. Keeps at most `most` bytes of text.
     #[must_use]
     pub fn new(api: Api, most: usize) -> Self {
         Self {
@@ -83,13 +84,13 @@ impl Sent {
         matches!(api, Api::Chat | Api::Completions | Api::Messages)
     }
 
-    /// What prevents that the stream is continued, if something does. Then nothing is kept of it.
+    /// Why the stream cannot be continued, if it cannot. In that case, nothing of it is kept.
     #[must_use]
     pub const fn prevented(&self) -> Option<Reason> {
         self.prevented
     }
 
-    /// Prevents that the stream is continued.
+    /// Prevents the stream from being continued.
     pub fn prevent(&mut self, reason: Reason) {
         self.prevented.get_or_insert(reason);
         self.text = Text::default();
@@ -110,26 +111,26 @@ impl Sent {
         self.text.held() + around + joined
     }
 
-    /// The text, as the inside of a JSON string.
+    /// The text, as the contents of a JSON string.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
         self.text.whole()
     }
 
-    /// The text as it is read. `None` if it is broken in the middle of a character.
+    /// The text without JSON escapes. `None` if it ends in the middle of a character.
     fn said(&self) -> Option<String> {
         let text = self.text.whole();
         json::string(&[b"\"", &text[..], b"\""].concat()).map(Cow::into_owned)
     }
 
-    /// How many tokens it took: as reported, else one for each event with text or reasoning.
+    /// The number of tokens: as reported, or else one per event with text or reasoning.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         let own = self.reported.map_or(self.events, NonZeroU32::get);
         self.earlier() + u64::from(own).saturating_sub(self.repeated())
     }
 
-    /// The model that its events name.
+    /// The model that the events name.
     #[must_use]
     pub fn model(&self) -> Option<Cow<'_, str>> {
         json::string(self.around.as_ref()?.values()[MODEL]?)
@@ -148,7 +149,7 @@ impl Sent {
         }
         let said = self.said();
         let is_blank = said.is_some_and(|said| given(self.api, &said).is_empty());
-        // The client has nothing that could contradict another answer.
+        // The client has nothing that could contradict a different answer.
         Ok(if is_blank {
             Resumption::Resend
         } else {
@@ -156,19 +157,19 @@ impl Sent {
         })
     }
 
-    /// Another server starts the stream over. The client has no content.
+    /// Another server restarts the stream. The client has no content.
     pub fn restart(&mut self) {
         *self = Self::new(self.api, self.most as usize);
     }
 
-    /// Takes the data of an event before the first content. In Messages, only such events name the model and open the block.
+    /// Records the data of an event before the first content. In Messages, only such events name the model and open the block.
     pub fn open(&mut self, data: &[u8]) {
         if self.api == Api::Messages && !data.is_empty() {
             self.take(data);
         }
     }
 
-    /// Takes the data of an event that the client gets, as the first server sent it.
+    /// Records the data of an event that the client gets, as the first server sent it.
     #[inline]
     pub fn take(&mut self, data: &[u8]) {
         if self.prevented.is_some() {
@@ -213,7 +214,7 @@ impl Sent {
         }
     }
 
-    /// Takes the data of an event that is no chunk.
+    /// Records the data of an event that is not a chunk.
     fn take_other(&mut self, data: &[u8]) {
         match data {
             DONE => self.finished = true,
@@ -229,7 +230,7 @@ impl Sent {
         }
         self.finished |= chunk.finish;
         if self.api == Api::Messages {
-            // A block of text that has ended is not added to.
+            // Nothing is added to a text block that has ended.
             self.finished |= matches!(chunk.block, Some((Step::Stop, _)));
             if chunk.reasoning {
                 self.prevent(Reason::Reasoning);
@@ -275,7 +276,7 @@ impl Sent {
     }
 }
 
-/// A count as it is kept.
+/// A count in the form in which it is kept.
 fn count(number: u64) -> u32 {
     number.try_into().unwrap_or(u32::MAX)
 }

@@ -5,13 +5,14 @@ use crate::sse::Api;
 /// The size of a full piece, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// By how much the last piece grows at least, in bytes.
+/// The minimum growth of the last piece, in bytes.
 const STEP: usize = 128;
 
-/// What another server is given of the text that a client has.
+/// The part of the client's text that another server is given.
 ///
-/// Messages refuses white space at the end. Chat templates drop it, or keep it: so a line break is not given, and the model
-/// generates it again. Spaces are given: tokens rarely end with one, so the next token would rarely begin with it.
+/// Messages rejects white space at the end. Chat templates may drop or keep it, so a line break is left out, and the model
+/// generates it again. Spaces are included: tokens rarely end with a space, so the next token would rarely begin with the missing
+/// one.
 pub fn given(api: Api, text: &str) -> &str {
     let trimmed = text.trim_end();
     match api {

@@ -1,5 +1,5 @@
-//! What is kept of the events around a text: the fields that identify the stream, and what most events share, so that these need
-//! no parsing. It is in one allocation, because thousands of streams keep it.
+//! The parts of events that are kept besides their text: the fields that identify the stream, and what most events share, so that
+//! these need no parsing. They share one allocation, because thousands of streams keep them.
 
 use std::ops::Range;
 
@@ -10,18 +10,18 @@ use crate::continuation::json;
 /// Fields of a chunk that identify a stream.
 pub(super) const FIELDS: [&str; 4] = ["id", "created", "model", "system_fingerprint"];
 
-/// Where the model and the fingerprint are among them.
+/// The indexes of the model and the fingerprint in it.
 pub(super) const MODEL: usize = 2;
 pub(super) const FINGERPRINT: usize = 3;
 
-/// Most bytes kept of these fields.
+/// Maximum size of these fields, in bytes.
 const MAX_VALUES: usize = 512;
 
-/// Most bytes kept of these fields and of an event.
+/// Maximum size of these fields and of an event, in bytes.
 const MAX: usize = 640;
 
-/// The values of [`FIELDS`], as JSON, and an event without its text. Consecutive events of a stream mostly differ in their text
-/// only.
+/// The values of [`FIELDS`], as JSON, and an event without its text. Usually, consecutive events of a stream differ only in their
+/// text.
 #[derive(Debug)]
 pub(super) struct Around {
     /// The event, then the values that are not in it.
@@ -121,7 +121,7 @@ impl Around {
         }
     }
 
-    /// The text of an event that is like the one that is kept but for its text.
+    /// The text of an event that differs from the kept one only in its text.
     pub fn text_of<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
         if self.event == 0 {
             return None;

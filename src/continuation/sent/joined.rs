@@ -8,10 +8,10 @@ use crate::continuation::text::given;
 use crate::continuation::{Reason, choices, event, messages};
 use crate::sse::{Api, Usage};
 
-/// The role of an event at the beginning of another server's stream.
+/// How to treat an event at the beginning of another server's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The client has it, or has no use for it. `token`: the model generated something for it.
+    /// The client already has it, or does not need it. `token`: the model generated something for it.
     Skip { token: bool },
     /// It continues the response.
     Begin,
@@ -22,23 +22,23 @@ pub enum Opening {
 /// An event of a continued part, as the client gets it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rewritten {
-    /// An event that comes before it.
+    /// An event to send before it.
     pub before: Option<String>,
     /// Its data.
     pub data: Vec<u8>,
 }
 
-/// What matters once another server continues a stream.
+/// The state that is needed once another server continues a stream.
 #[derive(Debug)]
 pub(super) struct Joined {
     /// Tokens that earlier servers generated for it.
     earlier: u64,
-    /// White space at the end of the text that the current server was not given (see [`given`]). If it repeats that, the
-    /// repetition is dropped.
+    /// White space at the end of the text that was withheld from the current server (see [`given`]). If the server repeats it,
+    /// the repetition is dropped.
     repeats: String,
-    /// Events of the current server with nothing but that white space, each a token that the client has counted.
+    /// The number of events of the current server with only this white space. Each is a token that the client has counted.
     repeated: u64,
-    /// The next event is forwarded without its reasoning, because the client has that of the first server.
+    /// The next event is forwarded without its reasoning, because the client has the reasoning of the first server.
     drops_reasoning: bool,
     /// What to add to the indexes of the current server's content blocks, once that is known.
     shift: Option<i64>,
@@ -62,7 +62,7 @@ impl Joined {
             .take_while(|(known, new)| known == new)
             .map(|(known, _)| known.len_utf8())
             .sum();
-        // It continues with something else, or may repeat the rest in its next event.
+        // The server continues with something else, or may repeat the rest in its next event.
         match same < text.len() {
             true => self.repeats = String::new(),
             false => drop(self.repeats.drain(..same)),
@@ -96,10 +96,10 @@ impl Sent {
         Opening::Begin
     }
 
-    /// Another server continues the stream. It generated `skipped` tokens that the client does not get.
+    /// Another server continues the stream. It generated `skipped` tokens that are not sent to the client.
     pub fn join(&mut self, resumption: Resumption, skipped: u64) {
         let earlier = match resumption {
-            // It generates a whole answer.
+            // The server generates a whole answer.
             Resumption::Resend => {
                 self.reasoned = count(skipped);
                 0
@@ -137,7 +137,7 @@ impl Sent {
         self.joined.as_ref().map_or(0, |joined| joined.repeated)
     }
 
-    /// The token counts for the client, from those that the current server reports.
+    /// The token counts for the client, computed from those that the current server reports.
     #[must_use]
     pub fn corrected(&self, reported: Usage) -> Usage {
         let earlier = self.earlier();
@@ -152,8 +152,8 @@ impl Sent {
         }
     }
 
-    /// Takes the data of an event of a continued part. Returns the event as the client gets it, with the ids of the first part
-    /// and corrected counts; `None` if that is as it came.
+    /// Processes the data of an event of a continued part. Returns the event for the client, with the IDs of the first part and
+    /// corrected counts; `None` if it is unchanged.
     pub fn pass(&mut self, data: &[u8]) -> Option<Rewritten> {
         let Some(chunk) = event::read(self.api, data) else {
             self.take_other(data);
@@ -179,7 +179,7 @@ impl Sent {
             };
             match known {
                 Some(known) => edits.push(Edit::new(member.value.clone(), known)),
-                // Clients take it for that of the whole, and the first server sent none.
+                // Clients would take it for that of the whole response, and the first server sent none.
                 None if at == FINGERPRINT => edits.push(Edit::new(member.value.clone(), "null")),
                 None => {}
             }
@@ -190,7 +190,7 @@ impl Sent {
         if let (Some(delta), false) = (&chunk.delta, self.repeats_role) {
             edits.extend(delta.remove("role"));
         }
-        // The event with which the content begins may have the end of the reasoning.
+        // The first event with content may contain the end of the reasoning.
         if let (Some(delta), true) = (&chunk.delta, drops_reasoning) {
             edits.extend(choices::without_reasoning(delta));
         }
@@ -208,8 +208,8 @@ impl Sent {
         Some(Rewritten { before, data })
     }
 
-    /// Gives the block of an event of Messages its place. Returns the event that ends the block before it, if the server does
-    /// not do so itself.
+    /// Sets the block index of a Messages event. Returns the event that ends the previous block, if the server does not send one
+    /// itself.
     fn place(&mut self, chunk: &Chunk<'_>, edits: &mut Vec<Edit>) -> Option<String> {
         if self.api != Api::Messages {
             return None;
