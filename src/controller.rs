@@ -9,7 +9,7 @@
 //!
 //! An update is reconciled when a related object changes, at the time that its last decision requested, and on a periodic resync.
 //! All state that must survive a reconcile is in the resource's status, so a restarted controller continues from there. An error
-//! delays only the update that it belongs to, with backoff. Only the replica that holds the lease reconciles and writes.
+//! delays only the affected update, with backoff. Only the replica that holds the lease reconciles and writes.
 //!
 //! This module observes, applies and reports. It contains no policy: [`crate::rollout`] makes the decisions.
 

@@ -1,21 +1,21 @@
-//! Which updates, or rollouts, are followed: a limited number per namespace and in all, the oldest first, so that no namespace can
-//! use up the memory and the time of the controller. Pure.
+//! Decides which updates or rollouts are followed: a limited number per namespace and in total, the oldest first, so that no
+//! namespace can use up the controller's memory and time. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Key, parsed};
 use crate::k8s::Object;
 
-/// How many updates are followed.
+/// The maximum number of updates that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MostUpdates {
-    /// In each namespace.
+    /// Per namespace.
     pub per_namespace: usize,
-    /// In all namespaces together.
+    /// In total.
     pub in_all: usize,
 }
 
-/// The limit that keeps an update from being followed.
+/// The limit that prevents an update from being followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TooMany {
     InNamespace(usize),
@@ -23,11 +23,11 @@ pub(super) enum TooMany {
 }
 
 impl TooMany {
-    /// The limit as text for users. `what` is limited, in the plural.
+    /// The limit as text for users. `what` is the plural of what is limited.
     pub fn message(self, what: &str) -> String {
         let (limit, place, flag) = match self {
-            Self::InNamespace(limit) => (limit, "of this namespace", "--max-updates-per-namespace"),
-            Self::InAll(limit) => (limit, "of all namespaces", "--max-updates"),
+            Self::InNamespace(limit) => (limit, "in this namespace", "--max-updates-per-namespace"),
+            Self::InAll(limit) => (limit, "in all namespaces", "--max-updates"),
         };
         format!(
             "the controller follows only the {limit} oldest {what} {place} ({flag}); delete {what} that are no longer needed"
@@ -56,7 +56,7 @@ impl Admission {
         }
     }
 
-    /// Notes an update that exists.
+    /// Adds an update that exists.
     pub fn note(&mut self, update: &Object) {
         let key = parsed::key(update);
         let created = update.metadata.creation_timestamp.as_ref();
@@ -101,7 +101,7 @@ impl Admission {
         if self.all.len() <= most.in_all {
             return None;
         }
-        // Those that their own namespace has too many of take no place from others.
+        // An update beyond its namespace's limit takes no slot from others.
         let mut counts: HashMap<&str, usize> = HashMap::new();
         let older = self.all.range(..age).filter(|(_, older)| {
             let count = counts.entry(&older.namespace).or_default();
@@ -156,7 +156,7 @@ mod tests {
         admission.forget(&parsed::key(&all[0]));
         let expected = [None, None, None, in_namespace, None, in_all];
         assert_eq!(refused(&admission), expected);
-        // Recreated, it is the youngest.
+        // If it is recreated, it is the youngest.
         admission.note(&update("a", "1", 30));
         assert_eq!(refused(&admission)[0], in_namespace);
         for update in &all {

@@ -31,7 +31,7 @@ pub(super) struct Found<'a> {
 pub(super) struct Writer(pub LeaderClient);
 
 impl Writer {
-    /// Carries out an action. Returns the update, if that was written.
+    /// Carries out an action. Returns the update, if it was written.
     ///
     /// # Errors
     /// Why it was not done.
@@ -103,7 +103,7 @@ impl Writer {
 
 /// The fields of the spec that the controller writes.
 ///
-/// Always write all of them: server-side apply removes a field that its owner leaves out.
+/// Always write all of them, because server-side apply removes a field that its owner leaves out.
 fn spec(desired: DesiredSplit) -> Json {
     let split = desired.split;
     json!({

@@ -1,14 +1,14 @@
-//! Backoff after writes that the API server refused.
+//! Backoff after writes that the API server rejected.
 //!
-//! Each kind of action and the status back off separately, and a different split is tried at once: moving traffic away must not wait
-//! because another write was refused. Pure: `now` and the jitter are arguments.
+//! Each kind of action and the status back off separately, and a different split is tried immediately: moving traffic away must
+//! not wait because another write was rejected. Pure: `now` and the jitter are arguments.
 
 use std::time::{Duration, Instant};
 
 use crate::backoff;
 use crate::rollout::Action;
 
-/// The delays after refused writes.
+/// The delays after rejected writes.
 pub(super) const WRITES: backoff::Backoff = backoff::Backoff {
     first: Duration::from_millis(500),
     longest: Duration::from_secs(60),
@@ -31,7 +31,7 @@ impl Part {
     }
 }
 
-/// The writes of one update that were refused: of each kind the last one.
+/// The last rejected write of each kind, for one update.
 #[derive(Debug, Default)]
 pub(super) struct Backoffs(Vec<Backoff>);
 

@@ -9,16 +9,16 @@ use crate::error_chain::error_chain;
 use crate::state_api::v1::Comparison;
 use crate::state_api::{Client, Error};
 
-/// Timeout of each step: connecting, and one answer.
+/// Timeout per step: connecting, and each response.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The time between two questions, and that while both generations get no requests.
+/// The polling interval, and the interval while neither generation gets requests.
 const PACES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 /// Pause before reconnecting to a proxy that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long the first answer is kept: it holds the past minutes, for a comparison that has to begin in the past.
+/// How long the first response is kept: it contains the past minutes, for a comparison that has to begin in the past.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// The last answer of a proxy.
+/// The last response of a proxy.
 #[derive(Clone, Debug)]
 pub(super) struct Compared {
     /// Its counts, or why they are unknown.
@@ -62,7 +62,7 @@ async fn query(
             past.get_or_insert_with(|| (now, Arc::clone(counts)));
         }
         let fails = counts.as_ref().ok().map(|counts| failures(counts));
-        // Requests that fail may have to be acted on at once.
+        // Failing requests may require immediate action.
         let matters = failed.is_some_and(|failed| fails > Some(failed));
         failed = fails;
         let compared = Compared {

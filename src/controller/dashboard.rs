@@ -1,9 +1,9 @@
 //! The data of the live page: a list of all updates and, for the selected one, its proxies, their total and its recent
 //! history.
 //!
-//! On the leader the page causes no extra requests: it shows what reconciles have collected anyway, and keeps a history of
-//! every update. Another replica polls the proxies of an update only while a user views it, and its history starts then. Does
-//! not depend on how the page is drawn.
+//! On the leader, the page causes no extra requests: it shows what reconciles collect anyway, and keeps a history of every
+//! update. Another replica polls the proxies of an update only while a user views it, and its history starts then. Does not
+//! depend on how the page is drawn.
 
 mod selection;
 mod totals;
@@ -88,7 +88,7 @@ impl Dashboard {
         for (key, record) in &*records {
             let update = &updates[key];
             if !leads {
-                // Pods that are not listed yet are followed by a later sample.
+                // A later sample includes pods that are not listed yet.
                 let source = SpecFields::of(update).source();
                 let _ = self.observer.follow(key, source.unwrap_or_default());
             }
@@ -199,8 +199,8 @@ fn host(identity: &str) -> &str {
 }
 
 impl Record {
-    /// Adds a sample to the history. Skips it until at least one proxy has reported: before that, nothing is known, and
-    /// silence is no problem yet.
+    /// Adds a sample to the history. Skips it until at least one proxy has reported: before that, nothing is known, and a proxy
+    /// that does not report is not a problem yet.
     fn sample(&self, update: &Object, proxies: &ProxyRows) {
         let heard = |(_, heard): &(ProxyPod, Option<Heard>)| heard.is_some();
         if !proxies.is_empty() && !proxies.iter().any(heard) {

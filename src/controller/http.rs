@@ -28,14 +28,14 @@ use crate::transport;
 pub(super) const MAX_LIST: usize = 512 * 1024;
 /// Maximum time for which a connection is kept. The actual time is randomized between half of this and all of it.
 const KEPT: Duration = Duration::from_secs(30);
-/// How much of an unread response body is drained so that the connection can be reused: in bytes and in time.
+/// How much of an unread response body is drained so that the connection can be reused: in bytes, and for how long.
 const MAX_REST: usize = 4096;
 const REST: Duration = Duration::from_millis(100);
 
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("cannot resolve its name")]
+    #[error("cannot resolve the name")]
     Name(#[source] std::io::Error),
     #[error("cannot connect from this host")]
     Local(#[source] std::io::Error),
@@ -189,7 +189,7 @@ impl FrontendAddress {
         let (config, _) = self.tls.as_ref()?;
         if let Err(error) = config.refresh() {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "TLS files have changed and cannot be used");
+            tracing::warn!(error, "cannot use the changed TLS files");
         }
         Some(config.current())
     }
@@ -242,7 +242,7 @@ impl FrontendClient {
         // The connection is taken out, so a request that times out drops it.
         if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
             let request = self.place.request(query)?;
-            // The frontend may have closed the idle connection, which is no error: use a new one.
+            // The frontend may have closed the idle connection, which is not an error: use a new one.
             if let Ok(answer) = kept.connection.send(request, query.most).await {
                 self.kept = answer.is_whole.then_some(kept);
                 return Ok(answer);
@@ -290,7 +290,7 @@ struct Connection {
 pub(super) struct Answer {
     pub status: StatusCode,
     pub body: Bytes,
-    /// Whether it came through a crossfade.
+    /// Whether it came through a crossfade proxy.
     pub is_proxied: bool,
     /// Whether the body was read to its end, so that the connection can be reused.
     is_whole: bool,

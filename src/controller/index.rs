@@ -11,7 +11,7 @@ use super::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
 
-/// Indexes the objects that updates refer to: of thousands of objects, most affect one update or none.
+/// An index of the objects that updates refer to. Most of thousands of objects affect at most one update.
 #[derive(Default)]
 pub(super) struct DependencyIndex {
     /// By namespace and name.

@@ -14,7 +14,7 @@ use crate::k8s::{Connection, Leading};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// The object has changed since it was observed: reconcile again.
-    #[error("it has changed in the meantime")]
+    #[error("the object has changed in the meantime")]
     Changed,
     #[error("this replica may no longer be the leader")]
     NotLeading,
@@ -22,7 +22,7 @@ pub(super) enum Error {
     Unscalable(#[from] ScalingError),
     #[error("the API server does not respond")]
     Late,
-    #[error("the API server refuses it")]
+    #[error("the API server rejected it")]
     Refused(#[source] Box<ClientError>),
 }
 
@@ -31,14 +31,14 @@ impl Error {
     pub fn is_uncertain(&self) -> bool {
         match self {
             Self::Late => true,
-            // Anything but a response of the API server, such as a connection that broke.
+            // Anything except a response of the API server, such as a broken connection.
             Self::Refused(error) => status_code(error).is_none_or(|code| code >= 500),
             Self::Changed | Self::NotLeading | Self::Unscalable(_) => false,
         }
     }
 
-    /// What the API server said when it refused the write for good, as text for users: for lack of a permission, or by a policy
-    /// or quota.
+    /// The API server's message if it rejected the write permanently, as text for users: because of a missing permission, a
+    /// policy, or a quota.
     pub fn refusal(&self) -> Option<&str> {
         let Self::Refused(error) = self else {
             return None;
@@ -53,7 +53,7 @@ impl Error {
     }
 }
 
-/// The status code with which the API server refused a request.
+/// The status code with which the API server rejected a request.
 pub(super) fn status_code(error: &ClientError) -> Option<u16> {
     match error {
         ClientError::Api(status) => Some(status.code),
@@ -66,7 +66,7 @@ pub(super) fn status_code(error: &ClientError) -> Option<u16> {
 pub(super) struct LeaderClient {
     client: Client,
     leading: Leading,
-    /// Timeout of a write. A write that starts while the lease is surely held ends before another replica can hold the lease.
+    /// Timeout of a write. A write that starts while the lease is certainly held ends before another replica can hold the lease.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
@@ -100,7 +100,7 @@ impl LeaderClient {
     /// Waits for a write.
     ///
     /// # Errors
-    /// Why it was not done, or is not known to be done.
+    /// Why the write did not happen, or is not known to have happened.
     pub async fn write<T>(
         &self,
         writing: impl Future<Output = Result<T, ClientError>>,

@@ -1,8 +1,7 @@
 //! Limits how many requests the controller sends to frontends, fairly between namespaces and targets.
 //!
 //! A namespace belongs to its users, and its frontends may answer anything. All updates of a namespace share one part of the
-//! sockets, time and memory. Requests beyond that part wait, and their frontends count as not having answered in the
-//! meantime.
+//! sockets, time, and memory. Requests beyond that part wait, and meanwhile their frontends count as not having responded.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +22,7 @@ const PACE: Duration = Duration::from_millis(2);
 const BURST: Duration = Duration::from_secs(1);
 /// Maximum number of frontends polled for the updates of one namespace.
 const TARGETS: usize = 1024;
-/// Proxies that are followed: in total and for the updates of one namespace. Each costs a connection and a report a second.
+/// Proxies that are followed: in total and for the updates of one namespace. Each costs a connection and a report per second.
 const PROXIES: (usize, usize) = (16_384, 4_096);
 /// Model ids kept of all frontends: in total and per namespace. An id has at most 512 bytes.
 const MODELS: (usize, usize) = (131_072, 16_384);
@@ -41,7 +40,7 @@ struct Whole {
     namespaces: Mutex<HashMap<String, Weak<Part>>>,
 }
 
-/// The part of one namespace.
+/// The share of one namespace.
 struct Part {
     whole: Arc<Whole>,
     queries: Arc<Semaphore>,
@@ -54,10 +53,10 @@ struct Part {
     models: AtomicUsize,
 }
 
-/// The share of one target in the part of its namespace, held for as long as the target is polled.
+/// The part of a namespace's share that one target uses, held for as long as the target is polled.
 pub(super) struct Share(Arc<Part>);
 
-/// The place of one proxy among those that are followed, held for as long as it is.
+/// A permit to follow one proxy, held for as long as the proxy is followed.
 pub(super) struct ProxyShare(Arc<Part>);
 
 /// Permits of a request in flight.
@@ -101,7 +100,7 @@ impl Limits {
         (take(&part.targets, 1, TARGETS) == 1).then(|| Share(part))
     }
 
-    /// A place for one more proxy of `namespace`; `None` if the namespace, or the process, is at its limit.
+    /// A permit for one more proxy of `namespace`; `None` if the namespace, or the process, is at its limit.
     pub fn proxy(&self, namespace: &str) -> Option<ProxyShare> {
         let part = self.part(namespace);
         if take(&part.proxies, 1, PROXIES.1) == 0 {
@@ -212,7 +211,7 @@ impl Drop for Kept {
 async fn permit(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Permit {
     let one = async |semaphore: &Arc<Semaphore>| {
         let permit = Arc::clone(semaphore).acquire_owned().await;
-        permit.expect("it is never closed")
+        permit.expect("the semaphore is never closed")
     };
     Permit {
         _of_namespace: one(namespace).await,

@@ -120,14 +120,14 @@ impl Default for Metrics {
             split: new.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_controller_split_ratio",
-                    "Wanted share of new",
+                    "Desired share of new",
                 ),
                 &["namespace", "update"],
             )),
             weight: new.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_controller_weight",
-                    "Weight of a generation in the wanted ratio",
+                    "Weight of a generation in the desired ratio",
                 ),
                 &["namespace", "update", "generation"],
             )),
@@ -147,7 +147,7 @@ impl Default for Metrics {
             )),
             stale: new.add(IntGauge::new(
                 "crossfade_controller_stale_kinds",
-                "Kinds of objects whose watch the API server refuses, so that only the last list is known",
+                "Kinds of objects whose watch the API server rejects, so that only the last list is known",
             )),
             rollouts: RolloutMetrics::new(&new),
             described: new.1.into_inner(),

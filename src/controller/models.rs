@@ -1,7 +1,7 @@
 //! Polls a frontend for the models that it actually serves.
 //!
-//! `/v1/models` lists the models that it knows, and `/v1/models/{m}/ready` says whether it can serve one. A frontend without
-//! that page is probed with a short request to the model.
+//! `/v1/models` lists the models that it knows, and `/v1/models/{m}/ready` tells whether it can serve one. A frontend without
+//! that endpoint is probed with a short request to the model.
 
 mod pages;
 mod probes;
@@ -20,7 +20,7 @@ use super::http::{Answer, FrontendAddress, FrontendClient, FrontendQuery, MAX_LI
 use super::limits::{Kept, Share};
 use super::poller::PollSink;
 
-/// Poll interval, and the interval once all updates that need the answer are complete.
+/// Poll interval, and the interval once all updates that need the result are complete.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);

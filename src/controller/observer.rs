@@ -1,7 +1,7 @@
 //! Collects the inputs of a decision: the watch caches, and the last reports of proxies and frontends.
 //!
-//! Objects that could not be listed are never taken for absent: the observation fails instead. A proxy or frontend that has
-//! not reported yet is marked as such. Contains no policy.
+//! Objects that could not be listed are never treated as absent: the observation fails instead. A proxy or frontend that has not
+//! reported yet is marked as such. Contains no policy.
 
 mod clients;
 mod comparisons;
@@ -61,14 +61,14 @@ const UNHEARD: Duration = Duration::from_secs(2);
 pub(super) enum Error {
     #[error(transparent)]
     NotSynced(#[from] NotSynced),
-    #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
+    #[error("cannot set up TLS to the new frontends (the controller's pods need these files, too)")]
     Tls(#[from] crate::tls::Error),
-    #[error("'{0}' cannot be the name in a certificate")]
+    #[error("'{0}' is not a valid certificate name")]
     ServerName(String),
 }
 
 impl Error {
-    /// Whether the error is expected to pass by itself, because something is only not listed yet.
+    /// Whether the error is expected to resolve itself, because something is just not listed yet.
     pub fn is_early(&self) -> bool {
         matches!(self, Self::NotSynced(NotSynced::NotYet(_)))
     }
@@ -86,7 +86,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Notes a proxy or frontend that is polled since `since` and has not reported yet. Returns whether its time is up.
+    /// Records a proxy or frontend that has been polled since `since` and has not reported yet. Returns whether its time is up.
     fn misses(early_until: &mut Option<Instant>, since: Instant) -> bool {
         let until = since + UNHEARD;
         let is_over = Instant::now() >= until;
@@ -215,7 +215,7 @@ impl Observer {
     /// # Errors
     /// When something is not listed.
     pub fn observe(&self, parsed: &ParsedUpdate, updates: &[Object]) -> Result<Observed, Error> {
-        // At the same time, and not each once the one before has arrived.
+        // Concurrently, instead of one after the other.
         workloads::begin(&self.cache);
         self.cache.begin(&kinds::slices());
         let spec = &parsed.spec;

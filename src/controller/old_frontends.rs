@@ -15,7 +15,7 @@ pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiR
 }
 
 /// The running frontend pods of `source`, with or without a proxy: clients reach them either way. A pod whose labels were edited
-/// is still one of them while a Deployment or StatefulSet of these frontends owns it: the pod is deleted with that.
+/// still counts while a Deployment or StatefulSet of these frontends owns it, because it is deleted with its owner.
 ///
 /// # Errors
 /// When pods, Deployments or StatefulSets are not listed.
@@ -124,7 +124,7 @@ pub(super) fn ports(pod: &DynamicObject, name: &str) -> BTreeSet<u16> {
         .collect()
 }
 
-/// The number of the only port with this name: of several, none is known to be the one that is meant.
+/// The number of the port with this name, if there is only one: of several, it is unknown which one is meant.
 fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
     let mut ports = ports(pod, name).into_iter();
     let port = ports.next();

@@ -91,7 +91,7 @@ impl Controller {
         if let Some(at) = done.wake_at {
             self.queue.wake_at(key.clone(), at);
         }
-        // An update that was deleted meanwhile is not remembered again.
+        // Do not remember an update that was deleted in the meantime.
         let mut none = Tracked::default();
         let tracked = self.tracked.get_mut(&key).unwrap_or(&mut none);
         if let Some(object) = done.object {

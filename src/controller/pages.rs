@@ -34,7 +34,7 @@ pub struct Pages {
     pub(super) ready: Arc<AtomicBool>,
     pub(super) dashboard: Arc<Dashboard>,
     pub(super) live: LivePage,
-    /// The host names that requests may use.
+    /// The host names for which the admin port answers.
     pub(super) hosts: Hosts,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct ParsedUpdate {
     pub key: Key,
     pub identity: Identity,
     pub version: String,
-    /// The last request for another try, if any.
+    /// The last request to retry, if any.
     pub retry: Option<String>,
     pub spec: DynamoUpdateConfigSpec,
     pub plan: Plan,
@@ -35,7 +35,7 @@ pub(super) struct ParsedUpdate {
     pub split_is_ours: bool,
     /// Whether it is being deleted.
     pub is_being_deleted: bool,
-    /// Whether the split is not in the form that the controller writes, although no user has set another one.
+    /// Whether the split is not in the form that the controller writes, although no user has set a different split.
     pub lacks_split: bool,
 }
 
@@ -207,7 +207,7 @@ fn trial(spec: &DynamoUpdateConfigSpec) -> String {
     parts.map(Option::unwrap_or_default).join(" ")
 }
 
-/// The last request for another try: a time, or the beginning of whatever else stands there.
+/// The last request to retry: a time, or the beginning of any other value.
 fn retry(object: &DynamicObject) -> Option<String> {
     let annotations = object.metadata.annotations.as_ref();
     let asked = annotations?.get(RETRIED_AT)?;

@@ -48,7 +48,7 @@ impl<T> Poll<T> {
     }
 }
 
-/// Where a polling task reports its results.
+/// The channel on which a polling task reports its results.
 pub(super) struct PollSink<T> {
     place: String,
     pace: watch::Receiver<Pace>,
@@ -150,7 +150,7 @@ impl<T> PollSink<T> {
 }
 
 impl<T> PollSink<T> {
-    /// Waits until the next poll is due: after `usual`, or after `seldom` if that is enough for all owners. Returns at once
+    /// Waits until the next poll is due: after `usual`, or after `seldom` if that is enough for all owners. Returns immediately
     /// when the pace changes from seldom to usual.
     pub async fn pause(&mut self, usual: Duration, seldom: Duration) {
         loop {
@@ -212,7 +212,7 @@ mod tests {
         };
         hear("a", Pace::Seldom);
         assert!(is_polled().await && !is_polled().await);
-        // A place that an incomplete update needs is polled at once, and at the usual pace from then on.
+        // A place that an incomplete update needs is polled immediately, and at the usual pace from then on.
         hear("b", Pace::Usual);
         for _ in 0..20 {
             assert!(is_polled().await);
@@ -223,7 +223,7 @@ mod tests {
         for _ in 0..20 {
             assert!(is_polled().await);
         }
-        // An owner that is gone needs no place.
+        // An owner that no longer exists needs no place.
         pollers.keep(&key("b"), &BTreeSet::new());
         while is_polled().await {}
     }

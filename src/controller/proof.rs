@@ -8,7 +8,7 @@ use crate::resource::Identity;
 use crate::rollout::{Decision, Evidence, Phase};
 use crate::scaling::LastWorker;
 
-/// For how long a proof holds. An update that is complete is looked at more often.
+/// How long a proof is valid. A complete update is reconciled more often.
 const HOLDS: Duration = Duration::from_secs(15);
 
 /// The proof from one reconcile of an update.
@@ -22,7 +22,7 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// What `decision` proves of the update, which was just observed.
+    /// What `decision` proves about the update, which has just been observed.
     pub fn of(update: &Identity, decision: &Decision) -> Self {
         Self {
             uid: update.uid.clone(),
@@ -33,7 +33,7 @@ impl Proof {
         }
     }
 
-    /// Whether it is about this update as it is, and recent.
+    /// Whether the proof is recent and about the current state of this update.
     pub fn is_of(&self, update: &Object) -> bool {
         let metadata = &update.metadata;
         let is_it = self.uid.is_some() && self.uid == metadata.uid;

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before reconnecting to a proxy that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A report that is older than this is ignored. While the controller runs, none gets as old.
+/// A report that is older than this is ignored. While the controller runs, no report gets this old.
 const STALE: Duration = Duration::from_secs(5);
 /// How long one response from new counts as proof that it serves, and how long requests may go without any response before
 /// new counts as failing.
@@ -34,14 +34,14 @@ pub(super) struct Report {
     /// Whether the plan in force gives all weight to new.
     pub leaves_old: bool,
     pub old_drains: bool,
-    /// Where the plan in force says that new is.
+    /// The targets of new in the plan in force.
     pub new_targets: Vec<String>,
     /// How long no client has sent it a request, if the proxy reports that.
     pub quiet_for: Option<Duration>,
     /// Open requests of earlier plans that may still be sent to old, if the proxy reports that.
     pub may_reach_old: Option<u64>,
     pub open: Sides<u64>,
-    /// Streams on old that it is to move to new.
+    /// Streams on old that it still has to move to new.
     pub moving: u64,
     /// Requests of the last minute that the split assigned.
     pub assigned: Sides<u64>,
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// Judges from successive states how new handles the requests of a proxy.
+/// Derives from successive states how new handles the requests of a proxy.
 #[derive(Debug)]
 struct Watcher {
     /// The count of responses from new, and when it last rose.
@@ -111,7 +111,7 @@ impl Watcher {
         };
         let cannot = new.endpoints.is_some_and(|all| all.healthy == 0);
         if cannot || lasts(self.waiting, UNANSWERED) {
-            // Earlier responses prove nothing any more.
+            // Earlier responses no longer prove anything.
             self.at = None;
             Experience::Bad
         } else if self.at.is_some() && !lasts(self.at, GOOD) {
@@ -184,7 +184,7 @@ impl From<&State> for Report {
     }
 }
 
-/// Converts cumulative to per-bucket counts. Skips bounds that are no duration or not increasing.
+/// Converts cumulative to per-bucket counts. Skips bounds that are not valid durations or do not increase.
 fn lengths(histogram: &Histogram) -> Lengths {
     let (mut buckets, mut so_far) = (Vec::with_capacity(histogram.bounds.len()), 0);
     for (bound, cumulative) in histogram.bounds.iter().zip(&histogram.cumulative_counts) {
@@ -227,7 +227,7 @@ impl Heard {
     /// The current report, if the proxy answers.
     pub fn report(&self) -> Option<Report> {
         let state = self.state.as_ref().ok()?;
-        // The controller may have stood still since.
+        // The controller may have been suspended since then.
         self.at.filter(|at| at.elapsed() < STALE)?;
         // A proxy that does not report both generations may have streams on either.
         let is_whole = state.old.is_some() && state.new.is_some();
@@ -241,7 +241,7 @@ pub(super) async fn follow(address: String, sink: PollSink<Heard>, _share: Proxy
     let mut at = None;
     loop {
         let silence = match watch(&address, &sink, &mut last).await {
-            Ok(()) => "has ended".to_owned(),
+            Ok(()) => "the watch ended".to_owned(),
             Err(error) => error_chain(&error),
         };
         tracing::debug!(address, error = silence, "a proxy does not answer");

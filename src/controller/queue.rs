@@ -3,8 +3,8 @@
 //! Of the updates that are due, the next one is from the namespace that has recently used the least time, so that a namespace with
 //! many or expensive updates does not delay the others.
 //!
-//! `kube::runtime::Controller` is not used: it has no backoff that a change bypasses, is not fair to namespaces, and runs
-//! reconciles concurrently, although each one here reads the caches of all.
+//! `kube::runtime::Controller` is not used: its backoff also delays changes, it is not fair to namespaces, and it runs reconciles
+//! concurrently, although each one here reads the caches of all.
 //!
 //! An update is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
 //! delays the reconcile after a change. Pure: `now` and the jitter are arguments.
@@ -18,12 +18,12 @@ use super::backoff::WRITES;
 /// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// For how long an update is put back.
+/// How long an update is postponed.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// After which time what a namespace has used counts half.
+/// The half-life of the time that a namespace has used.
 const HALVED: Duration = Duration::from_secs(5);
-/// What counts as nothing, in seconds.
+/// Used time below this counts as zero, in seconds.
 const NOTHING: f64 = 1e-4;
 
 #[derive(Debug, Default)]
@@ -54,9 +54,9 @@ impl Used {
 #[derive(Debug, Default)]
 struct Entry {
     due: Option<Instant>,
-    /// The time of the oldest change that was not reconciled yet.
+    /// The time of the oldest change that has not been reconciled yet.
     changed: Option<Instant>,
-    /// Since when it is put back.
+    /// Since when it has been postponed.
     put_back: Option<Instant>,
     failures: u32,
     /// A reconcile is being applied: the next one waits for it.
@@ -69,12 +69,12 @@ pub(super) struct Due {
     pub key: Key,
     /// The time of its oldest unhandled change.
     pub changed: Option<Instant>,
-    /// When it was first put back, if no reconcile has ended since.
+    /// When it was first postponed, if no reconcile has ended since.
     pub put_back: Option<Instant>,
 }
 
 impl Due {
-    /// Whether it can be put back again. Something that is always only about to be known does not delay a decision for ever.
+    /// Whether it can be postponed again. Information that never arrives must not delay a decision forever.
     pub fn can_wait(&self, now: Instant) -> bool {
         let waits = |since| now.saturating_duration_since(since) < LONGEST_WAIT;
         self.put_back.is_none_or(waits)
@@ -103,7 +103,7 @@ impl Queue {
         self.entries.values().filter_map(Entry::at).min()
     }
 
-    /// Notes that a reconcile of an update of this namespace has taken so long.
+    /// Records the time that a reconcile of an update in this namespace has taken.
     pub fn used(&mut self, namespace: &str, time: Duration, now: Instant) {
         let used = self.used.get(namespace).map_or(0.0, |used| used.at(now));
         let seconds = used + time.as_secs_f64();
@@ -159,7 +159,7 @@ impl Queue {
         }
     }
 
-    /// Puts back, until `at`, an update that could not be reconciled at `now`. Keeps the time of its oldest change.
+    /// Postpones, until `at`, an update that could not be reconciled at `now`. Keeps the time of its oldest change.
     pub fn put_back(&mut self, due: Due, now: Instant, at: Instant) {
         let entry = self.entries.entry(due.key).or_default();
         entry.changed = entry.changed.into_iter().chain(due.changed).min();
@@ -243,7 +243,7 @@ mod tests {
             now += Duration::from_millis(100);
             queue.used(&due.key.namespace, Duration::from_millis(100), now);
         }
-        // It is due last, and next all the same.
+        // It became due last, but is next anyway.
         queue.wake_at(of("calm", "a"), now);
         assert_eq!(name(queue.take(now)), "a");
         queue.used("calm", Duration::from_millis(1), now);

@@ -25,7 +25,7 @@ const FIGURES: Duration = Duration::from_secs(10);
 const MOVING: Duration = Duration::from_secs(11);
 /// Reconcile interval of a complete update: something that newly routes clients to old must be noticed soon.
 const COMPLETE: Duration = Duration::from_secs(5);
-/// The time between two looks at a new generation that is analysed. One whose requests fail is looked at earlier.
+/// The interval between two looks of the analysis. If requests of new fail, the next look is earlier.
 const ANALYSIS_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Controller {
@@ -88,7 +88,7 @@ impl Controller {
         }
     }
 
-    /// The job for an update that is one too many.
+    /// The job for an update beyond the limits.
     fn unfollowed(&mut self, key: &Key, object: &Object, limit: TooMany) -> Job {
         self.observer.leave(key);
         self.metrics.forget(key);
@@ -152,7 +152,7 @@ impl Controller {
         }
     }
 
-    /// The job for an update that cannot be observed, because of an error that does not pass by itself.
+    /// The job for an update that cannot be observed, because of an error that does not resolve itself.
     fn observe_failed(
         &mut self,
         key: &Key,

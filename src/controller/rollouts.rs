@@ -1,7 +1,7 @@
 //! Reconciles every `DynamoRollout`: observe, decide by [`crate::scaling`], carry out one action, write the status.
 //!
 //! The traffic is that of a `DynamoUpdateConfig` which the rollout owns, and which the controller of updates observes as any
-//! other. All that must survive a reconcile is in the status of the rollout. Contains no policy.
+//! other. Everything that must survive a reconcile is in the status of the rollout. Contains no policy.
 
 mod accept;
 mod act;
@@ -47,17 +47,17 @@ use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope};
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase};
 use crate::resource::{DynamoRollout, read_rollout_status};
 
-/// Delay after a change, so that related changes share one look, and there are few of them in a namespace with many pods.
+/// Delay after a change, so that related changes share one reconcile, and a namespace with many pods causes few of them.
 const GATHER: Duration = Duration::from_millis(200);
-/// Interval between looks at a rollout that has not ended.
+/// Reconcile interval of a rollout that has not ended.
 const MOVING: Duration = Duration::from_secs(2);
-/// Interval between looks at one that has.
+/// Reconcile interval of a rollout that has ended.
 const ENDED: Duration = Duration::from_secs(30);
 /// How long a write whose result is unknown may still take effect.
 const UNCERTAIN: Duration = Duration::from_secs(60);
-/// The reason of the conditions while the API server refuses what a rollout writes.
+/// The reason of the conditions while the API server rejects what a rollout writes.
 const REFUSED: &str = "WriteRefused";
-/// Delay before another try when something is not listed yet.
+/// Delay before the next attempt when something is not listed yet.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The rollouts of a controller.
@@ -158,7 +158,7 @@ impl Rollouts {
         found.unwrap_or_default()
     }
 
-    /// Looks at the rollout that is due next.
+    /// Reconciles the rollout that is due next.
     pub fn reconcile_next(&mut self, leads: bool) {
         let begun = Instant::now();
         let due = self.queue.take(begun);
@@ -218,7 +218,7 @@ impl Rollouts {
         }
     }
 
-    /// While the API server refuses what the rollout writes, its status says so.
+    /// Reports in the status that the API server rejects what the rollout writes.
     fn report_refusal(&self, subject: Subject, work: &mut Work) {
         let tracked = self.tracked.get(subject.key);
         let refused = tracked.and_then(|tracked| tracked.refused.clone());
@@ -235,7 +235,7 @@ impl Rollouts {
         self.queue.put_back(due, now, now + RETRY_DELAY);
     }
 
-    /// Starts to carry out what is to be done.
+    /// Starts to carry out the decision.
     fn begin(&mut self, work: Work) {
         let key = work.key.clone();
         self.metrics.rollouts.set_status(&key, &work.status);
@@ -303,7 +303,7 @@ impl Rollouts {
                     tracked.uncertain_until = Some(now + UNCERTAIN);
                 }
                 if let Some(why) = error.refusal() {
-                    tracked.refused = Some(format!("the API server refuses a write: {why}"));
+                    tracked.refused = Some(format!("the API server rejected a write: {why}"));
                     tracked.unkeepable = done.keeps.then_some(now);
                 }
                 let cause = match &error {
@@ -318,7 +318,7 @@ impl Rollouts {
     }
 }
 
-/// Something is not listed or shown yet.
+/// Something has not been listed or reported yet.
 struct Early;
 
 /// The rollout that is looked at.

@@ -32,7 +32,7 @@ pub struct ControllerSettings {
     pub domain: String,
     /// Whether targets may be anywhere, not only Services of the update's namespace.
     pub any_target: bool,
-    /// Whether nothing in other namespaces leads to frontends of the only one that is managed, by the user's word.
+    /// Whether, according to the user, nothing in other namespaces leads to frontends in the only managed one.
     pub assume_isolated: bool,
     /// How long old's frontends must have had no request from a client before old may be deleted.
     pub quiet_period: Duration,

@@ -1,7 +1,7 @@
-//! The fields of an update's spec, each read by itself: also of a spec that is not valid as a whole.
+//! The fields of an update's spec, each read separately, even if the spec as a whole is invalid.
 //!
-//! [`ParsedUpdate`](super::parsed::ParsedUpdate) is the typed form of a valid update. This one is for what must not overlook an
-//! update because another of its fields is wrong: the index, precedence, and what is shown of it.
+//! [`ParsedUpdate`](super::parsed::ParsedUpdate) is the typed form of a valid update. This form is for code that must not
+//! overlook an update because of another invalid field: the index, precedence, and display.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl<'a> SpecFields<'a> {
         Self(&update.data["spec"])
     }
 
-    /// A spec that is not in an object.
+    /// A spec without its object.
     pub const fn of_spec(spec: &'a Json) -> Self {
         Self(spec)
     }

@@ -21,7 +21,7 @@ use crate::split::{Generation, Weights};
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
-/// The reason of an update that is one too many.
+/// The reason of an update beyond the limits.
 pub(super) const TOO_MANY: &str = "TooManyUpdates";
 
 /// How often the promises in a status are renewed.
@@ -154,7 +154,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
             ),
             Evidence::NoWayAroundProxies => (
                 &seen.clients.around_proxies,
-                "these lead to the frontends of old around their proxies",
+                "these lead to the frontends of old and bypass their proxies",
             ),
             Evidence::NewOutlivesOld => (
                 &seen.clients.go_with_old,
@@ -274,7 +274,7 @@ pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStat
     let mut still = status.clone();
     still.observed = None;
     still.estimated_drain_seconds = None;
-    // A verdict at the edge changes with every look.
+    // A borderline verdict changes with every look.
     still.analysis = still
         .analysis
         .filter(|analysis| analysis.verdict == AnalysisVerdict::Fail);
@@ -406,7 +406,7 @@ mod tests {
             (earlier.clone(), &earlier),
             (DynamoUpdateConfigStatus::default(), &fresh),
             (said("2026-01-01T00:00:30Z", "2026-01-01T00:02:00Z"), &fresh),
-            // By a clock that is ahead.
+            // Written by a clock that is ahead.
             (said("2026-01-01T00:01:10Z", "2026-01-01T00:02:40Z"), &fresh),
             // By hand.
             (said("2026-01-01T00:00:40Z", "2036-01-01T00:00:00Z"), &fresh),

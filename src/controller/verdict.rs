@@ -17,7 +17,7 @@ pub(super) struct AnalysisRun {
     past: Duration,
     accumulator: Accumulator,
     whole: Memory,
-    /// The comparison since the split is at the present step.
+    /// The comparison since the split reached the current step.
     step: Option<(Timestamp, Memory)>,
 }
 
@@ -27,8 +27,8 @@ impl AnalysisRun {
         self.trial == trial.since && self.rules == *rules
     }
 
-    /// Begins with what the proxies remember of the trial, so that a controller that restarts finds what another one had
-    /// found. `None` while a proxy may still answer.
+    /// Begins with what the proxies remember of the trial, so that a restarted controller finds what its predecessor found.
+    /// `None` while a proxy may still answer.
     pub fn begin(
         trial: &Trial,
         rules: Rules,
@@ -67,7 +67,7 @@ impl AnalysisRun {
         })
     }
 
-    /// Takes in what the proxies have counted by `now`.
+    /// Adds what the proxies have counted until `now`.
     pub fn observe(
         &mut self,
         trial: &Trial,
@@ -158,7 +158,7 @@ impl ProxyComparison {
     fn silence(&self) -> Option<String> {
         match &self.answer {
             Answer::Counts(_) if self.reading().is_some() => None,
-            Answer::Counts(_) => Some(format!("{} does not say which process it is", self.name)),
+            Answer::Counts(_) => Some(format!("{} does not identify its process", self.name)),
             Answer::NotYet => Some(format!("{} has not responded yet", self.name)),
             Answer::Silent(why) => Some(format!("{} {why}", self.name)),
         }
@@ -180,7 +180,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// What a proxy had counted: seconds ago, requests of both sides, and those that new failed.
+    /// The counts of a proxy: seconds ago, requests of both sides, and those that new failed.
     fn comparison(counts: &[(i64, [u64; 2], u64)]) -> Arc<v1::Comparison> {
         let duration = |seconds| prost_types::Duration { seconds, nanos: 0 };
         let counts = counts.iter().map(|(age, [old, new], failed)| {
@@ -267,7 +267,7 @@ mod tests {
             let trial_result = run.observe(&trial, &proxies, now + seconds(10));
             assert_eq!(trial_result.verdict, expected, "{}", trial_result.sentence);
         }
-        // A step is passed by what was seen since.
+        // A step is passed by what was observed since it began.
         let mut run = begun(&[reported([0, 0], 0, None)]);
         run.observe(&trial, &[reported([0, 0], 0, None)], now);
         trial.at_step_since = Some(WALL.after(seconds(10)));

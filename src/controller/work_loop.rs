@@ -29,9 +29,9 @@ use crate::k8s::{Cache, Changed, Connection, Leading, Notices, Object, Scope};
 use crate::pages::{Hosts, LivePage};
 use crate::resource::DynamoUpdateConfig;
 
-/// Interval at which all updates are reconciled, whatever happens.
+/// Resync interval: all updates are reconciled this often.
 pub(super) const RESYNC: Duration = Duration::from_secs(30);
-/// Delay before another try when something is not listed yet.
+/// Delay before the next attempt when something is not listed yet.
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A controller that reconciles updates while it leads.
@@ -202,7 +202,7 @@ impl Controller {
         let leads = i64::from(self.leading.remaining().is_some());
         if self.metrics.leads.get() != leads {
             self.metrics.leads.set(leads);
-            // The refusals belong to an earlier term as leader.
+            // The rejections belong to an earlier term as leader.
             for tracked in self.tracked.values_mut() {
                 tracked.backoffs = Backoffs::default();
             }

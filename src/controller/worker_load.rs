@@ -10,8 +10,8 @@ use super::poller::PollSink;
 
 /// The names of the port that serves the metrics: in pods of Dynamo, and elsewhere.
 pub(super) const PORTS: [&str; 2] = ["system", "metrics"];
-/// The gauges that together count the requests of a worker, by server. A worker of Dynamo may show those of its engine, too, which
-/// count the same requests: only the first server of which there is one counts.
+/// The gauges that together count the requests of a worker, by server. A Dynamo worker may also export the gauges of its engine,
+/// which count the same requests, so only the first server found counts.
 const GAUGES: [&[&str]; 3] = [
     &["dynamo_component_inflight_requests"],
     &["vllm:num_requests_running", "vllm:num_requests_waiting"],
@@ -44,7 +44,7 @@ async fn asked(client: &mut FrontendClient, share: &Share) -> Option<u64> {
     load(body).filter(|_| answer.status == StatusCode::OK)
 }
 
-/// The requests in the Prometheus text format, version 0.0.4. `None` if no known gauge is there.
+/// Parses the number of requests from the Prometheus text format, version 0.0.4. `None` if there is no known gauge.
 fn load(text: &str) -> Option<u64> {
     let sum = |gauges: &&[&str]| {
         let samples = text.lines().filter_map(|line| sample(line, gauges));

@@ -3,9 +3,9 @@
 use crate::controller::Key;
 use crate::resource::is_object_name;
 
-/// The query is neither empty nor names one update.
+/// The query is neither empty nor the name of an update.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the query may be ?update=NAMESPACE/NAME, or nothing")]
+#[error("the query must be ?update=NAMESPACE/NAME or empty")]
 pub(super) struct Malformed;
 
 /// The update that a query selects, if any.

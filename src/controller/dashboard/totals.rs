@@ -1,5 +1,5 @@
-//! Monotonic counters summed over all proxies of an update: a proxy that leaves subtracts nothing, and one that comes back
-//! adds only its increase.
+//! Monotonic counters summed over all proxies of an update: a proxy that disappears subtracts nothing, and one that returns adds
+//! only its increase.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ impl Totals {
             };
     }
 
-    /// Forgets the pods that are gone.
+    /// Forgets pods that no longer exist.
     pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         self.last.retain(|pod, _| is_there(pod));
     }

@@ -55,7 +55,7 @@ pub(super) fn rollout(rollout: &Object) -> Json {
     })
 }
 
-/// The details of an update: what its spec asks for and what its status says.
+/// The details of an update: what its spec requests and what its status reports.
 pub(super) fn update(update: &Object) -> Json {
     let key = parsed::key(update);
     let (spec, status) = (&update.data["spec"], &update.data["status"]);
@@ -106,7 +106,7 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
     }
 }
 
-/// The share of new that the resource asks for, limited by the cap unless that is lifted.
+/// New's share according to the resource, limited by the cap unless the cap is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
     let asked = asked(update)?.share_of_new();
     let cap = SpecFields::of(update).cap_percent();
@@ -287,12 +287,12 @@ mod tests {
                 json!({"safeToDeleteOld": true, "observedGeneration": 3, "validUntil": "2026-01-01T00:01:01Z"}),
                 json!("unknown"),
             ),
-            // Observed too long ago, whatever validUntil says.
+            // Observed too long ago, regardless of validUntil.
             (
                 said("2025-12-31T23:59:30Z", "2036-01-01T00:00:00Z"),
                 json!("unknown"),
             ),
-            // The proxies follow an edit that the controller has not looked at.
+            // The proxies follow an edit that the controller has not reconciled yet.
             (
                 json!({
                     "safeToDeleteOld": true, "observedGeneration": 2,
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn what_a_proxy_remarks_is_in_its_line() {
         let plan = Plan {
-            remarks: vec!["update 'a' does nothing".to_owned()],
+            remarks: vec!["update 'a' has no effect".to_owned()],
             ..Default::default()
         };
         let state = State {
@@ -328,7 +328,7 @@ mod tests {
             ..Default::default()
         };
         let reported = brief(&object(json!({})), &state);
-        assert_eq!(reported["remarks"], json!(["update 'a' does nothing"]));
+        assert_eq!(reported["remarks"], json!(["update 'a' has no effect"]));
     }
 
     #[test]

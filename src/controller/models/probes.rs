@@ -14,7 +14,7 @@ use super::super::limits::Share;
 const PROBE: Duration = Duration::from_secs(30);
 /// How long a successful probe stays valid while the model is listed.
 const PROVEN: Duration = Duration::from_secs(60);
-/// Delay after a failed probe: it may fail at once.
+/// Delay after a failed probe, which may fail immediately.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Concurrent probes per frontend.
 const TRIALS: usize = 2;

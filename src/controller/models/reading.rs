@@ -1,4 +1,4 @@
-//! Decides which results of polling a frontend to report: a single failed poll changes nothing.
+//! Decides which results of polling a frontend are reported: a single failed poll changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub struct Served {
     pub namespaces: BTreeSet<String>,
     /// Whether it reports more of them than are kept.
     pub has_more_namespaces: bool,
-    /// Whether its responses come through a crossfade.
+    /// Whether its responses come through a crossfade proxy.
     pub is_proxied: bool,
     /// Why it could not be polled.
     pub trouble: Option<Missing>,

@@ -34,8 +34,8 @@ fn display_name((namespace, name): &ServiceName, own: &str) -> String {
 }
 
 impl Observer {
-    /// Where clients are routed, and what sends requests to the frontends of old as to its new ones, if that is known. Only needed
-    /// once old drains, so nothing is listed for it earlier.
+    /// Where clients are routed, and what uses old's frontends as its new generation, if known. Only needed once old drains, so
+    /// nothing is listed for it earlier.
     pub(super) fn ways_to_old(
         &self,
         parsed: &ParsedUpdate,
@@ -58,7 +58,7 @@ impl Observer {
         else {
             return (Clients::default(), None);
         };
-        // Every Service and slice of the cluster is looked at for it.
+        // This reads every Service and slice of the cluster.
         let services = AllServices::of(&services, &slices, place.domain);
         let mut frontends = old.to_vec();
         let more = unlabelled_frontends(parsed, &all, &ownership, &services, &place);
@@ -100,7 +100,7 @@ impl Observer {
         };
         let reached = self.client_service(parsed, service, ways, all);
         reached.unwrap_or_else(|not_synced| {
-            tracing::debug!(update = %parsed.key, %not_synced, "it is not known where clients are routed");
+            tracing::debug!(update = %parsed.key, %not_synced, "cannot determine where clients are routed");
             (None, None)
         })
     }
@@ -139,8 +139,8 @@ impl Observer {
         let namespace = &parsed.key.namespace;
         let object = self.cache.one(&services(), namespace, service)?;
         let found = all_endpoints(&self.cache, namespace, service, 0)?;
-        // Slices may outlive their Service. Kubernetes keeps those of a Service that became another name of something else, and
-        // clients then go there.
+        // Slices may outlive their Service. Kubernetes also keeps the slices of a Service that has become an alias
+        // (`ExternalName`), although clients are then sent elsewhere.
         let object = object.filter(|object| object.data["spec"]["type"] != "ExternalName");
         let (Some(object), Some(endpoints)) = (object, found) else {
             return Ok((None, None));
@@ -151,12 +151,12 @@ impl Observer {
             .iter()
             .filter_map(|pod| Some((pod.metadata.name.as_deref()?, pod)))
             .collect();
-        // Requests go to the address of an endpoint, whichever pod it names.
+        // Requests go to the address of an endpoint, no matter which pod it names.
         let is_at = |pod: &str, address: Option<IpAddr>| {
             let pod = by_name.get(pod).zip(address);
             pod.is_some_and(|(pod, address)| addresses(pod).any(|own| own == address))
         };
-        // An endpoint that is not known to be new's may be old's, whatever its labels are now.
+        // An endpoint that is not known to be new's may be old's, no matter what its labels are now.
         let reach_old = endpoints.iter().any(|endpoint| {
             let pod = endpoint.pod.as_ref();
             let is_of_new = pod.is_some_and(|pod| new.contains_key(pod) && is_at(pod, endpoint.ip));
@@ -189,8 +189,8 @@ impl Observer {
         Ok((Some(reach_new), Some(reach_old)))
     }
 
-    /// The pods of new's frontends in the update's namespace by name, and whether each is ready: those behind its Services and
-    /// those that carry its labels.
+    /// The pods of new's frontends in the update's namespace, by name, and whether each is ready: those behind its Services and
+    /// those with its labels.
     pub(super) fn pods_of_new(
         &self,
         parsed: &ParsedUpdate,
@@ -219,7 +219,7 @@ impl Observer {
         Ok(pods)
     }
 
-    /// Where the new frontends are sent requests by the plan.
+    /// The targets to which the plan sends requests for the new frontends.
     fn ports_of_new(
         &self,
         parsed: &ParsedUpdate,
@@ -291,7 +291,7 @@ fn pools_to_old(
     PoolsToOld::of(pools, old, &workers, place)
 }
 
-/// Whether there is an endpoint for each address of a Service: the requests to one go to endpoints of its own family only.
+/// Whether there is an endpoint for each address of a Service: requests to an address only go to endpoints of the same family.
 fn have_each_family(service: &DynamicObject, endpoints: &[Option<IpAddr>]) -> bool {
     let addresses = service.data["spec"]["clusterIPs"].as_array();
     let addresses = addresses.into_iter().flatten();

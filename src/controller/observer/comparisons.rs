@@ -19,15 +19,15 @@ pub(in crate::controller) struct ProxyComparison {
 #[derive(Clone, Debug)]
 pub(in crate::controller) enum Answer {
     Counts(Compared),
-    /// It was asked just now.
+    /// It has just been asked.
     NotYet,
-    /// It reports nothing, or nothing about this update, and why.
+    /// It reports nothing, or nothing about this update, for this reason.
     Silent(String),
 }
 
 impl Observer {
-    /// Asks the proxies of an update, if new is analysed: those that may have sent a request to this new. One that gets no
-    /// clients and does not answer is left out.
+    /// If new is analysed, asks the proxies of the update that may have sent a request to this new generation. A proxy without
+    /// clients that does not respond is left out.
     pub(super) fn comparisons(
         &self,
         parsed: &ParsedUpdate,

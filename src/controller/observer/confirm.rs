@@ -15,7 +15,7 @@ impl Observer {
         self.cache.are_confirmed(&self.namespaces(parsed))
     }
 
-    /// Lists what the update rests on, unless that was done lately, and then wakes it if that was missing.
+    /// Lists what the update rests on, unless that was done recently, and wakes the update if the confirmation was missing.
     pub fn confirm(self: &Arc<Self>, parsed: &ParsedUpdate) {
         let (key, namespaces) = (parsed.key.clone(), self.namespaces(parsed));
         if !self.confirming().insert(key.clone()) {
@@ -34,19 +34,19 @@ impl Observer {
         });
     }
 
-    /// Records what was just proven of an update.
+    /// Records what was just proven about an update.
     pub fn prove(&self, key: &Key, proof: Proof) {
         let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
         proofs.insert(key.clone(), proof);
     }
 
-    /// Forgets what was proven of an update.
+    /// Forgets what was proven about an update.
     pub fn disprove(&self, key: &Key) {
         let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
         proofs.remove(key);
     }
 
-    /// What this process has just proven of `update` as it is.
+    /// What this process has just proven about the current state of `update`.
     pub fn proof(&self, key: &Key, update: &Object) -> Option<Proof> {
         let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
         let proof = proofs.get(key).filter(|proof| proof.is_of(update))?;

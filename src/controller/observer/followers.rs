@@ -1,4 +1,4 @@
-//! Finds the Services that lead to another place: by another name, or by the addresses and ports in their slices.
+//! Finds the Services that lead elsewhere: because they are aliases, or by the addresses and ports in their slices.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::slices::{SERVICE, addresses, hosts_of_slice, is_by_hand, ports, servi
 use super::ways::ServiceName;
 use crate::k8s::Object;
 
-/// The Services that lead to other places: those of `named` by a host name.
+/// The Services that lead elsewhere; those in `named` do so by a host name.
 pub(super) struct AllFollowers {
     pub all: Followers,
     pub named: Followers,
@@ -29,7 +29,7 @@ pub(super) fn followers(
             named.add(reference, follower.clone());
         }
     };
-    // A large cluster has hundreds of thousands of addresses, and hardly one is that of a Service.
+    // A large cluster has hundreds of thousands of addresses, of which hardly any belongs to a Service.
     let of_services: HashSet<IpAddr> = services
         .iter()
         .flat_map(|service| own_addresses(service))

@@ -21,8 +21,8 @@ use crate::resource::status::UpdatePhase;
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
 use crate::tls::{ClientFiles, Reloading};
 
-/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, but that the others serve
-/// is only presumed.
+/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, so the others are assumed
+/// to serve.
 const MAX_POLLED: usize = 128;
 
 impl Observer {
@@ -60,7 +60,7 @@ impl Observer {
             let places_of_new = match self.new_places(parsed) {
                 Ok(found) => found,
                 Err(Error::NotSynced(not_synced)) => return Err(not_synced.into()),
-                // An error on this side says nothing about the frontends.
+                // An error on the controller's side says nothing about the frontends.
                 Err(error) => {
                     new.trouble = Some(error_chain(&error));
                     Vec::new()
@@ -146,7 +146,7 @@ impl Observer {
                     .ok_or_else(|| Error::ServerName(called.to_string()))?;
                 secured = Some((config, name));
             }
-            // Poll each endpoint by its own address: through the Service, any of them could answer.
+            // Poll each endpoint at its own address: through the Service, any of them could respond.
             let found = self.behind(target)?.unwrap_or_default();
             let addresses = found.iter().filter(|endpoint| endpoint.ready);
             let before = places.len();

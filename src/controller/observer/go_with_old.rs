@@ -27,7 +27,7 @@ use crate::k8s::{NotSynced, Object};
 /// An object that must stay when old is deleted, and its name in messages.
 type Needed = (String, Object);
 
-/// Who owns what in the namespace of an update.
+/// The owners of the objects in the namespace of an update.
 pub(super) struct Ownership {
     owners: Owners,
     old: OldOwners,
@@ -49,7 +49,7 @@ fn named(kind: &str, object: Object) -> Needed {
 }
 
 impl Observer {
-    /// Who owns what in the namespace of the update. `frontends` are those of old among `all` pods.
+    /// Determines the owners of the objects in the namespace of the update. `frontends` are those of old among `all` pods.
     pub(super) fn ownership(
         &self,
         parsed: &ParsedUpdate,
@@ -73,7 +73,7 @@ impl Observer {
         })
     }
 
-    /// What clients or new need and is, or may be, deleted together with old, as text for users.
+    /// Objects that clients or new need and that are, or may be, deleted together with old, as text for users.
     pub(super) fn go_with_old(
         &self,
         parsed: &ParsedUpdate,
@@ -177,7 +177,7 @@ impl Observer {
         Ok(needed)
     }
 
-    /// The pods of new among `all`. One that is being deleted does not stay anyway, and its owner may already be gone.
+    /// The pods of new among `all`. A pod that is being deleted does not stay anyway, and its owner may already be gone.
     fn staying_pods_of_new(
         &self,
         parsed: &ParsedUpdate,
@@ -194,7 +194,7 @@ impl Observer {
         Ok(staying.collect())
     }
 
-    /// What leads clients to a Service. What is in another namespace cannot have an owner in this one.
+    /// What leads clients to a Service. An object in another namespace cannot have an owner in this one.
     fn routes_to(
         &self,
         service: &ServiceName,

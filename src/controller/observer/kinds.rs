@@ -1,7 +1,7 @@
 //! The kinds of objects that may route clients to old's frontends.
 //!
-//! Only OpenShift's Route has its version here, because an aggregated API server serves it. All other kinds are read in whatever
-//! versions the cluster serves.
+//! Only OpenShift's Route has its version here, because an aggregated API server serves it. All other kinds are read in any
+//! version that the cluster serves.
 
 use kube::api::ApiResource;
 
@@ -60,7 +60,8 @@ pub(super) const POOLS: [GroupKind; 2] = [
     ),
 ];
 
-/// Every other kind by which gateways and meshes route. None of them is parsed: they count as routing to whatever their text names.
+/// All other kinds by which gateways and meshes route. They are not parsed: they count as routing to anything that their text
+/// names.
 pub(super) const BY_TEXT: &[GroupKind] = &[
     of(ISTIO, "DestinationRule", "destinationrules"),
     of(ISTIO, "EnvoyFilter", "envoyfilters"),

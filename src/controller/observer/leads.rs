@@ -1,4 +1,4 @@
-//! The targets of each update. Cached until the update changes, because the check of each update reads all others.
+//! The targets of each update. Cached until the update changes, because checking an update involves reading all others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use crate::resource::{Target, TargetScope};
 
 /// Where an update sends requests.
 pub(super) struct Lead {
-    /// Whether its spec can be used. If not, the targets are those that it names.
+    /// Whether its spec is usable. If not, the targets are all those that it names.
     pub is_usable: bool,
     pub targets: Vec<Target>,
-    /// Whether they get a share.
+    /// Whether the targets get a share of the requests.
     pub gives: bool,
     pub source: Option<String>,
     pub target_deployment: Option<String>,
@@ -48,7 +48,7 @@ impl Leads {
         }
     }
 
-    /// Forgets all but these `updates` once much more is remembered.
+    /// Forgets all except these `updates` once many others are remembered.
     pub fn keep<'a>(&self, updates: impl Iterator<Item = &'a Object> + Clone) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() <= 2 * updates.clone().count() + 64 {

@@ -1,4 +1,4 @@
-//! Which objects of Istio lead to old: a VirtualService, a ServiceEntry, or a WorkloadEntry.
+//! Finds the Istio objects that lead to old: VirtualServices, ServiceEntries, and WorkloadEntries.
 //!
 //! When in doubt, an object counts as leading to old.
 
@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::to_old::{ToOld, namespace_of};
 use super::ways::{backends, is_selected_by};
 
-/// Whether an entry of a mesh may lead to one of these ports. One that names no port leads to those of another entry.
+/// Whether an entry of a mesh may lead to one of these ports. An entry that names no port leads to those of another entry.
 pub(super) fn may_lead_to_any(entry: &DynamicObject, numbers: &BTreeSet<u16>) -> bool {
     let spec = &entry.data["spec"];
     let is_any = |port: &Json| {
@@ -43,14 +43,14 @@ impl ToOld<'_> {
         };
         let spec = &service.data["spec"];
         let mut fields = ["destination", "mirror"].into_iter();
-        // Clients name its hosts. Without the Service, they cannot, wherever it leads.
+        // Clients use its hosts. Without the Service, they cannot, no matter where it leads.
         self.is_of_hosts(service, "hosts")
             || self.is_of_wildcard(spec)
             || fields.any(|field| !backends(spec, field, &is_meant).is_empty())
     }
 
-    /// Whether a wildcard among the `hosts` of a VirtualService covers a Service that leads to old. Gateways also take `*` for the
-    /// hosts of others: that one covers the names of Services only in the mesh.
+    /// Whether a wildcard among the `hosts` of a VirtualService covers a Service that leads to old. In gateways, `*` also stands
+    /// for other hosts: it covers the names of Services only in the mesh.
     fn is_of_wildcard(&self, spec: &Json) -> bool {
         let is_of_mesh = spec["gateways"]
             .as_array()
@@ -132,7 +132,7 @@ mod tests {
             ("m/through-gateway", of("*.n.svc.cluster.local", &["edge"])),
             ("m/all", in_mesh),
             ("m/both", of("*", &["edge", "mesh"])),
-            // They cover no name of a Service of old.
+            // They do not cover the name of any Service of old.
             ("m/gateway", of("*", &["edge"])),
             ("m/other", of("*.m.svc.cluster.local", &[])),
             ("m/example", of("*.example.com", &["edge"])),

@@ -14,7 +14,7 @@ use crate::k8s::{Object, declared_ports, named_ports};
 pub(super) struct OldPods<'a> {
     names: BTreeSet<&'a str>,
     addresses: BTreeSet<IpAddr>,
-    /// The addresses of their nodes with the ports at which the pods listen there.
+    /// The addresses of their nodes, with the ports on which the pods listen there.
     on_nodes: BTreeSet<(IpAddr, u16)>,
     /// Other pods that share an address with one of them: that of their node.
     beside: BTreeSet<(&'a str, IpAddr)>,
@@ -51,8 +51,8 @@ impl<'a> OldPods<'a> {
         pods.flat_map(|pod| ports_named(pod, name)).collect()
     }
 
-    /// Whether one of the pods may listen there. At an address that is not its alone it counts as listening on the ports that
-    /// it declares, if any; at its own address on every port, because it need not declare them.
+    /// Whether one of the pods may listen there. At a shared address, a pod counts as listening on the ports that it declares, if
+    /// any; at its own address, on every port, because it need not declare them.
     pub fn listen_at(&self, address: IpAddr, port: u16) -> bool {
         self.addresses.contains(&address)
             && self.pods.iter().any(|pod| {
@@ -73,7 +73,7 @@ impl<'a> OldPods<'a> {
         self.on_nodes.contains(&(address, port))
     }
 
-    /// The pods whose port of this name is a port of their node, as text for users: requests reach it without the proxy.
+    /// The pods whose port of this name is a node port, as text for users: requests reach it without the proxy.
     pub fn on_host_ports(&self, name: &str) -> Vec<String> {
         let pods = self.pods.iter().filter_map(|pod| {
             let port = host_port(pod, name)?;
@@ -83,7 +83,7 @@ impl<'a> OldPods<'a> {
         pods.collect()
     }
 
-    /// The pods without a port of this name, as text for users: what leads around their proxies is not known.
+    /// The pods without a port of this name, as text for users: it is unknown what bypasses their proxies.
     pub fn without_port(&self, name: &str) -> Vec<String> {
         let pods = self.pods.iter();
         let pods = pods.filter(|pod| named_ports(&pod.data["spec"], name).next().is_none());
@@ -94,8 +94,8 @@ impl<'a> OldPods<'a> {
         .collect()
     }
 
-    /// Whether the endpoint is one of the pods. Requests go to its address, whichever pod it names: the name only distinguishes
-    /// pods that share an address.
+    /// Whether the endpoint is one of the pods. Requests go to its address, no matter which pod it names: the name only
+    /// distinguishes pods that share an address.
     pub fn has(&self, pod: Option<&str>, address: Option<IpAddr>) -> bool {
         if pod.is_some_and(|pod| self.names.contains(pod)) {
             return true;
@@ -134,14 +134,14 @@ fn on_nodes(pod: &DynamicObject) -> impl Iterator<Item = (IpAddr, u16)> {
     })
 }
 
-/// Whether a pod may listen on this port. A pod need not declare its ports, but one that declares some and not this one listens
-/// elsewhere.
+/// Whether a pod may listen on this port. A pod need not declare its ports, but a pod that declares other ports and not this one
+/// listens elsewhere.
 pub(super) fn may_listen(pod: &DynamicObject, port: u16) -> bool {
     let ports = ports(pod);
     ports.is_empty() || ports.contains(&u64::from(port))
 }
 
-/// The port of the node that leads to the port of this name, if there is one. With `hostNetwork`, it is the port itself.
+/// The node port that leads to the port of this name, if there is one. With `hostNetwork`, it is the port itself.
 fn host_port(pod: &DynamicObject, name: &str) -> Option<u64> {
     let port = named_ports(&pod.data["spec"], name).next()?;
     let is_host = pod.data["spec"]["hostNetwork"] == true;

@@ -1,7 +1,7 @@
 //! Asks the proxies of other frontends for the targets of their plans. A proxy may follow the plan of an update that was deleted,
 //! or an earlier edit of one, so the existing updates are not enough.
 //!
-//! Does not decide what follows from it.
+//! Does not decide what follows from the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const MAX_POLLED: usize = 1024;
 /// The proxies of other frontends.
 #[derive(Default)]
 pub(super) struct OtherProxies {
-    /// Those that lead to old, or do not say where they lead, as text for users.
+    /// The proxies that lead to old, or do not report where they lead, as text for users.
     pub found: Vec<String>,
     /// `metadata.uid` of the updates that they follow.
     pub follow: BTreeSet<String>,
@@ -36,7 +36,7 @@ struct PolledProxy {
 }
 
 impl Observer {
-    /// Asks all proxies of the namespace but old's own, and those of new's frontends wherever they are. `None` if one of them
+    /// Asks all proxies of the namespace except old's own, and those of new's frontends in any namespace. `None` if one of them
     /// may still answer, or something is not listed.
     pub(super) fn other_proxies(
         &self,
@@ -60,7 +60,7 @@ impl Observer {
         };
         if asked.len() > MAX_POLLED {
             let more = asked.len() - MAX_POLLED;
-            let name = format!("{more} more proxies of the namespace, which are too many to query");
+            let name = format!("{more} more proxies in the namespace, which are too many to query");
             others.found.push(name);
             asked.truncate(MAX_POLLED);
         }
@@ -118,7 +118,7 @@ impl Observer {
         Some(())
     }
 
-    /// The live pods of the namespace but old's, and the pods behind new's Services of other namespaces.
+    /// The live pods of the namespace except old's, and the pods behind new's Services in other namespaces.
     fn pods_that_may_lead_to_old(
         &self,
         parsed: &ParsedUpdate,
@@ -147,7 +147,7 @@ impl Observer {
         Ok(found)
     }
 
-    /// The frontends of new whose responses come through a proxy that has no port on which it could be asked.
+    /// The frontends of new whose responses come through a proxy without an admin port to ask.
     fn proxies_without_port(&self, parsed: &ParsedUpdate, pods: &[Object]) -> Option<Vec<String>> {
         let port = &self.settings.proxies.port;
         let mut has_port: BTreeMap<IpAddr, bool> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Follows `ownerReferences`: an object is deleted together with its owner.
 //!
-//! Only some kinds of owners are read. An owner of another kind, or one that does not exist, leaves it unknown whether the object
-//! stays. Contains no policy and does not depend on where the objects were listed.
+//! Only some kinds of owners are read. If an owner is of another kind or does not exist, it is unknown whether the object stays.
+//! Contains no policy and does not depend on where the objects were listed.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -91,7 +91,9 @@ impl Owners {
                 None => {
                     unknown.get_or_insert(match self.reads(owner) {
                         true => format!("whose owner {name} does not exist"),
-                        false => format!("whose owner {name} is of a kind that is not read"),
+                        false => format!(
+                            "whose owner {name} is of a kind that the controller does not read"
+                        ),
                     });
                 }
             }
@@ -116,7 +118,7 @@ impl Known {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Stays,
-    /// It is deleted, because this owner of it is.
+    /// It is deleted, because this owner is deleted.
     Goes(String),
     /// Unknown, for this reason.
     Unknown(String),
@@ -129,8 +131,8 @@ pub(super) struct OldOwners {
 }
 
 impl OldOwners {
-    /// The `pods` of old, what creates them, and all of their owners up to the deployment `source`: what owns that is not a part of
-    /// old. The object called `shared` owns the workers of both generations, so nobody deletes it with old.
+    /// The `pods` of old, what creates them, and all of their owners up to the deployment `source`: the owners of that are not
+    /// part of old. The object called `shared` owns the workers of both generations, so it is not deleted with old.
     pub fn of(owners: &Owners, source: &str, pods: &[Object], shared: Option<&str>) -> Self {
         let name = |object: &Object| object.metadata.name.clone().unwrap_or_default();
         let mut uids = BTreeSet::new();
@@ -161,7 +163,8 @@ impl OldOwners {
         }
     }
 
-    /// Whether an owner is one of them. One with the name of old is, whatever its kind, unless it only leads to pods.
+    /// Whether an owner is one of them. An owner with the name of old is one, no matter what its kind is, unless it only leads to
+    /// pods.
     fn has(&self, owner: &OwnerReference) -> bool {
         let leads = matches!(&*owner.kind, "Service" | "Endpoints");
         self.uids.contains(&owner.uid) || (owner.name == self.source && !leads)
@@ -268,14 +271,14 @@ mod tests {
                 ("Deployment", "grandparent"),
                 goes("Deployment grandparent"),
             ),
-            // It has no pods any more.
+            // It no longer has pods.
             (("Deployment", "models"), goes("Deployment models")),
             (("ReplicaSet", "cache"), goes("Deployment models")),
             (("Pod", "old-pod"), goes("Pod old-pod")),
             (("Deployment", "old"), goes("Deployment old")),
             (("Bundle", "old"), goes("Bundle old")),
             (("ReplicaSet", "new-1"), Fate::Stays),
-            // What is above the deployment itself is not deleted with it, nor what both generations need.
+            // Owners of the deployment itself are not deleted with it, nor is what both generations need.
             (("Deployment", "above"), Fate::Stays),
             (("Deployment", "both"), Fate::Stays),
             (
@@ -288,7 +291,10 @@ mod tests {
             ),
             (
                 ("Bundle", "any"),
-                Fate::Unknown("whose owner Bundle any is of a kind that is not read".to_owned()),
+                Fate::Unknown(
+                    "whose owner Bundle any is of a kind that the controller does not read"
+                        .to_owned(),
+                ),
             ),
         ] {
             let object = made("object", &[owner], json!({}));
@@ -298,7 +304,7 @@ mod tests {
         assert_eq!(owners.fate(&without, &old), Fate::Stays);
         let going = Fate::Unknown("which is being deleted".to_owned());
         assert_eq!(owners.fate(&self::going("object"), &old), going);
-        // One that is known to go says more than one that is unknown.
+        // A known fate is more informative than an unknown one.
         let both = made(
             "object",
             &[("Deployment", "web"), ("Bundle", "any")],

@@ -7,13 +7,13 @@ use crate::k8s::Object;
 use crate::k8s::workloads::{GRAPH, controller, is_selected, labels, pod_has_ended};
 use crate::resource::WorkerSourceSpec;
 
-/// The pods of old that have not ended: those of its graph, or of what its workers are counted by.
+/// The pods of old that have not ended: those of its graph, or those by which its workers are counted.
 pub(super) fn pods_of_old(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
     let source = parsed.spec.source_deployment.as_deref();
     pods_of(stated_old(parsed), source, all)
 }
 
-/// The same of new. Workers that are only known by the metadata for a Dynamo namespace are not found.
+/// The same for new. Does not find workers that are only known by the metadata for a Dynamo namespace.
 pub(super) fn pods_of_new_workers(parsed: &ParsedUpdate, all: &[Object]) -> Vec<Object> {
     let workers = parsed.spec.workers.as_ref();
     let stated = workers.and_then(|workers| workers.new.as_ref());
@@ -55,7 +55,7 @@ fn pods_of(stated: Option<&WorkerSourceSpec>, name: Option<&str>, all: &[Object]
         let graph = labels.and_then(|labels| labels.get(GRAPH));
         graph.is_some_and(|graph| graph == name) || is_made_by(pod, name)
     };
-    // Both generations may be of the same object.
+    // Both generations may belong to the same object.
     let is_of_revision = |pod: &DynamicObject| match (&stated.revision, labels(pod)) {
         (None, _) => true,
         (Some(revision), Some(labels)) => labels.values().any(|value| value == revision),

@@ -16,7 +16,7 @@ use crate::k8s::Object;
 /// What leads to old, as text for users.
 #[derive(Default)]
 pub(super) struct PoolsToOld {
-    /// All of them that are not deleted together with old.
+    /// Those that are not deleted together with old.
     pub ways: Vec<String>,
     /// All of them.
     pub names: BTreeSet<ServiceName>,
@@ -27,7 +27,7 @@ pub(super) struct PoolsToOld {
 }
 
 impl PoolsToOld {
-    /// Those among `pools`. `workers` are pods of old, too.
+    /// Finds those among `pools`. `workers` are also pods of old.
     pub fn of(pools: &[Object], old: &OldPods, workers: &[Object], place: &OldPlace) -> Self {
         let own_ports = old.own_ports(place.frontend_port);
         let mut found = Self::default();

@@ -22,7 +22,7 @@ pub(super) struct ProxyReports {
 }
 
 impl Observer {
-    /// The last report of the proxy at `place`, which `pollers` follow from now on. `None` if that would be one too many.
+    /// The last report of the proxy at `place`, which `pollers` follow from now on. `None` if there are too many.
     pub(super) fn hear(
         &self,
         pollers: &Pollers<Heard>,
@@ -35,8 +35,8 @@ impl Observer {
         pollers.hear(key, place, Pace::Usual, permit, follow)
     }
 
-    /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a
-    /// pod without the port, or one that is one too many.
+    /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a pod
+    /// without the port, or beyond the limit.
     pub(super) fn follow_pods(
         &self,
         key: &Key,
@@ -98,7 +98,7 @@ impl Observer {
     }
 }
 
-/// A proxy's report as it concerns this update: what it says about another update is no information about this one.
+/// The part of a proxy's report that concerns this update: a report about another update says nothing about this one.
 fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> ProxyState {
     let is_own = report.uid.is_some() && report.uid == parsed.identity.uid;
     ProxyState {

@@ -7,14 +7,14 @@ use std::net::IpAddr;
 
 use super::ways::{ServiceName, address_of_host, services_of_host};
 
-/// A way in which something names a place.
+/// A reference to a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Reference {
     Service(ServiceName),
-    /// A host name of a load balancer, or any other one.
+    /// A host name, of a load balancer or anything else.
     Host(String),
     Address(IpAddr),
-    /// A port at which every node leads to a Service.
+    /// A node port of a Service.
     NodePort(u16),
 }
 
@@ -30,21 +30,21 @@ pub(super) fn of_host(host: &str, own: &str, domain: &str) -> Vec<Reference> {
         .collect()
 }
 
-/// An address as it is compared: an IPv4 address may also be written as an IPv6 address (RFC 4291 §2.5.5.2).
+/// An address in the form in which it is compared: an IPv4 address may also be written as an IPv6 address (RFC 4291 §2.5.5.2).
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     Some(address.to_canonical())
 }
 
-/// A Service that leads wherever a reference does.
+/// A Service that leads to the same destination as a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Follower {
     pub service: ServiceName,
-    /// Whether it is only another name of that place.
+    /// Whether it is only an alias of that destination.
     pub is_alias: bool,
 }
 
-/// The Services that lead to each place.
+/// The Services that lead to each destination.
 #[derive(Default)]
 pub(super) struct Followers(HashMap<Reference, Vec<Follower>>);
 
@@ -53,7 +53,7 @@ impl Followers {
         self.0.entry(reference).or_default().push(follower);
     }
 
-    /// The Services that lead directly to a place.
+    /// The Services that lead directly to a destination.
     pub fn of(&self, reference: &Reference) -> &[Follower] {
         self.0.get(reference).map_or(&[], Vec::as_slice)
     }
@@ -119,7 +119,7 @@ mod tests {
         const LONG: usize = 100_000;
         let mut followers = Followers::default();
         for i in 0..LONG {
-            // In the order that costs most if each pass finds one more.
+            // In the most expensive order, where each pass finds one more.
             let i = LONG - i;
             let follower = Follower {
                 service: name(i % LONG),

@@ -1,6 +1,6 @@
-//! What routes to the frontends of old beside Services and InferencePools: Ingresses, routes, and the objects of gateways and meshes.
+//! What routes to old's frontends besides Services and InferencePools: Ingresses, routes, and the objects of gateways and meshes.
 //!
-//! All kinds but Ingress are optional: one that the cluster does not serve routes nothing. Contains no policy.
+//! All kinds except Ingress are optional: a kind that the cluster does not serve routes nothing. Contains no policy.
 
 use std::collections::BTreeSet;
 
@@ -127,7 +127,7 @@ impl Routes {
         Ok(false)
     }
 
-    /// Those that lead to one of these ports of old's pods, as text for users: what names addresses. The others lead to a Service.
+    /// The objects that lead to one of these ports of old's pods by address, as text for users. The others lead to a Service.
     pub fn leading_to_ports(
         &self,
         to_old: &ToOld,
@@ -180,7 +180,7 @@ impl ToOld<'_> {
 
     fn is_of_route(&self, route: &DynamicObject) -> bool {
         let (own, spec) = (namespace_of(route), &route.data["spec"]);
-        // Without the Service, clients cannot name what the route leads to.
+        // Without the Service, clients cannot use the route.
         let parents = backends(spec, "parentRefs", &|parent| {
             is_service_of_parent(parent, own)
         });
@@ -189,7 +189,7 @@ impl ToOld<'_> {
         }
         BACKENDS.into_iter().any(|field| {
             let services = backends(spec, field, &|backend| is_service_of_route(backend, own));
-            // A pool that goes with old leaves the route without a backend.
+            // If a pool is deleted with old, the route has no backend.
             let pools = backends(spec, field, &|backend| is_pool_of_route(backend, own));
             let hosts = backends(spec, field, &is_host_of_route);
             self.has_any(&services)
@@ -199,7 +199,7 @@ impl ToOld<'_> {
     }
 }
 
-/// What the tests of routes begin with.
+/// The initial state of the tests of routes.
 #[cfg(test)]
 pub(super) mod examples {
     use serde_json::{Value as Json, json};
@@ -246,7 +246,7 @@ pub(super) mod examples {
         }
     }
 
-    /// What `read` reads of what leads to old, which `legacy` selects.
+    /// The result of `read` for what leads to old, which `legacy` selects.
     pub fn read<T>(read: impl FnOnce(&ToOld) -> Result<T, NotSynced>) -> T {
         let pods = [object(json!({
             "metadata": {"name": "old-0", "namespace": "n", "labels": {"app": "old"}},

@@ -16,7 +16,7 @@ pub(super) fn name_of(object: &DynamicObject) -> Option<ServiceName> {
     ))
 }
 
-/// The host name for which a Service is another name.
+/// The host name of which a Service is an alias.
 pub(super) fn external_name(service: &DynamicObject) -> Option<&str> {
     let spec = &service.data["spec"];
     (spec["type"] == "ExternalName").then(|| spec["externalName"].as_str())?
@@ -57,7 +57,7 @@ pub(super) fn targets_any(service: &DynamicObject, name: &str, numbers: &BTreeSe
     })
 }
 
-/// The ports of nodes that lead to it.
+/// Its node ports.
 pub(super) fn node_ports(service: &DynamicObject) -> impl Iterator<Item = u16> {
     let ports = service.data["spec"]["ports"].as_array();
     let ports = ports.into_iter().flatten();

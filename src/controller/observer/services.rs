@@ -1,4 +1,4 @@
-//! The Services that route to frontends of old: by a selector, by slices, by another name, or by the address of such a Service.
+//! The Services that route to frontends of old: by a selector, by slices, as an alias, or by the address of such a Service.
 //!
 //! Does not check what routes to these Services in turn.
 
@@ -27,7 +27,7 @@ pub(super) struct OldPlace<'a> {
     pub is_graph: bool,
     /// The domain of the cluster.
     pub domain: &'a str,
-    /// The name of the frontends' own port, behind that of their proxies.
+    /// The name of the frontends' own port, behind the port of their proxies.
     pub frontend_port: &'a str,
 }
 
@@ -45,7 +45,7 @@ impl OldPlace<'_> {
     }
 }
 
-/// All Services that are looked at, with what leads to each. A large cluster has many, so this is made once for all questions.
+/// All Services, with what leads to each. A large cluster has many, so this is built once for all queries.
 pub(super) struct AllServices<'a> {
     services: &'a [Object],
     slices: &'a [Object],
@@ -98,7 +98,7 @@ impl<'a> AllServices<'a> {
 #[derive(Debug, Default)]
 pub(super) struct ServicesToOld {
     pub names: BTreeSet<ServiceName>,
-    /// Those of them that only are another name of one.
+    /// Those of them that are only aliases of one.
     pub aliases: BTreeSet<ServiceName>,
     /// Those of them that are deleted together with old.
     pub go_with_old: BTreeSet<ServiceName>,
@@ -134,7 +134,7 @@ impl ServicesToOld {
                 Reference::Address(address) => old.has(None, Some(*address)),
                 _ => false,
             });
-        // An address in a name is reached only by names: which slices lead to a pod depends on more than its address.
+        // An address in a name can only be reached by name: which slices lead to a pod depends on more than its address.
         let by_address: Vec<Follower> = of_pods
             .flat_map(|reference| followers.named.of(&reference).to_vec())
             .collect();
@@ -210,7 +210,7 @@ impl ServicesToOld {
                 (None, import) => self.imports.extend(import),
             }
         }
-        // Its slices may not be written yet.
+        // Its slices may not have been written yet.
         let selecting = services.iter().filter(|(_, service)| is_own(service));
         let selecting = selecting.filter(|(_, service)| selects_any(service, old.pods()));
         for (name, service) in selecting {

@@ -1,5 +1,5 @@
-//! Determines what an EndpointSlice routes to, no matter what wrote it. Reads JSON, so that a slice with one wrong field is not
-//! overlooked.
+//! Determines what an EndpointSlice routes to, no matter what wrote it. Reads JSON, so that a slice with one invalid field is not
+//! ignored.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ pub(super) use crate::k8s::SERVICE_LABEL as SERVICE;
 use crate::k8s::workloads::labels;
 use crate::k8s::{Object, slice_endpoints};
 
-/// The same label of a slice for several clusters (multicluster.x-k8s.io).
+/// The same label in a slice for several clusters (multicluster.x-k8s.io).
 pub(super) const IMPORT: &str = "multicluster.kubernetes.io/service-name";
 /// The label with the controller that writes a slice.
 pub(super) const WRITER: &str = "endpointslice.kubernetes.io/managed-by";

@@ -1,5 +1,5 @@
-//! Finds in the text of an object what it routes to, for the annotations of Ingresses and for the many kinds of gateways and meshes
-//! that are not parsed: any name or address of old in it counts, wherever it is.
+//! Finds in the text of an object what it routes to, for the annotations of Ingresses and for the many kinds of gateways and
+//! meshes that are not parsed: any name or address of old counts, no matter where in the text it is.
 //!
 //! When in doubt, an object names old. Its name is then shown to the user, who knows what the object is for.
 
@@ -33,8 +33,8 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The words of all fields except the status, and of the annotations. An annotation, or the object's own name, must name a
-    /// host in full.
+    /// The words of all fields except the status, and of the annotations. An annotation, or the object's own name, must contain a
+    /// full host name.
     fn of(object: &'a DynamicObject) -> Self {
         let mut found = Self::default();
         let fields = object.data.as_object().into_iter().flatten();
@@ -89,7 +89,7 @@ impl<'a> Text<'a> {
             })
     }
 
-    /// Whether it has a name, and the namespace of that unless it is the object's `own`.
+    /// Whether the text contains a name, together with its namespace unless that is the object's `own`.
     fn has(&self, (namespace, name): &ServiceName, own: &str) -> bool {
         let is_in = |namespace: &str| namespace == own || self.words.contains(namespace);
         self.words.contains(&**name) && is_in(namespace)
@@ -97,9 +97,9 @@ impl<'a> Text<'a> {
 }
 
 impl ToOld<'_> {
-    /// The annotation of an Ingress that names something of old. Ingress controllers also take backends from their annotations, such
-    /// as `alb.ingress.kubernetes.io/actions.NAME` and `nginx.ingress.kubernetes.io/default-backend`. An annotation whose name does
-    /// not say that it is one of these, such as `nginx.org/location-snippets`, must name the host in full.
+    /// The annotation of an Ingress that names something of old. Ingress controllers also read backends from annotations, such as
+    /// `alb.ingress.kubernetes.io/actions.NAME` and `nginx.ingress.kubernetes.io/default-backend`. An annotation whose name does
+    /// not identify it as one of these, such as `nginx.org/location-snippets`, must contain the full host name.
     pub(super) fn named_by_annotation<'b>(&self, ingress: &'b DynamicObject) -> Option<&'b str> {
         let own = namespace_of(ingress);
         let annotations = ingress.metadata.annotations.iter().flatten();
@@ -128,7 +128,7 @@ impl ToOld<'_> {
         &self,
         objects: Vec<(&'b GroupKind, &'b Object)>,
     ) -> Vec<(&'b GroupKind, &'b Object)> {
-        // One that goes with its Service matters only if another object uses it.
+        // An object that is deleted with its Service matters only if another object uses it.
         let (discovered, mut others): (Vec<_>, Vec<_>) =
             { objects.into_iter() }.partition(|(kind, object)| is_discovered(kind, object));
         let upstreams = discovered
@@ -151,15 +151,15 @@ impl ToOld<'_> {
     /// Whether an object of a kind that is not parsed leads to old.
     fn is_named_in(&self, kind: &GroupKind, object: &DynamicObject, text: &Text) -> bool {
         let own = match kind.group {
-            // The names mean the same in all namespaces.
+            // The names have the same meaning in all namespaces.
             CONSUL => self.namespace,
             _ => namespace_of(object),
         };
         self.is_in(text, own) || self.is_node_in(text) || self.is_redirected(object)
     }
 
-    /// Whether an object of a kind that is not parsed leads to one of these ports of old's pods by an address of a pod. One that has no
-    /// port may lead to any.
+    /// Whether an object of a kind that is not parsed leads to one of these ports of old's pods by a pod's address. An object
+    /// without a port may lead to any.
     pub(super) fn is_named_at_port(&self, object: &DynamicObject, numbers: &BTreeSet<u16>) -> bool {
         let text = Text::of(object);
         let is_any = text.ports.is_empty() || !text.ports.is_disjoint(numbers);
@@ -196,7 +196,8 @@ impl ToOld<'_> {
         is_own && !backends(spec, "localEndpointSelector", &selects).is_empty()
     }
 
-    /// Whether a selector of Cilium may select a pod of old. Its labels may begin with their source, and Cilium adds labels of its own.
+    /// Whether a selector of Cilium may select a pod of old. The labels may be prefixed with their source, and Cilium adds its
+    /// own labels.
     fn may_be_selected(&self, selector: &Json) -> bool {
         let wanted = selector["matchLabels"].as_object().into_iter().flatten();
         let wanted = wanted.filter_map(|(name, value)| {
@@ -209,7 +210,7 @@ impl ToOld<'_> {
     }
 }
 
-/// Whether Gloo created this Upstream for a Service, and will delete it together with that.
+/// Whether Gloo created this Upstream for a Service, and will delete it together with the Service.
 fn is_discovered(kind: &GroupKind, object: &DynamicObject) -> bool {
     let by = labels(object).and_then(|labels| labels.get(DISCOVERED));
     kind.plural == "upstreams" && by.map(String::as_str) == Some("kubernetesplugin")

@@ -1,4 +1,4 @@
-//! What is known to lead to old, by which the objects of all kinds that route are read.
+//! The known destinations that lead to old, which are looked for in routing objects of all kinds.
 
 use kube::api::DynamicObject;
 

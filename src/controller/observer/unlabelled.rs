@@ -1,4 +1,4 @@
-//! Finds the pods of old that may serve clients although no label says that they are frontends.
+//! Finds the pods of old that may serve clients although no label marks them as frontends.
 //!
 //! The controller counts such a pod neither as a worker nor as a frontend. Whether clients may use it only matters before old is
 //! deleted.
@@ -19,10 +19,10 @@ use super::ways::{belongs_to, selects_any};
 use crate::k8s::Object;
 use crate::k8s::workloads::{COMPONENT, GRAPH, SUB_COMPONENT, labels};
 
-/// The types of Dynamo's components that serve no clients. Services lead to them for metrics, discovery, and gateways.
+/// The types of Dynamo components that do not serve clients. Services lead to them for metrics, discovery, and gateways.
 const INTERNAL: [&str; 5] = ["worker", "prefill", "decode", "planner", "epp"];
 
-/// The live pods of old that do not say that they serve no clients, and that a Service leads to.
+/// The live pods of old to which a Service leads, except those whose type does not serve clients.
 pub(super) fn unlabelled_frontends(
     parsed: &ParsedUpdate,
     all: &[Object],
@@ -30,7 +30,7 @@ pub(super) fn unlabelled_frontends(
     services: &AllServices,
     place: &OldPlace,
 ) -> Vec<Object> {
-    // A pod of another graph that old owns is not one of old: its deletion with old is reported separately.
+    // A pod of another graph that old owns does not belong to old: its deletion with old is reported separately.
     let is_of_old = |pod: &DynamicObject| {
         let graph = labels(pod).and_then(|labels| labels.get(GRAPH));
         graph.map_or_else(|| ownership.goes(pod), |graph| graph == place.source)

@@ -1,4 +1,4 @@
-//! Whatever sends requests to the frontends of old as its new generation: updates, and proxies that follow an earlier plan.
+//! Finds what uses old's frontends as its new generation: updates, and proxies that follow an earlier plan.
 //!
 //! Anything that cannot be listed, or does not state its target, is unknown. Contains no policy.
 
@@ -17,7 +17,7 @@ use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 
 impl Observer {
-    /// What sends requests to the frontends of old as to its new ones, if that is known.
+    /// What uses old's frontends as its new generation, if known.
     pub(super) fn updates_to_old(
         &self,
         parsed: &ParsedUpdate,
@@ -93,7 +93,7 @@ impl Observer {
                 // Otherwise anyone could keep the flags of all other updates false.
                 return Some(leads_to_old()? && is_used(source)?);
             }
-            // The last plan that could be used stays in force, whatever it was.
+            // The last usable plan stays in force, no matter what it was.
             return (!is_used(source)?).then_some(false);
         }
         let is_meant = !is_elsewhere && lead.target_deployment == parsed.spec.source_deployment;

@@ -29,8 +29,8 @@ pub(super) fn is_selected_by(selector: &Json, pods: &[Object]) -> bool {
     !selector.is_empty() && pods.iter().any(|pod| is_selected(pod, &selector))
 }
 
-/// Whether the operator created this object for the deployment `source` and will delete it with that. A label or a name alone is
-/// no proof: a user may have copied it.
+/// Whether the operator created this object for the deployment `source` and will delete it together with the deployment. A label
+/// or a name alone is not proof: a user may have copied it.
 pub(super) fn belongs_to(object: &DynamicObject, name: &str, source: &str, is_graph: bool) -> bool {
     let of_graph = labels(object).and_then(|labels| labels.get(GRAPH));
     let is_frontends = name.strip_prefix(source) == Some("-frontend");
@@ -76,7 +76,7 @@ pub(super) fn address_of_host(host: &str, domain: &str) -> Option<IpAddr> {
     is_of_pod.then(|| address(".").or_else(|| address(":")))?
 }
 
-/// What `name_of` says of any `field` at any depth of `spec`.
+/// The results of `name_of` for every `field` at any depth of `spec`.
 pub(super) fn backends<T: Ord>(
     spec: &Json,
     field: &str,
@@ -229,7 +229,7 @@ mod tests {
             ("any", Some("old"), graph, true, true),
             ("any", Some("old"), graph, false, false),
             ("any", Some("older"), graph, true, false),
-            // Nothing deletes what a user made, whatever it is labelled or named.
+            // Nothing deletes a user's object, no matter how it is labelled or named.
             ("any", Some("old"), None, true, false),
             ("old-frontend", Some("old"), None, true, false),
             (

@@ -12,8 +12,8 @@ use crate::k8s::Object;
 const MAX_POLLED: usize = 256;
 
 impl Observer {
-    /// The requests of each of these workers, by the name of its pod. Polls exactly these from now on. A worker that does not
-    /// report them is absent.
+    /// The requests of each of these workers, by the name of its pod. Polls exactly these workers from now on. Leaves out a
+    /// worker that does not report its requests.
     pub fn worker_loads(&self, rollout: &Key, pods: &[Object]) -> BTreeMap<String, u64> {
         let mut places = BTreeSet::new();
         let mut loads = BTreeMap::new();

@@ -7,7 +7,7 @@ use crate::k8s::workloads::{self, Counts, Which};
 use crate::resource::WorkerSourceSpec;
 
 impl Observer {
-    /// Counts the workers of the deployment `name`, unless others are `stated`.
+    /// Counts the workers of the deployment `name`, or those that are `stated`.
     pub(super) fn count(
         &self,
         parsed: &ParsedUpdate,

@@ -19,7 +19,7 @@ use crate::scaling::Shape;
 /// Accepts a rollout.
 ///
 /// # Errors
-/// What is not there, or has to be given.
+/// What does not exist, or has to be specified.
 pub(super) fn accept(
     cache: &Cache,
     namespace: &str,
@@ -58,18 +58,19 @@ pub(super) fn accept(
     status(&objects, &full, named, now)
 }
 
-/// What a rollout names beside its workers.
+/// What a rollout names besides its workers.
 struct Named<'a> {
     frontends: Sides<&'a str>,
     service: String,
     undo_to: Option<i64>,
 }
 
-/// The way back from a generation that has everything, with the Service of its frontends, to the revision `number`, and the sizes
-/// of both. It is a rollout that has ended, and goes back: what it says of old and new are the revision and what serves now.
+/// The return from a generation that serves everything, with the Service of its frontends, to the revision `number`, and the
+/// sizes of both. It is represented as a rollout that has ended and goes back: its old generation is the revision, and its new
+/// generation is what serves now.
 ///
 /// # Errors
-/// What is not there.
+/// What does not exist.
 pub(super) fn undo(
     cache: &Cache,
     namespace: &str,
@@ -81,7 +82,7 @@ pub(super) fn undo(
         old: accepted(cache, namespace, to)?,
         new: accepted(cache, namespace, from)?,
     };
-    // It is to be as large as what it replaces, if both have the same roles.
+    // It gets the size of what it replaces, if both have the same roles.
     let new = accepted_roles(from).map(|(role, was)| {
         let desired = objects
             .new
@@ -114,7 +115,7 @@ pub(super) fn undo(
     Ok((status, sizes))
 }
 
-/// The sizes that the objects have, as the rollout's own.
+/// The current sizes of the objects, as the sizes of the rollout.
 fn recorded(objects: &Objects) -> SideStatus {
     let roles = objects.iter().map(|(role, (_, scaled))| {
         let reported = ScaledRoleStatus {
@@ -159,7 +160,7 @@ fn status(
     })
 }
 
-/// Where the old frontends reach the new ones.
+/// The address at which the old frontends reach the new ones.
 pub(super) fn service(spec: &DynamoRolloutSpec) -> String {
     format!("{}:{}", spec.frontends.service, spec.frontends.port)
 }
@@ -184,7 +185,7 @@ fn accepted_role(kind: &str, scaled: &Scaled, full: u32) -> AcceptedRole {
     }
 }
 
-/// The graph whose pods the workers of several objects are.
+/// The graph to which the workers of several objects belong.
 fn graph(objects: &Objects) -> Result<Option<String>, Error> {
     let names: Vec<_> = objects.values().map(|(_, scaled)| name(scaled)).collect();
     if names.windows(2).all(|pair| pair[0] == pair[1]) {
@@ -222,12 +223,12 @@ pub(super) fn terms(accepted: &AcceptedStatus) -> Accepted {
     }
 }
 
-/// Whether the spec names another old generation than the one that was accepted.
+/// Whether the spec names a different old generation than the accepted one.
 pub(super) fn is_other_source(accepted: &AcceptedStatus, spec: &DynamoRolloutSpec) -> bool {
     is_other(&accepted.source, &spec.source, &spec.frontends.source)
 }
 
-/// Whether the spec names another new generation than the one that was accepted.
+/// Whether the spec names a different new generation than the accepted one.
 pub(super) fn is_other_target(accepted: &AcceptedStatus, spec: &DynamoRolloutSpec) -> bool {
     is_other(&accepted.target, &spec.target, &spec.frontends.target)
         || accepted.service != service(spec)

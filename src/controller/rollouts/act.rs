@@ -10,7 +10,7 @@ use crate::scaling::{Action, Sizes};
 use crate::split::Generation;
 
 impl Rollouts {
-    /// The work that `action` is.
+    /// The work for `action`.
     pub(super) fn act(
         &self,
         subject: Subject,
@@ -56,8 +56,8 @@ impl Rollouts {
             }
             Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
                 let objects = observed.objects.of(side).clone();
-                // What the API server does not attribute to this rollout is recorded in the status first: a controller that
-                // restarts after the write would take it for that of another client.
+                // A write that the API server does not attribute to this rollout is recorded in the status first: otherwise, a
+                // controller that restarts after the write would take it for another client's.
                 let resizing = is_unattributed(&objects, &sizes).then(|| resizing(side, &sizes));
                 let is_recorded = memory::resizing(subject.before) == resizing.as_ref();
                 status
@@ -95,7 +95,7 @@ impl Rollouts {
                 retire,
                 frontends: observed.frontends,
                 workers: match objects::is_in_place(accepted) {
-                    // They are those of new.
+                    // These are new's frontends.
                     true => objects::Objects::new(),
                     false => observed.objects.old,
                 },
@@ -115,7 +115,7 @@ impl Rollouts {
     }
 }
 
-/// Why clients cannot be routed as the rollout should: a Service selects nothing.
+/// Why clients cannot be routed as the rollout requires: a Service selects nothing.
 fn unroutable(
     action: &Action,
     step: &Step,

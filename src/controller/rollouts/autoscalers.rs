@@ -1,4 +1,4 @@
-//! Finds who else scales the objects of a rollout.
+//! Finds the autoscalers of the objects of a rollout.
 
 use super::super::old_frontends::kind;
 use super::objects::{self, Objects};

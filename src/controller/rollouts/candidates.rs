@@ -1,4 +1,4 @@
-//! The pods that a rollout chooses among when workers are removed.
+//! The pods among which a rollout chooses when it removes workers.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub(super) fn candidates(
     let mut roles: HashMap<_, Vec<Object>> = HashMap::new();
     for side in Generation::ALL.into_iter().filter(|_| chooses) {
         for (role, (kind, scaled)) in objects.of(side) {
-            // Of one pod, or if all go, there is nothing to choose.
+            // With one pod, or if all are removed, there is nothing to choose.
             if scaled.removes == RemovesFirst::Unready && scaled.part.desired > 1 {
                 roles.insert((side, *role), scaled.pods(kind, &all));
             }

@@ -2,8 +2,8 @@
 //! requests.
 //!
 //! `frontends.source` names frontends by the graph label of their pods or by a Deployment. A graph label says nothing about the
-//! Deployment, which often has another name, so the owner is found from the pods. What has the name of the label by chance is
-//! not an owner.
+//! Deployment, which often has another name, so the owner is found from the pods. An object whose name equals the label by
+//! coincidence is not an owner.
 
 use kube::api::{ApiResource, DynamicObject};
 
@@ -31,7 +31,7 @@ pub(super) enum Owner {
     Graph(Object),
 }
 
-/// What the owners of the frontends of old are looked for with.
+/// The inputs for finding the owners of old's frontends.
 #[derive(Clone, Copy)]
 pub(super) struct RetireQuery<'a> {
     pub namespace: &'a str,
@@ -41,9 +41,9 @@ pub(super) struct RetireQuery<'a> {
     pub pods: &'a [Object],
     /// The running frontend pods of the new generation.
     pub new_pods: &'a [Object],
-    /// What is to happen to them.
+    /// What must happen to them.
     pub retire: RetireSpec,
-    /// Whether new has everything, so that some of the objects may have been retired.
+    /// Whether new serves everything, so that some of the objects may have been retired.
     pub handed_over: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn owners(
         }
         found.owners.extend(graph.map(Owner::Graph));
     }
-    // Once new has everything, the frontends may be gone, and something else may have their name.
+    // Once new serves everything, the frontends may be gone, and another object may have their name.
     let is_name = !handed_over && !pods.iter().any(|pod| label(pod, GRAPH) == Some(source));
     for resource in [deployments(), stateful_sets()] {
         let named = cache.one(&resource, namespace, source)?;
@@ -113,7 +113,7 @@ pub(super) fn owners(
     }
     if found.owners.is_empty() && !of_graph && !handed_over {
         found.refuse(format!(
-            "there is no Deployment {source}, and no pod of such frontends"
+            "there is no Deployment {source}, and no pod with that graph label"
         ));
     }
     Ok(match found.refused {
@@ -122,7 +122,7 @@ pub(super) fn owners(
     })
 }
 
-/// Whether an owner is as `retire` asks.
+/// Whether an owner is in the state that `retire` requests.
 pub(super) fn is_retired(owner: &Owner, retire: RetireSpec) -> bool {
     match (retire, owner) {
         (RetireSpec::ScaleToZero, Owner::Workload { object, .. }) => {
@@ -154,7 +154,7 @@ impl Found {
         if self.has(&object) {
             return;
         }
-        // What makes the object makes it again, or scales it up again.
+        // The controller of the object would recreate it or scale it up again.
         if let Some((kind, name)) = controller(&object) {
             self.refuse(format!(
                 "the {} {} of the frontends belongs to the {kind} {name}",
@@ -166,7 +166,7 @@ impl Found {
     }
 }
 
-/// What owns a frontend pod, or why that cannot be retired.
+/// The owner of a frontend pod, or why it cannot be retired.
 fn owner(
     cache: &Cache,
     namespace: &str,

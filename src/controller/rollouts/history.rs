@@ -1,4 +1,4 @@
-//! Keeps the generations that a rollout leaves as revisions, and goes back to one.
+//! Keeps the earlier generations of a rollout as revisions, and returns to one of them.
 
 use super::job::Step;
 use super::next;
@@ -13,7 +13,7 @@ use crate::resource::rollout_status::{
 use crate::split::Weights;
 
 impl Rollouts {
-    /// Keeps a generation that is not kept yet, or forgets one beyond the limit. `None` if there is nothing to do.
+    /// Keeps a generation that has not been kept yet, or deletes one beyond the limit. `None` if there is nothing to do.
     pub(super) fn tend(
         &self,
         subject: Subject,
@@ -31,7 +31,7 @@ impl Rollouts {
             let saved = &subject.before.previous_selector;
             kept.client_selector = match kept.service {
                 Some(_) => selectors.new,
-                // Once the clients are at new, this is what led them to old.
+                // Once clients are routed to new, this is the selector that led them to old.
                 None if !saved.is_empty() => saved.clone(),
                 None => selectors.old,
             };
@@ -47,7 +47,7 @@ impl Rollouts {
         Ok(surplus.map(|revision| Step::Forget(Object::clone(&revision.object))))
     }
 
-    /// The status that begins the way back to a revision, or why there is none, as text for users.
+    /// The status that begins the return to a revision, or why that is impossible, as text for users.
     pub(super) fn undo(
         &self,
         subject: Subject,
@@ -60,7 +60,7 @@ impl Rollouts {
         };
         if to.kept.in_place {
             return Ok(Err(format!(
-                "undoTo cannot go back to revision {number}: one object had its workers and those of another generation"
+                "undoTo cannot go back to revision {number}: its workers were in the same object as those of another generation"
             )));
         }
         let (from, service) = next::serving(before, accepted, revisions);
@@ -88,7 +88,7 @@ impl Rollouts {
         let generation = subject.rollout.metadata.generation;
         let memory = RolloutMemory {
             recorded_generation: generation,
-            // What serves now has everything, as after a rollout to it.
+            // The current generation serves everything, as after a rollout to it.
             handed_over: true,
             ..RolloutMemory::default()
         };
@@ -116,7 +116,7 @@ impl Rollouts {
         let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
         revisions::status_entries(accepted, revisions, |generation| {
             let found = objects::accepted(cache, namespace, generation);
-            // What is not listed yet counts as there.
+            // Objects that are not listed yet count as existing.
             found.map_or_else(|error| error.is_early(), |_| true)
         })
     }

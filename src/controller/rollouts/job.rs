@@ -17,10 +17,10 @@ use crate::resource::rollout_status::DynamoRolloutStatus;
 use crate::scaling::{Action, Retire, Sizes};
 use crate::split::Generation;
 
-/// One action, with what it needs.
+/// One action and its inputs.
 pub(super) enum Step {
     Nothing,
-    /// Make the update, or write its spec.
+    /// Create the update, or write its spec.
     Update {
         before: Option<Object>,
         spec: Json,
@@ -31,11 +31,11 @@ pub(super) enum Step {
         objects: Objects,
         sizes: Sizes,
     },
-    /// Mark pods to go first.
+    /// Mark pods to be removed first.
     Mark {
         pods: Vec<Object>,
     },
-    /// Delete pods, which their object replaces.
+    /// Delete pods, which their owner replaces.
     Replace {
         pods: Vec<Object>,
     },
@@ -51,7 +51,7 @@ pub(super) enum Step {
     },
     /// Keep a revision.
     Keep(Json),
-    /// Keep a revision no longer.
+    /// Delete a revision.
     Forget(Object),
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Work {
     pub status: DynamoRolloutStatus,
     /// Whether to write the status even if there is no action.
     pub write_status: bool,
-    /// The action that `step` carries out, or that the status does.
+    /// The action that `step` or writing the status carries out.
     pub action: Option<Action>,
 }
 
@@ -80,7 +80,7 @@ pub(in crate::controller) struct Done {
     pub(super) has_stepped: bool,
     /// Whether the step was to keep a revision.
     pub(super) keeps: bool,
-    /// Whether pods cannot be marked to go first.
+    /// Whether pods cannot be marked to be removed first.
     pub(super) is_unmarkable: bool,
     /// The Events to publish.
     pub events: Vec<Notice>,
@@ -88,7 +88,7 @@ pub(in crate::controller) struct Done {
     pub acted: Option<&'static str>,
 }
 
-/// The sizes of the other generation that follow from these, where one object has both.
+/// The resulting sizes of the other generation, if one object has both.
 fn rest(objects: &Objects, sizes: &Sizes) -> Sizes {
     let rest = sizes.iter().filter_map(|(role, size)| {
         let (_, scaled) = objects.get(role)?;
@@ -119,7 +119,7 @@ impl Work {
         }
     }
 
-    /// Whether the status is another one than before.
+    /// Whether the status differs from the previous one.
     pub fn is_changed(&self) -> bool {
         self.status != self.before
     }
@@ -157,7 +157,7 @@ impl Work {
                     done.events = events::changes(&about, &self.before, &self.status);
                 }
                 Err(error) => {
-                    // It is the status that saves the selector.
+                    // The status saves the selector.
                     acted = acted.filter(|action| *action != Action::SaveSelector);
                     done.failed = done.failed.or(Some(error));
                 }
@@ -218,7 +218,7 @@ impl Work {
                             tracing::warn!(
                                 rollout = %self.key,
                                 error = &error as &dyn std::error::Error,
-                                "cannot mark the workers with the fewest requests to be removed first; grant patch on pods"
+                                "cannot mark the workers with the fewest requests for removal; grant the permission to patch pods"
                             );
                             done.is_unmarkable = true;
                             return Ok(());
@@ -272,7 +272,7 @@ impl Work {
                 (Retire::Delete, Owner::Workload { resource, object }) => {
                     writer.delete(&resource, &object).await?;
                 }
-                // It is the object of the workers.
+                // This is the object of the workers.
                 (Retire::Delete, Owner::Graph(_)) => {}
                 (_, Owner::Workload { resource, object }) => {
                     writer.to_zero(&resource, &object, &self.manager).await?;

@@ -1,4 +1,4 @@
-//! Tracks how long conditions have held, by the times that the status keeps. Pure.
+//! Tracks how long conditions have held, based on the times in the status. Pure.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::rollout::Sides;
 use crate::scaling::{RolloutObservation, Side};
 use crate::split::Weights;
 
-/// The memory after a look at `now`, and what was seen with the durations that follow from it.
+/// The memory after an observation at `now`, and the observation with the durations derived from it.
 pub(super) fn advance(
     before: &DynamoRolloutStatus,
     mut seen: RolloutObservation,
@@ -64,7 +64,7 @@ fn elapsed(since: &Option<Time>, now: Timestamp) -> Duration {
     })
 }
 
-/// Whether the sizes are those of the last look.
+/// Whether the sizes are the same as in the last observation.
 fn sizes_are(before: &DynamoRolloutStatus, sides: &Sides<Side>) -> bool {
     [(&before.source, &sides.old), (&before.target, &sides.new)]
         .into_iter()
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// The status after a look.
+    /// The status after an observation.
     fn status(seen: &RolloutObservation, memory: RolloutMemory) -> DynamoRolloutStatus {
         let side = |side: &Side| {
             let roles = side.roles.iter().map(|(role, workers)| {

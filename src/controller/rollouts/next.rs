@@ -1,4 +1,4 @@
-//! Which two generations a rollout moves between now: those it has accepted, those of its spec, or a revision to undo to. Pure.
+//! Decides between which two generations a rollout moves: the accepted ones, those of its spec, or back to a revision. Pure.
 
 use super::accept;
 use super::revisions::{self, Revision};
@@ -11,11 +11,12 @@ use crate::resource::rollout_status::{
 /// The next step of a rollout.
 #[derive(Debug)]
 pub(super) enum Next<'a> {
-    /// Goes on with what was accepted.
+    /// Continues with the accepted generations.
     GoOn(&'a AcceptedStatus, Course),
-    /// Accepts what the spec names.
+    /// Accepts the generations in the spec.
     Accept,
-    /// Goes back to a revision that is none of the accepted generations: at once, or after the new generation is taken back.
+    /// Goes back to a revision that is not one of the accepted generations: immediately, or after the new generation has been
+    /// rolled back.
     Undo { to: &'a Revision, at_once: bool },
     /// The revision to undo to is not kept.
     NoRevision(i64),
@@ -28,7 +29,7 @@ pub(super) fn next<'a>(
     revisions: &'a [Revision],
 ) -> Next<'a> {
     let Some(accepted) = &before.accepted else {
-        // What serves now is not known before the spec is accepted.
+        // Until the spec is accepted, it is unknown what serves now.
         let is_kept = |number: &i64| revisions.iter().any(|revision| revision.number == *number);
         return match spec.undo().filter(|number| !is_kept(number)) {
             Some(number) => Next::NoRevision(number),
@@ -67,7 +68,7 @@ fn go_on<'a>(
     spec: &DynamoRolloutSpec,
 ) -> Next<'a> {
     let is_target = !accept::is_other_target(accepted, spec);
-    // An undo has another source than the spec, which is of the time before it.
+    // An undo has a different source than the spec, which describes the rollout before it.
     let is_source = accepted.undo_to.is_some() || !accept::is_other_source(accepted, spec);
     let is_under_way = has_begun(before) && !has_ended(before);
     match (is_source && is_target, is_under_way) {
@@ -78,18 +79,18 @@ fn go_on<'a>(
     }
 }
 
-/// Whether one generation has everything, so that another rollout can begin from it.
+/// Whether one generation serves everything, so that another rollout can begin from it.
 fn has_ended(before: &DynamoRolloutStatus) -> bool {
     before.phase.is_some_and(RolloutPhase::is_over) || is_at_new(before)
 }
 
-/// Whether anything may have been written for the rollout that was accepted.
+/// Whether anything may have been written for the accepted rollout.
 pub(super) fn has_begun(before: &DynamoRolloutStatus) -> bool {
     let phase = before.phase;
     phase.is_some_and(|phase| !matches!(phase, RolloutPhase::Pending | RolloutPhase::Refused))
 }
 
-/// Whether the new generation has everything.
+/// Whether the new generation serves everything.
 pub(super) fn is_at_new(before: &DynamoRolloutStatus) -> bool {
     let memory = before.memory.as_ref();
     memory.is_some_and(|memory| memory.handed_over)
@@ -186,7 +187,7 @@ mod tests {
             (Progressing, "v2", "v3", None, "AsSpecified"),
             (Progressing, "v2", "v3", Some(0), "AsSpecified"),
             (Complete, "v2", "v3", None, "AsSpecified"),
-            // A third generation: the second is taken back first, and after the end nothing is.
+            // A third generation: the second is rolled back first, but not after the end.
             (Progressing, "v2", "v4", None, "Superseded"),
             (Held, "v2", "v4", None, "Superseded"),
             (Complete, "v3", "v4", None, "Accept"),
@@ -226,7 +227,7 @@ mod tests {
         undone.accepted.as_mut().unwrap().undo_to = Some(1);
         for (old, new, undo, expected) in [
             ("v2", "v3", Some(1), "Back"),
-            // The undo is taken back.
+            // The undo is reverted.
             ("v2", "v3", None, "AsSpecified"),
             ("v2", "v3", Some(3), "AsSpecified"),
             ("v1", "v4", Some(1), "Back"),

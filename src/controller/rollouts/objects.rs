@@ -9,7 +9,7 @@ use crate::resource::SideSpec;
 use crate::resource::rollout_status::{AcceptedRole, AcceptedSide, AcceptedStatus};
 use crate::rollout::{Role, Sides};
 
-/// Why a rollout cannot begin, or what it has accepted is not there.
+/// Why a rollout cannot begin, or why an accepted object is missing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Whether it is expected to pass by itself.
+    /// Whether the error is expected to resolve itself.
     pub fn is_early(&self) -> bool {
         matches!(
             self,
@@ -49,12 +49,13 @@ impl Error {
         )
     }
 
-    /// Whether there is nothing in the place of what was accepted.
+    /// Whether nothing has replaced the accepted object.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Scaling(ScalingError::Missing(..)))
     }
 
-    /// Whether what was accepted of a role is gone for good. What is missing may be a scaling adapter, which is made again.
+    /// Whether the accepted object of a role is gone permanently. The missing object may be a scaling adapter, which is
+    /// recreated.
     fn is_loss_of(&self, accepted: &AcceptedRole, is_over: bool) -> bool {
         match self {
             Self::Scaling(ScalingError::Missing(kind, _)) => is_over || *kind == accepted.kind,
@@ -86,7 +87,7 @@ pub(super) fn named(cache: &Cache, namespace: &str, side: &SideSpec) -> Result<O
     Ok(objects)
 }
 
-/// Both generations of the one object that has them.
+/// Both generations, if one object has them.
 pub(super) fn both(
     cache: &Cache,
     namespace: &str,
@@ -104,7 +105,7 @@ pub(super) fn both(
 /// Both generations as they were accepted, if one object has them.
 ///
 /// # Errors
-/// When it is not listed, not there, or another one of the same name.
+/// When it is not listed, does not exist, or is a different object with the same name.
 pub(super) fn accepted_in_place(
     cache: &Cache,
     namespace: &str,
@@ -132,21 +133,21 @@ pub(super) fn is_in_place(accepted: &AcceptedStatus) -> bool {
     one_object(accepted).is_some()
 }
 
-/// What was accepted of the one object that has both generations.
+/// What was accepted of the object that has both generations.
 fn one_object(accepted: &AcceptedStatus) -> Option<(&AcceptedRole, &AcceptedRole)> {
     let only = |side: &AcceptedSide| side.roles.len() == 1;
     let (source, target) = (&accepted.source, &accepted.target);
     let (old, new) = (source.roles.values().next()?, target.roles.values().next()?);
     let is_same = old.kind == new.kind && old.name == new.name && old.uid == new.uid;
     let is_one = only(source) && only(target) && is_same;
-    // Two components of a graph are scaled apart.
+    // Two components of a graph are scaled separately.
     (is_one && old.component.is_none() && new.component.is_none()).then_some((old, new))
 }
 
 /// The objects that were accepted.
 ///
 /// # Errors
-/// When one is not listed, not there, or another one of the same name.
+/// When one is not listed, does not exist, or is a different object with the same name.
 pub(super) fn accepted(
     cache: &Cache,
     namespace: &str,
@@ -157,8 +158,8 @@ pub(super) fn accepted(
         .collect()
 }
 
-/// The objects that were accepted, without those that are gone, and why the first of those is. Once the rollout `is_over`, what
-/// scales them may be gone as well.
+/// The accepted objects that still exist, and why the first of the others is gone. Once the rollout `is_over`, their scaling
+/// adapters may be gone as well.
 ///
 /// # Errors
 /// When one is not listed, or cannot be counted for another reason.
@@ -179,7 +180,7 @@ pub(super) fn without_lost(
     Ok((objects, lost))
 }
 
-/// The roles that were accepted of a side.
+/// The accepted roles of a side.
 pub(super) fn accepted_roles(side: &AcceptedSide) -> impl Iterator<Item = (Role, &AcceptedRole)> {
     let roles = side.roles.iter();
     roles.filter_map(|(name, accepted)| Some((managed_update::role(name)?, accepted)))
@@ -200,8 +201,8 @@ fn one_accepted(
     Ok((role, (kind.clone(), scaled)))
 }
 
-/// The part of an object with this role, or the component that was accepted for it. Without one, an object with one part has
-/// whatever role it is given.
+/// The part of an object with this role, or the component that was accepted for it. Without a component, an object with a single
+/// part has any role that it is given.
 fn of_role(
     cache: &Cache,
     namespace: &str,

@@ -1,6 +1,6 @@
-//! Collects what a rollout decides on: its objects, the update that moves its traffic, and the proxies.
+//! Collects the inputs for the decisions of a rollout: its objects, the update that moves its traffic, and the proxies.
 //!
-//! A list that could not be read is an error and no empty list. Contains no policy.
+//! A list that could not be read is an error, not an empty list. Contains no policy.
 
 use std::time::Duration;
 
@@ -40,9 +40,9 @@ pub(super) struct Observed {
     pub objects: Sides<Objects>,
     /// The Service of the clients, and the one of the new frontends.
     pub services: Sides<Option<Object>>,
-    /// What owns the frontends of old, as far as it can be retired.
+    /// The owners of old's frontends, if they can be retired.
     pub frontends: Vec<Owner>,
-    /// Workers that were accepted and are gone.
+    /// Accepted workers that are gone.
     pub lost: Sides<Option<Lost>>,
     pub update_status: DynamoUpdateConfigStatus,
 }
@@ -51,7 +51,7 @@ pub(super) struct Observed {
 pub(super) struct Lost {
     /// As text for users.
     pub why: String,
-    /// Whether nothing is in their place that may have workers that serve.
+    /// Whether nothing has replaced them that may have workers that serve.
     pub is_missing: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct ObserveInput<'a> {
     pub retire: RetireSpec,
     pub update: &'a Object,
     pub manager: &'a str,
-    /// Whether pods can be marked to go first.
+    /// Whether pods can be marked to be removed first.
     pub may_mark: bool,
     /// Whether every write of this process is visible.
     pub shows_writes: bool,
@@ -75,7 +75,7 @@ pub(super) struct ObserveInput<'a> {
 /// Observes a rollout.
 ///
 /// # Errors
-/// When something is not listed or not there.
+/// When something is not listed or does not exist.
 pub(super) fn observe(
     observer: &Observer,
     input: &ObserveInput,
@@ -83,7 +83,7 @@ pub(super) fn observe(
     let (cache, namespace) = (&observer.cache, &*input.key.namespace);
     let accepted = input.accepted;
     let memory = input.before.memory.as_ref();
-    // Once new has everything, old is deleted: by this rollout, or by its owner.
+    // Once new serves everything, old is deleted by this rollout or by its owner.
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
     let old = || match objects::without_lost(cache, namespace, &accepted.source, handed_over)? {
         // Another object of that name, or another component, may have workers that serve, but they are not counted.
@@ -171,7 +171,7 @@ pub(super) fn observe(
     let service = cache.one(&services(), namespace, input.client_service)?;
     let new_service = cache.one(&services(), namespace, service_name(accepted))?;
     let seen = RolloutObservation {
-        // Before this process has looked at the update, what is said of it may be of long ago.
+        // Until this process has observed the update, its status may be outdated.
         is_current: input.shows_writes && cache.are_current() && heard.is_some(),
         sides: Sides {
             old: side(Generation::Old, &input.before.source),
@@ -255,7 +255,7 @@ fn workers(
     }
 }
 
-/// Why the one object of both generations makes no more workers of this one.
+/// Why the object that has both generations no longer creates workers of this one.
 fn lost(objects: &Objects) -> Option<String> {
     let mut halves = objects
         .values()
@@ -313,7 +313,7 @@ fn traffic(input: &ObserveInput, reports: &[Option<Report>]) -> Traffic {
     }
 }
 
-/// What leads to old is not judged by the status of the update: that may be old, and others can write it.
+/// What leads to old is not taken from the status of the update, which may be outdated, and which others can write.
 fn clients(
     observer: &Observer,
     input: &ObserveInput,
@@ -339,8 +339,8 @@ fn clients(
     }
 }
 
-/// Whether old is retired as asked: by the status, or because nothing is left to retire. A controller that was killed after it
-/// had retired everything finds no proxy any more that could say that this is safe.
+/// Whether old has been retired as requested: according to the status, or because nothing is left to retire. A controller that
+/// was killed after retiring everything no longer finds a proxy to confirm that this is safe.
 fn is_retired(input: &ObserveInput, old: &Objects, frontends: Option<&[Owner]>) -> bool {
     let memory = input.before.memory.as_ref();
     let handed_over = memory.is_some_and(|memory| memory.handed_over);

@@ -1,4 +1,4 @@
-//! The capacity that the quotas of a namespace leave to a rollout.
+//! The capacity that the quotas of a namespace leave for a rollout.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use crate::k8s::{Object, thousandths};
 
 /// The entry of a quota that limits GPUs.
 const GPU_QUOTA: &str = "requests.nvidia.com/gpu";
-/// The entries that limit pods: those that have not ended, and all of them.
+/// The entries that limit pods: pods that have not ended, and all pods.
 const POD_QUOTAS: [&str; 2] = ["pods", "count/pods"];
 
-/// The GPUs that the quotas of a namespace still admit.
+/// The GPUs that the quotas of a namespace still allow.
 pub(super) fn gpus_left(quotas: &[Object]) -> Option<u32> {
     left(quotas, GPU_QUOTA)
 }
 
-/// The pods that they still admit. A quota with scopes may be for other pods, so it does not count.
+/// The pods that they still allow. A quota with scopes may be for other pods, so it does not count.
 pub(super) fn pods_left(quotas: &[Object]) -> Option<u32> {
     let for_all: Vec<_> = quotas.iter().filter(is_for_all).cloned().collect();
     let each = POD_QUOTAS.into_iter();
     each.filter_map(|entry| left(&for_all, entry)).min()
 }
 
-/// What they still admit of CPU, memory and any other resource, by their entry and in thousandths. A quota with scopes may be
+/// The amounts of CPU, memory, and other resources that they still allow, by entry and in thousandths. A quota with scopes may be
 /// for other pods, so it does not count.
 pub(super) fn resources_left(quotas: &[Object]) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! One look at a rollout: accept it, or observe it and decide. Contains no policy.
+//! Reconciles a rollout once: accepts it, or observes it and decides. Contains no policy.
 
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
@@ -26,18 +26,18 @@ use crate::split::{Generation, Weights};
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
 const NO_UNDO: &str = "UndoImpossible";
 
-/// An accepted rollout, and its course.
+/// An accepted rollout and its progress.
 struct Plan<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
     course: Course,
-    /// Why nothing can be done but to move requests away from what cannot serve, as a reason and text for users.
+    /// Why the rollout can do nothing except move requests away from what cannot serve, as a reason and text for users.
     obstacle: Option<(&'static str, String)>,
     revisions: &'a [Revision],
 }
 
 impl Rollouts {
-    /// What is to be done for a rollout now.
+    /// The work for a rollout now.
     pub(super) fn work(&self, subject: Subject) -> Result<Work, Early> {
         let spec = match DynamoRolloutSpec::read(&subject.rollout.data["spec"]) {
             Ok(spec) => spec,
@@ -52,7 +52,7 @@ impl Rollouts {
         let revisions = revisions::of(subject.rollout, &objects);
         let mut unkept = None;
         if let Some(step) = self.tend(subject, &spec, &revisions)? {
-            // Meanwhile, whatever cannot serve loses its requests all the same.
+            // Meanwhile, requests still move away from anything that cannot serve.
             unkept = self.unkept(subject.key);
             if unkept.is_none() {
                 return Ok(Work::step(subject, subject.before.clone(), step));
@@ -100,7 +100,7 @@ impl Rollouts {
         let accepted = subject.before.accepted.as_ref();
         match accepted.filter(|_| next::has_begun(subject.before)) {
             None => Ok(refused(subject, NO_UNDO, why)),
-            // Whatever cannot serve loses its requests all the same.
+            // Requests still move away from anything that cannot serve.
             Some(accepted) => {
                 let mut plan = plan(accepted, Course::Nowhere);
                 plan.obstacle = Some((NO_UNDO, why));
@@ -109,7 +109,7 @@ impl Rollouts {
         }
     }
 
-    /// Begins a rollout: its status says what it moves, and nothing else is written.
+    /// Begins a rollout: writes only the status, which records what the rollout moves.
     fn accept(&self, subject: Subject, spec: &DynamoRolloutSpec) -> Result<Work, Early> {
         let now = write::now();
         let namespace = &subject.key.namespace;
@@ -140,7 +140,7 @@ impl Rollouts {
         let is_owned = |update: &Object| update::is_owned(update, rollout);
         if !update.as_ref().is_none_or(is_owned) {
             let why = format!(
-                "there already is a DynamoUpdateConfig {}, which this rollout did not create: delete it or give the rollout \
+                "the DynamoUpdateConfig {} already exists and was not created by this rollout: delete it, or give the rollout \
                  another name",
                 key.name
             );
@@ -152,7 +152,7 @@ impl Rollouts {
         let is_of = |update: &&Object| update::is_of(update, plan.accepted);
         let split = update.as_ref().filter(is_of);
         let split = split.and_then(|update| SpecFields::of(update).weights());
-        // If somebody has deleted the update, its split was this one. On the way back to a revision, what serves now has
+        // If the update has been deleted, this was its split. On the way back to a revision, the current generation serves
         // everything at first.
         let known = || subject.before.split?.exact();
         let split = split.or_else(known).unwrap_or(Weights::ALL_OLD);
@@ -170,7 +170,7 @@ impl Rollouts {
         self.decide(subject, plan, update)
     }
 
-    /// Observes a rollout whose update is as it should be, and decides.
+    /// Observes a rollout whose update is up to date, and decides.
     fn decide(&self, subject: Subject, plan: &Plan, update: &Object) -> Result<Work, Early> {
         let look = ObserveInput {
             key: subject.key,
@@ -206,7 +206,7 @@ impl Rollouts {
             let why = "none of the accepted objects can be scaled".to_owned();
             return Ok(refused(subject, "Invalid", why));
         };
-        // The spec may name other objects by now.
+        // The spec may have been edited to name other objects.
         settings.in_place = objects::is_in_place(plan.accepted);
         let (mut memory, seen) = memory::advance(subject.before, observed.seen.clone(), look.now);
         let mut decision = scaling::decide(&settings, &seen);
@@ -218,7 +218,7 @@ impl Rollouts {
             if lost.any(|lost| !lost.is_missing) {
                 return Ok(refused(subject, why.0, why.1));
             }
-            // Whatever cannot serve loses its requests all the same.
+            // Requests still move away from anything that cannot serve.
             settings.intent = scaling::Intent::Hold;
             decision = scaling::decide(&settings, &seen);
             obstacle = obstacle.or(Some(why));
@@ -262,13 +262,13 @@ impl Rollouts {
             ),
             None => Work::step(subject, status, Step::Nothing),
         };
-        // The status may be what carries out the action.
+        // Writing the status may carry out the action.
         work.write_status |= self.is_changed(subject.key, subject.before, &work.status);
         Ok(work)
     }
 }
 
-/// The work for a rollout for which nothing can be done.
+/// The work for a rollout that cannot make progress.
 pub(super) fn refused(subject: Subject, reason: &str, why: String) -> Work {
     let generation = subject.rollout.metadata.generation;
     let status = status::refused(subject.before, reason, why, generation, write::now());
@@ -277,7 +277,7 @@ pub(super) fn refused(subject: Subject, reason: &str, why: String) -> Work {
     work
 }
 
-/// Whether a rollout is on its way back, or has gone back.
+/// Whether a rollout is rolling back, or has rolled back.
 fn goes_back(decision: &Decision) -> bool {
     matches!(decision.progress, Progress::Back | Progress::RolledBack)
 }
@@ -311,7 +311,7 @@ fn needs_lost(decision: &Decision, lost: &Sides<Option<Lost>>) -> Option<(&'stat
     to_old.or(to_new)
 }
 
-/// Why the update of a rollout moves nothing.
+/// Why the update of a rollout moves no traffic.
 fn unusable(status: &DynamoUpdateConfigStatus, update: &Object) -> Option<String> {
     if status.observed_generation != update.metadata.generation {
         return None;
@@ -326,7 +326,7 @@ fn unusable(status: &DynamoUpdateConfigStatus, update: &Object) -> Option<String
     })
 }
 
-/// What the analysis says of new. A failure is remembered.
+/// The analysis result for new. A failure is remembered.
 fn analysis(
     before: &DynamoRolloutStatus,
     accepted: &AcceptedStatus,
@@ -341,7 +341,7 @@ fn analysis(
     known.or(of_update).cloned()
 }
 
-/// A status without what changes all the time.
+/// A status without the fields that change all the time.
 pub(super) fn without_figures(status: &DynamoRolloutStatus) -> Json {
     let mut status = status.clone();
     let sides = [&mut status.source, &mut status.target];

@@ -1,6 +1,6 @@
-//! The generations that a rollout went to or came from, as ControllerRevisions keep them. Pure.
+//! The sources and targets of a rollout, kept as ControllerRevisions. Pure.
 //!
-//! A generation keeps its number for as long as it is kept: `spec.undoTo` in Git always means the same one.
+//! A generation never changes its number while it is kept, so `spec.undoTo` in Git always means the same generation.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,8 @@ pub(super) struct Kept {
     /// The selector with which the clients' Service reaches its frontends.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub client_selector: BTreeMap<String, String>,
-    /// Whether its workers were in one object with those of another generation, which cannot be scaled apart any more.
+    /// Whether its workers were in the same object as those of another generation, so that they can no longer be scaled
+    /// separately.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub in_place: bool,
 }
@@ -87,7 +88,7 @@ pub(super) fn is_same(one: &AcceptedSide, other: &AcceptedSide) -> bool {
     one.frontends == other.frontends && objects(one) == objects(other)
 }
 
-/// The generation of a rollout that is not kept yet, the old one first; without what leads clients to it.
+/// The generations of a rollout that are not kept yet, the old one first, without the selectors that lead clients to them.
 pub(super) fn missing(accepted: &AcceptedStatus, revisions: &[Revision]) -> Option<Kept> {
     let is_kept = |side: &AcceptedSide, service: Option<&String>| {
         revisions.iter().any(|revision| {
@@ -137,8 +138,8 @@ pub(super) fn object(rollout: &Object, kept: &Kept, revisions: &[Revision]) -> J
     })
 }
 
-/// The name of the rollout and a hash of its UID and the generation: keeping it twice gives the same name, and what an earlier
-/// rollout of that name has left has another one.
+/// The name of the rollout, and a hash of its UID and the generation: keeping it twice gives the same name, and the revisions of
+/// an earlier rollout of that name have different names.
 fn name_of(rollout: &Object, kept: &Kept) -> String {
     let metadata = &rollout.metadata;
     let roles = kept.generation.roles.iter();
@@ -152,7 +153,7 @@ fn name_of(rollout: &Object, kept: &Kept) -> String {
     format!("{}-{hash}", stem.trim_end_matches(['-', '.']))
 }
 
-/// The oldest revision beyond `limit`. Those of the current rollout and `wanted` are not counted, and stay.
+/// The oldest revision beyond `limit`. The generations of the current rollout and `wanted` do not count, and are kept.
 pub(super) fn surplus<'a>(
     accepted: &AcceptedStatus,
     wanted: Option<i64>,
@@ -167,7 +168,7 @@ pub(super) fn surplus<'a>(
     free.next().filter(|_| count > limit as usize)
 }
 
-/// The place of a generation in a rollout.
+/// Which generation of a rollout this is, if any.
 fn place(accepted: &AcceptedStatus, generation: &AcceptedSide) -> Option<Generation> {
     let sides = [
         (Generation::Old, &accepted.source),
@@ -295,7 +296,7 @@ pub(super) mod tests {
             .map(|revision| revision.object.metadata.name.clone())
             .collect();
         assert_eq!(names.len(), 3);
-        // A first generation that a rollout goes to later has a Service from then on.
+        // If a later rollout goes to the first generation, it has a Service from then on.
         let again = after(&[("v1", "v2"), ("v2", "v1")]);
         assert_eq!(
             service(&side("v1"), &again).as_deref(),

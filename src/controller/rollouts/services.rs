@@ -20,8 +20,8 @@ pub(super) fn service_name(accepted: &AcceptedStatus) -> &str {
     accepted.service.split(':').next().unwrap_or_default()
 }
 
-/// What leads clients to the frontends of each generation, as far as it is known: the selector of the clients' Service, if it
-/// leads to old, and that of the Service of the new frontends.
+/// The selectors that lead clients to the frontends of each generation, if known: that of the clients' Service, if it leads to
+/// old, and that of the Service of the new frontends.
 ///
 /// # Errors
 /// When Services, pods or Deployments are not listed.

@@ -73,7 +73,7 @@ pub(super) fn status(reported: StatusInput) -> DynamoRolloutStatus {
     settled(status, before)
 }
 
-/// The status of a rollout that nothing can be done for, because of `message`.
+/// The status of a rollout that cannot make progress because of `message`.
 pub(super) fn refused(
     before: &DynamoRolloutStatus,
     reason: &str,
@@ -176,7 +176,7 @@ pub(super) fn record(
     status.memory.get_or_insert_default().recorded_generation = generation;
 }
 
-/// Takes the sizes that others have set as the rollout's own, because its owner has edited it since.
+/// Adopts the sizes that others have set, because the owner of the rollout has edited it since.
 pub(super) fn accept_sizes(
     status: &mut DynamoRolloutStatus,
     sides: &Sides<Side>,
@@ -312,7 +312,7 @@ fn conditions(
     all
 }
 
-/// The three conditions for tools that know nothing of rollouts.
+/// The three conditions for tools that do not know rollouts.
 fn standard(
     phase: RolloutPhase,
     reason: &str,

@@ -1,4 +1,5 @@
-//! What a controller knows of its rollouts beside the cluster: what it has written, and what of it the watch shows.
+//! What a controller knows about its rollouts in addition to the watches: what it has written, and which of it the watches have
+//! delivered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,17 +12,18 @@ use crate::resource::rollout_status::DynamoRolloutStatus;
 
 /// Minimum interval between status writes if only figures have changed.
 const FIGURES: Duration = Duration::from_secs(10);
-/// How long the watch may take to deliver a revision or an update that was written, before it counts as deleted by somebody else.
+/// How long the watch may take to deliver a revision or an update that was written, before it counts as deleted by another
+/// client.
 const DELIVERED: Duration = Duration::from_secs(5);
-/// Interval between attempts at keeping a revision that the API server refuses.
+/// Interval between attempts to keep a revision that the API server has rejected.
 const UNKEEPABLE: Duration = Duration::from_secs(10);
-/// How long no pod is marked after the API server has refused it.
+/// How long no pod is marked after the API server has rejected it.
 const UNMARKABLE: Duration = Duration::from_secs(600);
 
-/// What this process knows of a rollout. Nothing in it must survive a restart.
+/// What this process knows about a rollout. None of it needs to survive a restart.
 #[derive(Default)]
 pub(super) struct Tracked {
-    /// The rollout. For another one of the same name, tracking starts over.
+    /// The rollout. For a different rollout with the same name, tracking starts over.
     pub uid: Option<String>,
     /// The object that was last written, which the watch may not have delivered yet.
     pub latest: Option<Object>,
@@ -35,16 +37,16 @@ pub(super) struct Tracked {
     pub uncertain_until: Option<Instant>,
     /// When the status was last written.
     pub status_written_at: Option<Instant>,
-    /// When the API server last refused to mark a pod.
+    /// When the API server last rejected marking a pod.
     pub unmarkable: Option<Instant>,
-    /// What the API server said when it refused the last write, as text for users.
+    /// The API server's message if it rejected the last write, as text for users.
     pub refused: Option<String>,
-    /// When it last refused to keep a revision.
+    /// When it last rejected keeping a revision.
     pub unkeepable: Option<Instant>,
 }
 
 impl Rollouts {
-    /// Whether the watch shows what was last written of the update, or that somebody has deleted it since.
+    /// Whether the watch has delivered the last write of the update, or shows that the update has been deleted since.
     pub(super) fn shows(&self, key: &Key, update: &Option<Object>) -> bool {
         let Some(update) = update else {
             let tracked = self.tracked.get(key);
@@ -71,7 +73,7 @@ impl Rollouts {
         written.is_none_or(|written| write::number(Some(version)) >= written)
     }
 
-    /// Whether a revision of this name was kept just now, and the watch may only not have delivered it yet.
+    /// Whether a revision of this name was kept so recently that the watch may not have delivered it yet.
     pub(super) fn was_kept(&self, key: &Key, name: &str) -> bool {
         let kept = self
             .tracked
@@ -80,21 +82,21 @@ impl Rollouts {
         kept.is_some_and(|(kept, at)| kept == name && at.elapsed() < DELIVERED)
     }
 
-    /// What the API server said when it refused to keep a revision just now.
+    /// The API server's message if it has recently rejected keeping a revision.
     pub(super) fn unkept(&self, key: &Key) -> Option<String> {
         let tracked = self.tracked.get(key)?;
         let is_recent = tracked.unkeepable?.elapsed() < UNKEEPABLE;
         tracked.refused.clone().filter(|_| is_recent)
     }
 
-    /// Whether pods can be marked to go first, as far as it is known.
+    /// Whether pods can be marked to be removed first, as far as known.
     pub(super) fn may_mark(&self, key: &Key) -> bool {
         let tracked = self.tracked.get(key);
         let refused = tracked.and_then(|tracked| tracked.unmarkable);
         refused.is_none_or(|at| at.elapsed() >= UNMARKABLE)
     }
 
-    /// Whether no write can take effect any more whose result is unknown.
+    /// Whether no write with an unknown result can still take effect.
     pub(super) fn is_certain(&self, key: &Key) -> bool {
         let until = self
             .tracked

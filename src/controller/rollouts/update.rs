@@ -1,4 +1,4 @@
-//! The `DynamoUpdateConfig` that the controller makes for a rollout, and what it says of the traffic. Pure.
+//! The `DynamoUpdateConfig` that the controller creates for a rollout, and what it reports about the traffic. Pure.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -42,7 +42,7 @@ pub(super) fn spec(spec: &DynamoRolloutSpec, accepted: &AcceptedStatus, split: W
         (
             "analysis",
             spec.analysis.as_ref().map(|analysis| {
-                // What follows from a failure is the rollout's to do.
+                // The rollout handles failures.
                 let mut analysis = json!(analysis);
                 analysis["onFailure"] = json!("Hold");
                 analysis
@@ -73,7 +73,7 @@ fn workers(side: &AcceptedSide, in_place: bool) -> Json {
         }
         (None, Some(role)) => {
             let mut workers = json!({"kind": role.kind, "name": role.name, "replicas": replicas});
-            // The number of a Deployment's revision is not what its pods are labelled with.
+            // The pods of a Deployment are not labelled with its revision number.
             if let Some(revision) = role.revision.as_ref().filter(|_| in_place) {
                 workers["revision"] = json!(revision);
             }
@@ -92,13 +92,13 @@ pub(super) fn annotations(rollout: &DynamicObject) -> Json {
     }
 }
 
-/// When a user requested another try of new, if the annotation is a time.
+/// When a user last requested to retry new, if the annotation is a time.
 pub(super) fn retried_at(rollout: &DynamicObject) -> Option<Timestamp> {
     let annotations = rollout.metadata.annotations.as_ref()?;
     annotations.get(RETRIED_AT)?.parse().ok()
 }
 
-/// Whether the update has everything in `wanted`; it may have more.
+/// Whether the update contains everything in `wanted`; it may contain more.
 pub(super) fn is_as(update: &DynamicObject, wanted: &Json, annotations: &Json) -> bool {
     let own = update.metadata.annotations.as_ref();
     let own = own.and_then(|own| own.get(RETRIED_AT)).map(String::as_str);
@@ -123,7 +123,7 @@ pub(super) fn is_owned(update: &Object, rollout: &Object) -> bool {
     { owners }.any(|owner| Some(&*owner.uid) == uid && owner.controller == Some(true))
 }
 
-/// Whether the split of this update is one of the same two generations.
+/// Whether the split of this update is between the same two generations.
 pub(super) fn is_of(update: &DynamicObject, accepted: &AcceptedStatus) -> bool {
     let in_place = objects::is_in_place(accepted);
     let spec = SpecFields::of(update);

@@ -44,8 +44,8 @@ pub(super) fn verdict(
     }
 }
 
-/// Whether a failure in the status of the update came after the rollout was accepted. One from before is of other generations,
-/// between which the update moved the requests then.
+/// Whether a failure in the status of the update came after the rollout was accepted. An earlier failure concerns other
+/// generations, between which the update moved requests at that time.
 pub(super) fn is_of_rollout(analysis: &AnalysisStatus, accepted: &AcceptedStatus) -> bool {
     let failed_at = analysis.failed_at.as_ref();
     failed_at.is_none_or(|failed_at| failed_at.0 >= accepted.at.0)

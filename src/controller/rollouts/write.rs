@@ -61,7 +61,7 @@ impl Writer {
         self.0.write(written).await.map(Arc::new)
     }
 
-    /// Makes the update of a rollout, or writes its spec.
+    /// Creates the update of a rollout, or writes its spec.
     ///
     /// # Errors
     /// Why it was not written.
@@ -107,7 +107,7 @@ impl Writer {
     /// Writes the sizes that differ, one role after another. Adds the written objects to `done`, even if an error ends it.
     ///
     /// # Errors
-    /// Why not all was written.
+    /// Why not everything was written.
     pub async fn scale(
         &self,
         key: &Key,
@@ -179,10 +179,10 @@ impl Writer {
         Ok(shown(&services(), &written))
     }
 
-    /// Makes a ControllerRevision.
+    /// Creates a ControllerRevision.
     ///
     /// # Errors
-    /// Why it was not made. [`Error::Changed`] if it is there already.
+    /// Why it was not created. [`Error::Changed`] if it already exists.
     pub async fn keep(&self, key: &Key, revision: &Json) -> Result<Written, Error> {
         let kind = revisions::resource();
         let api = self.0.api(&key.namespace, &kind)?;
@@ -193,7 +193,7 @@ impl Writer {
         Ok(shown(&kind, &written))
     }
 
-    /// Deletes an object, if it is still this one. It may be gone.
+    /// Deletes an object, if it is still the same. It may already be gone.
     ///
     /// # Errors
     /// Why it was not deleted.
@@ -216,7 +216,7 @@ impl Writer {
         }
     }
 
-    /// Marks a pod to go first when its Deployment shrinks, if it is still this one.
+    /// Marks a pod to be removed first when its Deployment shrinks, if it is still the same.
     ///
     /// # Errors
     /// Why it was not marked.
@@ -237,7 +237,7 @@ impl Writer {
         Ok(shown(&kind, &written))
     }
 
-    /// Deletes a pod, if it is still this one. It may be gone.
+    /// Deletes a pod, if it is still the same. It may already be gone.
     ///
     /// # Errors
     /// Why it was not deleted.
@@ -249,7 +249,7 @@ impl Writer {
         self.delete(&workloads::pods_resource(), &pod).await
     }
 
-    /// Scales a Deployment or StatefulSet to zero, if it is still this one.
+    /// Scales a Deployment or StatefulSet to zero, if it is still the same.
     ///
     /// # Errors
     /// Why it was not scaled.
@@ -271,7 +271,7 @@ impl Writer {
         self.0.write(written).await.map(|_| ())
     }
 
-    /// Scales the frontends of a graph to zero, if it is still this one.
+    /// Scales the frontends of a graph to zero, if it is still the same.
     ///
     /// # Errors
     /// Why they were not scaled.

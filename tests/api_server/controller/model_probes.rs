@@ -93,7 +93,7 @@ async fn tls_files_must_exist_at_the_controller_and_are_reloaded_when_they_chang
         .await;
     assert_eq!(object["status"]["phase"], "Pending");
     assert!(
-        says("whose files the controller's pods must have, too")(&object),
+        says("the controller's pods need these files, too")(&object),
         "{object}"
     );
     fixture.edit("up", trusting(&own.file())).await;

@@ -729,7 +729,7 @@ async fn preconditions_are_reported_before_the_first_write() {
     managed
         .until("taken", |status| {
             status["message"].as_str().is_some_and(|message| {
-                message.contains("there already is a DynamoUpdateConfig chat")
+                message.contains("the DynamoUpdateConfig chat already exists")
             })
         })
         .await;

@@ -266,7 +266,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
         "ports": [{"name": "http", "port": fixture.old.address.port()}],
     });
     fixture.create(&slices(), "direct-1", direct).await;
-    let around = "lead to the frontends of old around their proxies: Service direct";
+    let around = "lead to the frontends of old and bypass their proxies: Service direct";
     fixture
         .until("up", "around the proxy", lacks(false, around))
         .await;

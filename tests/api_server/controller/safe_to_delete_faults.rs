@@ -393,7 +393,7 @@ async fn old_is_not_safe_to_delete_while_it_owns_what_clients_or_new_need() {
                 ),
                 by_app.clone(),
             ),
-            "Service clients, whose owner Bundle any is of a kind that is not read",
+            "Service clients, whose owner Bundle any is of a kind that the controller does not read",
         ),
         (
             adds,
