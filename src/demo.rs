@@ -144,7 +144,7 @@ impl Output {
                 })
             }
             Self::Plain(plain) => match plain.show(picture) {
-                // The reader has gone, as `head` does.
+                // The reader has exited, as `head` does.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                     Ok(ControlFlow::Break(()))
                 }

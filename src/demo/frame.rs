@@ -98,7 +98,7 @@ impl DemoFrame<'_> {
             (Some((victim, Life::Dead(since))), _) => {
                 let side = victim.as_str().to_uppercase();
                 format!(
-                    "the {side} upstream was KILLED {:.1} s ago: its requests fail over",
+                    "the {side} upstream was KILLED {:.1} s ago; its requests fail over",
                     since.as_secs_f64()
                 )
             }
@@ -210,7 +210,7 @@ pub(super) mod tests {
         assert!(picture.is_outage());
         assert_eq!(
             picture.caption(),
-            "the NEW upstream was KILLED 0.7 s ago: its requests fail over"
+            "the NEW upstream was KILLED 0.7 s ago; its requests fail over"
         );
         let over = DemoFrame {
             elapsed: picture.length,

@@ -23,7 +23,7 @@ impl<W: Write> Plain<W> {
         }
     }
 
-    /// Writes what is new since the last picture. Pairs of figures are old/new.
+    /// Writes what has changed since the last picture. Pairs of figures are old/new.
     pub(super) fn show(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
         let seconds = picture.elapsed.as_secs();
         if self.next_second == 0 {
@@ -120,7 +120,7 @@ impl<W: Write> Plain<W> {
     }
 }
 
-/// What happens now, unless every line says it anyway.
+/// What happens now, unless every line shows it anyway.
 fn event(picture: &DemoFrame<'_>) -> Option<String> {
     match picture.state.victim {
         _ if picture.is_over() => Some(picture.caption()),

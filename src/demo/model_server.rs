@@ -31,7 +31,7 @@ const MAX_REQUEST: usize = 1 << 20;
 
 type Body = Either<Full<Bytes>, Speech>;
 
-/// One server of one generation, on a port of 127.0.0.1 and a thread of its own.
+/// One server of one generation, on a port of 127.0.0.1 and its own thread.
 #[derive(Debug)]
 pub struct ModelServer {
     generation: Generation,
@@ -64,12 +64,12 @@ impl ModelServer {
         self.address
     }
 
-    /// Closes the port and all connections at once, mid-word, as SIGKILL does. Does nothing if it is down.
+    /// Closes the port and all connections immediately, mid-word, as SIGKILL does. Does nothing if the server is down.
     pub fn kill(&mut self) {
         self.running = None;
     }
 
-    /// Serves again, on the same port. Does nothing if it is up.
+    /// Serves again, on the same port. Does nothing if the server is up.
     ///
     /// # Errors
     /// [`Error::Serve`] without the port or a thread.
@@ -96,7 +96,7 @@ impl ModelServer {
     }
 }
 
-/// A socket on `address` that shares it with our other sockets, of which one listens.
+/// A socket on `address`, which it shares with our other sockets, one of which listens.
 fn bind(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

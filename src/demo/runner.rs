@@ -13,7 +13,7 @@ use super::{Error, ModelServer, Options, ProxyControl};
 
 /// Time between two frames.
 const TICK: Duration = Duration::from_millis(50);
-/// Most time that the last streams may take after the script.
+/// Maximum time that the last streams may take after the script.
 const LAST_STREAMS: Duration = Duration::from_secs(10);
 
 /// The running demo.
@@ -108,7 +108,7 @@ impl<S: ProxyControl> Runner<S> {
         Ok(())
     }
 
-    /// The frame of now.
+    /// The current frame.
     pub(super) fn frame(&mut self) -> DemoFrame<'_> {
         let elapsed = self.begun.elapsed();
         let mut sample = self.proxy.sample();

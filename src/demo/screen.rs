@@ -1,4 +1,4 @@
-//! The terminal in full-screen mode. It is restored whatever happens.
+//! The terminal in full-screen mode. It is always restored.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal of this process.
+    /// Switches the terminal of this process to full-screen mode.
     ///
     /// # Errors
     /// The error of the terminal.

@@ -15,7 +15,7 @@ const VICTIM: Generation = Generation::New;
 const KILL_AT: u8 = 50;
 /// From the step to [`KILL_AT`] to the kill, in seconds of the full demo.
 const BEFORE_KILL: f64 = 3.0;
-/// How long the victim is down, in seconds of the full demo, and at least: clients must have time to reach it.
+/// How long the victim is down, in seconds of the full demo, and the minimum: clients must have time to reach it.
 const OUTAGE: f64 = 1.5;
 const SHORTEST_OUTAGE: Duration = Duration::from_millis(400);
 

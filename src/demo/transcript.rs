@@ -24,7 +24,7 @@ pub(super) fn words(generation: Generation) -> Words {
     text.split_inclusive(' ').cycle()
 }
 
-/// The words that follow `text`, if it is the start of what a generation says; and which generation that is.
+/// The words that follow `text`, if it is the start of a generation's text, and that generation.
 pub(super) fn after(text: &str) -> Option<(Generation, Words)> {
     Generation::ALL.into_iter().find_map(|generation| {
         let (mut words, mut rest) = (words(generation), text);

@@ -1,7 +1,7 @@
 //! The full-screen view of the demo.
 //!
-//! Blue and orange differ for every kind of colour blindness and on light and dark backgrounds. Letters, shades and figures
-//! say the same without colour. Everything else uses the terminal's own colours.
+//! Blue and orange differ for every kind of colour blindness and on light and dark backgrounds. Letters, shades, and figures
+//! convey the same without colour. Everything else uses the terminal's own colours.
 
 mod area;
 mod bar;

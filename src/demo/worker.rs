@@ -1,6 +1,6 @@
-//! A thread with its own runtime. Dropping the handle ends both at once, with everything that runs on them.
+//! A thread with its own runtime. Dropping the handle immediately ends both, with everything that runs on them.
 //!
-//! This is how a model server is killed: the kernel closes its sockets as after SIGKILL, whatever state they are in.
+//! This is how a model server is killed: the kernel closes its sockets as after SIGKILL, no matter what state they are in.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -48,7 +48,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its own hook.
+            // A panic there has already been reported by the panic hook.
             let _ = thread.join();
         }
     }

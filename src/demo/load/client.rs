@@ -19,10 +19,10 @@ use crate::demo::model_server::MODEL;
 use crate::demo::transcript::Transcript;
 use crate::split::Generation;
 
-/// A client that receives nothing for this long hangs up.
+/// A client that receives nothing for this long closes the connection.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How an exchange ended, as its client saw it.
+/// How an exchange ended from the client's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::demo) enum Ending {
     /// Every word in order, a finish reason and `[DONE]`.
@@ -98,7 +98,7 @@ impl Client {
             "model": MODEL,
             "messages": [{"role": "user", "content": "Who is speaking?"}],
             "stream": true,
-            // Of different lengths, or clients that started together would stay in step.
+            // The lengths differ, because clients that started together would otherwise stay in step.
             "max_tokens": fastrand::u64(self.tokens / 3..=self.tokens),
         });
         let request = Request::post("/v1/chat/completions")
@@ -138,7 +138,7 @@ struct Hearing {
     first_token: Option<Duration>,
     gaps: Vec<Duration>,
     transcript: Transcript,
-    /// A finish reason came.
+    /// A finish reason has arrived.
     finished: bool,
     unparsed: Vec<u8>,
 }
@@ -159,7 +159,7 @@ impl Hearing {
     async fn follow(&mut self, mut body: Incoming) -> Ending {
         let mut ending = None;
         while let Ok(Some(Ok(frame))) = tokio::time::timeout(PATIENCE, body.frame()).await {
-            // What follows the end is read, so that the connection can be reused, and ignored.
+            // Anything after the end is read and ignored, so that the connection can be reused.
             if let (None, Some(data)) = (ending, frame.data_ref()) {
                 ending = self.take(data, Instant::now());
             }
@@ -167,7 +167,7 @@ impl Hearing {
         ending.unwrap_or(Ending::Broken)
     }
 
-    /// Takes bytes as they come. Returns the ending once an event determines it.
+    /// Processes bytes as they arrive. Returns the ending once an event determines it.
     fn take(&mut self, bytes: &[u8], now: Instant) -> Option<Ending> {
         self.unparsed.extend_from_slice(bytes);
         while let Some(end) = self.unparsed.windows(2).position(|pair| pair == b"\n\n") {

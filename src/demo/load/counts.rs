@@ -65,7 +65,7 @@ impl Counts {
         self.begun - self.ended()
     }
 
-    /// Requests that were not completed: all, and those that no outage explains.
+    /// Requests that were not completed: all, and those without an outage.
     pub(in crate::demo) fn lost(&self) -> (u64, u64) {
         (
             self.ended() - self.total(Ending::Completed),

@@ -42,9 +42,9 @@ pub(super) struct Answer {
 /// Whether the server must continue the last message of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastMessage {
-    /// It is a message like the others.
+    /// No: it is a message like the others.
     Closed,
-    /// The response continues it.
+    /// Yes: the response continues it.
     Open,
     /// The request contradicts itself.
     Both,
@@ -71,7 +71,7 @@ fn begun(request: &Value, api: Api) -> Option<String> {
             .last()?
             .get("content")?,
         Api::Chat => return None,
-        // A prompt is always continued. Most are not the start of what a generation says.
+        // A prompt is always continued. Most prompts are not the start of a generation's text.
         Api::Completions => request.get("prompt")?,
     };
     Some(text.as_str()?.to_owned())
