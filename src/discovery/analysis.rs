@@ -1,4 +1,4 @@
-//! Judges new by the counts of this process if no controller does so, and sends all requests to old if new fails.
+//! Analyses new by the counts of this process if no controller does so, and sends all requests to old if new fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Subject {
 
 impl Subject {
     fn of(plan: &Plan) -> Option<Self> {
-        // What follows from a failure is no margin.
+        // The consequence of a failure is not a margin.
         let analysis = plan.analysis.clone().map(|analysis| Analysis {
             on_failure: OnFailure::Hold,
             ..analysis
@@ -41,11 +41,11 @@ impl Subject {
 struct Comparison {
     subject: Subject,
     began: Instant,
-    /// At the last look, and when that was.
+    /// The counts at the last look, and its time.
     counted: Counts,
     checked: Instant,
     memory: Memory,
-    /// A failure that changes no split has been logged.
+    /// Whether a failure that does not change the split has been logged.
     is_logged: bool,
 }
 

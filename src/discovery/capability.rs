@@ -15,26 +15,26 @@ use crate::http1::NameFilter;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::{Demand, Endpoint, GuardField, ModelDemand, Pool};
 
-/// Most questions at a time, in all and to one endpoint: a server that hangs must not delay the others.
+/// Maximum number of concurrent probes, in total and per endpoint: a server that hangs must not delay the others.
 const MOST_AT_A_TIME: usize = 16;
 const MOST_PER_ENDPOINT: usize = 2;
-/// How often to look for questions that are due.
+/// How often to check for probes that are due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A question to an endpoint: for its list of models, or about one model.
+/// A probe of an endpoint: for its list of models, or about one model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ProbeTask {
     endpoint: u64,
     about: Option<ModelDemand>,
 }
 
-/// Asks for the life of the process, about the models that endpoints list and those in `demand`.
+/// Probes for the life of the process, about the models that endpoints list and those in `demand`.
 pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Demand>) {
     // Subscribe before the first load, so that no later snapshot is missed.
     let mut changes = snapshots.changes();
     let mut asked: JoinSet<ProbeTask> = JoinSet::new();
     let mut open = HashSet::new();
-    // Clients can name models, so a new one is taken up at most once per look.
+    // Clients can name models, so at most one new model is added per check.
     let (mut wanted, mut checked) = (demand.take(), Instant::now());
     loop {
         let snapshot = snapshots.load();
@@ -60,7 +60,7 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
                 Ok(question) => {
                     open.remove(&question);
                 }
-                // Which question panicked is not known here.
+                // It is not known here which probe panicked.
                 Err(_) => open.clear(),
             },
             () = tokio::time::sleep(CHECK_INTERVAL) => {}
@@ -99,7 +99,7 @@ fn probe_what_is_due(
     }
 }
 
-/// What to ask `endpoint` at `now`. Nothing while it is ejected, since it would not answer.
+/// The probes of `endpoint` that are due at `now`. None while it is ejected, since it would not respond.
 fn due(endpoint: &Endpoint, wanted: &[ModelDemand], now: Instant, plan: u64) -> Vec<ProbeTask> {
     if !endpoint.is_healthy(now) {
         return Vec::new();
@@ -135,7 +135,7 @@ async fn probe(
     question
 }
 
-/// The guard header of the plan, so that another proxy of the update answers a question itself.
+/// The guard header of the plan, so that another proxy of the update responds to a probe itself.
 fn guard(snapshot: &Snapshot) -> Option<GuardField> {
     let none = HeaderMap::new();
     match snapshot.guard.check(&none, NameFilter::of(&none)) {

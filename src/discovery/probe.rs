@@ -56,7 +56,7 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     }
 }
 
-/// Probes all endpoints of `pool` concurrently, whatever probe the plan has, and returns whether any of them can take
+/// Probes all endpoints of `pool` concurrently, no matter what probe the plan has, and returns whether any of them can serve
 /// requests. Does not change their health.
 ///
 /// Any response counts, even status 404, except for a server error or an empty list of models: an endpoint that reports that
@@ -86,7 +86,7 @@ async fn send_probe(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
         deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
     let is = match answered {
-        // Says nothing about the endpoint: this host could not connect.
+        // This host could not connect, which says nothing about the endpoint.
         Some(None) => return,
         Some(Some(is)) => is,
         None => false,

@@ -142,7 +142,7 @@ impl Publisher {
         }
     }
 
-    /// Takes all requests from the new generation at these targets, unless another one is in force already.
+    /// Sends no more requests to the new generation at these targets, unless a different one is already in force.
     async fn roll_back(&mut self, new: Vec<Target>, why: String) {
         let current = self.snapshots.load();
         if current.plan.new != new || !current.plan.may_roll_back() {
@@ -161,8 +161,8 @@ impl Publisher {
         self.keep_failed().await;
     }
 
-    /// The plan as it is put in force: without requests for a new generation that has failed, unless old drains. A plan with another
-    /// one ends that.
+    /// The plan as it is put in force: without requests for a new generation that has failed, unless old drains. A plan with a
+    /// different new generation ends this.
     async fn without_failed(&mut self, wanted: RequestedPlan) -> RequestedPlan {
         if self.failed.is_some() {
             self.builder.resolve(&wanted.plan.new).await;
@@ -187,7 +187,7 @@ impl Publisher {
         }
     }
 
-    /// Keeps over a restart which new generation has failed, if any.
+    /// Records which new generation has failed, if any, so that this survives a restart.
     async fn keep_failed(&self) {
         let Some(rolled_back) = self.rolled_back.clone() else {
             return;
@@ -210,7 +210,7 @@ impl Publisher {
         if current.plan == wanted.plan && current.epoch > 0 {
             // The same plan again clears a rejection. Its source or manifest may differ.
             if self.status.rejection.load().is_some() {
-                tracing::info!(%source, "the plan in force is wanted again");
+                tracing::info!(%source, "the plan in force is requested again");
             }
             self.accept();
             if current.source != source || current.manifest != wanted.manifest {
@@ -280,7 +280,7 @@ impl Publisher {
         self.record(problems, source);
     }
 
-    /// Records a plan that cannot be read any more, unless that is known.
+    /// Records that a plan can no longer be read, unless this is known.
     fn lose(&mut self, problems: Problems, source: Arc<str>) {
         let known = self.status.rejection.load();
         let is_known = |known: &Rejection| known.problems == problems && known.source == source;

@@ -16,9 +16,9 @@ pub struct Addresses {
     resolved: HashMap<Target, Vec<SocketAddr>>,
     /// Reported by a source that takes precedence over the resolver.
     from_source: HashMap<Target, Vec<SocketAddr>>,
-    /// Targets that the resolver was asked for, successfully or not.
+    /// Targets that have been resolved, successfully or not.
     asked: HashSet<Target>,
-    /// The error of each name that last did not resolve. One that stays the same is logged once.
+    /// The error of each name that did not resolve last time. An unchanged error is logged only once.
     failed: HashMap<Target, String>,
 }
 
@@ -26,7 +26,7 @@ pub struct Addresses {
 pub type Resolved = Result<Vec<SocketAddr>, String>;
 
 impl Addresses {
-    /// The known addresses of `targets`. A name that was never resolved has none.
+    /// The known addresses of `targets`. A name that has never been resolved has none.
     #[must_use]
     pub fn of(&self, targets: &[Target]) -> Vec<(Target, Vec<SocketAddr>)> {
         targets
@@ -94,7 +94,7 @@ impl Addresses {
 }
 
 impl Addresses {
-    /// The targets without a known address that the resolver was never asked for. A plan that names them waits for the answer.
+    /// The targets without a known address that have never been looked up. A plan that names them waits for the resolver.
     #[must_use]
     pub fn unasked(&self, targets: &[Target]) -> Vec<Target> {
         let mut unknown = self.unknown(targets);
@@ -123,7 +123,7 @@ async fn addresses(target: &Target) -> Resolved {
     let asked = transport::resolve(&name, target.port, target.is_confined());
     let answer = tokio::time::timeout(PATIENCE, asked).await;
     let mut found = answer
-        .map_err(|_| "the resolver does not answer".to_owned())?
+        .map_err(|_| "the resolver does not respond".to_owned())?
         .map_err(|error| error.to_string())?;
     found.sort_unstable();
     found.dedup();
@@ -146,7 +146,7 @@ mod tests {
         assert!(!addresses.learn(all[0].clone(), Err("no such name".to_owned())));
         assert!(addresses.learn(all[1].clone(), Ok(vec![([10, 0, 0, 2], 1).into()])));
         assert_eq!(addresses.unasked(&all), all[2..]);
-        // It stays among the unknown names, which are resolved again in the background.
+        // It remains an unknown name, and those are resolved again in the background.
         assert_eq!(addresses.unknown(&all), [all[0].clone(), all[2].clone()]);
     }
 }

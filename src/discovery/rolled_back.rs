@@ -41,7 +41,7 @@ impl Failed {
         }
     }
 
-    /// Is any of it in the new generation of this plan, however the plan spells it?
+    /// Is any of it in the new generation of this plan, no matter how the plan spells it?
     pub fn is_new_of(&self, plan: &Plan, addresses: &Addresses) -> bool {
         let targets = addresses.of(&plan.new);
         self.new.iter().any(|failed| {
@@ -55,8 +55,8 @@ impl Failed {
     }
 }
 
-/// Do two targets lead to the same server? They have the same host and port, or one is an address to which the name of the other one
-/// resolves. Two names are two servers even at one address, as behind an ingress. The scheme does not matter.
+/// Do two targets lead to the same server? They do if they have the same host and port, or if one is an address to which the
+/// other's name resolves. Two names are two servers even at the same address, as behind an ingress. The scheme does not matter.
 fn are_one(
     (one, its): (&Target, &[SocketAddr]),
     (other, others): (&Target, &[SocketAddr]),
@@ -84,7 +84,7 @@ fn plain_host(host: &Host) -> Host {
     }
 }
 
-/// Of the addresses that lead to this host, one.
+/// One of the addresses that lead to this host.
 fn plain_ip(ip: IpAddr) -> IpAddr {
     let ip = ip.to_canonical();
     let is_this_host = ip.is_unspecified() || ip == Ipv6Addr::LOCALHOST;
@@ -95,7 +95,7 @@ fn plain_ip(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The file that keeps it.
+/// The file that records it.
 #[derive(Clone, Debug)]
 pub(super) struct RolledBack {
     file: PathBuf,
@@ -121,7 +121,7 @@ impl RolledBack {
             tracing::error!(
                 %file,
                 error,
-                "the saved rollback cannot be read; new gets no requests until the plan names a different one, or the file \
+                "cannot read the saved rollback; new gets no requests until the plan names a different one, or the file \
                  is removed and the proxy restarted"
             );
             let why = "The proxy had rolled new back before it restarted; the reason cannot be read.";
@@ -130,7 +130,7 @@ impl RolledBack {
         Some(failed)
     }
 
-    /// Keeps `failed`, or forgets what was kept.
+    /// Saves `failed`, or deletes what was saved.
     ///
     /// # Errors
     /// If the file cannot be written or removed.

@@ -36,11 +36,11 @@ pub enum Error {
 
 /// A source of plans.
 pub trait Source: Send {
-    /// The plan to start with, or the one that was saved before a restart if the source has none that can be used.
+    /// The plan to start with, or the one saved before a restart if the source has no usable plan.
     fn first<'a>(&'a mut self, saved: Option<&'a State>) -> BoxFuture<'a, Result<First, Error>>;
 
-    /// Whether the plans are written by someone other than who starts the process. Then a plan that cannot be used is no
-    /// reason not to start.
+    /// Whether someone other than the user who starts the process writes the plans. If so, an unusable plan must not prevent the
+    /// start.
     fn is_shared(&self) -> bool;
 
     /// Reports every change after the first plan, for as long as it is polled.
@@ -49,7 +49,7 @@ pub trait Source: Send {
 
 /// The parameters that a source needs to follow its plans.
 pub struct Context {
-    /// To the writer of snapshots.
+    /// The channel to the writer of snapshots.
     pub events: mpsc::Sender<SourceEvent>,
     pub snapshots: Arc<SnapshotStore>,
     pub status: Arc<Status>,
@@ -60,7 +60,7 @@ pub struct First {
     pub wanted: RequestedPlan,
     /// Where it comes from, for users.
     pub source: Arc<str>,
-    /// The problems of the plan that it stands in for, and where that one comes from.
+    /// The problems of the plan that it replaces, and where that plan comes from.
     pub rejected: Option<(Problems, Arc<str>)>,
 }
 

@@ -48,7 +48,7 @@ pub enum SourceEvent {
         problems: Problems,
         source: Arc<str>,
     },
-    /// The source of the plan in force has none any more that can be read.
+    /// The source of the plan in force no longer has a readable plan.
     Lost {
         problems: Problems,
         source: Arc<str>,
@@ -57,7 +57,8 @@ pub enum SourceEvent {
     Withdrawn,
     /// The plan in force is no longer wanted, and old can take all requests. A rejection stays.
     AllOld { source: Arc<str> },
-    /// New, at these targets, has failed the analysis of this process: all requests go to old until a plan names another new.
+    /// New, at these targets, has failed the analysis of this process: all requests go to old until a plan names a different new
+    /// generation.
     Failed { new: Vec<Target>, why: String },
     /// The addresses behind a target, from a source that takes precedence over the resolver. An empty list hands the target
     /// back to the resolver.

@@ -78,7 +78,7 @@ impl State {
             Err(error) => {
                 let file = self.file.display();
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(%file, error, "the saved plan cannot be used");
+                tracing::warn!(%file, error, "cannot use the saved plan");
                 return None;
             }
         };

@@ -341,7 +341,7 @@ async fn certificates_are_checked_against_the_names_as_written() {
 async fn a_proxy_without_an_update_reports_which_deployment_it_looks_for() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     let proxy = follow(&api, &old, &[]).await;
-    says(&proxy, "follows the updates of the namespace").await;
+    says(&proxy, "following the updates of the namespace").await;
     let remark = "no update of namespace 'default' names 'mine' in spec.sourceDeployment";
     eventually("the remark", async || {
         plan(&proxy).await["remarks"] == json!([remark])
@@ -571,11 +571,11 @@ async fn an_update_that_conflicts_with_two_others_is_reported_for_both() {
         })
         .await;
     };
-    wait_for_conflict("'c' does nothing: the older 'a' controls").await;
+    wait_for_conflict("'c' has no effect: the older 'a' controls").await;
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 2.0);
     api.delete("a");
-    wait_for_conflict("'c' does nothing: the older 'b' controls").await;
+    wait_for_conflict("'c' has no effect: the older 'b' controls").await;
     proxy.serves("new").await;
     let metrics = proxy.metrics().await;
     assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 1.0);
@@ -590,13 +590,13 @@ async fn the_older_of_two_updates_controls_until_the_younger_supersedes_it() {
     api.apply("a", spec(&new, 100));
     let note = api.event("Conflict").await;
     assert!(
-        note.contains("'a' does nothing: the older 'b' controls"),
+        note.contains("'a' has no effect: the older 'b' controls"),
         "{note}"
     );
-    says(&proxy, "'a' does nothing").await;
+    says(&proxy, "'a' has no effect").await;
     let remark = plan(&proxy).await["remarks"][0].clone();
     assert!(
-        remark.as_str().unwrap().contains("'a' does nothing"),
+        remark.as_str().unwrap().contains("'a' has no effect"),
         "{remark}"
     );
     assert_eq!(proxy.chat().await.generation(), "old");
@@ -611,7 +611,7 @@ async fn the_older_of_two_updates_controls_until_the_younger_supersedes_it() {
     // The superseded update may be deleted.
     api.delete("b");
     api.apply("c", spec(&new, 0));
-    says(&proxy, "'c' does nothing: the older 'a' controls").await;
+    says(&proxy, "'c' has no effect: the older 'a' controls").await;
     assert_eq!(proxy.chat().await.generation(), "new");
 }
 
@@ -719,7 +719,7 @@ async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     api.apply("b", spec(&new, 101));
-    says(&proxy, "'b' does nothing").await;
+    says(&proxy, "'b' has no effect").await;
     api.delete("a");
     api.event("DeletedAllToOld").await;
     proxy.serves("old").await;

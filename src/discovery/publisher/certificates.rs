@@ -9,7 +9,7 @@ use crate::tls::{ClientFiles, Reloading};
 
 /// Why the TLS of a plan cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("TLS towards model servers")]
+#[error("cannot set up TLS to the model servers")]
 pub struct TlsFault(#[from] crate::tls::Error);
 
 impl TlsFault {
@@ -24,7 +24,7 @@ type Tls = Option<(ClientFiles, Arc<Reloading<ClientFiles>>)>;
 
 /// The configurations that have been needed so far.
 pub(super) struct Certificates {
-    /// The files of the process: for old, and for whatever the plan leaves out.
+    /// The files of the process: for old, and for anything that the plan leaves out.
     own: ClientFiles,
     /// For old and its peers, and for new.
     made: [Tls; 2],
@@ -38,7 +38,7 @@ impl Certificates {
         }
     }
 
-    /// The configuration of a generation, if one was ever needed.
+    /// The configuration of a generation, if it was ever needed.
     pub fn of(&self, generation: Generation) -> Option<Arc<Reloading<ClientFiles>>> {
         let made = self.made[generation.index()].as_ref();
         made.map(|(_, tls)| Arc::clone(tls))
@@ -85,7 +85,7 @@ impl Certificates {
                 Ok(false) => {}
                 Ok(true) => tracing::info!("reloaded the certificates for model servers"),
                 Err(error) => {
-                    tracing::error!(%error, "certificates for model servers cannot be used; the last good ones stay in use")
+                    tracing::error!(%error, "cannot use the certificates for model servers; the last good ones stay in use")
                 }
             }
         }

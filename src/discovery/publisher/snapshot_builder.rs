@@ -55,8 +55,8 @@ impl SnapshotBuilder {
         Ok(())
     }
 
-    /// Finds the addresses of targets for which the resolver was not asked yet: requests must find those of new. But a name that did
-    /// not resolve earlier must not delay later plans.
+    /// Resolves targets that have not been resolved yet, because requests need the addresses of new. A name that did not resolve
+    /// earlier must not delay later plans.
     pub async fn resolve(&mut self, targets: &[Target]) {
         for (target, resolved) in resolve(self.addresses.unasked(targets)).await {
             self.addresses.learn(target, resolved);

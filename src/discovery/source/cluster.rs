@@ -43,7 +43,7 @@ impl Source for Cluster {
         Box::pin(async move {
             let first = match self.observed().await {
                 Some(observed) => Some(observed),
-                // Validated again, since the permissions may have become narrower since it was saved.
+                // Validate it again, because the allowed targets may have been restricted since it was saved.
                 None => saved.and_then(|state| self.saved(state)),
             };
             Ok(first.map_or_else(First::all_old, |(wanted, source)| {
@@ -103,13 +103,13 @@ impl Cluster {
         let update = state.update()?;
         let is_own = view::is_own(&update, &self.own);
         if !is_own || update.identity.namespace.as_ref() != Some(&self.scope.namespace) {
-            tracing::warn!("the saved plan belongs to another deployment and is not used");
+            tracing::warn!("ignored the saved plan, which belongs to another deployment");
             return None;
         }
         match update.plan(&self.scope) {
             Ok(plan) => Some((plan.into(), state.file().display().to_string().into())),
             Err(problems) => {
-                tracing::error!(%problems, "the saved plan cannot be used");
+                tracing::error!(%problems, "cannot use the saved plan");
                 None
             }
         }

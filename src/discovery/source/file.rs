@@ -165,7 +165,7 @@ impl PlanFile {
                 .as_deref()
                 .map(|target| directory(target).to_path_buf());
             if target != linked {
-                // The own directory may be watched under another path, and both paths have one watch (inotify(7)).
+                // The file's own directory may also be watched under another path, and both paths share one watch (inotify(7)).
                 let own = std::fs::canonicalize(directory(&self.path)).ok();
                 if let Some(left) = linked
                     .as_deref()
@@ -191,7 +191,7 @@ impl PlanFile {
         }
     }
 
-    /// Reports, once, a file that is missing and not only about to be replaced.
+    /// Reports, once, that the file is missing and not just about to be replaced.
     fn lost(&mut self) -> Option<SourceEvent> {
         let missing = self.missing.get_or_insert_with(|| Missing {
             since: Instant::now(),

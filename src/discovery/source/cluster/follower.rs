@@ -33,11 +33,11 @@ struct Follower {
     is_active: bool,
     conflicts: Vec<Conflict>,
     refused: Option<(Identity, Problems)>,
-    /// The pending probe of old, after the update whose plan is in force has gone.
+    /// The pending probe of old, after the update whose plan is in force has disappeared.
     asking: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
     /// The capacity of old in percent of its full size when it was last reported, and the update that reported it.
     old_capacity: Option<(Identity, u32)>,
-    /// An update that has gone while its plan stays in force, and the reason for that.
+    /// An update that has disappeared while its plan stays in force, and the reason.
     withdrawal_note: Option<(Identity, String)>,
 }
 
@@ -54,7 +54,7 @@ impl Cluster {
         tracing::info!(
             namespace = %self.scope.namespace,
             deployment = %self.own.join(","),
-            "follows the updates of the namespace whose sourceDeployment is this deployment"
+            "following the updates of the namespace whose sourceDeployment is this deployment"
         );
         let mut changes = snapshots.changes();
         changes.mark_changed();
@@ -172,7 +172,7 @@ impl Follower {
         in_force(&self.snapshots.load())
     }
 
-    /// Requests that a plan is put in force. Returns false if it is rejected.
+    /// Requests that a plan be put in force. Returns false if it is rejected.
     async fn want(&mut self, identity: Identity, wanted: RequestedPlan, heard: Instant) -> bool {
         let (done, outcome) = oneshot::channel();
         let events = SourceEvent::Plan {
@@ -289,7 +289,7 @@ impl Follower {
     }
 }
 
-/// The update whose plan `snapshot` has, if it is one of a cluster.
+/// The update whose plan is in `snapshot`, if it comes from a cluster.
 fn in_force(snapshot: &Snapshot) -> Option<Identity> {
     let identity = snapshot.manifest.as_ref()?.identity.clone();
     identity.uid.is_some().then_some(identity)

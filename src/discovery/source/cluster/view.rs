@@ -14,7 +14,7 @@ pub(super) struct View(BTreeMap<String, Update>);
 /// The decision for one deployment.
 #[derive(Debug, PartialEq)]
 pub(super) struct PrecedenceDecision {
-    /// The update that rules, with its plan; `None` if there is no update.
+    /// The update in effect, with its plan; `None` if there is no update.
     pub active: Option<ActiveUpdate>,
     /// The updates that have no effect.
     pub conflicts: Vec<Conflict>,
@@ -35,7 +35,7 @@ impl ActiveUpdate {
     }
 }
 
-/// An update without effect, because another one rules its deployment.
+/// An update without effect, because another update controls its deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub loser: Identity,
@@ -47,7 +47,7 @@ impl Conflict {
         let loser = self.loser.name.as_deref().unwrap_or_default();
         let active = &self.active;
         format!(
-            "update '{loser}' does nothing: the older '{active}' controls the same deployment; delete one of them, or name \
+            "update '{loser}' has no effect: the older '{active}' controls the same deployment; delete one of them, or name \
              '{active}' in spec.supersedes of '{loser}'"
         )
     }
@@ -208,7 +208,7 @@ mod tests {
         let (percent, text) = resolve(&view);
         assert_eq!(percent, Some(10));
         assert!(
-            text[0].starts_with("update 'a' does nothing: the older 'b' controls"),
+            text[0].starts_with("update 'a' has no effect: the older 'b' controls"),
             "{text:?}"
         );
     }

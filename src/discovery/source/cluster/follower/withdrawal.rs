@@ -1,5 +1,5 @@
-//! Handles the removal of the update whose plan is in force: old gets all requests if it answers and had not lost capacity
-//! when last observed. Otherwise new keeps its share.
+//! Handles the removal of the update whose plan is in force: old gets all requests if it responds and had its full capacity when
+//! last observed. Otherwise, new keeps its share.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::Follower;
 use crate::discovery::{SourceEvent, probe};
 use crate::resource::Identity;
 
-/// How long old may take to answer once the update has gone.
+/// How long old may take to respond once the update has disappeared.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Follower {
@@ -31,7 +31,7 @@ impl Follower {
         let snapshot = self.snapshots.load();
         tracing::info!(update = %snapshot.source, "the update is gone; probing old");
         self.asking = Some(Box::pin(async move {
-            // If old is a service in this process there is nothing to probe.
+            // If old is a service in this process, there is nothing to probe.
             let Some(old) = &snapshot.old else {
                 return true;
             };
