@@ -25,7 +25,7 @@ use crate::transport::descriptors::{self, Shares};
 use crate::transport::seldom::Seldom;
 use crate::transport::write_timeout::WriteLimit;
 
-/// How long a draining process still accepts new connections: clients may not know yet that it drains.
+/// How long a draining process still accepts new connections: clients may not know yet that it is draining.
 const LATE_CONNECT_GRACE: Duration = Duration::from_millis(100);
 /// How long TCP handshakes in progress at that point have to complete.
 const HANDSHAKE_GRACE: Duration = Duration::from_millis(100);
@@ -117,8 +117,8 @@ impl AcceptBatch {
 }
 
 impl<O: OldBackend> ConnectionHandler<O> {
-    /// Spawns a task that serves the connection, or closes it if `--max-connections` or as many as there are descriptors
-    /// for are open.
+    /// Spawns a task that serves the connection, or closes it if `--max-connections` or as many as the descriptors allow for are
+    /// open.
     fn admit(
         &self,
         connections: &TaskTracker,
@@ -136,7 +136,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         } else if let Some(times) = refused.happened(Instant::now()) {
             let open = context.metrics.connections.get();
             let reached = match most < self.limits.max_connections {
-                true => "the limit of file descriptors",
+                true => "the open file limit",
                 false => "--max-connections",
             };
             tracing::warn!(
@@ -144,7 +144,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
                 open,
                 descriptors = descriptors::limit(),
                 reached,
-                "closed new client connections at once"
+                "closed new client connections immediately"
             );
         }
     }

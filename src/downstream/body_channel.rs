@@ -47,7 +47,7 @@ pub enum Demand {
     Nothing,
 }
 
-/// Makes both ends. `length` is the body length that the head declares.
+/// Creates both ends. `length` is the body length that the head declares.
 pub fn body_channel(length: SizeHint) -> (BodySender, BodyReceiver) {
     let slot = Arc::new(Mutex::new(Slot::default()));
     (BodySender(Arc::clone(&slot)), BodyReceiver { slot, length })
@@ -117,7 +117,7 @@ impl BodySender {
 }
 
 impl Drop for BodySender {
-    /// A connection that goes away before the end breaks off the body.
+    /// A connection that disappears before the end truncates the body.
     fn drop(&mut self) {
         self.put(Waker::noop(), |slot| slot.broken = !slot.ended);
     }

@@ -43,7 +43,7 @@ pub struct Connection<O> {
     since: Instant,
 }
 
-/// The client went away.
+/// The client disconnected.
 struct Gone;
 
 /// The known parts of a rejected request.
@@ -169,9 +169,9 @@ impl<O: OldBackend> Connection<O> {
         })
     }
 
-    /// The request body, and a permit if the body had to be waited for. At the limit of concurrent requests it is not
-    /// waited for, since the request will be refused. The error has the time since which it was waited for, and is `None` if the
-    /// client went away.
+    /// The request body, and a permit if the proxy had to wait for the body. At the limit of concurrent requests, it does not
+    /// wait, because the request will be rejected. The error contains the time since which it waited, and is `None` if the client
+    /// disconnected.
     async fn gather(
         &mut self,
         head: &RequestHead,
@@ -213,7 +213,7 @@ impl<O: OldBackend> Connection<O> {
         let persists = self
             .outbound
             .begin(version, &parts, &body, is_head, persists);
-        // The client takes any end but a reset for a complete response, even if the process is killed.
+        // The client takes any end except a reset for a complete response, even if the process is killed.
         if self.outbound.ends_with_connection() {
             tcp::reset_on_close(self.transport.socket(), true);
         }
@@ -240,7 +240,7 @@ impl<O: OldBackend> Connection<O> {
                 if self.watch.poll(cx) == ProcessPhase::Ending {
                     return Poll::Ready(Err(Some(SHUTTING_DOWN)));
                 }
-                // Poll again after handing on data: the request may want more.
+                // Poll again after passing on data: the request may need more.
                 match self.poll_inbound(cx) {
                     Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(refusal)) => return Poll::Ready(Err(refusal)),
@@ -250,8 +250,7 @@ impl<O: OldBackend> Connection<O> {
         })
     }
 
-    /// Reads the request body on demand, otherwise watches for the client's disconnect. `Ok` means that something was
-    /// handed on.
+    /// Reads the request body on demand, and otherwise watches for the client's disconnect. `Ok` means that data was passed on.
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Option<Refusal>>> {
         let polled = self
             .inbound
@@ -276,7 +275,7 @@ impl<O: OldBackend> Connection<O> {
             if let Poll::Ready(end) = self.outbound.poll(cx, &mut self.transport, body) {
                 return Poll::Ready(end);
             }
-            // A response that waits for its client was not polled, so the request was not sent on either.
+            // While a response waits for its client, it is not polled, so the request is not forwarded either.
             if self.outbound.is_blocked() {
                 body.poll_unread(cx);
             }
@@ -288,8 +287,8 @@ impl<O: OldBackend> Connection<O> {
         }
     }
 
-    /// Refuses an invalid or failed request; the connection is closed afterwards. The response to a HEAD request has no
-    /// content (RFC 9110 §9.3.2).
+    /// Rejects an invalid or failed request; the connection is closed afterwards. The response to a HEAD request has no content
+    /// (RFC 9110 §9.3.2).
     async fn refuse(&mut self, refusal: Refusal, refused: &Refused<'_>, is_head: bool) {
         let ProxyContext {
             metrics, memory, ..

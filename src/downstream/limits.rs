@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::snapshot::SnapshotStore;
 
-/// How old a connection must be to be closed after a response while old drains. Clients then reconnect, and reach new once
-/// their Service leads there; otherwise they would keep old's pods in use for as long as they have requests.
+/// How old a connection must be to be closed after a response while old drains. Clients then reconnect, and reach new once their
+/// Service leads there; otherwise they would use old's pods for as long as they have requests.
 const MAX_AGE_IN_DRAIN: Duration = Duration::from_secs(10);
 
 /// Whether a connection that began at `since` is to end with its current exchange, so that its client reconnects.

@@ -22,8 +22,7 @@ impl Listener {
     /// `unread` is how long a client may leave sent data unacknowledged before the kernel closes the connection.
     ///
     /// # Errors
-    /// The error of binding or listening, including an address in use by another process, which `SO_REUSEPORT` would
-    /// hide.
+    /// The error of binding or listening, including an address that another process uses, which `SO_REUSEPORT` would hide.
     pub fn bind(address: SocketAddr, threads: usize, unread: Duration) -> io::Result<Self> {
         let first = bind(address, false, unread)?;
         let address = first.local_addr()?;

@@ -35,7 +35,7 @@ pub struct ConnectionHandler<O> {
 }
 
 impl<O: OldBackend> ConnectionHandler<O> {
-    /// Serves a connection until it ends, and holds its permit for as long.
+    /// Serves a connection until it ends, and holds its permit until then.
     pub async fn serve(self, stream: TcpStream, peer: SocketAddr, _permit: ConnectionPermit) {
         match self.tls.clone() {
             None => {

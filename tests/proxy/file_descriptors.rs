@@ -112,7 +112,7 @@ async fn however_many_descriptors_clients_use_the_admin_port_responds_and_stream
     assert_eq!(late.until_closed().await.0, b"");
 
     for what in [
-        "closed new client connections at once",
+        "closed new client connections immediately",
         "cannot open connections to a model server",
     ] {
         let times = until(what, async || {

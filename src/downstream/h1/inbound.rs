@@ -82,7 +82,7 @@ impl Inbound {
         transport: &mut WriteTimeout,
         watch: &mut Watch,
     ) -> Result<Option<RequestHead>, Refusal> {
-        // A new connection must send a head at once; one that has served a request may be idle.
+        // A new connection must send a head immediately; one that has served a request may be idle.
         let mut begun = !self.read.bytes.is_empty();
         let patience = if self.served && !begun {
             self.idle_timeout
@@ -163,7 +163,7 @@ impl Inbound {
         Ok(head)
     }
 
-    /// Takes the payload out of the bytes read.
+    /// Extracts the payload from the bytes read.
     fn decode(&mut self) -> Result<BytesMut, Refusal> {
         let before = self.read.bytes.len();
         let payload = self.body.split(&mut self.read.bytes);

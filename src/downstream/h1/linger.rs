@@ -13,7 +13,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const LONGEST_LINGER: Duration = Duration::from_secs(30);
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// How long a client has to acknowledge the rest of a response that is cut.
+/// How long a client has to acknowledge the rest of a truncated response.
 const BEFORE_RESET: Duration = Duration::from_secs(1);
 
 /// Closes the write side and reads on, so that a client that is still sending can read its response: for a short time,

@@ -23,9 +23,9 @@ use crate::transport::write_timeout::WriteTimeout;
 /// Size of a batch, in bytes. A batch is gathered from data that is available without waiting.
 const BATCH: usize = 32 * 1024;
 
-/// From this length on, in bytes, data is written from where it is instead of being copied into the batch. Copying less
-/// is cheaper than another slice in a vectored write. Copying more can be slow: on AMD Zen 4 a copy can take up to
-/// fifty times as long if the destination lies slightly behind the source, modulo 4 KiB (glibc bug 30994).
+/// Data of at least this length, in bytes, is written in place instead of being copied into the batch. Copying less is cheaper
+/// than another slice in a vectored write. Copying more can be slow: on AMD Zen 4 a copy can take up to fifty times as long if
+/// the destination lies slightly behind the source, modulo 4 KiB (glibc bug 30994).
 const LARGE: usize = 2048;
 
 /// Initial capacity for a head, in bytes.
@@ -64,9 +64,9 @@ impl Batch<'_> {
 /// The writing side of a connection.
 pub struct Outbound {
     memory: Arc<Budget>,
-    /// Charge for what the socket has not taken.
+    /// Charge for the bytes that the socket has not accepted yet.
     charge: Charge,
-    /// Bytes that are composed but that the socket has not taken yet.
+    /// Composed bytes that the socket has not accepted yet.
     pending: Vec<u8>,
     written: usize,
     /// The head is composed and goes out with the first available bytes of the body.
@@ -89,7 +89,7 @@ impl Outbound {
         }
     }
 
-    /// Begins a response: composes its head. Returns true if the connection may carry another response after it.
+    /// Begins a response: composes its head. Returns true if the connection can be reused afterwards.
     pub fn begin(
         &mut self,
         version: Version,
@@ -123,7 +123,7 @@ impl Outbound {
         persists
     }
 
-    /// Whether there are bytes that the client has not taken yet.
+    /// Whether there are bytes that the client has not received yet.
     pub fn is_blocked(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -195,7 +195,7 @@ impl Outbound {
         }
     }
 
-    /// Composes what the body has without waiting. Returns true if the body is pending.
+    /// Composes the available part of the body without waiting. Returns true if the body is pending.
     fn gather(
         &mut self,
         cx: &mut Context<'_>,
@@ -207,7 +207,7 @@ impl Outbound {
                 Poll::Pending => return true,
                 Poll::Ready(Some(Ok(frame))) => {
                     self.encode(frame, batch);
-                    // Nothing can be composed behind large data: it would go out first.
+                    // Nothing can be composed behind large data, because it would be sent first.
                     if self.end.is_none() && batch.large.is_empty() && body.is_end_stream() {
                         self.finish(batch.composed, None);
                     }
@@ -264,7 +264,7 @@ impl Outbound {
         });
     }
 
-    /// Writes a batch. Bytes that the socket does not take stay pending.
+    /// Writes a batch. Bytes that the socket does not accept stay pending.
     fn write(
         &mut self,
         cx: &mut Context<'_>,

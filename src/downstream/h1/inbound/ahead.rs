@@ -9,7 +9,7 @@ use crate::memory::{Budget, Charge, FREE, Purpose, cost, holding_cost};
 /// Bytes that were read ahead of their use.
 pub struct Ahead {
     pub bytes: BytesMut,
-    /// The bytes lie in the buffer that all connections share, where they must not stay for long.
+    /// The bytes are in the buffer that all connections share, where they must not stay for long.
     shared: bool,
     memory: Arc<Budget>,
     /// Charge for bytes that stay.

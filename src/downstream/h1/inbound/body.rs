@@ -62,7 +62,7 @@ impl Inbound {
     /// full.
     ///
     /// # Errors
-    /// A refusal, or `None` if the client went away.
+    /// A rejection, or `None` if the client disconnected.
     pub async fn body(
         &mut self,
         head: &RequestHead,
@@ -90,7 +90,7 @@ impl Inbound {
         };
         let (sender, receiver) = body_channel(length);
         if !first.is_empty() {
-            // Nothing reads it yet.
+            // Nothing reads the body yet.
             sender.data(Waker::noop(), first, &self.memory);
         }
         if ended {
@@ -103,14 +103,14 @@ impl Inbound {
         )))
     }
 
-    /// The body of a request that will be refused. Nothing of it is read except on demand.
+    /// The body of a request that will be rejected. It is only read on demand.
     pub fn unread_body(&mut self, head: &RequestHead) -> RequestBody {
         let (sender, receiver) = body_channel(payload::length(head.framing));
         self.body_sender = Some(sender);
         RequestBody::stream(receiver)
     }
 
-    /// Reads a small body in full, and of any other what has arrived. Stops early if the memory budget has no room.
+    /// Reads a small body in full, and the part of any other body that has arrived. Stops early if the memory budget has no room.
     async fn gather(
         &mut self,
         transport: &mut WriteTimeout,
@@ -128,7 +128,7 @@ impl Inbound {
                     return Ok(First::Gathered(gathered.freeze()));
                 }
                 let payload = self.decode()?;
-                // Nothing of the request has been sent on yet, so nothing of it needs to be.
+                // Nothing of the request has been forwarded yet, so it need not be completed.
                 if self.body.is_broken() {
                     return Err(Some(BAD_CHUNK));
                 }

@@ -24,7 +24,7 @@ impl Payload {
         }
     }
 
-    /// Takes the bytes of this body out of `read` and returns the payload among them.
+    /// Removes the bytes of this body from `read` and returns the payload among them.
     ///
     /// # Errors
     /// A malformed chunk.
