@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-/// The duration that `text` says, in seconds.
+/// Parses a duration, in seconds.
 ///
 /// # Errors
 /// When it is neither a number nor a form such as `1m30s`, or not from `least` to `most` seconds.
