@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt::Write;
 
-/// The message of an error, followed by those of its causes. A cause that the message already contains is left out, since
-/// some libraries put it there themselves.
+/// The message of an error, followed by those of its causes. Leaves out a cause that the message already contains, since some
+/// libraries include it.
 #[must_use]
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -19,7 +19,7 @@ pub fn error_chain(error: &dyn Error) -> String {
     text
 }
 
-/// The message of the last cause of an error, for errors of libraries that say in each link where they occurred.
+/// The message of the last cause of an error, for libraries whose errors state in each link where they occurred.
 #[must_use]
 pub fn root_cause(mut error: &dyn Error) -> String {
     while let Some(cause) = error.source() {
