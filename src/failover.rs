@@ -1,6 +1,6 @@
 //! Failover: whether a request is retried after a failed attempt, and on which target.
 //!
-//! Pure: the caller says what failed, what has been attempted and what the plan allows.
+//! Pure: the caller states what failed, what has been attempted, and what the plan allows.
 
 mod budget;
 mod candidates;
@@ -17,7 +17,7 @@ use crate::split::{Generation, Weights};
 pub enum Cause {
     /// No connection was made: nothing was sent.
     Connect,
-    /// This host is out of descriptors or memory and can open no connection: nothing was sent, and no other target would
+    /// This host is out of descriptors or memory and cannot open connections: nothing was sent, and another target would not
     /// help.
     Local,
     /// This host has no free port to the address: nothing was sent.
@@ -90,7 +90,7 @@ impl Cause {
         }
     }
 
-    /// The cause that a response status means. A 404 needs its body: see [`Cause::of_not_found`].
+    /// The cause that a response status stands for. For a 404, the body is needed: see [`Cause::of_not_found`].
     #[must_use]
     pub const fn of_status(status: u16) -> Option<Self> {
         match status {
@@ -103,19 +103,19 @@ impl Cause {
         }
     }
 
-    /// The cause that a 404 with this body means: `None` unless the frontend has no workers or lacks the model.
+    /// The cause that a 404 with this body stands for: `None` unless the frontend has no workers or lacks the model.
     #[must_use]
     pub fn of_not_found(body: &[u8]) -> Option<Self> {
         if body.is_empty() {
             return Some(Self::NoWorkers);
         }
-        // The words of OpenAI-style routes and of the Messages route.
+        // The wording of OpenAI-style routes and of the Messages route.
         let says = |text: &str| memchr::memmem::find(body, text.as_bytes()).is_some();
         let is_about_the_model = says("Model not found") || says("\"not_found_error\"");
         is_about_the_model.then_some(Self::ModelNotFound)
     }
 
-    /// The cause that an error with this code means when it is the first data event of a stream.
+    /// The cause that an error with this code stands for if it is the first data event of a stream.
     #[must_use]
     pub const fn of_error_event(code: Option<u16>) -> Option<Self> {
         match code {
@@ -127,7 +127,7 @@ impl Cause {
     }
 }
 
-/// Where an attempt goes.
+/// The target of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The old generation.
@@ -158,7 +158,7 @@ impl Target {
     }
 }
 
-/// The targets that an exchange has been sent to.
+/// The targets to which an exchange has been sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempted(u8);
 
@@ -198,7 +198,7 @@ pub struct Rules {
 
 /// The target to retry on, after the attempt on `failed` ended with `cause`. `None` if there is none.
 ///
-/// A generation of weight 0 is no target, except old, until it drains.
+/// A generation of weight 0 is not a target, except old, until it drains.
 #[must_use]
 pub fn next_target(
     rules: &Rules,

@@ -1,14 +1,14 @@
-//! How many retries a process may make: a share of its requests, so that a failing generation never doubles the load.
+//! Limits the retries of a process to a share of its requests, so that a failing generation never doubles the load.
 //!
-//! A token bucket, like Finagle's `RetryBudget`: every request adds `percent` hundredths of a retry, every retry takes a
-//! whole one. The bucket holds the credit of [`DEPTH`] requests and starts full. An idle process earns as if [`FLOOR`]
-//! requests came each second, so that the few requests of a quiet hour can be retried too.
+//! A token bucket, like Finagle's `RetryBudget`: every request adds `percent` hundredths of a retry, every retry takes a whole
+//! one. The bucket holds the credit of [`DEPTH`] requests and starts full. An idle process is credited for [`FLOOR`] requests per
+//! second, so that the few requests of a quiet hour can be retried, too.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Requests whose credit the bucket can hold.
+/// Number of requests whose credit the bucket can hold.
 const DEPTH: i64 = 300;
-/// Requests per second that are credited at least, even if fewer came.
+/// Minimum number of requests that are credited per second.
 const FLOOR: u64 = 10;
 /// A retry, in the bucket's unit: hundredths of a request.
 const RETRY: i64 = 100;
@@ -36,7 +36,7 @@ impl RetryBudget {
         self.add(i64::from(percent), percent);
     }
 
-    /// May a retry be made, `seconds` after the process started? If so, takes it out of the bucket.
+    /// Is a retry allowed, `seconds` after the process started? If so, takes it from the bucket.
     pub fn spend(&self, percent: u8, seconds: u64) -> bool {
         let credited = self.credited.fetch_max(seconds, Ordering::Relaxed);
         let owed = seconds.saturating_sub(credited).min(DEPTH as u64) * FLOOR;
@@ -51,7 +51,7 @@ impl RetryBudget {
     fn add(&self, hundredths: i64, percent: u8) {
         let full = DEPTH * i64::from(percent);
         let left = self.hundredths.load(Ordering::Relaxed);
-        // A full bucket, the usual case, is not written: all cores share its cache line.
+        // A full bucket, which is the usual case, is not written, because all cores share its cache line.
         if left != full {
             let _ = self
                 .hundredths

@@ -1,19 +1,19 @@
-//! Which targets may be asked to continue a stream after its first content.
+//! Selects the targets that may be asked to continue a stream after its first content.
 
 use super::{Rules, Target};
 
-/// Why another server is to take over a stream, as far as it decides where to ask.
+/// Why another server has to take over a stream, as far as this affects which servers are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takeover {
     /// Its server is gone.
     Gone,
-    /// Its server lives, and reports that what is behind it is gone.
+    /// Its server is alive, and reports that the backend behind it is gone.
     Behind,
     /// The plan moves it to the new generation.
     Move,
 }
 
-/// Where to ask.
+/// The servers to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidates {
     /// The endpoints of a pool, except the one whose stream broke.
@@ -22,11 +22,11 @@ pub enum Candidates {
     Same,
 }
 
-/// Where to ask for the rest of a stream that came `from` there, in order: first on its own generation, then, if
+/// The servers to ask, in order, for the rest of a stream that came `from` this target: first on its own generation, then, if
 /// `any_generation`, on the other one. The endpoint whose stream broke comes last, because it is probably gone, unless it has
 /// reported the failure itself: other workers may be behind it.
 ///
-/// A generation of weight 0 is no place, except old, until it drains.
+/// A generation of weight 0 is not asked, except old, until it drains.
 #[must_use]
 pub fn candidates(
     rules: &Rules,

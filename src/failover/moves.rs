@@ -35,7 +35,7 @@ mod tests {
         let pace = MovePace::default();
         let turns: Vec<_> = (0..4).map(|_| pace.turn(7, 10)).collect();
         assert_eq!(turns, [7, 100_007, 200_007, 300_007]);
-        // Time without a move saves nothing up.
+        // Unused turns do not accumulate.
         let later = 60 * SECOND;
         assert_eq!(
             [pace.turn(later, 10), pace.turn(later, 10)],
