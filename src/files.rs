@@ -1,5 +1,5 @@
-//! Small files named by users, read with a limit: a file without an end must not fill the memory, and one that blocks must not
-//! block the thread.
+//! Small files named by users, read with a limit: an endless file must not fill the memory, and a blocking one must not block the
+//! thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -42,7 +42,7 @@ pub fn read_own(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 }
 
 fn open(path: &Path, flags: i32) -> io::Result<File> {
-    // Opening a pipe would block, and a terminal must not become that of this process.
+    // Opening a pipe would block, and a terminal must not become this process's controlling terminal.
     let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
@@ -64,18 +64,18 @@ fn read_opened(file: File, most: u64) -> Result<Vec<u8>, Error> {
 /// directory. A link at `path` is replaced, not followed.
 ///
 /// # Errors
-/// The error of creating, writing or renaming.
+/// When creating, writing, or renaming fails.
 pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
     let create = || {
         OpenOptions::new()
             .write(true)
-            // It also refuses a link (open(2), `O_EXCL`).
+            // This also rejects a link (open(2), `O_EXCL`).
             .create_new(true)
             .mode(0o600)
             .open(beside)
     };
     let mut file = match create() {
-        // Left by a process that died, or put there by someone else: replaced by a file of our own.
+        // Left over from a process that died, or created by someone else: replace it with our own file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(beside)?;
             create()?
@@ -87,10 +87,11 @@ pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(beside, path)
 }
 
-/// Writes `bytes` to standard output. Returns whether it still has a reader: it is no error if that has gone, as `head` does.
+/// Writes `bytes` to standard output. Returns whether it still has a reader: it is not an error if the reader has exited, as
+/// `head` does.
 ///
 /// # Errors
-/// The error of writing.
+/// When writing fails.
 pub fn print(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
