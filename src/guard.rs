@@ -1,8 +1,8 @@
 //! The header that prevents a request from being forwarded twice for the same update, and the name of the response header.
 //!
 //! Form: `<update>;hop=<n>`, one member per update that has forwarded the request, comma-separated. `<update>` is a keyed hash of
-//! the update's identity. All proxies of an update agree on it, and other updates have different ones, so a chain of two updates
-//! works, and a made-up value from a client has no effect.
+//! the update's identity. All proxies of an update compute the same hash, and other updates have different ones, so a chain of
+//! two updates works, and a value forged by a client has no effect.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -12,10 +12,11 @@ use crate::resource::{Identity, Target};
 /// The header.
 pub const GUARD: HeaderName = HeaderName::from_static("x-crossfade-guard");
 
-/// The header of responses that names the generation that sent them. It also shows that a response came through a crossfade.
+/// The header of responses that names the generation that sent them. It also shows that a response came through a crossfade
+/// proxy.
 pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
 
-/// Most updates in a chain. A request with more is in a loop.
+/// Maximum number of updates in a chain. A request with more is in a loop.
 pub const MAX_HOPS: usize = 8;
 
 /// The guard of one update.
@@ -33,7 +34,7 @@ pub enum GuardCheck {
     Forward(HeaderValue),
     /// This update has forwarded the request, so it must be served here.
     AlreadyForwarded,
-    /// More updates have forwarded the request than there can be.
+    /// More updates have forwarded the request than allowed.
     Loop,
 }
 
