@@ -63,7 +63,7 @@ fn part(copy: &Bytes, head: &[u8], part: &[u8]) -> Bytes {
     copy.slice(start..start + part.len())
 }
 
-/// Is every CR followed by an LF, and every LF preceded by a CR? Parsers disagree about whether a lone one ends a line.
+/// Is every CR followed by an LF, and every LF preceded by a CR? Parsers disagree about whether a single one ends a line.
 fn line_ends_are_crlf(head: &[u8]) -> bool {
     let ends_well = head.first() != Some(&b'\n') && head.last() != Some(&b'\r');
     let pairs = head.iter().zip(head.iter().skip(1));

@@ -17,7 +17,7 @@ const MAX_TRAILERS: usize = 16 * 1024;
 /// Maximum number of hexadecimal digits of a chunk size: this keeps it below 2^60, so that nothing overflows.
 const MAX_DIGITS: u8 = 15;
 
-/// How much longer a byte of framing takes than a byte of payload, about.
+/// Approximately how much longer decoding a byte of framing takes than a byte of payload.
 const FRAMING: usize = 16;
 
 /// The work of decoding a part of a body, of which `payload` bytes are payload, counted in bytes of payload.

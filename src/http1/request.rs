@@ -20,7 +20,7 @@ pub struct RequestHead {
     pub version: Version,
     pub headers: HeaderMap,
     pub framing: Framing,
-    /// May the connection carry another request (RFC 9112 §9.3)?
+    /// May the connection be reused for another request (RFC 9112 §9.3)?
     pub keep_alive: bool,
     /// Does the client wait for `100 Continue` (RFC 9110 §10.1.1)?
     pub expects_continue: bool,
@@ -66,9 +66,9 @@ impl HeadError {
             }
             Self::LengthAndEncoding => "the request has both Content-Length and Transfer-Encoding",
             Self::Encoding => {
-                "the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1"
+                "the request has a Transfer-Encoding other than a single `chunked` over HTTP/1.1"
             }
-            Self::Expect => "the request has an Expect other than `100-continue`",
+            Self::Expect => "the request has an Expect value other than `100-continue`",
             Self::TooMany => "the request has too many header lines",
             Self::Version => "this HTTP version is not supported",
             Self::Connect => "CONNECT is not supported",
