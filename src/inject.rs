@@ -32,24 +32,24 @@ pub use self::record::ANNOTATION;
 use self::run::Run;
 pub use self::workload::shown;
 
-/// The largest text that is taken, in bytes.
+/// Maximum size of the text, in bytes.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// What became of a text.
+/// The result for a text.
 #[derive(Debug)]
 pub struct Report {
     pub text: String,
     pub notes: Vec<Note>,
 }
 
-/// What became of one object.
+/// The result for one object.
 #[derive(Debug)]
 pub struct Note {
-    /// As kubectl names it.
+    /// The name in kubectl's notation.
     pub object: String,
-    /// Of the whole text.
+    /// The line in the whole text.
     pub line: usize,
-    /// In a few words.
+    /// A short summary.
     pub summary: String,
     pub details: Vec<String>,
     /// Notes for the user to check.
@@ -89,7 +89,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Why a text stays as it is.
+/// Why a text is left unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the text is larger than {} MiB", MAX_BYTES >> 20)]
@@ -107,14 +107,14 @@ pub enum Error {
         line: usize,
         message: String,
     },
-    /// What cannot be the name of an image.
+    /// A text that is not a valid image name.
     #[error(
-        "'{image}' is not the name of an image: set --image or CROSSFADE_IMAGE to a name such as registry.example/crossfade:0.1.0"
+        "'{image}' is not a valid image name: set --image or CROSSFADE_IMAGE to a name such as registry.example/crossfade:0.1.0"
     )]
     BadImage { image: String },
     #[error("this build has no default image: set --image or CROSSFADE_IMAGE")]
     NoImage,
-    /// Nothing in it is known to be a frontend.
+    /// It contains no known frontend.
     #[error(
         "no frontend was found{}; {hint}", found(.seen)
     )]
@@ -128,7 +128,7 @@ fn found(seen: &[String]) -> String {
     }
 }
 
-/// What may be wrong with the options, or missing.
+/// Which options may be wrong or missing.
 fn hint(options: &Options) -> String {
     match (&options.container, options.port) {
         (Some(name), _) => format!("no pod there has a container '{name}' (--frontend-container)"),
@@ -168,7 +168,7 @@ impl Refused {
     }
 }
 
-/// Whether an object makes pods of frontends of Dynamo.
+/// Whether an object creates the pods of Dynamo frontends.
 #[must_use]
 pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
     let is_frontend = |found: workload::Found| match found {
@@ -201,14 +201,14 @@ pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Repo
     }
 }
 
-/// Can a registry have an image of this name?
+/// Can a registry contain an image with this name?
 fn is_image(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
         && name.chars().all(is_allowed)
 }
 
-/// Takes crossfade out of everything in `text` that it was added to by [`inject`].
+/// Removes crossfade from everything in `text` to which [`inject`] added it.
 ///
 /// # Errors
 /// When that is not possible for one of them.

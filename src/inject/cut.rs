@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-/// Puts `text` where `range` was.
+/// Replaces `range` with `text`.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     pub range: Range<usize>,
     pub text: String,
-    /// Of several at the same place, the deepest stands first.
+    /// The depth: of several edits at the same position, the deepest comes first.
     pub depth: usize,
 }
 
-/// Makes all edits; removals may overlap.
+/// Applies all edits; removals may overlap.
 pub(super) fn apply(text: &str, mut cuts: Vec<Cut>) -> String {
     cuts.sort_by_key(|cut| (cut.range.start, std::cmp::Reverse(cut.depth)));
     let mut result = String::with_capacity(text.len() + 4096);
@@ -27,12 +27,12 @@ pub(super) fn apply(text: &str, mut cuts: Vec<Cut>) -> String {
     result
 }
 
-/// Where the line of `at` begins.
+/// The start of the line that contains `at`.
 pub(super) fn line_start(text: &str, at: usize) -> usize {
     text[..at].rfind('\n').map_or(0, |before| before + 1)
 }
 
-/// Behind the line in which something ends at `end`, which may be behind its line break already.
+/// The end of the line that contains `end`, after its line break, which may already precede `end`.
 pub(super) fn line_end(text: &str, end: usize) -> usize {
     if end > 0 && text.as_bytes()[end - 1] == b'\n' {
         return end;
@@ -54,7 +54,7 @@ pub(super) fn newline(text: &str) -> &'static str {
     }
 }
 
-/// The dash of an item of a list in block style, whose content begins at `item`.
+/// The position of the dash of a block-style list item whose content begins at `item`.
 pub(super) fn dash(text: &str, item: usize) -> usize {
     let mut end = item;
     loop {

@@ -1,4 +1,4 @@
-//! Cuts a text into its documents, as kubectl does: YAML at lines that begin with `---`, and JSON behind each value.
+//! Splits a text into its documents, as kubectl does: YAML at lines that begin with `---`, and JSON after each value.
 
 use serde::de::IgnoredAny;
 
@@ -7,11 +7,11 @@ use serde::de::IgnoredAny;
 pub(super) struct Document<'a> {
     /// From its `---`, if it has one, up to the next.
     pub text: &'a str,
-    /// How many lines of the whole text stand before it.
+    /// The number of lines of the whole text before it.
     pub line: usize,
 }
 
-/// All documents; together they are the text, byte for byte.
+/// All documents; concatenated, they equal the text, byte for byte.
 pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     if let Some(documents) = values(text) {
         return documents;
@@ -38,7 +38,7 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     documents
 }
 
-/// The values of a JSON text with several of them, as `jq` writes it.
+/// The values in a JSON text with several values, as `jq` writes it.
 fn values(text: &str) -> Option<Vec<Document<'_>>> {
     if !text.trim_start().starts_with('{') {
         return None;
@@ -69,7 +69,7 @@ fn is_marker(line: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// The part of a document that can hold something: up to `...` if only comments and directives follow.
+/// The part of a document that can have content: up to `...` if only comments and directives follow.
 pub(super) fn content(text: &str) -> &str {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -84,7 +84,7 @@ pub(super) fn content(text: &str) -> &str {
         }
         at += line.len();
     }
-    // Directives may stand before the first marker, in a part of their own.
+    // Directives may precede the first marker, in a separate part.
     let is_empty = |line: &str| line.trim().is_empty() || line.starts_with(['#', '%']);
     if text.lines().all(is_empty) { "" } else { text }
 }

@@ -16,17 +16,17 @@ use super::path::{self, Step};
 use super::record::{Record, Replaced, Swapped};
 use super::tree::{Entry, Node, Tree, Value};
 
-/// Longest value that is kept in a record, in bytes.
+/// Maximum length of a value that is kept in a record, in bytes.
 const MAX_WAS: usize = 64 * 1024;
 
 pub(super) struct Editor<'a> {
     tree: &'a Tree<'a>,
-    /// The values that the document must have in the end.
+    /// The values that the final document must contain.
     wanted: Json,
     style: Style,
     cuts: Vec<Cut>,
     additions: Vec<Addition>,
-    /// The object that makes the pods, from which the record's paths go.
+    /// The object that creates the pods, where the paths in the record start.
     base: usize,
     record: Record,
 }
@@ -162,7 +162,7 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
-    /// Exchanges the one `from` in the scalar at `path` for `to`.
+    /// Replaces the only `from` in the scalar at `path` with `to`.
     pub fn swap(&mut self, path: &[Step], from: &str, to: &str) -> Result<(), Refused> {
         let Some(node) = self.node(path)? else {
             return Err(self.no_place(path, "there"));
@@ -171,7 +171,7 @@ impl<'a> Editor<'a> {
         let mut places = written.match_indices(from);
         let (Some((at, _)), None) = (places.next(), places.next()) else {
             let message = format!(
-                "'{from}' must occur here exactly once, spelled like this, to be changed to '{to}'"
+                "'{from}' must occur here exactly once and literally, so that it can be changed to '{to}'"
             );
             return Err(Refused::at(node.span.start, message));
         };
@@ -184,7 +184,7 @@ impl<'a> Editor<'a> {
                 None => serde_json::from_str(&to).unwrap_or_default(),
             };
         }
-        // As it is called now: a name may have been exchanged.
+        // Use the current name, which may have been changed.
         let path = self.words(path);
         self.record.swapped.push(Swapped { path, from, to });
         Ok(())
@@ -202,7 +202,7 @@ impl<'a> Editor<'a> {
     /// The text with all edits.
     ///
     /// # Errors
-    /// When the document is written in a way in which they would not mean what they should.
+    /// When the document is written in a way that would change the meaning of the edits.
     pub fn finish(mut self) -> Result<String, Refused> {
         let additions = std::mem::take(&mut self.additions);
         for (index, addition) in additions.iter().enumerate() {

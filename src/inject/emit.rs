@@ -1,13 +1,13 @@
-//! Writes values as YAML in the style of the surrounding text, or as JSON if that is in flow style.
+//! Writes values as YAML in the style of the surrounding text, or as JSON if the text is in flow style.
 
 use serde_json::Value as Json;
 
-/// How the text around is written.
+/// The style of the surrounding text.
 #[derive(Clone, Debug)]
 pub(super) struct Style {
     /// Indentation of nested mappings, in columns.
     pub step: usize,
-    /// By how many a list within a mapping is.
+    /// Indentation of a list within a mapping, in columns.
     pub list: usize,
     pub newline: &'static str,
 }
@@ -75,11 +75,11 @@ fn list_item(value: &Json, column: usize, style: &Style, lines: &mut Vec<String>
     }
 }
 
-/// On one line.
+/// The value on one line.
 pub(super) fn scalar(value: &Json) -> String {
     match value {
         Json::String(text) if is_plain(text) => text.clone(),
-        // A record of what was done is JSON in itself, which is easier to read so.
+        // A record is JSON itself, which is easier to read in this form.
         Json::String(text) if text.starts_with('{') && !text.contains(char::is_control) => {
             format!("'{}'", text.replace('\'', "''"))
         }
@@ -87,7 +87,7 @@ pub(super) fn scalar(value: &Json) -> String {
     }
 }
 
-/// Is this text read as text by every reader of YAML 1.1 and 1.2?
+/// Do all YAML 1.1 and 1.2 readers read this text as a string?
 fn is_plain(text: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "/_.-:".contains(c);
     let lower = text.to_ascii_lowercase();
@@ -97,7 +97,7 @@ fn is_plain(text: &str) -> bool {
         && !["y", "n", "yes", "no", "on", "off", "true", "false", "null"].contains(&&*lower)
 }
 
-/// As JSON within a flow collection: on one line, or on lines of its own with `column` as the first column.
+/// The value as JSON within a flow collection: on one line, or on separate lines starting at `column`.
 pub(super) fn flow(value: &Json, column: Option<usize>, style: &Style) -> String {
     match column {
         None => value.to_string(),

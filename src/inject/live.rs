@@ -1,6 +1,6 @@
-//! Tells whether `kubectl apply` can carry an edit back to the object that a manifest was read from.
+//! Tells whether `kubectl apply` can apply an edit to the object from which a manifest was read.
 //!
-//! `kubectl apply` removes only what its annotation says that it applied before. `kubectl replace` has no such condition.
+//! `kubectl apply` removes only what it applied before, according to its annotation. `kubectl replace` has no such condition.
 
 use serde_json::Value as Json;
 
@@ -32,7 +32,7 @@ pub(super) fn before_uninject(object: &Json) -> Option<String> {
     })
 }
 
-/// Only the cluster gives an object these.
+/// Only the cluster sets these fields.
 fn is_live(object: &Json) -> bool {
     let metadata = &object["metadata"];
     metadata["uid"].is_string() || metadata["resourceVersion"].is_string()

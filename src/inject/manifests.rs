@@ -1,4 +1,4 @@
-//! Reads the objects of a text of manifests, and writes objects as such a text.
+//! Reads objects from manifests, and writes objects as manifests.
 
 use serde_json::Value as Json;
 
@@ -8,18 +8,18 @@ use super::tree::{Tree, Unreadable};
 use super::workload::MAX_LISTS;
 use super::{Error, MAX_BYTES};
 
-/// One document of a text.
+/// A document of a text.
 #[derive(Clone, Debug)]
 pub struct Manifest<'a> {
-    /// As it is written.
+    /// The original text.
     pub text: &'a str,
-    /// How many lines of the text stand before it.
+    /// The number of lines of the text before it.
     pub line: usize,
     /// The objects in it: one, or those of a list.
     pub objects: Vec<Json>,
 }
 
-/// The documents of a text that hold something.
+/// The documents of a text that are not empty.
 ///
 /// # Errors
 /// When one of them cannot be read.

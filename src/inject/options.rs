@@ -18,7 +18,7 @@ pub struct Options {
     /// Where the frontend listens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The argument and the variable that set the port.
+    /// The argument and the variable that sets the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_arg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,15 +29,15 @@ pub struct Options {
     /// The name that updates use for these pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployment: Option<String>,
-    /// How long open streams have when a pod ends, in seconds.
+    /// How long open streams may take to end when a pod is deleted, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u64>,
-    /// Whether a preStop hook of the frontend that does something may go.
+    /// Whether a preStop hook of the frontend that does more than wait may be replaced.
     #[serde(skip_serializing_if = "is_false")]
     pub replace_pre_stop: bool,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde requires it")]
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -47,7 +47,7 @@ impl Options {
         *self == Self::default()
     }
 
-    /// These, and where they say nothing the earlier ones.
+    /// These options, completed with the earlier ones.
     pub(super) fn or(&self, earlier: &Self) -> Self {
         let (new, old) = (self.clone(), earlier.clone());
         Self {

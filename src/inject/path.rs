@@ -1,4 +1,4 @@
-//! Paths to values: from the root of a document, and in a record, where they must remain valid after other tools have rewritten
+//! Paths to values: from the root of a document; and for records, where they must remain valid after other tools have rewritten
 //! the document.
 
 use serde_json::Value as Json;
@@ -25,7 +25,7 @@ impl From<usize> for Step {
 
 pub(super) type Path = Vec<Step>;
 
-/// `path` and then `steps`.
+/// `path` followed by `steps`.
 pub(super) fn below<S: Into<Step>>(path: &[Step], steps: impl IntoIterator<Item = S>) -> Path {
     let mut path = path.to_vec();
     path.extend(steps.into_iter().map(Into::into));
@@ -46,7 +46,7 @@ pub(super) fn get_mut<'j>(root: &'j mut Json, path: &[Step]) -> Option<&'j mut J
     })
 }
 
-/// `path` below `base` as it stands in a record; items of lists go by their name where they have one of their own.
+/// `path` below `base` in the form used in a record; list items are identified by their name if it is unique.
 pub(super) fn words(root: &Json, base: &[Step], path: &[Step]) -> String {
     let mut words = Vec::new();
     let mut at = get(root, base);
@@ -72,7 +72,7 @@ fn word_of_item(items: &[Json], index: usize) -> String {
     }
 }
 
-/// Where the words of a record lead to below `base`.
+/// The path below `base` to which the words of a record lead.
 pub(super) fn find(root: &Json, base: &[Step], words: &str) -> Option<Path> {
     let mut path = base.to_vec();
     for word in words.split('/') {
@@ -97,14 +97,14 @@ pub(super) fn find(root: &Json, base: &[Step], words: &str) -> Option<Path> {
 /// The node at `path`.
 ///
 /// # Errors
-/// At which byte something stands in the way of an edit there, and what.
+/// What prevents an edit there, and at which byte.
 pub(super) fn node<'n>(root: &'n Node, path: &[Step]) -> Result<Option<&'n Node>, super::Refused> {
     let mut node = root;
     for step in path {
         let next = match (&node.value, step) {
             (Value::Map { entries, .. }, Step::Key(key)) => {
                 if let Some(merge) = entries.iter().find(|entry| entry.key == "<<") {
-                    let message = "a merge key (<<) cannot be edited: write out what it stands for";
+                    let message = "a merge key (<<) cannot be edited: replace it with the value that it stands for";
                     return Err(super::Refused::at(merge.key_span.start, message));
                 }
                 entries
@@ -117,7 +117,8 @@ pub(super) fn node<'n>(root: &'n Node, path: &[Step]) -> Result<Option<&'n Node>
         };
         let Some(next) = next else { return Ok(None) };
         if let Value::Alias(_) = next.value {
-            let message = "an alias (*) cannot be edited: write out what it stands for";
+            let message =
+                "an alias (*) cannot be edited: replace it with the value that it stands for";
             return Err(super::Refused::at(next.span.start, message));
         }
         node = next;

@@ -23,9 +23,9 @@ use super::sidecar::{self, HostPort, NAME, Sidecar};
 use super::workload::{Workload, truth};
 use super::{Note, Options, Refused};
 
-/// The name of the frontend's own port, where the controller asks for its models.
+/// The name of the frontend's own port, on which the controller requests its models.
 const FRONTEND: &str = "frontend";
-/// The name, and another if the pod has a port of this name already.
+/// The name of crossfade's port, and another one in case the pod already has a port with this name.
 pub(super) const BEHIND_NAMES: [&str; 2] = [FRONTEND, "frontend-http"];
 /// Candidate ports for the frontend behind crossfade; the first free one is used.
 const BEHIND: [u16; 3] = [8080, 18080, 28080];
@@ -53,7 +53,7 @@ pub(super) struct Injection<'i, 'a> {
     pub note: &'i mut Note,
 }
 
-/// The ports of a pod, once crossfade stands before its frontend.
+/// The ports of a pod with crossfade in front of its frontend.
 struct Ports {
     /// The port that clients connect to.
     port: u16,
@@ -172,7 +172,8 @@ impl<'i> Injection<'i, '_> {
             }
         };
         self.note.add_detail(format!(
-            "container '{}' is {}: it moves from port {} to port {behind}, named '{}' ({by}), and crossfade takes port {}, named '{}'",
+            "container '{}' is {}: it moves from port {} to port {behind}, named '{}' ({by}), and crossfade uses port {}, \
+             named '{}'",
             self.frontend.name,
             self.frontend.server.name(),
             ports.port,
@@ -186,13 +187,13 @@ impl<'i> Injection<'i, '_> {
                 json!({"name": DYNAMO_TIMEOUT, "value": HUNG.to_string()}),
             )?;
             self.note.add_detail(format!(
-                "{DYNAMO_TIMEOUT}={HUNG}: after SIGTERM, the frontend gives streams of clients that bypass crossfade this long to end"
+                "{DYNAMO_TIMEOUT}={HUNG}: after SIGTERM, the frontend waits this long for streams of clients that bypass crossfade"
             ));
         }
         Ok(())
     }
 
-    /// Names the frontend's port, and leaves its old name to crossfade.
+    /// Names the frontend's port, and gives its old name to crossfade's port.
     fn declare(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
         if ports.behind_name != FRONTEND {
             self.note.warn(format!(
@@ -210,7 +211,8 @@ impl<'i> Injection<'i, '_> {
         if let Some(host_port) = &ports.host_port
             && truth(&self.spec()["hostNetwork"]) != Some(true)
         {
-            // The frontend has none, or clients could go around crossfade. What stands within a list is not taken out alone.
+            // The frontend must not have one, or clients could bypass crossfade. Nothing is removed from within a list
+            // separately.
             let mut entries = container["ports"].clone();
             entries[index]["name"] = ports.behind_name.into();
             entries[index]["containerPort"] = ports.behind.into();
@@ -225,7 +227,7 @@ impl<'i> Injection<'i, '_> {
         }
         let entry = below(&list, [index]);
         let (from, to) = (ports.port.to_string(), ports.behind.to_string());
-        // The name first: by it the others are found again.
+        // Change the name first, because it identifies the others.
         let name = below(&entry, ["name"]);
         match container["ports"][index]["name"].as_str() {
             Some(was) => self.editor.swap(&name, was, ports.behind_name)?,
@@ -296,11 +298,12 @@ impl<'i> Injection<'i, '_> {
         self.editor
             .push(&below(&self.workload.spec, ["volumes"]), sidecar::volume())?;
         self.note.add_detail(format!(
-            "volume '{NAME}': crossfade keeps the last plan in it; annotation {ANNOTATION}: records these changes for uninject"
+            "volume '{NAME}': crossfade stores the last plan in it; annotation {ANNOTATION}: records these changes for uninject"
         ));
         self.allow(ports.port)?;
-        self.note
-            .add_detail(format!("updates name it by sourceDeployment: {deployment}"));
+        self.note.add_detail(format!(
+            "updates refer to it by sourceDeployment: {deployment}"
+        ));
         self.account();
         Ok(())
     }

@@ -3,7 +3,7 @@
 const RBAC: &str = include_str!("../../deploy/base/rbac.yaml");
 const OWN: &str = "crossfade-sidecar";
 
-/// The role, and a binding for `account`; without one, for an account of its own, which is part of it.
+/// The role, and a binding for `account`; without one, for a separate account, which is included.
 #[must_use]
 pub fn rbac(account: Option<&str>) -> String {
     let is_comment = |line: &&str| line.starts_with('#');
@@ -21,7 +21,7 @@ pub fn rbac(account: Option<&str>) -> String {
         .collect()
 }
 
-/// The binding under a name of its own, and with the account as its subject.
+/// The binding with its own name, and with the account as its subject.
 fn binding(part: &str, account: &str) -> String {
     let (head, subjects) = part.split_once("subjects:").unwrap_or((part, ""));
     let account = serde_json::Value::from(account).to_string();

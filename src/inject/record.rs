@@ -9,22 +9,22 @@ pub const ANNOTATION: &str = "crossfade/injected";
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Record {
-    /// Of the program that wrote it.
+    /// The version of the program that wrote it.
     pub version: String,
-    /// On which the frontend listened before.
+    /// The port on which the frontend listened before.
     pub port: u16,
     /// The options, reused by the next injection.
     #[serde(skip_serializing_if = "super::Options::is_default")]
     pub options: super::Options,
-    /// Values that were not there before.
+    /// Values that were added.
     pub added: Vec<String>,
-    /// What holds them and was not there either: goes when it is empty.
+    /// Their parents that were also added: removed once they are empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made: Vec<String>,
-    /// Parts of texts and numbers that were exchanged.
+    /// Replaced parts of texts and numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub swapped: Vec<Swapped>,
-    /// Values that another one replaced.
+    /// Values that were replaced as a whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<Replaced>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Replaced {
     pub path: String,
     /// The original text after the colon.
     pub was: String,
-    /// The column of the key, none in flow style.
+    /// The column of the key; `None` in flow style.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
 }

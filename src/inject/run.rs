@@ -24,9 +24,9 @@ pub(super) struct Run {
     notes: Vec<Note>,
     /// The result of an injection.
     pub injected: Vec<services::Injected>,
-    /// How many already had a sidecar from elsewhere.
+    /// How many already had a sidecar that inject did not add.
     pub present: usize,
-    /// What makes pods and was left alone.
+    /// The objects that create pods and were left unchanged.
     pub seen: Vec<String>,
     services: Vec<(usize, Json)>,
     accounts: Vec<(usize, Json)>,
@@ -194,7 +194,7 @@ impl Run {
         if is_new || !have_it || !is_in(&before, &text) {
             return Ok(Some(text));
         }
-        // Written anew, even the same manifest would lose its style, and the defaults of an API server.
+        // If it were rewritten, even the same manifest would lose its style and the defaults of the API server.
         for note in &mut self.notes[notes..] {
             if is_injected(&note.object) {
                 unchanged(note);
@@ -203,7 +203,7 @@ impl Run {
         Ok(None)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one call, of one place")]
+    #[allow(clippy::too_many_arguments, reason = "there is only one call")]
     fn add(
         &mut self,
         document: Document<'_>,
@@ -238,7 +238,7 @@ impl Run {
                 self.notes.push(Note::new(
                     &workload.name,
                     at,
-                    "left as it is: no frontend was recognized in it",
+                    "left as it is: it has no known frontend",
                 ));
                 continue;
             };

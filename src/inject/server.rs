@@ -14,7 +14,7 @@ pub(super) enum Server {
     Dynamo,
     Vllm,
     Sglang,
-    /// PortOptions by its port.
+    /// Identified by its port options.
     Other,
 }
 
@@ -23,7 +23,7 @@ struct Marks {
     server: Server,
     /// In its command and arguments.
     words: &'static [&'static str],
-    /// In the name of its image, behind the registry and the tag.
+    /// Names of its image, without registry and tag.
     images: &'static [&'static str],
 }
 
@@ -49,7 +49,7 @@ const MARKS: [Marks; 3] = [
     },
 ];
 
-/// Workers of Dynamo, which serve no clients.
+/// Dynamo workers, which do not serve clients.
 const WORKERS: [&str; 6] = [
     "dynamo.vllm",
     "dynamo.sglang",
@@ -60,7 +60,7 @@ const WORKERS: [&str; 6] = [
 ];
 
 impl Server {
-    /// What runs in a container, if it is known.
+    /// The server that runs in a container, if known.
     pub fn of(container: &Json) -> Option<Self> {
         let line = command_line(container);
         if is_worker(container) {
@@ -121,14 +121,14 @@ impl Server {
         (self == Self::Dynamo).then_some("DYN_HTTP_PORT")
     }
 
-    /// Behind which words of a command line arguments may stand.
+    /// The words of a command line after which arguments may follow.
     fn words(self) -> &'static [&'static str] {
         let marks = MARKS.iter().find(|marks| marks.server == self);
         marks.map_or(&[], |marks| marks.words)
     }
 }
 
-/// Does it say that it is a worker of Dynamo, or of vLLM without an API?
+/// Is it configured as a Dynamo worker, or as a vLLM worker without an API?
 pub(super) fn is_worker(container: &Json) -> bool {
     let line = command_line(container);
     let is_headless = line.split_whitespace().any(|word| word == "--headless");
@@ -156,7 +156,7 @@ fn is_variable(container: &Json, name: &str) -> bool {
     variable(container, name).is_some()
 }
 
-/// The last variable of that name, which counts, and its index.
+/// The last variable of that name, which takes precedence, and its index.
 pub(super) fn variable<'j>(container: &'j Json, name: &str) -> Option<(usize, &'j Json)> {
     let variables = container["env"].as_array()?;
     let index = variables

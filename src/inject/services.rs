@@ -1,4 +1,4 @@
-//! Explains what the Services and service accounts of injected pods mean for them.
+//! Explains how Services and service accounts affect the injected pods.
 
 use serde_json::Value as Json;
 
@@ -16,7 +16,7 @@ pub(super) struct Injected {
     pub name: String,
     namespace: Option<String>,
     account: String,
-    /// Whether the pod itself says that it gets the token of its account.
+    /// Whether the pod itself requests the token of its account.
     is_mounted: Option<bool>,
     labels: Json,
     /// The port that clients connect to, and its name.
@@ -101,7 +101,7 @@ pub(super) fn of_accounts(accounts: &[(usize, Json)], injected: &[Injected]) -> 
         for pods in injected.iter().filter(is_theirs) {
             let mut note = Note::new(&shown(account), *line, "left as it is");
             note.warn(format!(
-                "{AUTOMOUNT} is false: crossfade in {} cannot see updates until it is true here or in the pod",
+                "{AUTOMOUNT} is false: crossfade in {} cannot read updates until it is true here or in the pod",
                 pods.name
             ));
             notes.push(note);

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 /// Name of the container, of its volume, and of its admin port.
 pub(super) const NAME: &str = "crossfade";
-/// How long it serves on after the pod has left the endpoints, in seconds.
+/// How long it continues to accept requests after the pod has been removed from the endpoints, in seconds.
 pub(super) const SETTLE: u64 = 10;
 /// The time that a pod needs beyond settling and draining, in seconds.
 const SPARE: u64 = 20;
@@ -28,14 +28,14 @@ pub(super) struct Sidecar<'a> {
     pub drain: u64,
 }
 
-/// A port of the node that leads to a container.
+/// A host port that leads to a container.
 pub(super) struct HostPort {
     pub port: u64,
-    /// The node's address, if not all of them.
+    /// The address of the node, if not all addresses.
     pub ip: Option<String>,
 }
 
-/// The least grace period of the pod, in seconds.
+/// The minimum grace period of the pod, in seconds.
 pub(super) fn grace(drain: u64) -> u64 {
     SETTLE + drain + SPARE
 }
@@ -48,7 +48,7 @@ impl Sidecar<'_> {
         }
         let variable = |name: &str, value: String| json!({"name": name, "value": value});
         let (all, local) = match self.ipv6 {
-            // It takes IPv4 as well.
+            // This includes IPv4.
             true => ("[::]", "[::1]"),
             false => ("0.0.0.0", "127.0.0.1"),
         };
@@ -105,7 +105,7 @@ impl Sidecar<'_> {
     }
 }
 
-/// The volume in which it keeps its plan.
+/// The volume in which crossfade stores its plan.
 pub(super) fn volume() -> Json {
     json!({"name": NAME, "emptyDir": {"sizeLimit": "16Mi"}})
 }

@@ -11,13 +11,13 @@ use serde_json::{Map, Value as Json};
 
 use self::reader::Reader;
 
-/// Most values that a document may expand to by its aliases.
+/// Maximum number of values to which a document may expand through aliases.
 const MAX_VALUES: usize = 4_000_000;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// From the first to behind the last byte of the content, without anchor and tag. Empty where nothing is written.
+    /// The range of the content, without anchor and tag. Empty if nothing is written.
     pub span: Range<usize>,
     pub value: Value,
     anchor: usize,
@@ -25,7 +25,7 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// The text that is meant, and whether it is written without quotes.
+    /// The text, unescaped, and whether it is written without quotes.
     Scalar {
         text: String,
         plain: bool,
@@ -46,12 +46,12 @@ pub(super) enum Value {
 pub(super) struct Entry {
     pub key: String,
     pub key_span: Range<usize>,
-    /// Just behind the colon.
+    /// The position after the colon.
     pub colon: usize,
     pub node: Node,
 }
 
-/// Why a text is no tree, and at which byte.
+/// Why a text cannot be parsed, and at which byte.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub at: usize,
@@ -63,12 +63,12 @@ pub(super) struct Unreadable {
 pub(super) struct Tree<'a> {
     pub text: &'a str,
     pub root: Node,
-    /// The first key that stands twice in one mapping, and where.
+    /// The first key that occurs twice in one mapping, and its position.
     pub twice: Option<(String, usize)>,
 }
 
 impl<'a> Tree<'a> {
-    /// The document of `text`; none if it holds comments at most.
+    /// The document of `text`; `None` if it contains only comments.
     pub fn read(text: &'a str) -> Result<Option<Self>, Unreadable> {
         let mut reader = Reader::new(text);
         let Some(root) = reader.document()? else {
@@ -121,7 +121,7 @@ fn json<'n>(
             }
             Json::Object(map)
         }
-        // Known once its value is complete, so that nothing holds itself.
+        // Registered once its value is complete, so that no value contains itself.
         Value::Alias(anchor) => match anchors.get(anchor) {
             Some(&node) => return json(node, anchors, left),
             None => {
@@ -139,7 +139,7 @@ fn json<'n>(
     Ok(value)
 }
 
-/// A number as JSON writes it. Others mean something else to some readers: to kubectl, 010 is 8.
+/// A number as JSON writes it. Some readers interpret other numbers differently: to kubectl, 010 is 8.
 fn decimal(text: &str) -> Option<i64> {
     let is_decimal = |number: &i64| number.to_string() == text;
     text.parse().ok().filter(is_decimal)

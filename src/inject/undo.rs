@@ -1,4 +1,4 @@
-//! Undoes an injection from its record, whichever tool has written the document since.
+//! Undoes an injection from its record, no matter which tool has rewritten the document since.
 
 mod replaced;
 
@@ -15,7 +15,7 @@ use super::tree::{Entry, Node, Tree, Value};
 use super::workload::Workload;
 use super::{Note, Refused};
 
-/// The record that the pods of a workload carry.
+/// The record in the pod template of a workload.
 ///
 /// # Errors
 /// When there is one that cannot be read.
@@ -36,7 +36,7 @@ pub(super) fn record(root: &Json, workload: &Workload) -> Result<Option<Record>,
     }
 }
 
-/// Takes back what records say, each with its workload.
+/// Undoes the changes in the records, each with its workload.
 pub(super) struct Undo<'a> {
     tree: &'a Tree<'a>,
     root: &'a Json,
@@ -62,7 +62,7 @@ impl<'a> Undo<'a> {
         let gone = self.gone(workload, record);
         for path in &gone {
             let parent = &path[..path.len().saturating_sub(1)];
-            // All that goes from one mapping or list goes at once, with the first of it.
+            // All removals from one mapping or list are made together, with the first of them.
             let first = gone
                 .iter()
                 .find(|other| other.len() == path.len() && other.starts_with(parent));
@@ -79,14 +79,14 @@ impl<'a> Undo<'a> {
         Ok(())
     }
 
-    /// The paths of all that goes.
+    /// The paths of everything that is removed.
     fn gone(&self, workload: &Workload, record: &Record) -> BTreeSet<Path> {
         let find = |words: &String| path::find(self.root, &workload.base, words);
         let mut gone: BTreeSet<Path> = record.added.iter().filter_map(find).collect();
         let mut made: Vec<Path> = record.made.iter().filter_map(find).collect();
         made.sort_by_key(|path| std::cmp::Reverse(path.len()));
         for path in made {
-            // An item of a list needs its name as long as it has anything else.
+            // A list item needs its name while it has any other member.
             let is_item = matches!(path.last(), Some(Step::Item(_)));
             let is_empty = match path::get(self.root, &path) {
                 Some(Json::Object(map)) => map.keys().all(|key| {
@@ -104,7 +104,7 @@ impl<'a> Undo<'a> {
         gone
     }
 
-    /// Removes all members of the mapping or list at `parent` that are gone.
+    /// Removes all members of the mapping or list at `parent` that are in `gone`.
     fn remove(&mut self, parent: &[Step], gone: &BTreeSet<Path>) -> Result<(), Refused> {
         let Some(node) = path::node(&self.tree.root, parent)? else {
             return Ok(());
@@ -165,12 +165,12 @@ impl<'a> Undo<'a> {
         let (start, end) = (members[index].0, members[index + run - 1].1);
         let line = line_start(text, start);
         if !text[line..start].trim().is_empty() {
-            // The first of its mapping, on the line of a dash: the next one takes its place.
+            // It is the first of its mapping, on the line of a dash: the next one moves there.
             return start..members.get(index + run).map_or(end, |next| next.0);
         }
         match text.ends_with('\n') {
             true => line..line_end(text, end),
-            // The last line has no line break, and whatever is the last one then gets none.
+            // The last line has no line break, so the new last line must not have one either.
             false => {
                 let before = line - usize::from(line > 0);
                 let before = before - usize::from(text[..before].ends_with('\r'));
@@ -210,14 +210,14 @@ impl<'a> Undo<'a> {
                 });
             }
             _ => match unfolded(written, node, swapped) {
-                // Rewritten, with line breaks or escapes within.
+                // It has been rewritten, with line breaks or escapes inside.
                 Some(text) => self.cuts.push(Cut {
                     range: node.span.clone(),
                     text,
                     depth: 0,
                 }),
                 None => note.warn(format!(
-                    "{} has been changed since, and is kept: it was '{}' before",
+                    "{} has been changed since and is kept: it was '{}' before",
                     swapped.path, swapped.from
                 )),
             },
@@ -241,7 +241,7 @@ impl<'a> Undo<'a> {
     }
 }
 
-/// The whole scalar with the part swapped back, if it is none of the block styles.
+/// The whole scalar with the part restored, unless it is a block scalar.
 fn unfolded(written: &str, node: &Node, swapped: &Swapped) -> Option<String> {
     let Value::Scalar { text, plain } = &node.value else {
         return None;

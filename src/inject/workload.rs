@@ -4,20 +4,20 @@ use serde_json::Value as Json;
 
 use super::path::{Path, below, get};
 
-/// How deep lists of objects may hold lists of objects.
+/// How deep lists of objects may be nested.
 pub(super) const MAX_LISTS: usize = 4;
 
-/// What makes pods, and where in its document.
+/// An object that creates pods, and its path in the document.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
-    /// As kubectl names it: `Deployment/frontend`; for a part of a graph with its name.
+    /// The name in kubectl's notation, such as `Deployment/frontend`; for a component of a graph, with its name.
     pub name: String,
-    /// By which an update names it.
+    /// The name by which an update refers to it.
     pub deployment: Option<String>,
     pub namespace: Option<String>,
     /// The whole object.
     pub object: Path,
-    /// What makes the pods: the object itself, or one component of a graph.
+    /// What creates the pods: the object itself, or a component of a graph.
     pub base: Path,
     pub spec: Path,
     pub annotations: Path,
@@ -29,7 +29,7 @@ pub(super) struct Workload {
 pub(super) enum Maker {
     /// Kubernetes itself.
     Kubernetes,
-    /// Dynamo's operator, which adds what the manifest does not say.
+    /// Dynamo's operator, which adds what the manifest leaves out.
     Operator { main_apart: bool },
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Found {
     Workload(Box<Workload>),
     Service(Path),
     ServiceAccount(Path),
-    /// It makes pods, in a way that is not known here.
+    /// It creates pods, in an unknown way.
     Unknown(String),
     Other,
 }
@@ -75,7 +75,7 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
     }
 }
 
-/// As kubectl names an object.
+/// The name of an object in kubectl's notation.
 #[must_use]
 pub fn shown(object: &Json) -> String {
     let kind = object["kind"].as_str().unwrap_or("?");
@@ -86,7 +86,7 @@ pub fn shown(object: &Json) -> String {
     format!("{kind}/{}", name.unwrap_or("?"))
 }
 
-/// A truth value as kubectl reads it, which takes words of YAML 1.1 as well.
+/// A boolean as kubectl reads it, which also accepts the words of YAML 1.1.
 pub(super) fn truth(json: &Json) -> Option<bool> {
     let word = json.as_str().map(str::to_ascii_lowercase);
     match word.as_deref() {
@@ -196,7 +196,7 @@ impl Workload {
         containers
     }
 
-    /// Where the container `main` would be written that the operator makes, if the manifest does not have it.
+    /// The path where the container `main` would be added, which the operator creates if the manifest does not contain it.
     pub fn place_of_main(&self, root: &Json, main: &str) -> Option<Path> {
         let Maker::Operator { main_apart } = self.maker else {
             return None;
@@ -226,7 +226,7 @@ impl Workload {
         }
     }
 
-    /// All containers of the pod, those that run first as well.
+    /// All containers of the pod, including the init containers.
     pub fn everywhere<'j>(&self, root: &'j Json) -> Vec<(Path, &'j Json)> {
         let mut containers = self.containers(root);
         containers.extend(self.list(root, "initContainers"));

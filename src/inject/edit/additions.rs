@@ -7,7 +7,7 @@ use super::super::path::{self, Path, Step};
 use super::super::record::Replaced;
 use super::Editor;
 
-/// A value that joins the mapping or list at `parent`, or takes the place of nothing that is written there under its key.
+/// A value that is added to the mapping or list at `parent`, or set for a key that has no value.
 pub(super) struct Addition {
     pub parent: Path,
     /// Its key in the mapping, or its index in the list.
@@ -16,7 +16,7 @@ pub(super) struct Addition {
 }
 
 impl Addition {
-    /// None in a list.
+    /// `None` in a list.
     pub fn key(&self) -> Option<&str> {
         match &self.step {
             Step::Key(key) => Some(key),
@@ -26,7 +26,7 @@ impl Addition {
 }
 
 impl Editor<'_> {
-    /// Adds `value` at `path`, which ends with a key and is not there yet, and whatever must be there to hold it.
+    /// Adds `value` at `path`, which ends with a key and does not exist yet, together with missing parents.
     pub fn put(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
         let (key, parent) = key_of(path);
         self.make(parent, Json::Object(Map::new()))?;
@@ -38,7 +38,7 @@ impl Editor<'_> {
         let was = holder.insert(key.to_owned(), value.clone());
         let words = self.words(path);
         match self.entry(path)?.map(|(_, entry)| entry) {
-            // Its key is there, with nothing behind it.
+            // The key exists, without a value.
             Some(entry) if was.is_some() => {
                 // Later additions by others are recognized by the members that this does not list.
                 let members = value.as_object().into_iter().flatten();
@@ -60,7 +60,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Appends `value` to the list at `path`, which is made if it is not there.
+    /// Appends `value` to the list at `path`, which is created if it does not exist.
     pub fn push(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
         let words = self.append(path, value)?;
         self.record.added.push(words);
@@ -75,7 +75,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Returns the path of the new item, as it stands in the record.
+    /// Returns the path of the new item in the form used in the record.
     fn append(&mut self, path: &[Step], value: Json) -> Result<String, Refused> {
         self.make(path, Json::Array(Vec::new()))?;
         let is_old = self.node(path)?.is_some_and(|node| !node.is_nothing());
@@ -108,7 +108,7 @@ impl Editor<'_> {
         holder.insert(key.to_owned(), empty.clone());
         let words = self.words(path);
         match nothing {
-            // Nothing is written there, but its key is.
+            // The key is written, but not a value.
             Some(entry) => {
                 let was = self.tree.text[entry.colon..entry.node.span.end].to_owned();
                 let column = None;
@@ -126,7 +126,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Adds to what is in the document.
+    /// Adds to a value of the document.
     fn join(&mut self, path: &[Step], value: Json, is_there: bool) -> Result<(), Refused> {
         let Some((step, parent)) = path.split_last() else {
             return Err(self.no_place(path, "a part of a mapping or list"));
@@ -146,7 +146,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Adds to what was added.
+    /// Adds to a value that was added.
     fn grow(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
         let holds = |addition: &&mut Addition| {
             let depth = addition.parent.len();
@@ -167,7 +167,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Gives a value that was added before another content.
+    /// Changes a value that was added before.
     pub fn fill(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
         if let Some(place) = path::get_mut(&mut self.wanted, path) {
             *place = value.clone();
@@ -185,7 +185,7 @@ impl Editor<'_> {
     }
 }
 
-/// The last key of a path, and the path to what holds it.
+/// The last key of a path, and the path of its parent.
 fn key_of(path: &[Step]) -> (&str, &[Step]) {
     match path.split_last() {
         Some((Step::Key(key), parent)) => (key, parent),

@@ -3,13 +3,13 @@
 use crate::inject::cut;
 use crate::inject::tree::{Node, Value};
 
-/// Where the members of a mapping or list stand.
+/// The range of the members of a mapping or list.
 pub(super) struct Members {
     pub flow: bool,
     pub count: usize,
     /// The first key, dash or item.
     pub first: usize,
-    /// Behind the last member, or behind the opening bracket.
+    /// The position after the last member, or after the opening bracket.
     pub end: usize,
 }
 

@@ -16,7 +16,7 @@ impl Editor<'_> {
         if let Some(key) = addition.key()
             && let Some((_, entry)) = self.entry(&path::below(parent, [key]))?
         {
-            // The key is there, with nothing behind it.
+            // The key exists, without a value.
             let new = format!(" {}", emit::flow(value, None, &self.style));
             self.cut(entry.colon..entry.node.span.end, new, parent.len());
             return Ok(());
@@ -33,7 +33,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Behind the last member of a mapping or list in block style, on lines of its own.
+    /// The position after the last member of a block-style mapping or list, on separate lines.
     fn in_block(&self, members: &Members, addition: &Addition) -> Cut {
         let text = self.tree.text;
         let column = column(text, members.first);
@@ -46,7 +46,7 @@ impl Editor<'_> {
         Cut {
             range: at..at,
             text: match at > 0 && text.as_bytes()[at - 1] != b'\n' {
-                // The last line has no line break, and gets none.
+                // The last line has no line break and does not get one.
                 true => format!("{newline}{}", lines.trim_end_matches(['\r', '\n'])),
                 false => lines,
             },
@@ -54,7 +54,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Behind the last member of a mapping or list in flow style; `before` others were added there already.
+    /// The position after the last member of a flow-style mapping or list, where `before` others have already been added.
     fn in_flow(&self, members: &Members, node: &Node, addition: &Addition, before: usize) -> Cut {
         let text = self.tree.text;
         let own_lines = text[node.span.start..members.first].contains('\n');

@@ -6,9 +6,9 @@ use super::super::path::below;
 use super::super::workload::truth;
 use super::{Injection, Refused};
 
-/// The first port that any user may listen on, of the pod's network.
+/// The first port of the pod's network on which any user may listen.
 const SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
-/// Below it, a port needs root or that sysctl.
+/// Ports below this one need root or that sysctl.
 const UNPRIVILEGED: u16 = 1024;
 
 impl Injection<'_, '_> {
@@ -26,7 +26,7 @@ impl Injection<'_, '_> {
         }
         if truth(&self.spec()["hostNetwork"]) == Some(true) {
             self.note.warn(format!(
-                "hostNetwork: crossfade does not run as root, and can listen on port {port} only if {SYSCTL} of the node allows it"
+                "hostNetwork: crossfade does not run as root, and can listen on port {port} only if the node's {SYSCTL} allows it"
             ));
             return Ok(());
         }

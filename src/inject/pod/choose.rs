@@ -11,7 +11,7 @@ use crate::inject::{Options, Refused};
 /// The name of a Dynamo frontend's container.
 const MAIN: &str = "main";
 
-/// Which container of a pod is the frontend.
+/// Finds the frontend's container in a pod.
 ///
 /// # Errors
 /// When several could be.
@@ -44,7 +44,7 @@ pub(in crate::inject) fn choose(
         && options.container.as_ref().is_none_or(is_main)
         && let Some(path) = workload.place_of_main(root, MAIN)
     {
-        // The operator makes it.
+        // The operator creates it.
         return Ok(Some(Frontend {
             path,
             name: MAIN.to_owned(),

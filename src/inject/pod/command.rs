@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-/// Before a port that is a word of its own.
+/// Words that precede a port that is a separate word.
 const HOSTS: [&str; 5] = ["localhost", "127.0.0.1", "0.0.0.0", "::1", "[::1]"];
 const FLAGS: [&str; 4] = ["-p", "-P", "--port", "--http-port"];
 
-/// Where a word has the number of a port.
+/// The positions of a port number in a word.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mentions {
-    /// As the port of an address, or behind a host or a flag.
+    /// As the port of an address, or after a host or a flag.
     pub ports: Vec<Range<usize>>,
-    /// Elsewhere, where it may mean something else.
+    /// Elsewhere, where it may have another meaning.
     pub is_doubtful: bool,
 }
 
-/// Where `word`, which may be a whole script, has the number `port`. `before` is the word before it.
+/// Finds the number `port` in `word`, which may be a whole script. `before` is the preceding word.
 pub(super) fn mentions(before: &str, word: &str, port: u16) -> Mentions {
     let number = port.to_string();
     let mut found = Mentions {
@@ -32,7 +32,7 @@ pub(super) fn mentions(before: &str, word: &str, port: u16) -> Mentions {
         let rest = head.trim_end_matches(is_between);
         let last = match (rest.is_empty(), rest.len() == head.len()) {
             (true, _) => before,
-            // It stands behind something else in the same word.
+            // It follows something else in the same word.
             (false, true) => "",
             (false, false) => rest.rsplit(is_between).next().unwrap_or_default(),
         };
@@ -46,7 +46,7 @@ pub(super) fn mentions(before: &str, word: &str, port: u16) -> Mentions {
     found
 }
 
-/// The shortest part of `word` that holds all `places` and occurs once in it, and the same with another port there.
+/// The shortest part of `word` that contains all `places` and occurs only once, and its replacement with another port.
 pub(super) fn exchange(word: &str, places: &[Range<usize>], to: u16) -> Option<(String, String)> {
     let (first, last) = (places.first()?, places.last()?);
     let is_break = |c: char| c.is_ascii_whitespace() || "\"'".contains(c);

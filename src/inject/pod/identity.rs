@@ -7,7 +7,7 @@ use super::super::workload::Maker;
 use super::Injection;
 
 impl Injection<'_, '_> {
-    /// The name by which an update finds the pod, which Dynamo's pods carry as a label.
+    /// The name by which an update finds the pod; Dynamo's pods have it as a label.
     pub(super) fn labels(&mut self) -> Result<String, Refused> {
         const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
         const COMPONENT: &str = "nvidia.com/dynamo-component-type";
@@ -23,9 +23,9 @@ impl Injection<'_, '_> {
             .or(label.clone())
             .or(self.workload.deployment.clone());
         let Some(name) = name else {
-            return Err(self.refuse(
-                "it has no name by which updates could refer to it: set --deployment NAME",
-            ));
+            return Err(
+                self.refuse("it has no name that updates could refer to: set --deployment NAME")
+            );
         };
         if given.is_some() && !is_label(&name) {
             return Err(self.refuse(format!("--deployment: {}", no_label(&name))));
@@ -34,7 +34,7 @@ impl Injection<'_, '_> {
             let of_graph = self.workload.deployment.as_ref();
             return match of_graph {
                 Some(graph) if *graph != name => Err(self.refuse(format!(
-                    "--deployment says {name}, but Dynamo's operator labels its pods with the name of the graph, {graph}"
+                    "--deployment is {name}, but Dynamo's operator labels its pods with the name of the graph, {graph}"
                 ))),
                 _ => Ok(name),
             };
@@ -42,7 +42,7 @@ impl Injection<'_, '_> {
         let is_dynamo = self.frontend.server == Server::Dynamo;
         if !is_dynamo && label.is_none() {
             self.note.add_detail(format!(
-                "an update counts its pods as workers by spec.workers.old: {{kind: {}, name: {}}}",
+                "to count its pods as workers, set spec.workers.old: {{kind: {}, name: {}}} in the update",
                 self.workload.name.split('/').next().unwrap_or_default(),
                 self.workload.deployment.as_deref().unwrap_or("NAME"),
             ));
@@ -62,14 +62,14 @@ impl Injection<'_, '_> {
                 self.editor.put(&place(GRAPH), name.as_str().into())?;
                 let workers = match is_dynamo {
                     true => "the pods of its workers need it as well",
-                    false => "the controller finds them by it",
+                    false => "the controller uses it to find them",
                 };
                 self.note
                     .add_detail(format!("its pods get the label {GRAPH}: {name}; {workers}"));
             }
             Some(label) if label != name => {
                 return Err(self.refuse(format!(
-                    "--deployment says {name}, but its label {GRAPH} says {label}"
+                    "--deployment is {name}, but its label {GRAPH} is {label}"
                 )));
             }
             Some(_) => {}
@@ -93,7 +93,7 @@ impl Injection<'_, '_> {
         })
     }
 
-    /// Tells what the pod's service account must be allowed.
+    /// Reports the permissions that the pod's service account needs.
     pub(super) fn account(&mut self) {
         let account = self.workload.account(self.root);
         let namespace = self.workload.namespace.as_deref();
@@ -106,7 +106,7 @@ impl Injection<'_, '_> {
     }
 }
 
-/// Can a label have this value?
+/// Is this a valid value of a label?
 fn is_label(value: &str) -> bool {
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     value.len() <= 63
@@ -119,6 +119,7 @@ fn is_label(value: &str) -> bool {
 
 fn no_label(name: &str) -> String {
     format!(
-        "'{name}' cannot be the value of a label (at most 63 letters, digits, '-', '_', and '.', with a letter or digit at both ends)"
+        "'{name}' is not a valid value of a label (at most 63 letters, digits, '-', '_', and '.', with a letter or \
+         digit at both ends)"
     )
 }

@@ -1,4 +1,4 @@
-//! What Dynamo's operator puts into the container of a frontend from other parts of a graph.
+//! What Dynamo's operator adds to a frontend's container from other parts of a graph.
 //!
 //! In `v1alpha1`, the variables of the graph and then those of the component (`envs`) replace those of the container, and the
 //! probes of the component replace the container's. In `v1beta1`, the variables of the container replace those of the graph (`env`).
@@ -9,15 +9,15 @@ use super::{Injection, Path, Refused, Step, below};
 use crate::inject::path::get;
 use crate::inject::workload::Maker;
 
-/// The probes that a component of `v1alpha1` has itself.
+/// The probes that a `v1alpha1` component itself can have.
 const PROBES: [&str; 2] = ["livenessProbe", "readinessProbe"];
 
-/// A container as it runs, and where its parts are written.
+/// The effective container, and where its parts are written.
 pub(super) struct Effective {
     pub container: Json,
-    /// The place of each variable; none if it is the graph's, and so that of other components as well.
+    /// The path of each variable; none if it belongs to the graph, and so also to other components.
     variables: Vec<Option<Path>>,
-    /// Where a variable replaces all of the same name.
+    /// The list in which a variable overrides all others of the same name.
     pub own: Path,
 }
 
@@ -74,7 +74,7 @@ impl Injection<'_, '_> {
         }
     }
 
-    /// Whether the container is the one that the operator makes for a component, and whether the manifest has it apart.
+    /// Whether the operator creates the container for a component, and whether the manifest contains it separately.
     fn of_component(&self) -> Option<bool> {
         match self.workload.maker {
             Maker::Operator { main_apart } if self.frontend.name == "main" => Some(main_apart),
@@ -82,7 +82,7 @@ impl Injection<'_, '_> {
         }
     }
 
-    /// Writes the container that the operator makes into the list of containers, if it is missing there, so that it can be edited.
+    /// Adds the container that the operator creates to the list of containers, if it is missing there, so that it can be edited.
     pub(super) fn write_out_main(&mut self) -> Result<(), Refused> {
         let is_there = get(self.root, &self.frontend.path).is_some();
         if is_there || self.of_component() != Some(false) {
@@ -95,13 +95,13 @@ impl Injection<'_, '_> {
             .unwrap_or((&Step::Item(0), &[]));
         self.editor.push_named(list, &self.frontend.name)?;
         self.note.add_detail(format!(
-            "container '{}' is written out with what changes in it; Dynamo's operator adds the rest, as before",
+            "container '{}' is added to the manifest with the changes; Dynamo's operator adds the rest, as before",
             self.frontend.name
         ));
         Ok(())
     }
 
-    /// Where a probe of the container stands, or would.
+    /// The path of a probe of the container, whether it exists or not.
     pub(super) fn probe(&self, probe: &str) -> Path {
         let of_component = below(&self.workload.base, [probe]);
         let is_there = get(self.root, &of_component).is_some_and(Json::is_object);
@@ -111,7 +111,7 @@ impl Injection<'_, '_> {
         }
     }
 
-    /// Exchanges a part of the text at a path below the container that runs.
+    /// Replaces a part of the text at a path below the effective container.
     pub(super) fn exchange(
         &mut self,
         effective: &Effective,
@@ -130,7 +130,7 @@ impl Injection<'_, '_> {
                 let path = [place.clone(), rest.to_vec()].concat();
                 self.editor.swap(&path, from, to)
             }
-            // The other components keep theirs.
+            // The other components keep their value.
             _ => {
                 let name = effective.container["env"][*index]["name"].clone();
                 let value = json!({"name": name, "value": to});

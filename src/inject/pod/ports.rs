@@ -32,7 +32,7 @@ impl Injection<'_, '_> {
         let others = used.iter().filter(|entry| is_port(entry)).count();
         if others > usize::from(own.is_some()) {
             return Err(self.refuse(format!(
-                "another container of the pod has port {port} as well"
+                "another container of the pod also uses port {port}"
             )));
         }
         let is_named = |name: &str| {
@@ -52,10 +52,9 @@ impl Injection<'_, '_> {
                         .iter()
                         .all(|entry| !is_tcp(entry) || entry["containerPort"] != *candidate)
             };
-            ports
-                .into_iter()
-                .find(is_free)
-                .ok_or_else(|| self.refuse(format!("the ports {ports:?} of the pod are all taken")))
+            ports.into_iter().find(is_free).ok_or_else(|| {
+                self.refuse(format!("the ports {ports:?} of the pod are all in use"))
+            })
         };
         let name = own.and_then(|own| own["name"].as_str());
         let default = if is_named("http") {
@@ -81,7 +80,7 @@ impl Injection<'_, '_> {
         })
     }
 
-    /// Refuses, or warns of, a port that nothing in the manifest says.
+    /// Rejects, or warns about, a port that is not set in the manifest.
     fn doubt(&mut self, container: &Json, port: u16) -> Result<(), Refused> {
         let server = self.frontend.server.name();
         let declared = container["ports"].as_array().into_iter().flatten();
@@ -108,8 +107,8 @@ impl Injection<'_, '_> {
             _ => return Ok(()),
         };
         self.note.warn(format!(
-            "its port may be set in {elsewhere}, which inject does not read: {port} is assumed, as the default of {server}; if \
-             that is wrong, set the port with --port"
+            "its port may be set in {elsewhere}, which inject does not read: it assumes {port}, the default of {server}; \
+             if that is wrong, set the port with --port"
         ));
         Ok(())
     }
@@ -154,7 +153,7 @@ impl Injection<'_, '_> {
     }
 }
 
-/// Refuses ports in another notation, such as 0x1F40. Inject compares ports as numbers, and writes decimal ones.
+/// Rejects ports in another notation, such as 0x1F40. Inject compares ports as numbers, and writes decimal ones.
 fn are_decimal(path: &Path, container: &Json) -> Result<(), Refused> {
     let entries = container["ports"].as_array().into_iter().flatten();
     for (index, entry) in entries.enumerate() {
@@ -170,7 +169,7 @@ fn are_decimal(path: &Path, container: &Json) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether a text is a number in a notation of YAML other than the decimal one, such as `0x1F40`, `8e3` or `8_000`.
+/// Whether a text is a number in a YAML notation other than decimal, such as `0x1F40`, `8e3` or `8_000`.
 pub(super) fn is_other_notation(text: &str) -> bool {
     let is_digit = |c: char| c.is_ascii_digit() || c == '_';
     let has_base = ["0x", "0o", "0b"].iter().any(|base| {

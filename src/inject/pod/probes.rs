@@ -17,11 +17,11 @@ impl Injection<'_, '_> {
         if has("readinessProbe") {
             self.editor.set(&place, readiness)?;
             self.note
-                .add_detail(format!("readinessProbe: is replaced; {ready}"));
+                .add_detail(format!("readinessProbe: replaced; {ready}"));
         } else if by_operator {
             self.editor.put(&place, readiness)?;
             self.note
-                .add_detail(format!("readinessProbe: is added; {ready}"));
+                .add_detail(format!("readinessProbe: added; {ready}"));
         }
         let path = self.options.health.as_deref();
         let live = path.unwrap_or(self.frontend.server.live()).to_owned();
@@ -54,15 +54,14 @@ impl Injection<'_, '_> {
                 }
             } else if is_wanted {
                 self.editor.put(&place, added)?;
-                self.note.add_detail(format!(
-                    "{probe}: is added; it probes {live} on the frontend"
-                ));
+                self.note
+                    .add_detail(format!("{probe}: added; it probes {live} on the frontend"));
             }
         }
         Ok(())
     }
 
-    /// Has a probe or hook ask the frontend where it listens now. Returns whether that changed it.
+    /// Directs a probe or hook to the port on which the frontend listens now. Returns whether that changed it.
     fn retarget(&mut self, place: &Path, probe: &Json, ports: &Ports) -> Result<bool, Refused> {
         let mut is_changed = false;
         let by_number = (ports.port.to_string(), ports.behind.to_string());

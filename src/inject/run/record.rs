@@ -16,7 +16,7 @@ pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<
     let odd = || {
         Refused::at(
             0,
-            "is written in a way from which uninject could not restore every byte; write it in plain block style",
+            "is written in a way that uninject could not restore byte for byte; write it in plain block style",
         )
     };
     let tree = Tree::read(text).ok().flatten().ok_or_else(odd)?;
@@ -34,7 +34,7 @@ pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<
     }
 }
 
-/// Writes down what was changed. `earlier` is the record of the injection that this one replaces.
+/// Writes the record of the changes. `earlier` is the record of the injection that this one replaces.
 pub(super) fn annotate(
     editor: &mut Editor<'_>,
     workload: &Workload,
@@ -71,16 +71,16 @@ fn keep_texts(record: &mut Record, earlier: &Record) {
     }
 }
 
-/// Says in the note on an injected object that it stays as it is, so that nothing has to be written back.
+/// States in the note on an injected object that it is unchanged, so that nothing has to be applied.
 pub(super) fn unchanged(note: &mut Note) {
     let version = env!("CARGO_PKG_VERSION");
-    note.summary = format!("left as it is: crossfade {version} is in it already");
+    note.summary = format!("left as it is: it already has crossfade {version}");
     note.details.clear();
     note.warnings
         .retain(|warning| *warning != live::not_applied());
 }
 
-/// Whether `text` says nothing that is not in `before`. The rest of `before` is what an API server adds, such as defaults.
+/// Whether `before` contains everything in `text`. The rest of `before` is what an API server adds, such as defaults.
 pub(super) fn is_in(before: &Json, text: &str) -> bool {
     let tree = Tree::read(text).ok().flatten();
     let json = tree.and_then(|tree| tree.json().ok());
@@ -100,7 +100,7 @@ fn holds(all: &Json, part: &Json) -> bool {
     }
 }
 
-/// The image of the sidecar that a pod has already.
+/// The image of the sidecar that a pod already has.
 pub(super) fn image_of(json: &Json, workload: &Workload) -> Option<String> {
     let containers = workload.everywhere(json);
     let own = containers
@@ -109,7 +109,7 @@ pub(super) fn image_of(json: &Json, workload: &Workload) -> Option<String> {
     own.and_then(|(_, container)| Some(container["image"].as_str()?.to_owned()))
 }
 
-/// Where the value at `path` begins.
+/// The start of the value at `path`.
 pub(super) fn start(tree: &Tree<'_>, path: &Path) -> usize {
     let depths = (0..=path.len()).rev();
     let mut nodes = depths.filter_map(|depth| path::node(&tree.root, &path[..depth]).ok()?);
@@ -131,7 +131,7 @@ pub(super) fn template_hint(text: &str, at: usize) -> &'static str {
     }
 }
 
-/// The line of the whole text in which a byte of a document stands.
+/// The line of the whole text that contains a byte of a document.
 pub(super) fn line(document: Document<'_>, at: usize) -> usize {
     let before = document.text.get(..at).unwrap_or(document.text);
     document.line + before.matches('\n').count() + 1

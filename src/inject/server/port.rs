@@ -6,10 +6,10 @@ use super::script::{self, Command, Start};
 use super::{Server, variable};
 use crate::inject::path::{Path, below};
 
-/// One edit by which a server listens on another port.
+/// One of the edits that move a server to another port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::inject) enum Move {
-    /// Exchange a part of the text at a path below the container.
+    /// Replace a part of the text at a path below the container.
     Swap {
         path: Path,
         from: String,
@@ -29,16 +29,16 @@ pub(in crate::inject) struct PortOptions<'a> {
     pub variable: Option<&'a str>,
 }
 
-/// On which port a server listens, and how it is moved to another one.
+/// The port on which a server listens, and the edits that move it to another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::inject) struct Relocated {
     pub port: u16,
     pub how: Move,
-    /// Nothing says its port: it is the default of the server.
+    /// The port is not set, so it is the server's default.
     pub is_assumed: bool,
 }
 
-/// On which port a server listens, and how it is moved to the port `to`.
+/// The port on which a server listens, and the edits that move it to the port `to`.
 ///
 /// # Errors
 /// Why the port is unknown.
@@ -82,9 +82,9 @@ pub(in crate::inject) fn relocate(
     Ok(relocated(append(server, container, flag, to)?))
 }
 
-/// Where a port is given in a command line.
+/// A port in a command line.
 struct Given {
-    /// Below the container.
+    /// The path below the container.
     path: Path,
     /// The text from the flag to the end of the value, and the value.
     whole: String,
@@ -164,7 +164,7 @@ pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String
 fn agree(port: u16, given: Option<u16>) -> Result<(), String> {
     match given {
         Some(given) if given != port => Err(format!(
-            "--port says {given}, but the manifest says that it listens on {port}"
+            "--port is {given}, but according to the manifest, it listens on {port}"
         )),
         _ => Ok(()),
     }
@@ -192,8 +192,8 @@ fn by_variable(
     Ok((port, Move::Swap { path, from, to }))
 }
 
-/// Refuses a variable that a script sets, because its value in the container's env then does not count. A value that is made
-/// from the one in env does, as in `PORT=${PORT:-8000}`.
+/// Rejects a variable that a script sets, because its value in the container's env is then not used, unless the script derives
+/// its value from it, as in `PORT=${PORT:-8000}`.
 fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
     let lists = ["command", "args"].into_iter();
     let texts = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
@@ -215,7 +215,7 @@ fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
     }
 }
 
-/// The last place where `flag` has a value.
+/// The last occurrence of `flag` with a value.
 fn in_arguments(
     server: Server,
     container: &Json,
@@ -298,7 +298,7 @@ fn in_command(text: &str, command: &Command, flag: &str) -> Option<(String, Stri
     })
 }
 
-/// Where an argument can be added.
+/// The position at which an argument can be added.
 fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move, String> {
     for list in ["args", "command"] {
         let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -335,7 +335,7 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
     let flag = flag.to_owned();
     match (items("args"), items("command")) {
         _ if is_shell(container) => Err(format!(
-            "its command line is a script in which the place for {flag} is not known: write {flag} PORT into it"
+            "its command line is a script, and inject cannot tell where to add {flag}: write {flag} PORT into it"
         )),
         (false, true) => Ok(Move::Arguments {
             list: "command",

@@ -4,13 +4,13 @@
 
 use std::ops::Range;
 
-/// What only names a server, and does not start it.
+/// Commands that only name a server, without starting it.
 const MENTIONS: [&str; 4] = ["echo", "printf", "pgrep", "pkill"];
 
-/// Programs that run what they read as a script.
+/// Programs that run their input as a script.
 pub(super) const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "zsh", "ksh"];
 
-/// The words of a simple command, each with its place in the script, and with its quotes.
+/// The words of a simple command, each with its position in the script and its quotes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Command {
     pub words: Vec<Range<usize>>,
@@ -60,7 +60,7 @@ pub(super) fn commands(text: &str) -> Vec<Command> {
                 at = documents(text, at + 1, &mut awaited, &mut commands);
                 continue;
             }
-            // Of a continued line, the line break goes as well.
+            // For a continued line, this includes the line break.
             let is_crlf = is_continued && text[at + 1..].starts_with("\r\n");
             at += 1 + usize::from(is_continued) + usize::from(is_crlf);
             continue;
@@ -107,7 +107,7 @@ fn delimiter(text: &str) -> &str {
     bare(&text[..end.unwrap_or(text.len())]).trim_start_matches('\\')
 }
 
-/// Gives the here-documents that begin at `at` to their commands. Returns where the script goes on.
+/// Assigns the here-documents that begin at `at` to their commands. Returns where the script continues.
 fn documents(
     text: &str,
     mut at: usize,
@@ -125,7 +125,7 @@ fn documents(
             };
             line == document.end
         });
-        // Without an end it was none, but a shift, as in ((1 << 2)).
+        // Without an end, it was not a here-document but a shift, as in ((1 << 2)).
         let Some(last) = last else { continue };
         if let Some(command) = commands.get_mut(document.command) {
             command.documents.push(at..end - last.len());
@@ -135,7 +135,7 @@ fn documents(
     at
 }
 
-/// Behind the next `quote`.
+/// The position after the next `quote`.
 fn closed(bytes: &[u8], mut at: usize, quote: u8) -> usize {
     while let Some(&byte) = bytes.get(at) {
         at += 1;
@@ -148,7 +148,7 @@ fn closed(bytes: &[u8], mut at: usize, quote: u8) -> usize {
     at.min(bytes.len())
 }
 
-/// Behind what closes the bracket at `at`.
+/// The position after the bracket that closes the one at `at`.
 fn nested(bytes: &[u8], mut at: usize, open: u8, close: u8) -> usize {
     let mut depth = 0;
     while let Some(&byte) = bytes.get(at) {
@@ -161,7 +161,7 @@ fn nested(bytes: &[u8], mut at: usize, open: u8, close: u8) -> usize {
     at
 }
 
-/// The commands that start a server with one of the names `marks`, also those in a script within the script: in quotes, or in a
+/// The commands that start a server with one of the names `marks`, including those in a nested script: in quotes, or in a
 /// here-document that a shell reads. Any other here-document counts only if nothing else starts a server: it may be run later.
 pub(super) fn starts(text: &str, marks: &[&str]) -> Vec<Start> {
     let mut starts = Vec::new();
@@ -198,7 +198,7 @@ pub(super) fn starts(text: &str, marks: &[&str]) -> Vec<Start> {
     if starts.is_empty() { others } else { starts }
 }
 
-/// The same in the script at `place`.
+/// The same for the script at `place`.
 fn starts_in(text: &str, place: Range<usize>, marks: &[&str]) -> Vec<Start> {
     let by = |range: &mut Range<usize>| {
         *range = range.start + place.start..range.end + place.start;
@@ -228,7 +228,7 @@ pub(super) fn bare(word: &str) -> &str {
     word.trim_matches(['"', '\''])
 }
 
-/// What stands between the quotes of a word that is quoted as a whole.
+/// The text between the quotes of a word that is entirely quoted.
 fn inside(text: &str, word: &Range<usize>) -> Range<usize> {
     let written = &text[word.clone()];
     let is_quoted = ['"', '\'']

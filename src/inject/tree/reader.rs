@@ -10,7 +10,7 @@ use super::{Entry, Node, Unreadable, Value};
 pub(super) struct Reader<'a> {
     text: &'a str,
     parser: Parser<'a, StrInput<'a>>,
-    /// The first key that stands twice in one mapping, and where.
+    /// The first key that occurs twice in one mapping, and its position.
     pub twice: Option<(String, usize)>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         Ok(root.filter(|root| !root.is_nothing()))
     }
 
-    /// `after`: where what is written of this value begins at the earliest.
+    /// `after` is the earliest position at which the text of this value can begin.
     fn node(
         &mut self,
         event: Event<'a>,
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         let (value, anchor, span) = match event {
             Event::Scalar(text, style, anchor, _) => {
                 let value = scalar(text, style);
-                // That of a block scalar goes into the indentation of the next line.
+                // The end of a block scalar reaches into the indentation of the next line.
                 let head = self.text[..span.end].trim_end_matches(' ');
                 let span = match matches!(style, ScalarStyle::Literal | ScalarStyle::Folded)
                     && head.ends_with('\n')
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Just behind `mark`, if nothing but blanks stands before it.
+    /// The position after `mark`, if only blanks precede it.
     fn behind(&self, mark: char, from: usize) -> Option<usize> {
         let rest = self.text.get(from..)?;
         let blanks = rest.len() - rest.trim_start().len();

@@ -23,7 +23,7 @@ impl Undo<'_> {
     ) -> Result<(), Refused> {
         let Some(path) = path::find(self.root, &workload.base, &replaced.path) else {
             note.warn(format!(
-                "{} has been removed, and is not restored",
+                "{} has been removed and is not restored",
                 replaced.path
             ));
             return Ok(());
@@ -75,12 +75,12 @@ impl Undo<'_> {
                 false => emit::behind_colon(&json, key, &style),
             }
         };
-        // A block scalar ends behind its line break, all else before it.
+        // A block scalar ends after its line break, everything else before it.
         let range = match text[range.clone()].ends_with('\n') && !new.ends_with('\n') {
             true => range.start..range.end - 1,
             false => range,
         };
-        // Cuts that begin within it were made for nothing.
+        // Cuts that begin within it have no effect.
         self.cuts.retain(|cut| !range.contains(&cut.range.start));
         self.cuts.push(Cut {
             range,
@@ -91,7 +91,7 @@ impl Undo<'_> {
     }
 }
 
-/// The original of a replaced value; none if it used an alias.
+/// The original of a replaced value; `None` if it used an alias.
 pub(in crate::inject) fn original(replaced: &Replaced) -> Option<Json> {
     let indent = " ".repeat(replaced.column.unwrap_or(0));
     let text = format!("{indent}k:{}\n", replaced.was);

@@ -27,7 +27,7 @@ fn manifests_go_to_standard_output_and_the_explanation_to_standard_error() {
     );
     let (status, same, err) = run(&["uninject", "-"], text.as_bytes());
     assert_eq!((status, same.as_str()), (Some(0), text));
-    assert!(err.contains("nothing here was injected"), "{err}");
+    assert!(err.contains("found nothing to remove"), "{err}");
 }
 
 #[test]

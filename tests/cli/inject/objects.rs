@@ -35,7 +35,7 @@ fn a_manifest_that_an_api_server_has_rewritten_is_not_changed_again() {
                     };
                     assert_eq!(again.text, written, "{path:?}");
                     for note in again.notes {
-                        let expected = "left as it is: crossfade 0.1.0 is in it already";
+                        let expected = "left as it is: it already has crossfade 0.1.0";
                         assert_eq!(note.summary, expected, "{path:?}");
                         assert!(note.details.is_empty(), "{note}");
                         assert!(!note.to_string().contains("kubectl replace"), "{note}");
@@ -133,7 +133,7 @@ fn pods_that_the_controller_would_not_find_get_its_labels() {
         }
         let details = report.notes[0].details.join("\n");
         let expected = format!(
-            "updates name it by sourceDeployment: {}",
+            "updates refer to it by sourceDeployment: {}",
             name.unwrap_or("server")
         );
         assert!(details.contains(&expected), "{details}");
@@ -154,7 +154,7 @@ fn names_that_are_invalid_as_labels_and_invalid_images_are_rejected() {
             };
             let error = injected_with(text, &options).unwrap_err().to_string();
             assert!(
-                error.contains("--deployment") && error.contains("cannot be the value of a label"),
+                error.contains("--deployment") && error.contains("is not a valid value of a label"),
                 "{error}"
             );
         }
@@ -188,7 +188,7 @@ fn names_that_are_invalid_as_labels_and_invalid_images_are_rejected() {
             ..Options::default()
         };
         let error = injected_with(&dynamo, &options).unwrap_err().to_string();
-        assert!(error.contains("is not the name of an image"), "{error}");
+        assert!(error.contains("is not a valid image name"), "{error}");
     }
 }
 
@@ -211,7 +211,9 @@ fn a_service_account_without_a_mounted_token_is_mentioned_whatever_the_boolean_s
             .iter()
             .find(|note| note.object == "ServiceAccount/own");
         assert_eq!(note_of_account.is_some(), warned, "{pod}");
-        assert!(note_of_account.is_none_or(|note| note.to_string().contains("cannot see updates")));
+        assert!(
+            note_of_account.is_none_or(|note| note.to_string().contains("cannot read updates"))
+        );
     }
     let text = deployment(&format!(
         "{VLLM}        ports: [{{containerPort: 8000, hostPort: 8000}}]\n      hostNetwork: yes\n      automountServiceAccountToken: Off\n"

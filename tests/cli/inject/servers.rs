@@ -124,7 +124,7 @@ fn any_other_server_is_injected_if_its_port_and_the_option_for_it_are_given() {
     options.container = Some("server".into());
     let error = injected_with(&text, &options).unwrap_err().to_string();
     assert!(
-        error.contains("--port says 4000, but the manifest says that it listens on 3000"),
+        error.contains("--port is 4000, but according to the manifest, it listens on 3000"),
         "{error}"
     );
 }
@@ -210,7 +210,7 @@ fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
         ),
         (
             "        image: vllm/vllm-openai\n      - name: b\n        image: x\n        ports: [{containerPort: 8000}, {containerPort: 8000}]\n",
-            "another container of the pod has port 8000",
+            "another container of the pod also uses port 8000",
         ),
         (
             "        image: vllm/vllm-openai\n        args: [--port, http]\n",
