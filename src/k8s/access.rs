@@ -12,7 +12,7 @@ use super::Connection;
 /// How long the API server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether this process may list and watch everything in all namespaces. No answer means no.
+/// Whether this process may list and watch everything in all namespaces. False if the API server does not answer.
 pub async fn may_read_all_namespaces(connection: &Connection) -> bool {
     let asking = async { may(connection, "list").await && may(connection, "watch").await };
     tokio::time::timeout(PATIENCE, asking)

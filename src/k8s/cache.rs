@@ -43,7 +43,7 @@ pub struct Cache {
     changed: mpsc::UnboundedSender<Changed>,
     cache: Mutex<HashMap<String, (Arc<Store>, ApiResource)>>,
     groups: Arc<Groups>,
-    /// For the lists that confirm what is cached.
+    /// The client for the lists that confirm what is cached.
     turns: Semaphore,
 }
 
@@ -73,7 +73,7 @@ impl Cache {
     /// Returns the objects of a kind in a namespace; empty if the cluster does not have the kind.
     ///
     /// # Errors
-    /// If the kind is not listed yet, or listing it is refused.
+    /// If the kind is not listed yet, or listing it is rejected.
     pub fn of(&self, kind: &ApiResource, namespace: &str) -> Result<Vec<Object>, NotSynced> {
         let store = self.store(kind);
         let state = store.state();
@@ -154,7 +154,7 @@ impl Cache {
         Ok(Vec::new())
     }
 
-    /// Begins to list and watch a kind, which will be needed.
+    /// Begins to list and watch a kind that will be needed.
     pub fn begin(&self, kind: &ApiResource) {
         self.store(kind);
     }
@@ -166,7 +166,7 @@ impl Cache {
         }
     }
 
-    /// The objects of a kind in a namespace, if the cluster serves the kind: otherwise, it is not listed.
+    /// The objects of a kind in a namespace. If the cluster does not serve the kind, it is not listed.
     ///
     /// # Errors
     /// As [`Self::of`] and [`Self::serves`].
@@ -177,8 +177,8 @@ impl Cache {
         }
     }
 
-    /// Whether the cluster serves a kind, without listing it. If the groups of the API may not be looked up, it counts as served:
-    /// its list determines whether there is any.
+    /// Whether the cluster serves a kind, without listing it. If this process may not look up the API groups, the kind counts as
+    /// served: its list determines whether it exists.
     ///
     /// # Errors
     /// If the groups are not looked up yet.
@@ -190,7 +190,7 @@ impl Cache {
         }
     }
 
-    /// The number of kinds that only have their last list, because listing or watching them is now refused.
+    /// The number of kinds of which only the last list is known, because listing or watching them is now rejected.
     #[must_use]
     pub fn stale(&self) -> usize {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +198,7 @@ impl Cache {
         stale.count()
     }
 
-    /// Whether the API server confirmed everything in the cache recently and has refused nothing since.
+    /// Whether the API server confirmed everything in the cache recently and has rejected nothing since.
     #[must_use]
     pub fn are_current(&self) -> bool {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);

@@ -27,7 +27,7 @@ pub enum Error {
     #[error("there is neither a service account nor a usable kubeconfig")]
     Unknown(#[source] ConfigError),
     /// The certificates or credentials cannot be used.
-    #[error("the configuration of the connection to the API server cannot be used")]
+    #[error("cannot use the configuration of the connection to the API server")]
     Unusable(#[source] Box<kube::Error>),
 }
 

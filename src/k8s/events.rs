@@ -106,7 +106,7 @@ impl Notices {
     /// Queues a notice to be written soon. Drops it if the queue is full.
     pub fn publish(&self, notice: Notice) {
         if let Err(error) = self.0.try_send(notice) {
-            tracing::warn!(%error, "an Event is dropped");
+            tracing::warn!(%error, "dropped an Event");
         }
     }
 }
@@ -155,7 +155,7 @@ impl Reporter {
                         tokio::time::sleep(PAUSE).await
                     }
                     Err(error) => {
-                        tracing::warn!(reason = notice.reason, %error, "an Event cannot be written");
+                        tracing::warn!(reason = notice.reason, %error, "cannot write an Event");
                         break;
                     }
                 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-/// Why there is no configuration, in the words of this program: some of the library's name no file, or quote it twice.
+/// Why there is no configuration. These are our own messages, because some of the library's do not name the file, or name it
+/// twice.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {}", path.display())]
@@ -32,8 +33,8 @@ impl From<KubeconfigError> for ConfigError {
     }
 }
 
-/// Loads the file at `path`, by default `$KUBECONFIG` or `~/.kube/config`. Without a file and without any choice, uses the service
-/// account of this pod.
+/// Loads the file at `path`, by default `$KUBECONFIG` or `~/.kube/config`. Without a file, and if none was chosen, uses the
+/// service account of this pod.
 ///
 /// # Errors
 /// If there is none, or it cannot be used.

@@ -110,7 +110,9 @@ impl Lease {
                     }
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "cannot read or write the lease"),
-                Err(_) => tracing::warn!("no response from the API server about the lease"),
+                Err(_) => {
+                    tracing::warn!("the API server did not respond to a request for the lease")
+                }
             }
             let ran_out = |until: &mut Option<Instant>| {
                 until.take_if(|until| *until <= Instant::now()).is_some()
@@ -122,7 +124,7 @@ impl Lease {
         }
     }
 
-    /// Releases the lease, so that another replica can lead at once.
+    /// Releases the lease, so that another replica can lead immediately.
     pub async fn release(&mut self) {
         if self.held_until.send_replace(None).is_none() {
             return;

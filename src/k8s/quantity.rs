@@ -16,7 +16,7 @@ fn of_text(text: &str) -> Option<u64> {
     if whole.is_empty() && part.is_empty() || part.contains('.') {
         return None;
     }
-    // What follows the ninth place makes less than a thousandth, whatever the suffix of a sensible quantity is.
+    // The digits after the ninth decimal place amount to less than a thousandth, with any suffix of a realistic quantity.
     let part = &part[..part.len().min(9)];
     // These are digits, so the only possible error is that there are too many.
     let digits = format!("{whole}{part}").parse().unwrap_or(u128::MAX);

@@ -1,8 +1,8 @@
 //! Watches the EndpointSlices of a Service for its ready addresses.
 //!
-//! This watch loop is simpler than those of `watch` and `cache`: the last addresses stay in use whatever happens, so it reports neither
-//! since when the API server has been away nor whether the list is current. After errors, all three relist and back off in the same
-//! way.
+//! This watch loop is simpler than those of `watch` and `cache`: the last addresses always stay in use, so it reports neither
+//! since when the API server has been unreachable nor whether the list is current. After errors, all three relist and back off in
+//! the same way.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -95,7 +95,7 @@ impl Slices {
             true => tracing::debug!(%error, "EndpointSlices"),
             false => {
                 let service = &self.service;
-                tracing::warn!(%service, %error, "its EndpointSlices cannot be watched; the last known addresses stay in use");
+                tracing::warn!(%service, %error, "cannot watch EndpointSlices; the last known addresses stay in use");
             }
         }
     }
@@ -136,7 +136,7 @@ fn events(api: &Api<EndpointSlice>, service: &str) -> Events {
     Box::pin(watcher(api.clone(), settings))
 }
 
-/// The port of a slice to connect to: its only one, else the one with the number `wanted`, else the one named `http`.
+/// The port of a slice to connect to: its only one, or the one with the number `wanted`, or the one named `http`.
 #[must_use]
 pub fn port_of(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
     let ports = slice.ports.as_deref().unwrap_or_default();

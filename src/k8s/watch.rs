@@ -51,7 +51,7 @@ type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<DynamicObject>>> +
 pub struct Watch {
     api: Api<DynamicObject>,
     events: Events,
-    /// The deployment to select updates by, as long as the API server supports the field selector.
+    /// The deployment by which updates are selected, if the API server supports the field selector.
     source: Option<String>,
     /// The objects of a list that is still incomplete.
     listed: Vec<Update>,
@@ -172,7 +172,7 @@ impl Watch {
             self.resume = Instant::now();
             return None;
         }
-        // Ignore responses from before the error: they are no sign of recovery.
+        // Ignore responses from before the error: they do not indicate recovery.
         self.contact.mark_unchanged();
         self.heard = self.heard.max(*self.contact.borrow());
         let cause = error_chain(&error);

@@ -1,6 +1,6 @@
 //! Counts and scales the workers of a generation, with one file per kind of object that can own them.
 //!
-//! A worker is one replica of a model server, however many pods that takes. Contains no rollout policy.
+//! A worker is one replica of a model server, no matter how many pods it has. Contains no rollout policy.
 
 mod deletion_cost;
 mod deployment;
@@ -61,8 +61,8 @@ pub struct Which {
     /// The name of the object that owns the workers, or of the graph that owns such objects. For `DynamoWorkerMetadata`, the
     /// Dynamo namespace.
     pub name: String,
-    /// Whether the update itself names the kind of object (`spec.workers`). The object called `name` then is one of workers,
-    /// even if its pods have a sidecar: a model server without Dynamo is frontend and worker in one.
+    /// Whether the update itself names the kind of object (`spec.workers`). If so, the object called `name` owns workers, even if
+    /// its pods have a sidecar: a model server without Dynamo is frontend and worker in one.
     pub is_explicit: bool,
     /// The revision or worker hash, if one object holds several generations.
     pub revision: Option<String>,
@@ -109,7 +109,7 @@ pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
     ALL.into_iter().find(|workload| workload.kind() == kind)
 }
 
-/// Begins to list, at the same time, what a count may need now, or once the last worker is gone or someone deletes its graph.
+/// Begins to list, concurrently, what a count may need: now, once the last worker is gone, or when its graph is deleted.
 pub fn begin(cache: &Cache) {
     cache.begin(&pods::resource());
     cache.begin_served(&graph::resource());

@@ -1,5 +1,5 @@
-//! Confirms what is cached by lists beside the watches. A watch that was granted and delivers nothing, for whatever reason, looks
-//! like one of objects that do not change. What must not rest on that rests on a recent list.
+//! Confirms the cached objects by lists, in addition to the watches. A watch that was granted and delivers nothing, for any
+//! reason, looks like one of unchanged objects. Decisions that must not rely on that rely on a recent list.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -16,15 +16,15 @@ use super::store::Store;
 use super::trim::trimmed;
 use super::{Cache, Changed, Object, Scope};
 
-/// How old the list may be that something rests on.
+/// The maximum age of a list that a decision relies on.
 const CONFIRMED: Duration = Duration::from_secs(30);
-/// How old a list becomes before it is repeated.
+/// The age at which a list is repeated.
 const REPEATED: Duration = Duration::from_secs(15);
 /// How long one list may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Objects per request of a list.
 const PAGE: u32 = 500;
-/// Lists at once, of all namespaces.
+/// Maximum number of concurrent lists, over all namespaces.
 pub const AT_ONCE: usize = 4;
 
 /// A part of a kind that must be listed.
@@ -42,8 +42,8 @@ impl Cache {
         self.groups.are_confirmed(CONFIRMED) && self.unconfirmed(namespaces, CONFIRMED).is_empty()
     }
 
-    /// Lists the kinds of these namespaces that were not confirmed recently, and applies the results. Returns at once if there
-    /// are none. A list that fails confirms nothing.
+    /// Lists the kinds of these namespaces that were not confirmed recently, and applies the results. Returns immediately if
+    /// there are none. A list that fails confirms nothing.
     pub async fn confirm(&self, namespaces: &BTreeSet<String>) {
         let wanted = self.unconfirmed(namespaces, REPEATED);
         let lists = wanted.into_iter().map(|wanted| async move {
@@ -114,11 +114,11 @@ impl ListToConfirm {
             }
             Ok(Ok(_)) => Vec::new(),
             Ok(Err(error)) => {
-                tracing::debug!(kind = self.store.plural(), %error, "a list confirms nothing");
+                tracing::debug!(kind = self.store.plural(), %error, "a list failed and confirms nothing");
                 Vec::new()
             }
             Err(_) => {
-                tracing::debug!(kind = self.store.plural(), "a list does not arrive");
+                tracing::debug!(kind = self.store.plural(), "a list timed out");
                 Vec::new()
             }
         };

@@ -1,5 +1,5 @@
-//! What lists have confirmed beside a watch, and how their objects are merged with those that the watch has reported. Pure, apart
-//! from the clocks.
+//! What lists have confirmed in addition to a watch, and how their objects are merged with those that the watch has reported.
+//! Pure, apart from the clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kube::api::DynamicObject;
 use super::clocks::BothClocks;
 use super::objects::{Object, Objects, place, put};
 
-/// How long a confirmation is kept in case it is asked for again.
+/// How long a confirmation is kept in case it is needed again.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// The objects that one list covers: those of a namespace, or all that the cache holds of the kind.
@@ -21,7 +21,7 @@ pub type Part = Option<String>;
 struct List {
     /// When it was requested.
     begun: BothClocks,
-    /// Its `resourceVersion`; 0 if that is no number.
+    /// Its `resourceVersion`; 0 if it is not a number.
     version: u64,
 }
 
@@ -56,7 +56,7 @@ impl Confirmed {
             .any(|list| (1..=list.version).contains(&version))
     }
 
-    /// Notes an object that the watch reports as deleted.
+    /// Records an object that the watch reports as deleted.
     pub fn note_deleted(&mut self, object: &DynamicObject) {
         if self.under_way > 0 {
             self.deleted.insert(place(object), version(object));
@@ -214,7 +214,7 @@ mod tests {
             found,
             expected.map(|(name, version)| (name.to_owned(), version))
         );
-        // The watch catches up, later than the list.
+        // The watch catches up after the list.
         assert!(confirmed.covers(&object("gone", 1)) && confirmed.covers(&object("changed", 11)));
         assert!(!confirmed.covers(&object("changed", 12)));
         assert!(

@@ -1,7 +1,7 @@
-//! Which kinds of optional API groups the cluster serves, and in which versions.
+//! Finds out which kinds of optional API groups the cluster serves, and in which versions.
 //!
-//! A kind that the cluster does not serve costs nothing this way: otherwise, each version of it would need a watch that fails again
-//! and again. A kind that was once served counts as served from then on: its own store determines whether its objects are gone.
+//! This way, a kind that the cluster does not serve costs nothing: otherwise, each of its versions would need a watch that fails
+//! repeatedly. A kind that was once served counts as served from then on: its own store determines whether its objects are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ const BACKOFF: Backoff = Backoff {
 /// groups at once.
 const UNREADY: Duration = Duration::from_secs(30);
 
-/// A kind of an API group, in whatever versions the cluster serves.
+/// A kind of an API group, in any version that the cluster serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupKind {
     pub group: &'static str,
@@ -39,7 +39,7 @@ pub struct GroupKind {
 }
 
 impl GroupKind {
-    /// Its name with the group, by which kubectl knows it.
+    /// Its name with the group, as kubectl uses it.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}.{}", self.kind, self.group)
@@ -54,7 +54,7 @@ impl GroupKind {
 /// The versions of a group that the cluster serves, the preferred one first, and the plurals in each.
 type Versions = Vec<(String, BTreeSet<String>)>;
 
-/// The groups that were asked for.
+/// The groups that were requested.
 #[derive(Default)]
 pub struct Groups {
     state: Mutex<State>,
@@ -64,9 +64,9 @@ pub struct Groups {
 #[derive(Default)]
 struct State {
     has_begun: bool,
-    /// `None` for a group that was not looked up yet.
+    /// `None` for a group that has not been looked up yet.
     groups: BTreeMap<String, Option<Versions>>,
-    /// When the last complete look-up was begun.
+    /// When the last complete look-up began.
     confirmed: Option<BothClocks>,
     /// Why the last look-up failed.
     refused: Option<String>,
@@ -78,7 +78,7 @@ impl Groups {
     /// The versions in which the cluster serves a kind, the preferred one first.
     ///
     /// # Errors
-    /// If the group was not looked up yet, or that is refused.
+    /// If the group has not been looked up yet, or the look-up is rejected.
     pub fn versions(&self, kind: &GroupKind) -> Result<Vec<ApiResource>, NotSynced> {
         self.of_group(kind.group, |versions| {
             let serving = versions.iter();
@@ -118,7 +118,7 @@ impl Groups {
         })
     }
 
-    /// Whether a look-up that began within this time has confirmed the groups, if any was asked for.
+    /// Whether a look-up that began within this time has confirmed the groups, if any was requested.
     pub fn are_confirmed(&self, within: Duration) -> bool {
         let state = self.state();
         let now = BothClocks::now();
@@ -126,7 +126,7 @@ impl Groups {
         state.groups.is_empty() || state.confirmed.is_some_and(is_recent)
     }
 
-    /// Looks the groups up again and again, until the receiver of changes is dropped. Only the first call does anything.
+    /// Looks the groups up repeatedly, until the receiver of changes is dropped. Only the first call does anything.
     pub fn follow(self: &Arc<Self>, client: &Client, changed: &mpsc::UnboundedSender<Changed>) {
         if std::mem::replace(&mut self.state().has_begun, true) {
             return;
@@ -169,7 +169,7 @@ impl Groups {
                 return false;
             }
             Err(_) => {
-                state.refused = Some("the API server does not answer".to_owned());
+                state.refused = Some("the API server does not respond".to_owned());
                 state.unready_since = None;
                 return false;
             }
@@ -178,7 +178,7 @@ impl Groups {
         if !was_ready {
             let since = *state.unready_since.get_or_insert_with(Instant::now);
             if since.elapsed() < UNREADY {
-                // What depends on one kind only can still ask for its list.
+                // Anything that depends on only one kind can still request its list.
                 state.refused = Some("the API server is not ready".to_owned());
                 return false;
             }
@@ -349,7 +349,7 @@ mod tests {
         assert!(groups.versions(&absent).is_err() && !groups.are_confirmed(PATIENCE));
         assert!(groups.look_up(&client).await);
         assert_eq!(groups.versions(&absent), Ok(Vec::new()));
-        // One that was served stays served: whether its objects are gone is for their list to say.
+        // A kind that was served stays served: its list determines whether the objects are gone.
         assert!(groups.versions(&TEAPOT).is_err());
         assert!(groups.look_up(&client).await);
         let mut known = vec![("v1".to_owned(), BTreeSet::from(["teapots".to_owned()]))];

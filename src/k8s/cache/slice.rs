@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use crate::k8s::SERVICE_LABEL;
 
-/// An endpoint of an EndpointSlice, as far as it is used.
+/// The fields of an endpoint that are used.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceEndpoint<'a> {
     /// Whether it is ready. An unset condition means that it is.
@@ -38,18 +38,18 @@ impl<'a> SliceEndpoint<'a> {
     }
 }
 
-/// The endpoints of an EndpointSlice. Reads JSON, so that one wrong field hides no endpoint.
+/// The endpoints of an EndpointSlice. Reads JSON, so that an invalid field does not hide an endpoint.
 pub fn endpoints(slice: &DynamicObject) -> impl Iterator<Item = SliceEndpoint<'_>> {
     let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
     endpoints.map(SliceEndpoint::of)
 }
 
-/// Drops what is not used of an EndpointSlice.
+/// Drops the unused fields of an EndpointSlice.
 pub(super) fn trim(slice: &mut DynamicObject) {
     let short = endpoints(slice).map(|endpoint| {
         let mut parts = vec![json!(endpoint.ready), json!(endpoint.target)];
         parts.extend(endpoint.addresses.iter().cloned());
-        // Without the room for more that a growing list has.
+        // Without the spare capacity of a growing list.
         parts.shrink_to_fit();
         Json::from(parts)
     });

@@ -1,8 +1,8 @@
 //! The store of one kind: its cached objects, and how certain they are.
 //!
-//! `kube::runtime::watcher` speaks the protocol. Its reflector `Store` is not used: it cannot say that the cluster does not serve a
-//! kind, that a list is old because the API server refuses a newer one, or when the API server last confirmed it; and the controller
-//! needs the object before a change, to find the updates that it concerned.
+//! `kube::runtime::watcher` speaks the protocol. Its reflector `Store` is not used: it cannot report that the cluster does not
+//! serve a kind, that a list is old because the API server rejects a newer one, or when the API server last confirmed it; and the
+//! controller needs the object before a change, to find the updates that it affected.
 
 mod follow;
 
@@ -19,8 +19,8 @@ use super::objects::{Object, Objects};
 /// thereby confirms them, far more often.
 const CURRENT: Duration = Duration::from_secs(60);
 
-/// How long the API server may take to respond to the first list of a kind, or of a further page of it. A list that hangs must not
-/// delay a decision for ever.
+/// How long the API server may take to respond to the first list of a kind, or of a further page of it. A list that hangs must
+/// not delay a decision forever.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An object that was added, changed or removed.
@@ -38,7 +38,7 @@ pub enum NotSynced {
     NotYet(String),
     #[error("{plural} cannot be listed: {cause}")]
     Refused { plural: String, cause: String },
-    /// The workers cannot be counted in the way the update asks for.
+    /// The workers cannot be counted as the update requests.
     #[error("{0}")]
     Unclear(String),
 }
@@ -55,7 +55,7 @@ pub struct Store {
 #[derive(Default)]
 pub struct State {
     pub objects: Objects,
-    /// Whether the kind was listed in full at least once, or is known not to exist in this cluster.
+    /// Whether the kind has been listed in full at least once, or is known not to exist in this cluster.
     listed: bool,
     /// Whether the cluster does not have the kind.
     absent: bool,
@@ -65,7 +65,7 @@ pub struct State {
     heard: Option<BothClocks>,
     /// Since when the API server has answered only that it does not know the kind.
     unknown_since: Option<Instant>,
-    /// What lists have confirmed beside the watch.
+    /// What lists have confirmed in addition to the watch.
     pub confirmed: Confirmed,
 }
 
@@ -90,7 +90,7 @@ impl State {
         self.listed && self.refused.is_some()
     }
 
-    /// Whether the API server confirmed the objects recently and has refused nothing since.
+    /// Whether the API server confirmed the objects recently and has rejected nothing since.
     pub fn is_current(&self, now: BothClocks) -> bool {
         let is_heard = |at: BothClocks| at.elapsed(now) < CURRENT;
         let is_heard = self.absent || self.heard.is_some_and(is_heard);

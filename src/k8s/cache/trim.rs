@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::objects::Object;
 use super::slice;
 
-/// The label with the UID of the rollout that has made an object.
+/// The label with the UID of the rollout that created an object.
 pub const ROLLOUT_LABEL: &str = "crossfade/rollout-uid";
 
 /// The kinds of which only the names, labels, and owners are used. Some hold whole pod templates.
@@ -22,7 +22,7 @@ const ONLY_OWNERS: [&str; 7] = [
     "rollouts",
 ];
 
-/// How the field managers of rollouts begin.
+/// The prefix of the field managers of rollouts.
 pub const ROLLOUT_MANAGER: &str = "crossfade-rollout-";
 
 /// Drops the fields that are not used: there may be thousands of objects.
@@ -31,13 +31,13 @@ pub fn trimmed(plural: &str, mut object: DynamicObject) -> Object {
         return Arc::new(trimmed_update(object));
     }
     if let Some(fields) = &mut object.metadata.managed_fields {
-        // Who has scaled an object matters to a rollout.
+        // Rollouts need to know who has scaled an object.
         fields.retain(|entry| {
             let manager = entry.manager.as_deref().unwrap_or_default();
             manager.starts_with(ROLLOUT_MANAGER)
         });
     }
-    // Those of StatefulSets and DaemonSets hold whole pod templates.
+    // The revisions of StatefulSets and DaemonSets contain whole pod templates.
     if plural == "controllerrevisions" && !is_of_rollout(&object) {
         object.data = Json::Null;
     }
@@ -89,7 +89,7 @@ pub fn trimmed_update(mut object: DynamicObject) -> DynamicObject {
     object
 }
 
-/// Whether a rollout has made the object.
+/// Whether a rollout created the object.
 fn is_of_rollout(object: &DynamicObject) -> bool {
     let labels = object.metadata.labels.as_ref();
     labels.is_some_and(|labels| labels.contains_key(ROLLOUT_LABEL))

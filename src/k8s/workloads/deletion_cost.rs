@@ -1,5 +1,6 @@
-//! Marks the pods that go first when their ReplicaSet shrinks, by the annotation `controller.kubernetes.io/pod-deletion-cost`:
-//! among ready pods, those with the lowest cost go first. Without it, a pod costs 0.
+//! Marks the pods to be removed first when their ReplicaSet shrinks, with the annotation
+//! `controller.kubernetes.io/pod-deletion-cost`: among ready pods, those with the lowest cost are removed first. Without it, a
+//! pod costs 0.
 
 use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
@@ -12,7 +13,7 @@ pub fn mark() -> Json {
     json!({COST: "-1"})
 }
 
-/// Whether a pod goes before those that are not marked.
+/// Whether a pod is removed before those that are not marked.
 #[must_use]
 pub fn is_marked(pod: &DynamicObject) -> bool {
     let annotations = pod.metadata.annotations.as_ref();

@@ -1,7 +1,7 @@
-//! DynamoGraphDeployments (nvidia.com/v1alpha1), counted by their status. The field with the ready count depends on the kind
-//! of object behind a component: `readyReplicas`, or `availableReplicas` if that is absent. During a rolling update both are
-//! sums over the two generations, and `updatedReplicas`, which is of new alone, does not mean ready. A revision is therefore
-//! counted by the hash on its pods.
+//! DynamoGraphDeployments (nvidia.com/v1alpha1), counted by their status. The field with the ready count depends on the kind of
+//! object behind a component: `readyReplicas`, or `availableReplicas` if that is absent. During a rolling update both are sums
+//! over the two generations, and `updatedReplicas`, which counts only new, does not mean ready. A revision is therefore counted
+//! by the hash on its pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::rollout::{Role, Workers};
 
 pub(super) struct Graphs;
 
-/// The type of a component of frontends.
+/// The type of a frontend component.
 const FRONTEND: &str = "frontend";
 
 impl Workload for Graphs {
@@ -93,7 +93,7 @@ impl Scaling for Graphs {
         vec![(spec, nodes)]
     }
 
-    /// A replica on several nodes has several pods, which nothing but the status puts together.
+    /// A replica on several nodes has several pods, which only the status counts as one.
     fn pods(&self, object: &DynamicObject, part: &Part) -> Option<PodsOf> {
         let component = component(object, &part.name)?;
         if component["multinode"]["nodeCount"].as_u64().unwrap_or(1) > 1 {
@@ -113,7 +113,7 @@ impl Scaling for Graphs {
         RemovesFirst::Last
     }
 
-    /// The operator names an adapter after the graph and the component, and creates it where the graph asks for one.
+    /// The operator names an adapter after the graph and the component, and creates it if the graph requests one.
     fn adapter(&self, object: &DynamicObject, part: &Part) -> Option<String> {
         let graph = object.metadata.name.as_deref().unwrap_or_default();
         let component = component(object, &part.name)?;
@@ -144,7 +144,7 @@ impl Scaling for Graphs {
     }
 }
 
-/// A merge patch of a graph that asks for no frontends.
+/// A merge patch that sets the frontends of a graph to zero.
 #[must_use]
 pub fn frontends_to_zero(graph: &DynamicObject) -> Json {
     let spec = &graph.data["spec"];
@@ -161,14 +161,14 @@ pub fn frontends_to_zero(graph: &DynamicObject) -> Json {
     json!({"spec": {"services": services.collect::<serde_json::Map<_, _>>()}})
 }
 
-/// Whether a graph asks for frontends.
+/// Whether a graph requests frontends.
 #[must_use]
 pub fn wants_frontends(graph: &DynamicObject) -> bool {
     let mut frontends = frontends(graph);
     frontends.any(|(_, component)| component["replicas"] != 0)
 }
 
-/// Why [`frontends_to_zero`] would not do, as text for users.
+/// Why [`frontends_to_zero`] would not be sufficient, as text for users.
 #[must_use]
 pub fn frontends_stay(graph: &DynamicObject) -> Option<String> {
     let mut frontends = frontends(graph).peekable();
@@ -211,7 +211,7 @@ pub fn resource() -> ApiResource {
     super::resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
 }
 
-/// The pod of a service (v1alpha1): what the component itself says of its main container, and the rest of the pod.
+/// The pod of a service (v1alpha1): the component's own fields for its main container, and the rest of the pod.
 fn pod_of_service(service: &Json) -> Json {
     let mut pod = service["extraPodSpec"].clone();
     let resources = |kind: &str| {
@@ -221,7 +221,7 @@ fn pod_of_service(service: &Json) -> Json {
         let named = named.map(|(field, name)| (name.to_owned(), given[field].clone()));
         let custom = given["custom"].as_object().into_iter().flatten();
         let custom = custom.map(|(name, amount)| (name.clone(), amount.clone()));
-        // The main container of the rest has the last word.
+        // The main container of the rest takes precedence.
         let main = pod["mainContainer"]["resources"][kind].as_object();
         let main = main.into_iter().flatten();
         let main = main.map(|(name, amount)| (name.clone(), amount.clone()));

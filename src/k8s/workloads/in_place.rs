@@ -1,6 +1,7 @@
-//! The workers of both generations in one object: the replicas below its `partition` are of the old revision, the others of the new.
+//! The workers of both generations in one object: the replicas below its `partition` have the old revision, the others the new
+//! one.
 //!
-//! Each kind defines in its own file where its partition is, and how the revision of a pod is found. Contains no rollout policy.
+//! The file of each kind defines where the partition is, and how to find the revision of a pod. Contains no rollout policy.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +20,14 @@ pub trait InPlace: Sync {
     /// The fields that lead to the partition.
     fn partition(&self) -> &'static [&'static str];
 
-    /// The label of a pod with its revision.
+    /// The pod label that contains the revision.
     fn revision_label(&self) -> &'static str;
 
-    /// The revision of the replicas below the partition, and that of the others. The same if there is only one. `None` if nothing
-    /// says so. `accepted` are those that a rollout moves, if it has begun.
+    /// The revisions of the replicas below the partition and of the others; equal if there is only one. `None` if they are
+    /// unknown. `accepted` are the revisions of the rollout, if it has begun.
     ///
     /// # Errors
-    /// If an object that says so is not listed yet.
+    /// When an object that determines them has not been listed yet.
     fn revisions(
         &self,
         cache: &Cache,
@@ -38,17 +39,17 @@ pub trait InPlace: Sync {
     /// The index of the replica that a pod belongs to, from 0.
     fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32>;
 
-    /// How many pods a replica has, by one of them, if that is known.
+    /// The number of pods of the replica that `pod` belongs to, if known.
     fn size(&self, _object: &DynamicObject, _pod: &DynamicObject) -> Option<usize> {
         Some(1)
     }
 
-    /// Whether a replica is recreated when this pod of it is deleted.
+    /// Whether deleting this pod recreates its whole replica.
     fn leads(&self, _pod: &DynamicObject) -> bool {
         true
     }
 
-    /// Why the object does not keep to its partition, as text for users.
+    /// Why the object does not respect its partition, as text for users.
     fn refuses(&self, object: &DynamicObject) -> Option<String>;
 }
 
@@ -61,10 +62,10 @@ pub struct Half {
     partition: &'static [&'static str],
     /// Its revision.
     pub revision: String,
-    /// The pods that should belong to the other generation, but that the object does not replace by itself, because it created
-    /// them before the partition was raised.
+    /// The pods that should belong to the other generation. The object does not replace them by itself, because it created them
+    /// before the partition was raised.
     pub leaving: Vec<Leaving>,
-    /// Why it gets no more workers, as text for users.
+    /// Why this generation gets no more workers, as text for users.
     pub lost: Option<String>,
 }
 
@@ -76,10 +77,11 @@ pub struct Leaving {
     pub is_ready: bool,
 }
 
-/// Both generations of one object, by the revisions that were accepted, or by those that it has now.
+/// Both generations of one object, according to the accepted revisions, or else to its current ones.
 ///
 /// # Errors
-/// If it is not there or not listed yet, or, while no revisions are accepted, if it cannot be updated by its partition.
+/// When the object does not exist or has not been listed yet, or when no revisions are accepted and it cannot be updated by
+/// partition.
 pub fn halves(
     cache: &Cache,
     namespace: &str,
@@ -102,7 +104,7 @@ struct Whole<'a> {
     name: String,
     part: Part,
     partition: u32,
-    /// The revisions that it makes.
+    /// The revisions that the object creates now.
     made: Option<Sides<String>>,
     /// The revisions of both generations.
     revisions: Sides<String>,
@@ -130,19 +132,19 @@ impl<'a> Whole<'a> {
                 }
                 let made = made.clone().filter(|_| scaling::is_observed(object));
                 let made = made.ok_or_else(|| {
-                    refuse("has a change that its status does not show yet".to_owned())
+                    refuse("has a change that its status does not reflect yet".to_owned())
                 })?;
                 let field = in_place.partition().join(".");
                 if partition < part.desired {
                     return Err(refuse(format!(
-                        "replaces its workers by itself: edit its pod template together with {field}, which must be at least \
-                         its {} replicas, and is {partition}",
+                        "replaces its workers by itself, because {field} is {partition}: edit the pod template and set \
+                         {field} to {} (the number of replicas) in the same change",
                         part.desired
                     )));
                 }
                 if made.old == made.new {
                     return Err(refuse(format!(
-                        "has one revision, {}: edit its pod template, with {field} {}",
+                        "has only one revision, {}: edit the pod template and set {field} to {}",
                         made.new, part.desired
                     )));
                 }
@@ -251,14 +253,12 @@ impl<'a> Whole<'a> {
         let (made, then) = match side {
             Generation::Old => (
                 &made.old,
-                "to go back, restore its old pod template, and create a rollout with it",
+                "to go back, restore the old pod template and create another rollout",
             ),
             Generation::New => (&made.new, "restore the pod template of that revision"),
         };
         (made != revision).then(|| {
-            format!(
-                "{name} creates workers of revision {made}, and no longer of {revision}: {then}"
-            )
+            format!("{name} now creates workers of revision {made} instead of {revision}: {then}")
         })
     }
 }
@@ -268,7 +268,7 @@ fn pointer(path: &[&str]) -> String {
 }
 
 impl Half {
-    /// How this generation gets another size.
+    /// The change that gives this generation another size.
     pub(super) fn resize(&self, size: u32) -> Resize {
         let partition = match self.side {
             Generation::Old => size,
@@ -284,7 +284,7 @@ impl Half {
         self.whole.saturating_sub(size)
     }
 
-    /// Whether these fields have the partition among them.
+    /// Whether these fields include the partition.
     pub(super) fn is_in(&self, fields: &Json) -> bool {
         let path = self.partition.iter();
         !path

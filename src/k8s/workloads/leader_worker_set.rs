@@ -16,14 +16,14 @@ use crate::rollout::Sides;
 
 pub(super) struct LeaderWorkerSets;
 
-/// The labels of a pod with its set, and with the group that it is in.
+/// The pod labels with the name of its set and the index of its group.
 const SET: &str = "leaderworkerset.sigs.k8s.io/name";
 const GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
-/// The label of a pod with its place in the group; the leader has 0.
+/// The pod label with its index in the group; the leader has 0.
 const WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
-/// The annotation of a pod with the size of its group.
+/// The pod annotation with the size of its group.
 const SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
-/// The label of a pod with the revision of its group.
+/// The pod label with the revision of its group.
 const REVISION: &str = "leaderworkerset.sigs.k8s.io/template-revision-hash";
 
 impl Workload for LeaderWorkerSets {
@@ -84,8 +84,8 @@ fn of_set(object: &DynamicObject) -> Option<BTreeMap<String, String>> {
     Some([(SET.to_owned(), object.metadata.name.clone()?)].into())
 }
 
-/// The leaders are the pods of a StatefulSet with the name of the set, which has its partition. A group follows its leader: when that
-/// is deleted, the whole group is recreated with the revision of the new leader.
+/// The leaders are the pods of a StatefulSet with the name of the set, which has its partition. A group follows its leader: when
+/// the leader is deleted, the whole group is recreated with the revision of the new leader.
 impl InPlace for LeaderWorkerSets {
     fn partition(&self) -> &'static [&'static str] {
         const UPDATE: &str = "rollingUpdateConfiguration";
@@ -96,8 +96,8 @@ impl InPlace for LeaderWorkerSets {
         REVISION
     }
 
-    /// The status of the set does not say. The StatefulSet of the leaders is labelled with the new revision, and the leaders with
-    /// both their own and that of the StatefulSet.
+    /// The status of the set does not contain the revisions. The StatefulSet of the leaders is labelled with the new revision,
+    /// and the leaders with both their own and that of the StatefulSet.
     fn revisions(
         &self,
         cache: &Cache,
@@ -129,7 +129,7 @@ impl InPlace for LeaderWorkerSets {
         let update = &object.data["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"];
         let surge = &update["maxSurge"];
         let is_none = surge.is_null() || *surge == 0 || *surge == "0%";
-        (!is_none).then(|| format!("has a maxSurge of its own, {surge}: set it to 0"))
+        (!is_none).then(|| format!("has maxSurge {surge}: set it to 0"))
     }
 }
 
@@ -154,7 +154,7 @@ fn made(
     let old = pods
         .find(is_old)
         .and_then(|pod| object::label(pod, REVISION));
-    // The leaders of old may be missing at the moment.
+    // The leaders of old may be temporarily missing.
     let old = old.or_else(|| Some(&*accepted?.old))?.to_owned();
     Some(Sides { old, new })
 }

@@ -1,4 +1,4 @@
-//! Whatever is counted, the loss of the last worker needs no list that was not made before.
+//! No matter what is counted, detecting the loss of the last worker needs no list that was not made before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -209,7 +209,7 @@ async fn the_loss_of_the_last_worker_needs_no_further_list_whatever_is_counted()
         };
         let ready = |counts: &Counts| counts.values().map(|workers| workers.ready).sum::<u32>();
         assert_eq!(ready(&counted(&cache, &count).await), 1, "{case}");
-        // What was begun ahead of need.
+        // The kinds that were listed in advance.
         let is_begun = || {
             let mut optional = ["leaderworkersets", "podcliques", "modelservings"].into_iter();
             let server = server.lock().unwrap();

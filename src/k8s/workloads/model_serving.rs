@@ -1,5 +1,5 @@
-//! Kthena's ModelServings (workload.serving.volcano.sh/v1alpha1). A replica is a group with every role, and the role says how
-//! many of it the group has. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas`
+//! Kthena's ModelServings (workload.serving.volcano.sh/v1alpha1). A replica is a group with every role, and each role states its
+//! number of replicas per group. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas`
 //! count groups whether ready or not, so the groups of one revision are counted by their pods.
 
 use std::borrow::Cow;
@@ -16,7 +16,7 @@ use crate::rollout::{Role, Sides, Workers};
 
 pub(super) struct ModelServings;
 
-/// The labels of a pod with its ModelServing, with its group, which is `NAME-ORDINAL`, and with the revision of that group.
+/// The pod labels with the ModelServing, with the group, which is `NAME-ORDINAL`, and with the revision of the group.
 const SERVING: &str = "modelserving.volcano.sh/name";
 const GROUP: &str = "modelserving.volcano.sh/group-name";
 const REVISION: &str = "modelserving.volcano.sh/revision";
@@ -84,7 +84,7 @@ impl Scaling for ModelServings {
     }
 }
 
-/// Groups below the partition stay as they are, and a missing one of them is made of the current revision.
+/// Groups below the partition stay as they are, and a missing one is created from the current revision.
 impl InPlace for ModelServings {
     fn partition(&self) -> &'static [&'static str] {
         const UPDATE: &str = "rollingUpdateConfiguration";
@@ -127,17 +127,16 @@ impl InPlace for ModelServings {
         );
         let recovery = spec["recoveryPolicy"].as_str().unwrap_or("RoleRecreate");
         if by == "RoleRollingUpdate" {
-            let why =
-                "has the rolloutStrategy RoleRollingUpdate, and not ServingGroupRollingUpdate";
+            let why = "has rolloutStrategy RoleRollingUpdate, but needs ServingGroupRollingUpdate";
             Some(why.to_owned())
         } else if partition.is_string() {
             Some(format!(
-                "has the partition {partition}: set it to a number of groups"
+                "has partition {partition}: set it to a number of groups"
             ))
         } else if recovery != "ServingGroupRecreate" {
             // On the way back, a pod of a group is deleted so that the group is recreated with the other revision.
             Some(format!(
-                "has the recoveryPolicy {recovery}: set it to ServingGroupRecreate, so that the rollout can go back"
+                "has recoveryPolicy {recovery}: set it to ServingGroupRecreate, so that the rollout can go back"
             ))
         } else {
             None
@@ -155,7 +154,7 @@ fn roles(object: &DynamicObject) -> impl Iterator<Item = &Json> {
     roles.and_then(Json::as_array).into_iter().flatten()
 }
 
-/// The entry pods and the worker pods that a group has of a role.
+/// The entry pods and the worker pods of a role in one group.
 fn pods_of(role: &Json) -> [u32; 2] {
     let number = |name: &str, otherwise: u64| {
         let number = role[name].as_u64().unwrap_or(otherwise);
@@ -165,7 +164,7 @@ fn pods_of(role: &Json) -> [u32; 2] {
     [each, each.saturating_mul(number("workerReplicas", 0))]
 }
 
-/// How many pods a group of this revision has. Only known of the revision of the template.
+/// The number of pods of a group of this revision. Only known for the revision of the template.
 fn size(object: &DynamicObject, revision: &str) -> Option<usize> {
     let is_of_template = object.data["status"]["updateRevision"] == revision;
     let pods = roles(object).flat_map(pods_of).map(|count| count as usize);
@@ -265,7 +264,7 @@ mod tests {
             |name: &str, revision: &str, pods: usize| vec![pod(name, revision, true, false); pods];
         let ended = vec![pod("w-3", "b", true, true), pod("w-3", "b", true, false)];
         let unready = vec![pod("w-2", "a", false, false), pod("w-2", "a", true, false)];
-        // A group of the template has four pods; how many an earlier one has is not known.
+        // A group of the template has four pods; the number of an earlier one is not known.
         let pods = [
             group("w-0", "a", 3),
             unready,

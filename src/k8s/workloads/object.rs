@@ -43,7 +43,7 @@ pub fn labels(object: &DynamicObject) -> Option<&BTreeMap<String, String>> {
     object.metadata.labels.as_ref()
 }
 
-/// Whether an object carries all labels of `selector`.
+/// Whether an object has all labels of `selector`.
 #[must_use]
 pub fn is_selected(object: &DynamicObject, selector: &BTreeMap<String, String>) -> bool {
     match labels(object) {
@@ -75,7 +75,7 @@ pub fn controller(object: &DynamicObject) -> Option<(&str, &str)> {
     Some((&owner.kind, &owner.name))
 }
 
-/// The port name of a crossfade sidecar. A Deployment without labels that has this port is one of frontends.
+/// The port name of a crossfade sidecar. A Deployment without labels that has this port runs frontends.
 const PROXY_PORT: &str = "crossfade";
 
 /// The role of an object, from its own labels or those of its pod template; `None` if it is not a worker. An unlabelled object
@@ -96,18 +96,18 @@ fn role_in(object: &DynamicObject, which: &Which) -> Option<Role> {
     }
 }
 
-/// Whether the update itself names an object as one of workers.
+/// Whether the update itself names an object as the owner of workers.
 pub(super) fn is_named(object: &DynamicObject, which: &Which) -> bool {
     which.is_explicit && object.metadata.name.as_ref() == Some(&which.name)
 }
 
-/// The role of an object that is named as one of workers, or of a pod of such an object. It is one of workers even if it has a
-/// sidecar, or the labels of a frontend: a model server without Dynamo is both.
+/// The role of an object that is named as the owner of workers, or of its pod. It counts as a worker even if it has a sidecar or
+/// the labels of a frontend: a model server without Dynamo is both.
 pub(super) fn named_role(object: &DynamicObject) -> Role {
     role_by_labels(object).flatten().unwrap_or(Role::Worker)
 }
 
-/// What the labels of an object or of its pod template say of its role; `None` if they say nothing.
+/// The role according to the labels of an object or of its pod template; `None` if they do not contain one.
 fn role_by_labels(object: &DynamicObject) -> Option<Option<Role>> {
     let of_pods = |name: &str| {
         let labels = object.data.pointer("/spec/template/metadata/labels")?;
@@ -126,7 +126,7 @@ fn has_proxy(object: &DynamicObject) -> bool {
     spec.is_some_and(|spec| named_ports(spec, PROXY_PORT).next().is_some())
 }
 
-/// The role by Dynamo's names: the type of a component and its subtype.
+/// The role for a type and subtype of a Dynamo component.
 pub(super) fn role_of(component: Option<&str>, sub: Option<&str>) -> Option<Role> {
     match (component, sub) {
         (Some("prefill"), _) | (None | Some("worker"), Some("prefill")) => Some(Role::Prefill),
@@ -155,7 +155,7 @@ pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
     }
 }
 
-/// The objects of a kind that `which` selects: the one with its name, and those labelled with it as their graph.
+/// The objects of a kind that `which` selects: the one with its name, and those whose graph label is that name.
 pub(super) fn meant(
     cache: &Cache,
     kind: &ApiResource,
@@ -167,7 +167,7 @@ pub(super) fn meant(
             || label(object, GRAPH) == Some(&which.name)
     });
     // One object may hold all generations. If each object holds one generation, only those of the requested one count, even if
-    // there are none (left).
+    // there are none left.
     let hash = which.revision.as_deref();
     if hash.is_some() && objects.iter().any(|object| has_hash(object)) {
         objects.retain(|object| label(object, WORKER_HASH) == hash);

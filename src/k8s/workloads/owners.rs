@@ -1,5 +1,5 @@
-//! The number of workers that the owners of the selected pods want. Pods may be missing because of a quota or a webhook, which
-//! does not mean that none are wanted.
+//! The number of workers that the owners of the selected pods request. Pods may be missing because of a quota or a webhook
+//! although workers are requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use super::object::{deployments, label, leader_worker_sets, replicas, role, stat
 use super::{Cache, NotSynced};
 use crate::rollout::Role;
 
-/// The labels of the pods that an owner creates for one role, and the number of workers they make.
+/// The labels of the pods that an owner creates for one role, and the number of workers that they form.
 struct Makes {
     pod: DynamicObject,
     workers: u32,
 }
 
-/// What the owners of a kind make.
+/// What the owners of a kind create.
 type By = fn(&[&DynamicObject]) -> Vec<Makes>;
 
-/// The kinds that may not be installed.
+/// The optional kinds, which may not be installed.
 fn optional() -> [(ApiResource, By); 3] {
     [
         (leader_worker_sets(), by_leader_worker_sets),
@@ -38,8 +38,8 @@ pub(super) fn begin(cache: &Cache) {
     }
 }
 
-/// The number of workers of each role that the owners of the selected pods want. Kinds that may not be installed count only if
-/// there are no such pods at all.
+/// The number of workers per role that the owners of the selected pods request. Optional kinds count only if there are no such
+/// pods at all.
 ///
 /// # Errors
 /// If Deployments or StatefulSets could not be listed, or another kind is not listed yet.
@@ -96,7 +96,7 @@ fn by_template(owner: &DynamicObject) -> Option<Makes> {
     })
 }
 
-/// A replica is one worker, however many pods it has.
+/// A replica is one worker, no matter how many pods it has.
 fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<Makes> {
     let of = |owner: &&DynamicObject| {
         let template = &owner.data["spec"]["leaderWorkerTemplate"]["workerTemplate"];
@@ -108,7 +108,7 @@ fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<Makes> {
     owners.iter().filter_map(of).collect()
 }
 
-/// The pods of a clique carry its labels. All cliques of one replica of a scaling group make one worker.
+/// The pods of a clique have its labels. All cliques of one replica of a scaling group form one worker.
 fn by_cliques(owners: &[&DynamicObject]) -> Vec<Makes> {
     let mut groups = BTreeSet::new();
     let of = |owner: &&DynamicObject| {

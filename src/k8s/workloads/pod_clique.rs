@@ -11,7 +11,7 @@ use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, ob
 
 pub(super) struct PodCliques;
 
-/// The label of a pod with its clique.
+/// The pod label with the clique.
 const CLIQUE: &str = "grove.io/podclique";
 
 impl Workload for PodCliques {

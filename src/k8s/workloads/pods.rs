@@ -1,4 +1,4 @@
-//! Pods, selected by Dynamo's labels or by an explicit selector. A replica that spans several nodes is several pods and one
+//! Pods, selected by Dynamo's labels or by an explicit selector. A replica that spans several nodes has several pods but is one
 //! worker, which is ready when all of its pods are.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl Workload for Pods {
             counts.is_empty(),
         )? {
             let workers = counts.entry(role).or_default();
-            // Pods may be missing because of a quota or a webhook, which does not mean that none are wanted.
+            // Pods may be missing because of a quota or a webhook although workers are requested.
             if workers.desired == 0 {
                 workers.desired = wanted;
             }
@@ -71,7 +71,7 @@ fn says_its_type(pod: &DynamicObject) -> bool {
         .any(|name| label(pod, name).is_some())
 }
 
-/// Whether a pod is of the requested Dynamo namespace. An unlabelled pod counts as such.
+/// Whether a pod belongs to the requested Dynamo namespace. An unlabelled pod counts as such.
 fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
     let (Some(meant), Some(own)) = (&which.dynamo_namespace, label(pod, DYNAMO_NAMESPACE)) else {
         return true;
@@ -80,8 +80,8 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
     more.is_some_and(|more| more.is_empty() || more.starts_with('-'))
 }
 
-/// Counts the workers of `objects`, which select pods like apps/v1: of one revision if `which` names one, whose pods have it as
-/// the label `marked_by`; else by the status.
+/// Counts the workers of `objects`, which select pods like apps/v1. If `which` names a revision, counts the pods whose label
+/// `marked_by` has it; otherwise, uses the status.
 pub(super) fn by_revision(
     cache: &Cache,
     objects: &[Object],

@@ -1,4 +1,4 @@
-//! What a pod takes of a `ResourceQuota`.
+//! What a pod consumes from a `ResourceQuota`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,16 @@ use serde_json::Value as Json;
 
 use crate::k8s::thousandths;
 
-/// The resources whose requests a quota also counts under their own name.
+/// The resources whose requests a quota also counts under the plain name.
 const PLAIN: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// What a pod with this `spec` takes of each entry of a quota, in thousandths: as the scheduler counts it, by its containers, its
-/// init containers and its overhead (kubernetes/component-helpers, `PodRequests`).
+/// What a pod with this `spec` consumes from each entry of a quota, in thousandths, computed like the scheduler from its
+/// containers, init containers, and overhead (kubernetes/component-helpers, `PodRequests`).
 pub(super) fn of_pod(spec: &Json) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for resource in resources(spec) {
         let requests = of(spec, &resource, &|container| {
-            // The API server sets a request that is not given to the limit.
+            // The API server sets a missing request to the limit.
             let given = |kind: &str| thousandths(&container[kind][&resource]);
             given("requests").or_else(|| given("limits"))
         });
@@ -32,7 +32,7 @@ pub(super) fn of_pod(spec: &Json) -> BTreeMap<String, u64> {
     all
 }
 
-/// The names of all resources that a pod has.
+/// The names of all resources that a pod uses.
 fn resources(spec: &Json) -> BTreeSet<String> {
     let all = containers(spec).chain(init_containers(spec));
     let all = all
@@ -43,7 +43,7 @@ fn resources(spec: &Json) -> BTreeSet<String> {
     names.map(|(name, _)| name.clone()).collect()
 }
 
-/// The amount of one resource, where `given` says what the `resources` of a container or of the whole pod name of it.
+/// The amount of one resource, where `given` returns its amount in the `resources` of a container or of the whole pod.
 fn of(spec: &Json, resource: &str, given: &dyn Fn(&Json) -> Option<u64>) -> u64 {
     let of_one = |container: &Json| given(&container["resources"]).unwrap_or(0);
     let mut running = containers(spec).map(of_one).fold(0, u64::saturating_add);

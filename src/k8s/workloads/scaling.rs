@@ -1,4 +1,4 @@
-//! Scales the workers of one object. Each kind defines in its own file where its sizes are and how they are written.
+//! Scales the workers of one object. The file of each kind defines where its sizes are and how to write them.
 //!
 //! Contains no rollout policy.
 
@@ -20,7 +20,7 @@ use super::{Cache, InPlace, NotSynced, Workload, by_kind, pods};
 use crate::k8s::cache::Object;
 use crate::rollout::Role;
 
-/// The kind of what sets the size of a component of a graph in the place of the graph.
+/// The kind of the adapter that sets the size of a graph's component instead of the graph.
 const ADAPTER: &str = "DynamoGraphDeploymentScalingAdapter";
 
 /// A kind of object whose workers can be scaled.
@@ -28,7 +28,7 @@ pub trait Scaling: Sync {
     /// The resource of the kind.
     fn resource(&self) -> ApiResource;
 
-    /// The parts of `object` that have a size of their own. Most kinds have one.
+    /// The parts of `object` that have their own size. Most kinds have one.
     fn parts(&self, object: &DynamicObject) -> Vec<Part> {
         vec![Part {
             role: object::named_role(object),
@@ -49,22 +49,22 @@ pub trait Scaling: Sync {
         pods_by_selector(object)
     }
 
-    /// Which replicas go first.
+    /// Which replicas are removed first.
     fn removes(&self) -> RemovesFirst {
         RemovesFirst::Last
     }
 
-    /// How one object has the workers of two generations, if it can.
+    /// How one object holds the workers of two generations, if the kind supports it.
     fn in_place(&self) -> Option<&dyn InPlace> {
         None
     }
 
-    /// The name of the scaling adapter that sets the size of `part` in place of its owner, if there should be one.
+    /// The name of the scaling adapter that should set the size of `part` instead of its owner, if any.
     fn adapter(&self, _object: &DynamicObject, _part: &Part) -> Option<String> {
         None
     }
 
-    /// How `part` gets another size, unless a scaling adapter sets it.
+    /// The change that gives `part` another size, unless a scaling adapter sets it.
     ///
     /// # Errors
     /// If the object does not have the part.
@@ -78,17 +78,17 @@ pub trait Scaling: Sync {
     }
 }
 
-/// A part of an object that has a size of its own.
+/// A part of an object that has its own size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub role: Role,
     /// Its name in the object, if there are several.
     pub name: String,
-    /// Replicas that are asked for.
+    /// Desired replicas.
     pub desired: u32,
-    /// Ready replicas, by the status.
+    /// Ready replicas, according to the status.
     pub ready: u32,
-    /// Replicas that exist, by the status.
+    /// Existing replicas, according to the status.
     pub present: u32,
 }
 
@@ -100,7 +100,7 @@ pub struct PodsOf {
     pub replica: Option<&'static str>,
 }
 
-/// Which replicas go first when a part shrinks.
+/// Which replicas are removed first when a part shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovesFirst {
     /// Those that are not ready.
@@ -109,7 +109,7 @@ pub enum RemovesFirst {
     Last,
 }
 
-/// How a part gets another size.
+/// The change that gives a part another size.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resize {
     /// By the subresource `scale`.
@@ -137,7 +137,7 @@ pub enum ScalingError {
     Ambiguous(String, String, Role),
 }
 
-/// What scales objects of a kind.
+/// The implementation that scales objects of a kind.
 #[must_use]
 pub fn of_kind(kind: &str) -> Option<&'static dyn Scaling> {
     by_kind(kind).and_then(Workload::scaling)
@@ -151,7 +151,7 @@ fn adapters() -> ApiResource {
 /// The roles of an object.
 ///
 /// # Errors
-/// If it is not there or not listed yet, or cannot be scaled.
+/// If it does not exist or is not listed yet, or cannot be scaled.
 pub fn roles(
     cache: &Cache,
     namespace: &str,
@@ -173,7 +173,7 @@ pub fn roles(
     Ok(roles)
 }
 
-/// The object of this name, and what scales its kind.
+/// The object of this name, and the implementation for its kind.
 pub(super) fn found(
     cache: &Cache,
     namespace: &str,

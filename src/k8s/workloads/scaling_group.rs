@@ -44,7 +44,7 @@ impl Scaling for ScalingGroups {
         }]
     }
 
-    /// The pods are specified by the cliques, which the group only names.
+    /// The cliques, which the group only names, specify the pods.
     fn replica<'a>(&self, _: &'a DynamicObject, _: &Part) -> Vec<(Cow<'a, Json>, u32)> {
         Vec::new()
     }

@@ -36,7 +36,7 @@ impl Scaling for StatefulSets {
     }
 }
 
-/// The revision of the replicas below the partition of a StatefulSet, and that of the others.
+/// The revisions of the replicas below the partition of a StatefulSet, and of the others.
 pub(super) fn made(set: &DynamicObject) -> Option<Sides<String>> {
     let status = |field: &str| Some(set.data["status"][field].as_str()?.to_owned());
     Some(Sides {
@@ -45,8 +45,8 @@ pub(super) fn made(set: &DynamicObject) -> Option<Sides<String>> {
     })
 }
 
-/// Pods of the new revision stay when the partition is raised above them. Once they are deleted, pods of the old one take their
-/// place, until the whole set has been updated: then the old revision is forgotten.
+/// Pods of the new revision stay when the partition is raised above them. Once they are deleted, pods of the old revision replace
+/// them, unless the whole set has been updated: then the old revision is forgotten.
 impl InPlace for StatefulSets {
     fn partition(&self) -> &'static [&'static str] {
         &["spec", "updateStrategy", "rollingUpdate", "partition"]
@@ -76,8 +76,6 @@ impl InPlace for StatefulSets {
     fn refuses(&self, object: &DynamicObject) -> Option<String> {
         let by = object.data["spec"]["updateStrategy"]["type"].as_str();
         let by = by.filter(|by| *by != "RollingUpdate")?;
-        Some(format!(
-            "has the updateStrategy {by}, and not RollingUpdate"
-        ))
+        Some(format!("has updateStrategy {by}, but needs RollingUpdate"))
     }
 }

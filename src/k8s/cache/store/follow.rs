@@ -91,7 +91,7 @@ impl Store {
     /// Applies an event and returns the objects that it adds, changes or removes.
     fn take(&self, event: Event<DynamicObject>, listed: &mut Vec<Object>) -> Vec<Object> {
         let mut state = self.state();
-        // Before a list the API server has said nothing.
+        // Before the list begins, the API server has confirmed nothing.
         if !matches!(event, Event::Init) {
             state.heard = Some(BothClocks::now());
         }
@@ -159,7 +159,7 @@ impl Store {
             state.refused = None;
             return (true, Vec::new());
         }
-        // A watch that only needs to relist was not refused.
+        // A watch that only needs to relist was not rejected.
         if matches!(code, 410 | 504) {
             return (true, Vec::new());
         }
@@ -172,7 +172,7 @@ impl Store {
             (state.listed, state.absent) = (true, true);
             return (true, differing(&objects, &Objects::new()));
         }
-        // Not refused yet: the API server may be starting.
+        // Not a rejection yet: the API server may be starting.
         if code == 404 && !state.listed {
             return (true, Vec::new());
         }
@@ -198,8 +198,8 @@ pub async fn is_ready(client: &Client) -> bool {
     matches!(asked, Ok(Ok(_)))
 }
 
-/// Wraps a client so that `store` learns of every successful response: a watch that resumes after an error has no event of its
-/// own to say so.
+/// Wraps a client so that `store` learns of every successful response: a watch that resumes after an error has no event to report
+/// this.
 pub fn noting(client: Client, store: Arc<Store>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request| {
@@ -258,7 +258,7 @@ mod tests {
             (true, Duration::ZERO, false),
             (true, ABSENT / 2, false),
             (true, ABSENT, true),
-            // An API server that is not ready, or refuses to say.
+            // An API server that is not ready, or rejects the question.
             (false, ABSENT, false),
             (false, GONE / 2, false),
             (false, GONE, true),

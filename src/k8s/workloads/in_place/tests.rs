@@ -138,12 +138,12 @@ fn an_object_that_would_not_wait_is_refused() {
     for (set, why) in [
         (
             set(3, ["w-1", "w-2"]),
-            "replaces its workers by itself: edit its pod template together with \
-             spec.updateStrategy.rollingUpdate.partition, which must be at least its 4 replicas, and is 3",
+            "replaces its workers by itself, because spec.updateStrategy.rollingUpdate.partition is 3: edit the pod template and set \
+             spec.updateStrategy.rollingUpdate.partition to 4 (the number of replicas) in the same change",
         ),
         (
             set(4, ["w-1", "w-1"]),
-            "has one revision, w-1: edit its pod template",
+            "has only one revision, w-1: edit the pod template",
         ),
         (
             {
@@ -151,7 +151,7 @@ fn an_object_that_would_not_wait_is_refused() {
                 edited["metadata"]["generation"] = json!(4);
                 edited
             },
-            "has a change that its status does not show yet",
+            "has a change that its status does not reflect yet",
         ),
         (
             {
@@ -159,7 +159,7 @@ fn an_object_that_would_not_wait_is_refused() {
                 by_hand["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
                 by_hand
             },
-            "has the updateStrategy OnDelete, and not RollingUpdate",
+            "has updateStrategy OnDelete, but needs RollingUpdate",
         ),
     ] {
         let reported = refused(set);

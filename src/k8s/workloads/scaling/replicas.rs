@@ -17,7 +17,7 @@ impl PodsOf {
     }
 }
 
-/// The replicas that some pods make.
+/// The replicas that some pods form.
 pub(super) struct Replicas {
     pub present: u32,
     pub terminating: u32,
@@ -58,7 +58,7 @@ pub(in crate::k8s::workloads) fn ready_since(pod: &DynamicObject) -> Option<Time
         .iter()
         .find(|condition| condition["type"] == "Ready")?;
     let since = ready["lastTransitionTime"].as_str();
-    // One that does not say since when has been ready for long.
+    // A pod without this time counts as ready for a long time.
     Some(
         since
             .and_then(|since| since.parse().ok())

@@ -15,24 +15,24 @@ use super::replicas::Replicas;
 use super::{ADAPTER, Part, RemovesFirst, Resize, Scaling, ScalingError, adapters, of_kind};
 use crate::k8s::cache::Object;
 
-/// How long a pod may take to end if it does not say.
+/// The grace period of a pod that does not specify one.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The extended resource of GPUs.
+/// The extended resource for GPUs.
 const GPU: &str = "nvidia.com/gpu";
 
 /// One role of an object: what a rollout scales.
 #[derive(Clone, Debug)]
 pub struct Scaled {
     pub object: Object,
-    /// The scaling adapter whose `spec.replicas` is the size, in the place of that in `object`.
+    /// The scaling adapter whose `spec.replicas` is the size, instead of the one in `object`.
     pub adapter: Option<Object>,
     pub part: Part,
-    /// Whether the status is of this `spec`.
+    /// Whether the status reflects this `spec`.
     pub observed: bool,
-    /// Replicas that exist and do not terminate.
+    /// Existing replicas that are not terminating.
     pub present: u32,
-    /// Replicas that terminate.
+    /// Terminating replicas.
     pub terminating: u32,
     /// Ready replicas.
     pub ready: u32,
@@ -40,17 +40,17 @@ pub struct Scaled {
     pub ready_since: Option<Vec<Timestamp>>,
     /// The GPUs of one replica.
     pub gpus: u32,
-    /// What one replica takes of each entry of a quota, in thousandths.
+    /// What one replica consumes from each entry of a quota, in thousandths.
     pub resources: BTreeMap<String, u64>,
     /// How long a replica may take to end.
     pub grace: Option<Duration>,
     pub removes: RemovesFirst,
-    /// Which generation it is of an object that has both.
+    /// The generation, if the object has both.
     pub half: Option<Half>,
 }
 
 impl Scaled {
-    /// A part of an object, by its status and template alone.
+    /// A part of an object, based only on its status and template.
     fn of(scaling: &dyn Scaling, object: &Object, part: Part) -> Self {
         let replica = scaling.replica(object, &part);
         Self {
@@ -72,7 +72,7 @@ impl Scaled {
         }
     }
 
-    /// The pods that do not terminate, one for each replica, if a replica has one pod and its kind says how it is found.
+    /// The pods that are not terminating, one per replica, if a replica has one pod and its kind defines how to find it.
     #[must_use]
     pub fn pods(&self, kind: &str, all: &[Object]) -> Vec<Object> {
         let found = of_kind(kind).and_then(|scaling| scaling.pods(&self.object, &self.part));
@@ -99,10 +99,10 @@ impl Scaled {
         }
     }
 
-    /// How this role gets another size: which object is written, and how.
+    /// The write that gives this role another size: the object and the change.
     ///
     /// # Errors
-    /// If the object cannot be scaled, or does not have the component any more.
+    /// If the object cannot be scaled, or no longer has the component.
     pub fn resize(&self, kind: &str, size: u32) -> Result<(ApiResource, Resize), ScalingError> {
         if self.adapter.is_some() {
             return Ok((adapters(), Resize::Scale(size)));
@@ -115,13 +115,13 @@ impl Scaled {
         Ok((scaling.resource(), resize))
     }
 
-    /// The object whose spec has the size.
+    /// The object whose spec contains the size.
     #[must_use]
     pub fn sized(&self) -> &Object {
         self.adapter.as_ref().unwrap_or(&self.object)
     }
 
-    /// The kind of the object whose spec has the size, where the kind of the owner is `kind`.
+    /// The kind of the object whose spec contains the size; `kind` is the owner's kind.
     #[must_use]
     pub const fn sized_kind<'a>(&self, kind: &'a str) -> &'a str {
         match self.adapter {
@@ -130,7 +130,7 @@ impl Scaled {
         }
     }
 
-    /// The `resourceVersion` of the object whose spec has the size.
+    /// The `resourceVersion` of the object whose spec contains the size.
     #[must_use]
     pub fn version(&self) -> &str {
         self.sized()
@@ -140,14 +140,15 @@ impl Scaled {
             .unwrap_or_default()
     }
 
-    /// Whether `manager` was the last to set the size. The API server keeps no time for what was set by the scale subresource.
+    /// Whether `manager` was the last to set the size. The API server does not record a time for changes by the scale
+    /// subresource.
     #[must_use]
     pub fn is_set_by(&self, manager: &str) -> bool {
         self.has_set(|known| known == Some(manager))
     }
 
-    /// Whether the API server attributes the size to anyone. Once the scale subresource has set it to 0, it no longer does, nor for
-    /// the sizes that the subresource sets later.
+    /// Whether the API server attributes the size to anyone. After the scale subresource has set it to 0, the API server
+    /// attributes neither this size nor later ones set by the subresource.
     #[must_use]
     pub fn is_attributed(&self) -> bool {
         self.has_set(|_| true)
@@ -185,7 +186,7 @@ pub(super) fn scaled(
     let graces = pods_of.iter().flat_map(|of| of.among(pods));
     let shortest = graces.map(|pod| grace(&pod.data["spec"])).min();
     let (present, terminating, ready) = match &of_part {
-        // Either may be the one that has come later.
+        // Either of them may be the later one.
         Some(found) => (
             found
                 .present
@@ -210,17 +211,17 @@ pub(super) fn scaled(
     }
 }
 
-/// Whether the status is of this `spec`.
+/// Whether the status reflects this `spec`.
 pub(in crate::k8s::workloads) fn is_observed(object: &DynamicObject) -> bool {
     let seen = object.data.pointer("/status/observedGeneration");
     match seen.and_then(Json::as_i64) {
         Some(seen) => Some(seen) >= object.metadata.generation,
-        // Some kinds do not say it, but every kind has a status once its controller has seen the object.
+        // Some kinds do not report it, but every kind has a status once its controller has seen the object.
         None => !object.data["status"].is_null(),
     }
 }
 
-/// What the pods of a replica take of each entry of a quota.
+/// What the pods of a replica consume from each entry of a quota.
 fn of_replica(replica: &[(Cow<'_, Json>, u32)]) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (spec, count) in replica {
@@ -252,7 +253,7 @@ fn grace(spec: &Json) -> Duration {
     seconds.map_or(GRACE, Duration::from_secs)
 }
 
-/// Whether these fields have the size of the part of this name among them.
+/// Whether these fields include the size of the part with this name.
 fn owns(fields: &Json, part: &str) -> bool {
     let spec = &fields["f:spec"];
     if part.is_empty() {

@@ -457,7 +457,7 @@ async fn one_stateful_set_is_replaced_pod_by_pod_up_to_the_hand_over() {
     let _controller = set.managed.fixture.controller(&["--rollouts"]).await;
     // Nothing happens until there is a second generation.
     let object = set
-        .wait_for_message("has one revision, workers-1: edit its pod template")
+        .wait_for_message("has only one revision, workers-1: edit the pod template")
         .await;
     assert_eq!(object["status"]["phase"], "Refused");
     set.edit_template("2").await;
@@ -485,7 +485,7 @@ async fn one_stateful_set_is_replaced_pod_by_pod_up_to_the_hand_over() {
     set.phase("Complete").await;
     // The StatefulSet no longer has its first revision.
     set.managed.edit(json!({"intent": "Abort"})).await;
-    set.wait_for_message("creates workers of revision workers-2, and no longer of workers-1")
+    set.wait_for_message("creates workers of revision workers-2 instead of workers-1")
         .await;
     assert_eq!(set.partition().await, 0);
     set.managed.edit(json!({"intent": "Run"})).await;
@@ -515,7 +515,7 @@ async fn a_model_serving_that_could_not_be_rolled_back_is_refused() {
     set.apply(0).await;
     let _controller = set.managed.fixture.controller(&["--rollouts"]).await;
     let object = set
-        .wait_for_message("has the recoveryPolicy RoleRecreate: set it to ServingGroupRecreate")
+        .wait_for_message("has recoveryPolicy RoleRecreate: set it to ServingGroupRecreate")
         .await;
     assert_eq!(object["status"]["phase"], "Refused");
     assert_eq!(set.partition().await, SIZE);
@@ -566,13 +566,15 @@ async fn another_partition_size_or_template_stops_a_rollout_within_one_object() 
     set.phase("Partition").await;
     set.write(json!({"replicas": 3})).await;
     let object = set
-        .wait_for_message("the replicas to be 4 again, as accepted: another client has set 3")
+        .wait_for_message(
+            "the number of replicas to be 4 again, as accepted: another client has set 3",
+        )
         .await;
     assert_eq!(object["status"]["phase"], "Contested");
     set.write(json!({"replicas": 4})).await;
     set.phase("Partition").await;
     // The StatefulSet itself creates pods of a third generation as far as the partition allows.
     set.edit_template("3").await;
-    set.wait_for_message("creates workers of revision workers-3, and no longer of workers-2")
+    set.wait_for_message("creates workers of revision workers-3 instead of workers-2")
         .await;
 }
