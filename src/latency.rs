@@ -1,4 +1,4 @@
-//! The scale on which latencies are counted, and counts on it.
+//! The scale on which latencies are counted, and the counts themselves.
 
 mod scale;
 mod sketch;

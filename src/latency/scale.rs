@@ -39,7 +39,7 @@ impl Scale {
         if units < PARTS {
             return units as usize;
         }
-        // How many times the unit is doubled in this octave.
+        // The number of times that the unit is doubled in this octave.
         let doublings = (units.ilog2() - PARTS.ilog2()) as u64;
         if doublings >= OCTAVES {
             return BUCKETS - 1;

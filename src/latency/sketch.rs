@@ -2,7 +2,7 @@
 
 use super::{BUCKETS, Scale};
 
-/// With fewer values a quantile means little; users see "not enough data" instead.
+/// With fewer values, a quantile is not meaningful; users see "not enough data" instead.
 pub const ENOUGH: u64 = 50;
 
 /// Counts on the [`Scale`].
@@ -15,7 +15,7 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// One without values.
+    /// A sketch without values.
     pub const EMPTY: Self = Self {
         counts: Vec::new(),
         sum: 0,
@@ -124,7 +124,7 @@ impl Sketch {
         since
     }
 
-    /// Merges two ascending lists. What only one of them has counts as 0 in the other.
+    /// Merges two ascending lists. A bucket that only one of them has counts as 0 in the other.
     fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
         let mut merged = Vec::with_capacity(self.counts.len().max(other.counts.len()));
         let mut theirs = other.counts.iter().copied().peekable();
