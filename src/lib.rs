@@ -16,7 +16,7 @@
 //! | 10 | [`app`] | assembles the processes; the only module that uses all others |
 //! | 9 | [`discovery`] | sources of plans and addresses, and the single writer that turns them into snapshots |
 //! | 8 | [`config`] | static settings of a proxy process, from flags and environment |
-//! | 7 | [`downstream`] | connections of clients: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
+//! | 7 | [`downstream`] | client connections: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
 //! | 6 | [`admin`] | the admin port of a proxy: metrics, health, plan, live page, gRPC; read-only except for drain and log level |
 //! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
 //! | 5 | [`controller`] | keeps the split of every update in line with the capacity; scales workers and routes clients for managed updates |
@@ -35,20 +35,20 @@
 //! | 2 | [`telemetry`] | metrics, access lines, logs, traces |
 //! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail or inconclusive |
 //! | 1 | [`continuation`] | whether another server continues a broken stream, and how the two parts are joined |
-//! | 1 | [`demo`] | two model servers, load and a live view around a proxy that is passed in |
+//! | 1 | [`demo`] | two model servers, load, and a live view around a given proxy |
 //! | 1 | [`failover`] | whether a failed request is retried, and on which target |
 //! | 1 | [`next_generation`] | creates the manifests of the next generation from the current and the edited ones |
 //! | 1 | [`rollout`] | decides the split from the capacity of both generations, and the end of an update |
 //! | 1 | [`tls`] | TLS configurations that are reloaded when their files change |
 //! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
-//! | 0 | [`backoff`] | the delays between attempts at something that fails |
+//! | 0 | [`backoff`] | exponential backoff with jitter |
 //! | 0 | [`duration`] | durations as users write them: `5s`, `1m30s`, or plain seconds |
 //! | 0 | [`dynamo_graph`] | the components of a `DynamoGraphDeployment`, in both versions of its API |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
 //! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
 //! | 0 | [`inject`] | adds crossfade to manifests as a sidecar, and removes it |
-//! | 0 | [`latency`] | the scale on which latencies are counted, and counts on it |
+//! | 0 | [`latency`] | the scale on which latencies are counted, and the counts themselves |
 //! | 0 | [`lifecycle`] | the phases of a process: ready, settling, draining, ending |
 //! | 0 | [`memory`] | the budget for memory that clients and servers can make the process hold |
 //! | 0 | [`printable`] | escapes text from outside for printing |
@@ -63,20 +63,20 @@
 //!
 //! 1. `downstream::accept` accepts on the thread's own listener. `downstream::h1` or `downstream::h2` reads a head, or rejects
 //!    it, and passes the request to `proxy`, which the tower layer also calls.
-//! 2. `proxy::service` loads the snapshot once. The request keeps it to its end, even if the plan changes.
+//! 2. `proxy::service` loads the snapshot once. The request uses it until it ends, even if the plan changes.
 //! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::attributes` reads
 //!    the session, the pinned worker and the override.
 //! 4. [`split::SplitPolicy::assign`] returns a generation *and the reason*, with one atomic operation.
 //! 5. `proxy::exchange` opens the record of the exchange: a guard object that later travels in the response body.
 //! 6. `proxy::attempt` sends the request to a target. If that fails, [`failover::next_target`] decides where to retry, if
 //!    anywhere, and the retry budget decides whether to.
-//! 7. The response head goes to the client at once. `proxy::body` relays the body while [`sse`] inspects it. Events without
+//! 7. The response head goes to the client immediately. `proxy::body` relays the body while [`sse`] inspects it. Events without
 //!    content are held for a few seconds; until the first content, the whole request can still be retried.
 //! 8. The first content commits the response: the request body is released, and all further bytes only pass through. If the plan
 //!    enables continuation, the request body is kept and [`continuation`] collects the text. When such a stream breaks,
 //!    `proxy::continuing` asks other servers for the rest, under the plan that is then in force.
-//! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once, in metrics, the
-//!    access line, the number of open streams and, if enabled, spans.
+//! 9. The body ends, breaks, or is dropped because the client disconnected. The exchange records its outcome exactly once, in
+//!    metrics, the access line, the number of open streams and, if enabled, spans.
 //!
 //! A plan takes a different path: `discovery::source::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
 //! and stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
@@ -88,19 +88,21 @@
 //! upstream's read and the client's write there is no task and no channel, and data that ends at an event boundary is passed on
 //! without a copy. (Each HTTP/2 connection has a task.) A request costs one snapshot load and one atomic operation for the split;
 //! metric handles are resolved in advance. After the first content, an event costs a scan for its end and a few comparisons.
-//! Access lines are collected per thread and queued together for a single writing thread, and dropped if they do not fit. A thread
-//! that has many heads or small slices to write reads everything available before the first write (`transport::batching`). Time
-//! during which the process did not run does not count against a peer's deadline (`transport::deadline`). While tracing is off, it
-//! costs one check of an `Option`. While it is on, it creates ids at the start and tries to queue a span at the end.
+//! Access lines are collected per thread and queued together for a single writing thread, and dropped if they do not fit. A
+//! thread that has many heads or small slices to write reads everything available before the first write (`transport::batching`).
+//! Time during which the process did not run does not count against a peer's deadline (`transport::deadline`). While tracing is
+//! off, it costs one check of an `Option`. While it is on, it creates IDs at the start of a request and tries to queue a span at
+//! the end.
 //!
 //! # Rules
 //!
 //! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow them, it stops reporting.
 //!   Whatever does alter a stream (holding an incomplete event, rewriting ids after a failover or for a continuation, adding a
 //!   final error event) is a policy in `proxy::body`.
-//! - Do not fake an end: no `[DONE]` that no model server sent, no clean close after a cut.
+//! - Do not fake the end of a stream: send `[DONE]` only if a model server sent it, and do not close cleanly after a truncated
+//!   response.
 //! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a continuation
-//!   loads the snapshot in force, because the one of the request may be hours old.
+//!   loads the current snapshot, because that of the request may be hours old.
 //! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
 //! - Do not restart the split with a new plan: the split policies of all snapshots share one accumulator.
 //! - Do not retry a request after content was sent (from then on, [`continuation`] decides what may be sent), after its body was
