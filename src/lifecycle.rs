@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ProcessPhase {
-    /// Some sockets or addresses are not there yet.
+    /// Some sockets or addresses are not available yet.
     Starting,
     /// Serving.
     Ready,
@@ -53,7 +53,7 @@ pub struct Lifecycle(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    // Beside the channel, so that reading it costs one load.
+    // Kept next to the channel, so that reading it costs one load.
     now: AtomicU8,
     draining: Arc<Notify>,
     ending: Arc<Notify>,
