@@ -24,7 +24,7 @@ pub struct Accepted {
     pub gpus: Sides<BTreeMap<Role, u32>>,
 }
 
-/// Why the full sizes of a rollout are not known.
+/// Why the full sizes of a rollout are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     #[error("{0} has no workers: name the objects that own them")]
@@ -39,9 +39,9 @@ pub enum SizeError {
     SeveralRoles(&'static str),
 }
 
-/// The full sizes of both sides, where `now` are the sizes that their objects have.
+/// The full sizes of both sides; `now` are the current sizes of their objects.
 ///
-/// # Errors The sizes that the spec must give, because they cannot be taken from the other side.
+/// # Errors The sizes that the spec must state, because they cannot be taken from the other side.
 pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<Sizes>, SizeError> {
     match (now.old.is_empty(), now.new.is_empty()) {
         (true, _) => return Err(SizeError::NoRole("source")),
@@ -87,20 +87,20 @@ pub fn role(name: &str) -> Option<Role> {
     roles.into_iter().find(|role| role.as_str() == name)
 }
 
-/// Where a rollout goes, beside what `spec.intent` says.
+/// The direction of a rollout, in addition to `spec.intent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// As `spec.intent` says.
+    /// According to `spec.intent`.
     AsSpecified,
-    /// Back to the old generation: it is the revision to undo to.
+    /// Back to the old generation, because it is the revision in `undoTo`.
     Back,
-    /// Back to the old generation, because another one is wanted instead of the new one.
+    /// Back to the old generation, because the spec requests a different new generation.
     Superseded,
-    /// Nowhere: what is wanted is impossible.
+    /// None: the requested change is impossible.
     Nowhere,
 }
 
-/// The settings of a rollout. `None` if one side has nothing to move, or an amount is invalid.
+/// The settings of a rollout. `None` if one side has no workers to move, or an amount is invalid.
 #[must_use]
 pub fn settings(
     spec: &DynamoRolloutSpec,
@@ -134,7 +134,7 @@ pub fn settings(
     })
 }
 
-/// The roles of a side whose full size its owner has given.
+/// The roles of a side whose full size the spec states.
 fn given(side: &SideSpec, full: &Sizes) -> BTreeSet<Role> {
     let is_given = |role: &&Role| {
         let of_role = side.roles.get(role.as_str());
