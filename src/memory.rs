@@ -70,7 +70,7 @@ pub const fn cost(capacity: usize) -> usize {
     capacity + capacity / 8 + PIECE
 }
 
-/// The cost of what one holder holds, in bytes: zero up to [`FREE`].
+/// The cost of a holder's memory, in bytes: zero up to [`FREE`].
 #[must_use]
 pub const fn holding_cost(held: usize) -> usize {
     if held > FREE { cost(held) } else { 0 }
@@ -126,13 +126,13 @@ impl Budget {
         self.used.0.load(Ordering::Relaxed)
     }
 
-    /// How many times memory for `purpose` was refused since the last call.
+    /// How many times memory for `purpose` was denied since the last call.
     #[must_use]
     pub fn take_refusals(&self, purpose: Purpose) -> u64 {
         self.refusals[purpose as usize].swap(0, Ordering::Relaxed)
     }
 
-    /// Is the budget nearly exhausted? Then read no more at once than is free of charge.
+    /// Is the budget nearly exhausted? If so, never read more at a time than is free of charge.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.tight.0.load(Ordering::Relaxed)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Budget, Charge, FREE, Purpose, cost};
 
-/// Bytes in one contiguous buffer. It costs at most about twice their length, however small the pieces.
+/// Bytes in one contiguous buffer. It costs at most about twice their length, no matter how small the pieces are.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,

@@ -13,7 +13,7 @@ pub enum Gathered<E> {
     Whole(Bytes, Option<HeaderMap>),
     /// The body is longer than the limit, or the budget is exhausted: the bytes so far, and the bytes that did not fit.
     Part(Bytes, Bytes),
-    /// The body broke off after these bytes.
+    /// The body was truncated after these bytes.
     Broken(Bytes, E),
 }
 
