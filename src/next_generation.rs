@@ -1,7 +1,7 @@
 //! Creates the next generation, to run next to the current one, from the current and the edited manifests: text in, text and an
 //! explanation out.
 //!
-//! Two generations are kept apart by the names of their objects, by the labels that select their pods, and by the Dynamo
+//! Two generations are distinguished by the names of their objects, by the labels that select their pods, and by the Dynamo
 //! namespace in which frontends find workers. Each of these gets a hash of the pods' specification as its suffix, so the same
 //! edit always produces the same objects, and applying them twice changes nothing.
 
@@ -20,7 +20,7 @@ use serde_json::Value as Json;
 use self::{change::Change, names::Names, parts::Parts};
 use crate::inject::{self, Options};
 
-/// The label that says to which generation an object belongs.
+/// The label with the generation of an object.
 pub const GENERATION: &str = "crossfade/generation";
 pub(crate) const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 const COMPONENT: &str = "nvidia.com/dynamo-component-type";
@@ -36,7 +36,7 @@ pub struct Request<'a> {
     pub to: &'a str,
     /// The image of crossfade.
     pub image: Option<&'a str>,
-    /// The Service that clients connect to, where it is not found.
+    /// The Service that clients connect to, if it is not found automatically.
     pub client_service: Option<&'a str>,
     /// Create a generation even if a rolling update is enough.
     pub anyway: bool,
@@ -45,7 +45,7 @@ pub struct Request<'a> {
 /// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// The objects to apply. Empty if a rolling update does.
+    /// The objects to apply. Empty if a rolling update is enough.
     pub text: String,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -77,10 +77,10 @@ struct Made {
     object: Json,
 }
 
-/// Makes the next generation, and the rollout that moves to it.
+/// Creates the next generation, and the rollout that moves to it.
 ///
 /// # Errors
-/// When the manifests cannot be read, or two generations of them could not be apart.
+/// When the manifests cannot be read, or two generations of them could not be kept separate.
 pub fn plan(request: &Request<'_>) -> Result<Planned, Error> {
     let from = read("--from", request.from)?;
     let to = read("--to", request.to)?;

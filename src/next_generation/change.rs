@@ -9,17 +9,17 @@ use crate::inject::shown;
 /// The parts that an edit changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Whether it changes what the workers are.
+    /// Whether it changes the workers themselves.
     workers: bool,
-    /// Whether it changes what the frontends are.
+    /// Whether it changes the frontends themselves.
     frontends: bool,
-    /// Whether it gives an object another kind or name, so that the edited manifests are of another object.
+    /// Whether it changes the kind or name of an object, so that the edited manifests describe another object.
     identities: bool,
-    /// Whether it changes anything else of the workers and frontends.
+    /// Whether it changes anything else in the workers and frontends.
     sizes: bool,
     /// Whether it changes anything at all.
     anything: bool,
-    /// Other objects that it changes, as kubectl names them.
+    /// Other objects that it changes, in kubectl's notation.
     pub edited_others: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl Change {
     /// Why a rolling update is enough, if it is.
     pub const fn rolling_update(&self) -> Option<&'static str> {
         if !self.anything {
-            return Some("nothing changes: there is nothing to apply");
+            return Some("the manifests do not differ: there is nothing to apply");
         }
         if self.workers || self.identities {
             return None;
@@ -137,13 +137,13 @@ fn essence(object: &Json) -> Json {
     plain(&object["spec"]["template"]["spec"])
 }
 
-/// The components of a graph whose type is wanted, each as what its pods are.
+/// The components of a graph whose type is wanted, each reduced to the specification of its pods.
 fn components(graph: &Json, is_wanted: impl Fn(&str) -> bool) -> Vec<Json> {
     let spec = &graph["spec"];
     let wanted = dynamo_graph::components(spec)
         .filter(|component| is_wanted(component.kind.unwrap_or_default()))
         .map(|component| plain(component.spec));
-    // What holds for all components.
+    // The settings for all components.
     let mut rest = spec.clone();
     if let Some(rest) = rest.as_object_mut() {
         rest.shift_remove("components");
@@ -152,7 +152,7 @@ fn components(graph: &Json, is_wanted: impl Fn(&str) -> bool) -> Vec<Json> {
     std::iter::once(plain(&rest)).chain(wanted).collect()
 }
 
-/// What does not change what a server does.
+/// Fields that do not affect the server.
 const NOT_ESSENTIAL: [&str; 6] = [
     "replicas",
     "minAvailable",
@@ -167,7 +167,7 @@ fn plain(json: &Json) -> Json {
     without(json, &NOT_ESSENTIAL)
 }
 
-/// Without these fields, at any depth. Keys are sorted, so that their order means nothing.
+/// Without these fields, at any depth. Keys are sorted, so that their order does not matter.
 pub(super) fn without(json: &Json, names: &[&str]) -> Json {
     match json {
         Json::Object(fields) => {

@@ -32,7 +32,7 @@ pub(super) fn generation(
         if partition.as_u64().is_some_and(|partition| partition > 0) {
             let object = shown(&worker.object);
             notes.push(format!(
-                "{object} has a partition, and the new objects replace it with a second one; to replace its workers in place instead, \
+                "{object} has a partition, but it is replaced with a second object here; to replace its workers in place instead, \
                  apply the edited {object} and a DynamoRollout whose source and target are both this object"
             ));
         }
@@ -172,14 +172,14 @@ fn workload(
     if !dynamo_namespace::move_namespace(pod, names).map_err(wrong)? {
         dynamo_namespace::state(pod, names);
         notes.push(format!(
-            "{} names no Dynamo namespace: the new one gets DYN_NAMESPACE, so that each frontend finds the workers of its own generation",
+            "{} does not set a Dynamo namespace: the new one gets DYN_NAMESPACE, so that each frontend finds the workers of its own generation",
             shown(object)
         ));
     }
     Ok(next)
 }
 
-/// Services of workers, by which Dynamo finds them.
+/// The Services of workers, by which Dynamo finds them.
 fn services_of(
     object: &Json,
     to: &Parts,
@@ -204,7 +204,7 @@ fn services_of(
     }
 }
 
-/// Whether no Service of today leads to the new frontends.
+/// Checks that no current Service leads to the new frontends.
 fn apart(known: &[Json], frontend: &Json) -> Result<(), String> {
     let pods = labels_of(frontend);
     let Some(service) = known.iter().find(|service| labels::selects(service, pods)) else {

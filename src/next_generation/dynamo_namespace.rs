@@ -9,7 +9,8 @@ const DEFAULT: &str = "dynamo";
 const VARIABLE: &str = "DYN_NAMESPACE";
 const PREFIX: &str = "DYN_NAMESPACE_PREFIX";
 
-/// Gives every container of a pod that names a Dynamo namespace the one of the next generation. Whether there was any.
+/// Sets the namespace of the next generation in every container of a pod that names a Dynamo namespace. Returns whether there was
+/// any.
 pub(super) fn move_namespace(pod: &mut Json, names: &Names) -> Result<bool, String> {
     let mut found = false;
     for list in ["containers", "initContainers"] {
@@ -54,7 +55,7 @@ fn move_container(container: &mut Json, names: &Names) -> Result<bool, String> {
     Ok(found)
 }
 
-/// The same of a list of variables.
+/// The same for a list of variables.
 pub(super) fn variables(list: &mut Json, names: &Names) -> Result<bool, String> {
     let mut found = false;
     for variable in list.as_array_mut().into_iter().flatten() {
@@ -82,7 +83,7 @@ fn prefix(by: &str) -> String {
     )
 }
 
-/// The words of a command line in one text, if one of them names a namespace.
+/// The words of a command line as one text, if one of them names a namespace.
 fn arguments(text: &str, names: &Names) -> Result<Option<String>, String> {
     if text.contains("--namespace-prefix") {
         return Err(prefix("--namespace-prefix"));
@@ -104,7 +105,7 @@ fn arguments(text: &str, names: &Names) -> Result<Option<String>, String> {
     Ok((moved != text).then_some(moved))
 }
 
-/// States the namespace where nothing did.
+/// Sets the namespace if it was not set.
 pub(super) fn state(pod: &mut Json, names: &Names) {
     let containers = pod.get_mut("containers").and_then(Json::as_array_mut);
     let Some(containers) = containers else {

@@ -160,7 +160,7 @@ fn components(graph: &mut Json) -> Vec<(String, String, &mut Json)> {
         .collect()
 }
 
-/// The Dynamo namespace is named after the graph by the operator. Where a component states another one, that moves too.
+/// The operator names the Dynamo namespace after the graph. If a component states another one, it changes, too.
 fn move_namespace(component: &mut Json, names: &Names) -> Result<(), String> {
     let fields = component.as_object_mut().into_iter().flatten();
     for (field, value) in fields {

@@ -53,7 +53,7 @@ pub(super) fn move_labels(
     }
 }
 
-/// Adds a label to what may have none.
+/// Adds a label to metadata that may not have labels.
 pub(super) fn put(object: &mut Json, label: &str, value: &str) {
     if !object.is_object() {
         *object = json!({});

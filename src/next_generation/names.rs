@@ -5,18 +5,18 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{change::without, parts::Parts};
 
-/// The longest name of an object that also has to be a label.
+/// Maximum length of an object's name that must also be a label value.
 const MAX_NAME: usize = 63;
 
-/// What of an object is not hashed: it can change without a second generation, or differs between generations.
+/// The fields of an object that are not hashed: they can change without a second generation, or differ between generations.
 const NOT_HASHED: [&str; 4] = ["replicas", "minAvailable", "labels", "annotations"];
 
-/// Gives names to the next generation.
+/// Creates names for the next generation.
 #[derive(Debug)]
 pub(super) struct Names {
     /// The hash of the next generation.
     pub hash: String,
-    /// Those of the generations that the manifests are of.
+    /// The hashes of the generations to which the manifests belong.
     earlier: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Names {
         }
     }
 
-    /// Eight hex digits of what the pods are, whichever generation the manifests are of.
+    /// A hash of the pods' specification in eight hex digits, independent of the generation of the manifests.
     fn hash_of(&self, parts: &Parts) -> String {
         let workers = parts.workers.iter();
         let workers: Vec<_> = workers
@@ -76,7 +76,7 @@ impl Names {
         format!("{base}-{}", self.hash)
     }
 
-    /// The same of a text in an object, if it is one.
+    /// The same for a text in an object, if it is one.
     pub fn next_in(&self, value: &Json) -> Json {
         value
             .as_str()

@@ -20,17 +20,17 @@ const AUTOSCALERS: [&str; 2] = ["HorizontalPodAutoscaler", "ScaledObject"];
 /// The parts of a set of manifests.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    /// A `DynamoGraphDeployment`; then there are no other frontends and workers.
+    /// A `DynamoGraphDeployment`. If there is one, there are no other frontends and workers.
     pub graph: Option<Json>,
     pub frontend: Json,
     pub workers: Vec<Worker>,
     pub services: Vec<Json>,
     pub others: Vec<Json>,
-    /// What scales workers, as kubectl names it.
+    /// The autoscalers of workers, in kubectl's notation.
     pub autoscalers: Vec<String>,
     /// Whether the frontends have a sidecar.
     pub has_sidecar: bool,
-    /// The label that says which graph the frontends are of.
+    /// The label with the graph of the frontends.
     pub graph_label: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Worker {
 }
 
 impl Parts {
-    /// `as_written` are the same objects with the sidecars that they have.
+    /// `as_written` are the same objects with their sidecars.
     pub fn of(which: &str, objects: Vec<Json>, as_written: &[Json]) -> Result<Self, String> {
         let mut parts = Self::default();
         let mut frontends = Vec::new();
@@ -112,7 +112,7 @@ impl Parts {
         self.graph.as_ref().unwrap_or(&self.frontend)
     }
 
-    /// The hash of the generation that these are of, if `plan` made it.
+    /// The hash of their generation, if `plan` created it.
     pub fn hash(&self) -> Option<&str> {
         self.main()["metadata"]["labels"][GENERATION].as_str()
     }
@@ -143,7 +143,7 @@ fn has_sidecar(object: &Json) -> bool {
     text.contains("\"name\":\"crossfade\"") && text.contains("CROSSFADE_")
 }
 
-/// Whether two objects are the same one.
+/// Whether two manifests describe the same object.
 pub(super) fn is_same(one: &Json, other: &Json) -> bool {
     let key = |object: &Json| {
         let metadata = &object["metadata"];
@@ -197,7 +197,7 @@ fn has_gpu(pod: &Json) -> bool {
     limits.any(|limits| limits.keys().any(|name| name.ends_with("/gpu")))
 }
 
-/// The role that the workers say themselves, if they do.
+/// The role that the workers themselves state, if any.
 fn role(object: &Json) -> Option<&'static str> {
     let of = |label: &str| labels(object)[label].as_str();
     let line = command_line(&object["spec"]["template"]["spec"]);
@@ -227,7 +227,7 @@ fn role(object: &Json) -> Option<&'static str> {
 
 fn with_roles(which: &str, objects: Vec<Json>) -> Result<Vec<Worker>, String> {
     let has_prefill = objects.iter().any(|object| role(object) == Some("prefill"));
-    // Beside workers that only prefill, the others decode.
+    // If some workers only prefill, the others decode.
     let default = if has_prefill { "decode" } else { "worker" };
     let mut workers: Vec<Worker> = Vec::new();
     for object in objects {
@@ -245,7 +245,7 @@ fn with_roles(which: &str, objects: Vec<Json>) -> Result<Vec<Worker>, String> {
     Ok(workers)
 }
 
-/// An object without what a cluster has added to it.
+/// An object without the fields that a cluster has added.
 pub(super) fn cleaned(object: &Json) -> Json {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {

@@ -6,9 +6,9 @@ use super::{Made, parts::is_same};
 use crate::inject::shown;
 
 /// The note on workers without replicas.
-pub(super) const SCALED: &str = "Without replicas, so that applying this again keeps the sizes that the rollout sets: one worker starts at once.";
+pub(super) const SCALED: &str = "Without replicas, so that applying this again keeps the sizes that the rollout sets: one worker starts immediately.";
 
-/// Takes the replicas of workers out of a manifest. Who applies it would reset what the rollout sets, again and again.
+/// Removes the replicas of workers from a manifest. Otherwise, each time it is applied, it would reset what the rollout sets.
 pub(super) fn without_replicas(workers: &mut Json) {
     if let Some(fields) = workers.as_object_mut() {
         fields.shift_remove("replicas");
@@ -21,12 +21,12 @@ pub(super) struct Side {
     pub roles: Vec<Role>,
 }
 
-/// The object of one role.
+/// The object for one role.
 pub(super) struct Role {
     pub role: &'static str,
     pub kind: String,
     pub name: String,
-    /// As many as make it whole, where the object is known to have them.
+    /// The full size, if the object is known to have it.
     pub replicas: Option<u64>,
 }
 
@@ -60,7 +60,8 @@ impl Side {
         Self { roles: vec![graph] }
     }
 
-    /// As in the resource. The size is said where it is not the one of the same role of `other`, which is the default.
+    /// In the form of the resource. The size is included if it differs from that of the same role in `other`, which is the
+    /// default.
     fn json(&self, other: Option<&Self>) -> Json {
         let workload = |own: &Role| {
             let mut workload = json!({"kind": own.kind, "name": own.name});
@@ -120,7 +121,7 @@ pub(super) fn rollout(rollout: Rollout<'_>) -> Made {
     }
 }
 
-/// Whether the new Service does not exist yet.
+/// Checks that the new Service does not exist yet.
 pub(super) fn is_free(service: &Json, known: &[Json]) -> Result<(), String> {
     match known.iter().any(|other| is_same(other, service)) {
         true => Err(format!(
@@ -131,7 +132,7 @@ pub(super) fn is_free(service: &Json, known: &[Json]) -> Result<(), String> {
     }
 }
 
-/// What to do where the frontends of today have no sidecar.
+/// What to do if the current frontends have no sidecar.
 pub(super) fn no_sidecar(frontends: &str) -> String {
     format!(
         "{frontends} has no sidecar in these manifests: the rollout needs one in the current frontends; see `crossfade \

@@ -10,8 +10,8 @@ use super::{
     parts::{Parts, cleaned, name},
 };
 
-/// The Service of today that leads to the frontends, if there is one. Several are refused: the owner must say which one the
-/// clients connect to. That is never the Service of a generation's own frontends, which an earlier plan created.
+/// The current Service that leads to the frontends, if there is one. If there are several, the user must specify the one that
+/// clients connect to. It is never the Service of a generation's own frontends, which an earlier `plan` created.
 pub(super) fn the_one(
     from: &Parts,
     leads_there: impl Fn(&Json) -> bool,
@@ -46,7 +46,7 @@ pub(super) fn next(
     let mut next = cleaned(service);
     next["metadata"]["name"] = names.next_in(&service["metadata"]["name"]);
     if let Some(metadata) = next["metadata"].as_object_mut() {
-        // They say how the Service is reached from outside.
+        // These fields define how the Service is reached from outside.
         metadata.shift_remove("annotations");
     }
     labels::move_labels(
@@ -89,7 +89,7 @@ pub(super) fn next(
     next
 }
 
-/// The port of a Service by which requests come: the one named http, else the first.
+/// The port of a Service that receives requests: the one named `http`, or else the first.
 pub(super) fn port(service: &Json) -> u64 {
     let ports = service["spec"]["ports"].as_array();
     let mut ports = ports.into_iter().flatten();

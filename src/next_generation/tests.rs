@@ -39,7 +39,11 @@ fn a_rolling_update_does_where_servers_stay_what_they_are() {
             "dynamo-frontend:1.7.0",
             "only the frontends change",
         ),
-        ("replicas: 4", "replicas: 4 # four", "nothing changes"),
+        (
+            "replicas: 4",
+            "replicas: 4 # four",
+            "the manifests do not differ",
+        ),
     ] {
         let planned = planned(DEPLOYMENTS, &DEPLOYMENTS.replacen(from, to, 1)).unwrap();
         assert_eq!(planned.text, "", "{to}");

@@ -372,7 +372,9 @@ fn workers_without_a_namespace_get_one() {
     let (objects, err) = planned(&from, &[]);
     for start in ["chat-frontend", "chat-prefill", "chat-decode"] {
         assert!(
-            err.contains(&format!("Deployment/{start} names no Dynamo namespace")),
+            err.contains(&format!(
+                "Deployment/{start} does not set a Dynamo namespace"
+            )),
             "{err}"
         );
         let object = find(&objects, "Deployment", start);
