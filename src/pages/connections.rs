@@ -1,4 +1,4 @@
-//! The connections of an admin port, limited in total and per peer, so that strangers cannot lock the operators out.
+//! The connections of an admin port, limited in total and per peer, so that other clients cannot lock out the operators.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ use crate::transport::Fair;
 use crate::transport::descriptors::Shares;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
-/// Most open connections, unless descriptors are scarce.
+/// Maximum number of open connections, unless descriptors are scarce.
 const MOST: usize = 512;
-/// The part of them that one peer may have.
+/// Maximum number of them per peer.
 const OF_ONE: usize = 4;
 /// How long a client may leave data unread.
 const UNREAD: Duration = Duration::from_secs(30);
@@ -73,7 +73,7 @@ impl Drop for Seat {
     }
 }
 
-/// A connection that is reset if its client leaves data unread, and that is not read without pause.
+/// A connection that is reset if its client leaves data unread, and whose reads yield to others.
 #[must_use]
 pub fn limited(stream: TcpStream) -> WriteTimeout<Fair<TcpStream>> {
     static LIMIT: LazyLock<Arc<WriteLimit>> = LazyLock::new(|| {

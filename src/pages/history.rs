@@ -18,7 +18,7 @@ const LENGTH: usize = 300;
 pub struct Sample {
     /// Milliseconds since 1970.
     pub at: u64,
-    /// The wanted share of new, and the observed one of the last 5 seconds, since a minute would hide a rollout.
+    /// The desired share of new, and the share observed in the last 5 seconds, since a minute would hide a rollout.
     pub wanted: Option<f64>,
     pub observed: Option<f64>,
     /// Open streams of old and new.
@@ -26,13 +26,13 @@ pub struct Sample {
     /// The number of the plan in force; 0 if unknown.
     pub plan: u64,
     pub counters: Counters,
-    /// If the state is a sum: how many proxies responded, of how many.
+    /// If the state is a sum: the number of proxies that responded, and of all proxies.
     pub proxies: Option<[usize; 2]>,
     /// The phase of the update.
     pub phase: Option<UpdatePhase>,
 }
 
-/// Values that the page shows by their increase.
+/// Counters, of which the page shows the increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub refused_plans: u64,
@@ -178,7 +178,7 @@ impl History {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Nothing panics halfway through a change of it.
+        // No panic can occur in the middle of a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

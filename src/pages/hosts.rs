@@ -1,4 +1,4 @@
-//! The host names under which an admin port answers: protection against DNS rebinding.
+//! The host names for which an admin port answers: protection against DNS rebinding.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use http::{Request, StatusCode};
 
 use super::{Answer, text};
 
-/// The host names under which an admin port answers.
+/// The host names for which an admin port answers.
 ///
-/// A page of a stranger in a user's browser can read an admin port within the browser's reach if the stranger's own host name
-/// is made to resolve to its address (DNS rebinding). Such a request has the stranger's name as its `Host` (RFC 9110 §7.2).
+/// An attacker's page in a user's browser can read any admin port that the browser can reach, if the attacker's own host name is
+/// made to resolve to the port's address (DNS rebinding). Such a request has the attacker's name as its `Host` (RFC 9110 §7.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     /// The domain of the cluster.
@@ -53,7 +53,7 @@ impl Hosts {
             return false;
         };
         let host = authority.host();
-        // An address in brackets may be followed by anything, and a name may follow a user.
+        // Anything may follow an address in brackets, and a user may precede a name.
         let rest = authority.as_str().strip_prefix(host);
         if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':')) {
             return false;

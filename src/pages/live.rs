@@ -1,6 +1,6 @@
 //! The live page for browsers: a single self-contained document, and the stream of states that it renders.
 //!
-//! It shows only the states, never anything from a request, and can change nothing. Its policy (W3C Content Security Policy
+//! It shows only the states, never anything from a request, and cannot change anything. Its policy (W3C Content Security Policy
 //! 3) allows its own script and style by their hashes and nothing else.
 
 use std::convert::Infallible;
@@ -24,7 +24,7 @@ use super::{Answer, Quota, Refusal, page};
 
 const HTML: &str = include_str!("live/live.html");
 const STYLE: &str = include_str!("live/live.css");
-/// Its parts share one scope, which nothing else can see.
+/// The parts of the script share one scope, which nothing else can access.
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
     include_str!("live/dom.js"),
@@ -37,9 +37,9 @@ const SCRIPT: &str = concat!(
 
 /// How soon a page reconnects after the stream has ended, in milliseconds.
 const RETRY: u32 = 1000;
-/// Most open pages.
+/// Maximum number of open pages.
 const READERS: usize = 64;
-/// Most of these for one peer, so that strangers leave some to others.
+/// Maximum number of open pages per peer, so that no client can use up all of them.
 const READERS_OF_ONE: usize = 16;
 
 /// The page and its quota of readers. Clones share the quota.
@@ -70,10 +70,10 @@ impl Default for LivePage {
 }
 
 impl LivePage {
-    /// How often a page gets a state.
+    /// The interval at which a page gets a state.
     pub const INTERVAL: Duration = Duration::from_secs(1);
 
-    /// The document, if it is a browser that asks: curl and the like accept anything, and get text.
+    /// The document, if the client is a browser: curl and similar clients accept anything, and get text.
     #[must_use]
     pub fn document_for(&self, headers: &HeaderMap) -> Option<Answer> {
         let mut accepted = headers.get_all(ACCEPT).iter();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Peer(IpAddr);
 
 impl From<IpAddr> for Peer {
-    /// A host may have all addresses of a /64 (RFC 4291 §2.5.1), so they count as one.
+    /// A host may own all addresses of a /64 (RFC 4291 §2.5.1), so they count as one.
     fn from(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V6(ip) => {
@@ -21,7 +21,7 @@ impl From<IpAddr> for Peer {
     }
 }
 
-/// A limit on how many of something exist, and a lower limit per peer. Clones share it.
+/// A limit on the number of units in use, and a lower limit per peer. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Quota(Arc<Limits>);
 

@@ -1,5 +1,5 @@
 //! The unfinished requests of an admin port, limited in total and per peer: clients that do not read their responses must not
-//! make the process hold more and more of them.
+//! make the process accumulate them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,17 +12,17 @@ use tonic::body::Body;
 
 use super::{Answer, Quota, QuotaGuard, Stall};
 
-/// Most shares in total and per peer. A request takes one.
+/// Maximum number of shares, in total and per peer. A request takes one.
 const MOST: usize = 512;
 const MOST_OF_ONE: usize = 64;
 /// The cost of a request for a comparison, whose response is hundreds of times as large as others.
 const OF_COMPARISON: usize = 16;
 const COMPARISON: &str = "/crossfade.v1.Proxy/Compare";
-/// Answers are handed on in pieces of at most this many bytes. The library takes one piece ahead of what the client has
-/// room for, and then the request is over for this count.
+/// Responses are passed on in pieces of at most this many bytes. The library takes one piece more than the client has room for,
+/// and then the request no longer counts.
 const PIECE: usize = 4 * 1024;
 
-/// The requests that are not over.
+/// The unfinished requests.
 #[derive(Clone, Debug)]
 pub struct Requests(Quota);
 
@@ -38,10 +38,10 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// The shares of `request`. Hold them until its answer is handed on: [`QuotaGuard::until_sent`].
+    /// The shares of `request`. Hold them until its response is passed on: [`QuotaGuard::until_sent`].
     ///
     /// # Errors
-    /// There are too many already.
+    /// When there are too many.
     pub fn take<B>(&self, request: &Request<B>) -> Result<QuotaGuard, TooMany> {
         let shares = match request.uri().path() {
             COMPARISON => OF_COMPARISON,
@@ -54,7 +54,7 @@ impl Requests {
 }
 
 impl QuotaGuard {
-    /// The answer, which holds the shares until it is handed on, and says when it waits for the client.
+    /// The response, which holds the shares until it is passed on, and records when it waits for the client.
     #[must_use]
     pub fn until_sent(self, answer: Answer, stall: Option<Stall>) -> Answer {
         answer.map(|body| {
@@ -98,7 +98,7 @@ impl http_body::Body for Pieces {
             }
         }
         let length = self.rest.len().min(PIECE);
-        // A copy: a slice of a large answer would keep all of it.
+        // Copy it: a slice of a large response would keep all of it in memory.
         let piece = Bytes::copy_from_slice(&self.rest.split_to(length));
         if let Some(stall) = &self.stall {
             stall.waits(Instant::now());

@@ -25,8 +25,8 @@ impl Routes {
         )
     }
 
-    /// The answer to `request`. A connection gets one before the others get their turn: Hyper answers up to sixteen pipelined
-    /// requests at once, so a client could keep the kubelet waiting.
+    /// The response to `request`. Yields after each response, because Hyper would otherwise answer up to sixteen pipelined
+    /// requests of a connection at a time, and a client could keep the kubelet waiting.
     pub async fn answer(&self, request: Request<Incoming>) -> Answer {
         tokio::task::yield_now().await;
         let Ok(answer) = self.0.clone().oneshot(request).await;

@@ -1,5 +1,5 @@
-//! Responses that wait for their client. A client of HTTP/2 that gives no room for a response holds it although it reads the
-//! connection, so no write waits for it.
+//! Responses that wait for their client. An HTTP/2 client that grants no flow-control window holds up a response although it
+//! reads the connection, so that no write blocks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long a response may wait for its client.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How often the responses of a connection are looked at.
+/// How often the responses of a connection are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The responses of one connection that wait for their client. Clones share them.
@@ -28,7 +28,7 @@ pub struct Stall {
 }
 
 impl Stalls {
-    /// A response that is not sent yet.
+    /// A response that has not been sent yet.
     #[must_use]
     pub fn begin(&self, now: Instant) -> Stall {
         let mut waiting = self.lock();
@@ -60,12 +60,12 @@ impl Stalls {
 }
 
 impl Stall {
-    /// The client has room: the response does not wait for it.
+    /// The client can receive more: the response does not wait for it.
     pub fn taken(&self) {
         self.of.lock().since.remove(&self.id);
     }
 
-    /// A piece is handed on: the next one waits for the client.
+    /// A piece has been passed on: the next one waits for the client.
     pub fn waits(&self, now: Instant) {
         self.of.lock().since.insert(self.id, now);
     }
@@ -87,7 +87,7 @@ mod tests {
         let late = now + LONGEST;
         let stall = stalls.begin(now);
         assert!(!stalls.is_overdue(now) && stalls.is_overdue(late));
-        // What is not there yet is not the client's fault.
+        // If there is nothing to send, it is not the client's fault.
         stall.taken();
         assert!(!stalls.is_overdue(late));
         stall.waits(late);

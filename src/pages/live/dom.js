@@ -40,7 +40,7 @@ function html(name, attributes = {}, ...children) {
 }
 const figure = (id, text, name = "td") => html(name, { "data-figure": id }, text);
 
-// Puts `children` into `parent` but keeps equal elements, so that selection, focus and scroll position stay.
+// Replaces the children of `parent` but keeps equal elements, so that selection, focus, and scroll position stay.
 function renew(parent, children) {
   children.forEach((child, index) => {
     const there = parent.children[index];

@@ -1,4 +1,4 @@
-// What only a controller tells: all updates, and the proxies of the one that is chosen.
+// The parts that only a controller reports: all updates, and the proxies of the selected one.
 
 let fleet = null; // the controller; null on the page of a proxy
 let updates = [];
@@ -15,7 +15,7 @@ function role({ role, leader }) {
 }
 
 function drawUpdates(chosen) {
-  // With one update there is nothing to choose. The list is open until one is chosen, then as a person has it.
+  // With one update, there is nothing to select. The list is open until an update is selected; after that, the user opens or closes it.
   show("updates", updates.length > 1 || !chosen);
   if (chosen && !isChosen) byId("all").open = false;
   isChosen ||= Boolean(chosen);
@@ -52,7 +52,7 @@ function drawRollouts() {
     const stops = ["Refused", "Contested", "Stalled"].includes(rollout.phase);
     const emphasis = (field) => (stops && field === "phase" ? { class: "stops" } : {});
     const cell = ([field, text]) => html("td", { role: "cell", ...emphasis(field), "data-figure": `rollout.${nameOf(rollout)}.${field}`, "data-name": ROLLOUT_COLUMNS[field] }, text);
-    // The update of a rollout has its name.
+    // The update of a rollout has the same name.
     const link = html("a", { href: pageOf(rollout) }, nameOf(rollout));
     return html("tr", { role: "row" }, html("th", { role: "rowheader", scope: "row" }, link), ...Object.entries(cells).map(cell));
   });
@@ -90,7 +90,7 @@ const COLUMNS = { plan: "plan", phase: "phase", old: "open on old", new: "open o
 function drawProxies(update, proxies) {
   const own = proxies?.filter(({ state }) => !state?.follows) ?? [];
   const answer = own.filter((proxy) => proxy.answers).length;
-  say("h-proxies", !proxies ? "Proxies: not discovered yet" : own.length ? `Proxies: ${answering(answer, own.length)}` : "Proxies: there is none");
+  say("h-proxies", !proxies ? "Proxies: not discovered yet" : own.length ? `Proxies: ${answering(answer, own.length)}` : "Proxies: none");
   show("proxy-table", proxies?.length);
   const head = [html("th", { role: "columnheader", scope: "col" }, "pod"), ...Object.values(COLUMNS).map((name) => html("th", { role: "columnheader", scope: "col" }, name))];
   renew(document.querySelector("#proxy-table thead tr"), head);
@@ -110,10 +110,10 @@ function drawProxies(update, proxies) {
       old: count(state.old),
       new: count(state.new),
       observed: percent(state.observed),
-      // A proxy speaks once a second: below three, nothing is late.
+      // A proxy reports once a second: less than three seconds is not late.
       heard: proxy.heardSecondsAgo < 3 ? "now" : `${lasting(proxy.heardSecondsAgo)} ago`,
     };
-    // On a small screen a cell stands on a line of its own, with the name of its column.
+    // On a small screen, a cell is on a separate line, with the name of its column.
     const cell = ([field, text]) => html("td", { role: "cell", "data-figure": `proxy.${proxy.name}.${field}`, "data-name": COLUMNS[field] }, text);
     return html("tr", state.follows ? { role: "row", class: "other" } : { role: "row" }, name, ...Object.entries(cells).map(cell));
   });

@@ -18,7 +18,7 @@ function connect() {
     refused = false;
     show("refusal", false);
   };
-  // The browser reconnects by itself, except after a response that is no stream: see below.
+  // The browser reconnects by itself, except after a response that is not a stream: see below.
   source.onerror = () => {
     link("lost", "connection lost, reconnecting");
     if (source.readyState === EventSource.CLOSED) explain(source.url);
@@ -34,7 +34,7 @@ setInterval(() => {
   }
 }, 1000);
 
-// An event source does not report why it was refused. Another request does.
+// An event source does not report why it was rejected, so another request finds out.
 async function explain(url) {
   const stop = new AbortController();
   try {
@@ -45,7 +45,7 @@ async function explain(url) {
     show("refusal", true);
     link("lost", "refused, retrying");
   } catch {
-    // Unreachable, which is shown already.
+    // Unreachable, which is already shown.
   } finally {
     stop.abort();
   }
@@ -117,7 +117,7 @@ function drawFleetHead(update) {
   document.title = update ? `${percent(update.wanted)} new · ${nameOf(update)} · crossfade` : "updates · crossfade";
 }
 
-// Problems of a proxy's plan, for people.
+// Problems of a proxy's plan, as text.
 function concerns(plan) {
   const told = [];
   const refusal = plan?.refusal;

@@ -161,7 +161,7 @@ function drawPlan(plan) {
     const { namespace, name, generation } = plan.resource;
     rows.push(["resource", html("dd", {}, `${namespace ? `${namespace}/` : ""}${name}${generation ? `, generation ${generation}` : ""}`)]);
   }
-  if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was wanted`)]);
+  if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was requested`)]);
   if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: nothing is retried on it")]);
   rows.push(["plans rejected", figure("plan.refused", count(plan.refusedTotal), "dd")]);
   renew(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));

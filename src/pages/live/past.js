@@ -1,4 +1,4 @@
-// The last minutes: the split as it fades, open streams, and what happened.
+// The last minutes: the split over time, open streams, and events.
 
 const SPAN = 300_000; // of the charts, in milliseconds
 const SHORTEST = 60_000;
@@ -11,7 +11,7 @@ let starts = []; // when processes started that were seen by this page
 
 function remember(fresh) {
   if (!fresh.length) return;
-  // A stream that begins tells all samples again.
+  // A new stream sends all samples again.
   const kept = samples.filter((sample) => sample.at < fresh[0].at);
   samples = kept.concat(fresh);
   const first = samples.at(-1).at - SPAN;
@@ -65,13 +65,13 @@ function read(sample, before) {
   if (more("broken")) parts.push(`${more("broken")} truncated or failed`);
   return parts.join("; ");
 }
-// What was wanted over the seconds that the observed share is of: while the split changes, what is wanted now says nothing of them.
+// The desired share during the seconds that the observed share covers: while the split changes, the current one does not apply to them.
 function wantedLately(milliseconds) {
   const since = samples.at(-1)?.at - milliseconds;
   const recent = samples.filter((sample) => sample.at > since && known(sample.wanted) && known(sample.observed));
   return recent.length ? recent.reduce((sum, sample) => sum + sample.wanted, 0) / recent.length : null;
 }
-// A counter that fell is that of another process.
+// A counter that decreased belongs to another process.
 const risen = (sample, before, key) => (before && sample[key] > before[key] ? sample[key] - before[key] : 0);
 
 // The fill of new, distinguishable from that of old without colour. Defined once in the document, for all charts.
@@ -82,7 +82,7 @@ function grid(width, marks) {
   return marks.flatMap(([y, label]) => [svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }), svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, label)]);
 }
 
-// The stretches of samples that `value` knows something of; a restart and a hole end one.
+// The runs of samples for which `value` is known; a restart or a gap ends a run.
 function stretches(value) {
   const found = [];
   let last = null;
@@ -122,7 +122,7 @@ function shares(x, width) {
   return parts;
 }
 
-// Labels at the end of lines, pushed apart where they would touch, but not below `bottom`.
+// Labels at the end of lines, moved apart where they would overlap, but not below `bottom`.
 function labels(x, bottom, wanted) {
   const sorted = wanted.toSorted((one, other) => one[0] - other[0]);
   const places = [];
@@ -138,7 +138,7 @@ function ceiling(most) {
   return [1, 2, 4, 5, 8, 10].map((step) => step * power).find((round) => round >= most);
 }
 
-// A line for each side. `of(side)` is the value of a sample and its place.
+// A line per side. `of(side)` returns the value of a sample at its position.
 function lines(x, width, of, text) {
   const [top, bottom] = [8, 108];
   const values = SIDES.map((side) => samples.map(of(side)));
@@ -157,7 +157,7 @@ function lines(x, width, of, text) {
 
 const OVER = 5; // samples, of which there is one a second
 
-// Requests of a side that ended per second, over the last samples up to `index`.
+// Requests of a side that ended, per second, over the last samples up to `index`.
 function perSecond(side, index) {
   const key = `${side}Ended`;
   const [from, to] = [samples[Math.max(0, index - OVER)], samples[index]];
@@ -185,7 +185,7 @@ function happenings(x, width, begin, end) {
       if (number) parts.push(svg("rect", { class: `bar-${key}`, x: at - 2, width: 4, y: rows[row] + 8 - height, height }));
     }
   });
-  // Three times of day would touch on a narrow screen.
+  // Three times of day would overlap on a narrow screen.
   const middle = width - LEFT - RIGHT > 210 ? [[(begin + end) / 2, "middle"]] : [];
   for (const [at, anchor] of [[begin, "start"], ...middle, [end, "end"]]) {
     parts.push(svg("text", { x: x(at), y: 88, "text-anchor": anchor }, clock(at)));
@@ -201,7 +201,7 @@ function drawLog() {
     if (!before) return;
     const { at } = sample;
     if (sample.plan !== before.plan || sample.phase !== before.phase) runs = {};
-    if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new is wanted` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
+    if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new requested` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
     if (sample.phase !== before.phase && sample.phase) happened.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
     if (`${sample.proxies}` !== `${before.proxies}`) happened.push({ at, text: answering(...sample.proxies) });
     for (const [key, one, what] of [["refused", "plan", "rejected"], ["recovered", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
