@@ -13,7 +13,7 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
 pub use self::numbers::{are, counted, latency, needed, only, percent, plural, seconds, thousands};
 
-/// Is it a character that a terminal or a log reader acts on, or that is invisible?
+/// Is it a character that a terminal or a log reader interprets, or that is invisible?
 ///
 /// These are the control characters (C0, DEL and C1), line and paragraph separators, the controls of the bidirectional
 /// algorithm (UAX #9), and other invisible characters, which make two texts look alike.
@@ -33,7 +33,7 @@ pub struct Printable<T> {
     keep: &'static str,
 }
 
-/// `value`, in one line.
+/// `value` in one line.
 #[must_use]
 pub const fn printable<T: Display>(value: T) -> Printable<T> {
     Printable { value, keep: "" }
@@ -98,7 +98,7 @@ fn escape(c: char, out: &mut impl Write) -> fmt::Result {
 /// Writes `value` as JSON in one line, escaped for printing.
 ///
 /// # Errors
-/// The error of serializing or writing.
+/// When serializing or writing fails.
 pub fn write_json<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serde_json::Result<()> {
     let formatter = Json(CompactFormatter);
     value.serialize(&mut serde_json::Serializer::with_formatter(out, formatter))
@@ -107,7 +107,7 @@ pub fn write_json<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serd
 /// The same over several lines, indented.
 ///
 /// # Errors
-/// The error of serializing or writing.
+/// When serializing or writing fails.
 pub fn write_json_pretty<T: Serialize + ?Sized>(
     out: impl io::Write,
     value: &T,

@@ -37,7 +37,7 @@ pub fn needed(number: u64) -> String {
     format!("at least {} {} needed", thousands(number), are(number))
 }
 
-/// The noun for as many: the singular for 1.
+/// The noun for this number: the singular for 1.
 #[must_use]
 pub fn plural(number: u64, noun: &str) -> String {
     match noun.strip_suffix('y') {
@@ -47,7 +47,7 @@ pub fn plural(number: u64, noun: &str) -> String {
     }
 }
 
-/// The verb for as many: `is` or `are`.
+/// The verb for this number: `is` or `are`.
 #[must_use]
 pub const fn are(number: u64) -> &'static str {
     if number == 1 { "is" } else { "are" }
