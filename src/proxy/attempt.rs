@@ -31,8 +31,8 @@ pub struct Attempts<O> {
     pub attempted: Attempted,
     /// Whether a failed attempt may be retried on another target. False for requests that are not split.
     pub retryable: bool,
-    /// Attempt the target even if all its endpoints are ejected: the request could not move, for example because the
-    /// retry budget denied it.
+    /// Attempt the target even if all its endpoints are ejected, because the request cannot move, for example because the retry
+    /// budget denied it.
     pub must_attempt: bool,
     /// When the current attempt began.
     pub started: Instant,
@@ -84,7 +84,7 @@ pub trait Retry: Send {
     /// When the current attempt must have produced content.
     fn first_event_deadline(&self) -> Option<Instant>;
     fn snapshot(&self) -> &Snapshot;
-    /// Commits the exchange: there will be no further retry. Returns what is needed to continue the stream, if the plan and the
+    /// Commits the exchange: no further retry is possible. Returns what is needed to continue the stream, if the plan and the
     /// memory budget permit it. Otherwise the kept request body is released.
     fn commit(self: Box<Self>, keep: bool) -> Option<Box<dyn Resume>>;
 }
@@ -169,7 +169,7 @@ impl<O: OldBackend> Attempts<O> {
             let head = Arc::make_mut(&mut self.head);
             head.headers.insert(TRACEPARENT, traceparent);
         }
-        tracing::debug!(?target, cause = cause.as_str(), "another attempt");
+        tracing::debug!(?target, cause = cause.as_str(), "starting another attempt");
     }
 
     /// Makes attempts until there is a response to relay.

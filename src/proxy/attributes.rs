@@ -29,7 +29,7 @@ pub fn is_pinned(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The generation that the override header asks for.
+/// The generation that the override header requests.
 pub fn forced(
     headers: &HeaderMap,
     names: NameFilter,
@@ -57,14 +57,14 @@ pub fn header_key(headers: &HeaderMap, names: NameFilter, affinity: &Affinity) -
     Some(Key::of(value.as_bytes()))
 }
 
-/// The key of the first affinity field of a JSON body that holds a non-empty string.
+/// The key in the first affinity field of a JSON body that contains a non-empty string.
 pub fn body_key(body: &Bytes, affinity: &Affinity) -> Option<Key> {
     let mut found = vec![None; affinity.body_fields.len()];
     let fields = Fields {
         names: &affinity.body_fields,
         found: &mut found,
     };
-    // Rejecting a body that is not a JSON object is left to the model server.
+    // The model server rejects a body that is not a JSON object.
     fields
         .deserialize(&mut serde_json::Deserializer::from_slice(body))
         .ok()?;

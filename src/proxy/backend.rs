@@ -10,7 +10,7 @@ use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
 
-/// How the old generation is reached.
+/// How to reach the old generation.
 pub trait OldBackend: Clone + Send + Sync + 'static {
     /// Sends one request to the old generation.
     fn send(

@@ -3,7 +3,7 @@
 //! Bytes pass unchanged, with these exceptions for event streams:
 //!
 //! - An incomplete event is held until it is complete.
-//! - Events without content are held for some seconds until the first content, so that the request can still be retried.
+//! - Before the first content, events without content are held for some seconds, so that the request can still be retried.
 //! - After a retry, repeated openings are dropped and ids are rewritten to continue what the client already has.
 //! - Keep-alive comments fill silence, if enabled.
 //! - A stream that fails ends with an error event and an unclean close.
@@ -23,7 +23,7 @@ pub use relay::Relay;
 
 /// The response ended early, after everything that could be forwarded was.
 #[derive(Debug, thiserror::Error)]
-#[error("the response was cut: {0}")]
+#[error("the response was truncated: {0}")]
 pub struct Cut(pub Box<str>);
 
 /// The body of a response to a client.
@@ -112,7 +112,7 @@ impl Body for SplitBody {
 mod tests {
     use super::*;
 
-    /// The next size of an allocator is 1,280 bytes, and each open stream has a relay.
+    /// The next allocation size is 1,280 bytes, and each open stream has a relay.
     #[test]
     fn a_relay_fits_into_a_block_of_1_kib() {
         let size = size_of::<Relay>();

@@ -14,12 +14,12 @@ use tower::BoxError;
 use crate::request_body::Fault;
 use crate::transport::deadline::Deadline;
 
-/// Up to this known length, in bytes, a body has one time limit as a whole. Otherwise the limit applies to each pause, and
-/// `TIMES` the limit to each part of this length.
+/// A body of at most this known length, in bytes, has a single time limit. Otherwise the limit applies to each pause, and `TIMES`
+/// the limit to each part of this length.
 pub const SMALL: u64 = 64 * 1024;
 
 /// How many times the limit may pass during a part of a body. This ends bodies that arrive so slowly that they would hold their
-/// connection and their place among the requests for ever.
+/// connection and their request slot forever.
 const TIMES: u32 = 10;
 
 /// How long to wait for a client, and the counter of timeouts.
@@ -30,7 +30,7 @@ pub struct BodyLimit {
 }
 
 /// A body that fails with [`Fault::TooSlow`] once the client has kept the reader waiting too long. Only time in which the reader
-/// polls for more and nothing is there counts.
+/// polls for more data and there is none counts.
 pub struct Paced<B> {
     body: B,
     limit: Arc<BodyLimit>,
@@ -71,7 +71,7 @@ impl<B: Body> Paced<B> {
             (self.arrived, self.waited) = (0, Duration::ZERO);
             self.pause = None;
         } else if let Some(pause) = self.pause.take() {
-            // No longer, even if the process stood still meanwhile.
+            // No longer, even if the process was suspended in the meantime.
             self.waited += pause.since.elapsed().min(self.limit.limit);
         }
     }

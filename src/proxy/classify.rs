@@ -1,4 +1,4 @@
-//! Classifies failed attempts: errors of the connection, and responses with status 404.
+//! Classifies failed attempts: connection errors, and responses with status 404.
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ pub struct ProxyContext {
     pub tracer: Option<Arc<trace::Tracer>>,
     pub settings: ProxySettings,
     pub(super) retries: RetryBudget,
-    /// The models that requests name, so that endpoints are asked about them ahead of need.
+    /// The models that requests name, so that endpoints can be probed about them in advance.
     pub demand: Arc<Demand>,
     /// The start of the retry budget's clock.
     started: Instant,
@@ -119,8 +119,8 @@ impl ProxyContext {
         Err(Error::TooManyRequests)
     }
 
-    /// Notes a request that has arrived in part and is waited for, until the result is dropped: the request is not assigned yet,
-    /// so nothing else reports it. `is_use` says whether it is known to be one that a client may depend on.
+    /// Records a request that has arrived in part, until the result is dropped: the request is not assigned yet, so nothing else
+    /// reports it. `is_use` tells whether a client may depend on it.
     pub fn arrives(self: &Arc<Self>, is_use: bool) -> Arriving {
         self.metrics.arrives();
         Arriving {

@@ -38,13 +38,13 @@ pub struct Joined {
     /// Names of trailers that are not forwarded.
     pub hidden: Vec<HeaderName>,
     pub resumption: Resumption,
-    /// Whether a comment marks the place.
+    /// Whether a comment marks the position.
     pub comment: bool,
-    /// Tokens that the server generated and the client does not get.
+    /// Tokens that the server generated and that are not sent to the client.
     pub skipped: u64,
 }
 
-/// A stream that another server is to continue.
+/// A stream that another server should continue.
 pub struct OpenStream {
     pub exchange: Exchange,
     pub sent: Box<Sent>,
@@ -54,7 +54,7 @@ pub struct OpenStream {
     pub stopped: Option<oneshot::Receiver<()>>,
 }
 
-/// What came of asking.
+/// The result of asking other servers.
 pub struct Continued {
     pub source: Box<dyn Resume>,
     pub exchange: Exchange,
@@ -65,12 +65,12 @@ pub struct Continued {
 /// Other servers are being asked.
 pub type Continuing = Pin<Box<dyn Future<Output = Continued> + Send>>;
 
-/// How long a move may take until new's first content. Meanwhile the client gets nothing, though its server is well.
+/// How long a move may take until new's first content. Meanwhile the client gets nothing, although its server is healthy.
 const MOVE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What to ask other servers, and which.
+/// The request to other servers, and the servers to ask.
 pub struct PreparedContinuation {
-    /// The plan in force when the stream broke, which may be a later one than that of the request.
+    /// The plan in force when the stream broke, which may be later than that of the request.
     snapshot: Arc<Snapshot>,
     head: Arc<Head>,
     body: RequestBody,
@@ -85,7 +85,8 @@ pub struct PreparedContinuation {
 
 /// The kept parts of a request after its first content, independent of the type of the old backend.
 pub trait Resume: Send {
-    /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which was continued `times` before.
+    /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which has already been continued `times`
+    /// times.
     ///
     /// # Errors Why no server is asked.
     fn prepare(
@@ -95,16 +96,16 @@ pub trait Resume: Send {
         cause: Cause,
         times: u32,
     ) -> Result<PreparedContinuation, Reason>;
-    /// Asks.
+    /// Asks the servers.
     fn continue_stream(
         self: Box<Self>,
         prepared: PreparedContinuation,
         stream: OpenStream,
     ) -> Continuing;
-    /// Notes that the model of `sent` is in use, so that endpoints are asked ahead of need what they can do. Returns false if it
-    /// is known that none can continue the stream.
+    /// Records that the model of `sent` is in use, so that endpoints are probed in advance. Returns false if it is known that
+    /// none can continue the stream.
     fn want(&self, api: Api, sent: &Sent) -> bool;
-    /// Says when a stream on old is to move.
+    /// Tells when a stream on old has to move.
     fn watch_moves(&self) -> MoveWatch;
     /// Releases the kept request body: the stream will not be continued.
     fn release(&mut self);
@@ -116,7 +117,7 @@ pub struct Source<O> {
     pub proxy: Proxy<O>,
     pub head: KeptHead,
     pub body: RequestBody,
-    /// The charge for the body, unless the body itself has it.
+    /// The charge for the body, unless the body itself holds it.
     pub charge: Charge,
     /// Where the stream comes from.
     pub target: Target,
@@ -169,7 +170,7 @@ impl<O: OldBackend> Resume for Source<O> {
         if !charge.resize(&context.memory, cost(body.len()), Purpose::RequestBody) {
             return Err(Reason::NoMemory);
         }
-        // Moves have a rate of their own.
+        // Moves have their own rate limit.
         if cause != Cause::PlannedMove && snapshot.plan.failover.retry_budget_percent == 0 {
             return Err(Reason::RetryBudget);
         }
@@ -253,12 +254,12 @@ enum GaveUp {
     TimedOut,
 }
 
-/// Runs the search of a move until it is to stop or takes too long.
+/// Runs the search for a move until it is stopped or takes too long.
 async fn stoppable<T>(
     search: impl Future<Output = T>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<T, GaveUp> {
-    // Not a limit of the attempt: a server that is only slow is not to be ejected.
+    // This does not limit the attempt, because a server that is only slow must not be ejected.
     let search = deadline::timeout(MOVE_PATIENCE, Box::pin(search));
     tokio::select! {
         biased;

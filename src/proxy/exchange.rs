@@ -26,11 +26,11 @@ use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::upstream::{Endpoint, Head};
 use parts::Parts;
 
-/// The record of an exchange. If it is dropped without an end, the client went away.
+/// The record of an exchange. If it is dropped without an end, the client disconnected.
 pub struct Exchange {
     context: Permit,
     assignment: Assignment,
-    /// The generation that currently carries the exchange.
+    /// The generation that currently serves the exchange.
     answering: Generation,
     /// The generation whose response the client gets; `None` while only the proxy itself has responded.
     answered: Option<Generation>,
@@ -51,7 +51,7 @@ pub struct Exchange {
     pub head_charge: Charge,
     pub timeline: Timeline,
     pub usage: Usage,
-    /// Of the head that was passed on; none while there is none.
+    /// The status of the head that was forwarded; `None` until then.
     status: Option<StatusCode>,
     attempts: u32,
     /// When the last attempt began. The latencies of a generation count from here.
@@ -61,13 +61,13 @@ pub struct Exchange {
     failed_on: Generation,
     /// `None` if the request is not compared, because it was not open to the split.
     compared: Option<Compared>,
-    /// The first attempt is compared and not over yet.
+    /// The first attempt is compared and has not ended yet.
     first_open: bool,
     /// The response to the first attempt has begun with content.
     first_answered: bool,
-    /// The generation to which the exchange was assigned first has failed it, whatever came of it.
+    /// The generation to which the exchange was first assigned has failed it, no matter how the exchange ended.
     first_failed: bool,
-    /// The first attempt has failed, and whether that counts is not known before the second one is over.
+    /// The first attempt has failed, and whether that counts is unknown until the second one has ended.
     first_unproven: bool,
     /// The second attempt is compared, and its result is not known yet.
     retry_open: bool,
@@ -79,19 +79,19 @@ pub struct Exchange {
     /// The generation that responded is not counted yet: an event stream may still move.
     answer_uncounted: bool,
     why: Option<Box<str>>,
-    /// What earlier servers delivered, once another one is asked to continue the stream.
+    /// What earlier servers delivered, once another server is asked to continue the stream.
     parts: Option<Box<Parts>>,
     not_continued: Option<continuation::Reason>,
     pub is_sse: bool,
     pub quiet: bool,
-    /// Another proxy of the update asks for itself: this is no client's request, so it is neither counted nor logged.
+    /// A probe of another proxy of the update: it is not a client's request, so it is neither counted nor logged.
     pub is_question: bool,
     end: Option<End>,
 }
 
 impl Exchange {
-    /// Opens the record. Adds a request id to `head` if it has none that can be used, and the trace context if exchanges are traced. `names` are
-    /// the names of its fields.
+    /// Opens the record. Adds a request ID to `head` if it has no usable one, and the trace context if exchanges are traced.
+    /// `names` are the names of its fields.
     pub fn open(
         context: Permit,
         assignment: Assignment,
@@ -150,12 +150,12 @@ impl Exchange {
         }
     }
 
-    /// Counts a failed attempt of the generation that carries the exchange.
+    /// Counts a failed attempt of the generation that serves the exchange.
     pub fn attempt_failed(&mut self, cause: Cause) {
         self.fails(cause, None);
     }
 
-    /// Counts a failed attempt. `next` is where the request is tried again.
+    /// Counts a failed attempt. `next` is where the request is retried.
     fn fails(&mut self, cause: Cause, next: Option<Generation>) {
         self.failed_on = self.answering;
         self.context.metrics.failed_attempt(self.answering, cause);
@@ -206,7 +206,7 @@ impl Exchange {
         }
     }
 
-    /// Clears a pending recovery: no target did better, and a failed response or an error goes to the client.
+    /// Clears a pending recovery: no other target succeeded, so a failed response or an error goes to the client.
     pub fn not_recovered(&mut self) {
         self.recovery_pending = false;
     }
@@ -267,7 +267,7 @@ impl Exchange {
         let metrics = &self.context.metrics;
         let gap = self.timeline.content(now, events);
         let first = gap.is_none();
-        // The time without a server is not a gap of the one that continues the stream.
+        // The time without a server does not count as a gap of the server that continues the stream.
         let parts = self.parts.as_mut();
         let begins = parts.is_some_and(|parts| std::mem::take(&mut parts.begins));
         let gap = gap.filter(|_| !begins);

@@ -1,8 +1,8 @@
-//! Draws one gap of a stream at random, each with the same probability, without knowing how many there will be.
+//! Draws one of a stream's gaps at random, with equal probability, without knowing how many there will be.
 //!
-//! Reservoir sampling of size one: gap number `n` replaces the one before it with probability `1 / n`. The number of the next one that
-//! does is drawn in advance (Li, *Reservoir-sampling algorithms of time complexity O(n (1 + log (N / n)))*, 1994), so an event costs a
-//! comparison.
+//! Reservoir sampling of size one: gap number `n` replaces the current one with probability `1 / n`. The number of the next gap
+//! that does so is drawn in advance (Li, *Reservoir-sampling algorithms of time complexity O(n (1 + log (N / n)))*, 1994), so an
+//! event costs a comparison.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct GapSample {
     seen: u32,
-    /// The number of the gap that is taken next.
+    /// The number of the gap that is sampled next.
     next: u32,
     value: Option<Duration>,
 }
@@ -26,7 +26,7 @@ impl Default for GapSample {
 }
 
 impl GapSample {
-    /// Sees a gap, if any, and then `zeros` gaps of no length. `draw` returns a number from 0 to 1.
+    /// Adds a gap, if any, and then `zeros` gaps of length zero. `draw` returns a number from 0 to 1.
     pub fn add(&mut self, gap: Option<Duration>, zeros: u32, draw: impl Fn() -> f64) {
         if let Some(gap) = gap {
             self.seen = self.seen.saturating_add(1);
@@ -42,7 +42,7 @@ impl GapSample {
 
     fn take(&mut self, gap: Duration, draw: &impl Fn() -> f64) {
         self.value = Some(gap);
-        // The next one is beyond `m` with probability `next / m`. A draw of 0 means never.
+        // The next number is greater than `m` with probability `next / m`. A draw of 0 means never.
         let after = f64::from(self.next) / draw();
         self.next = self.next.max(after as u32).saturating_add(1);
     }

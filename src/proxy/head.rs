@@ -18,7 +18,7 @@ use crate::upstream::{Added, Head, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_F
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// The client that a request came from. Made once per connection.
+/// The client that sent a request. Created once per connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: IpAddr,
@@ -81,7 +81,7 @@ pub fn outgoing(
         ..
     } = parts;
     let expects_continue = names.may_hold(&EXPECT) && headers.remove(EXPECT).is_some();
-    // HTTP/2 carries the authority in the target.
+    // With HTTP/2, the authority is part of the target.
     if !names.hold(&headers, &HOST)
         && let Some(value) = uri
             .authority()

@@ -1,5 +1,5 @@
-//! The proxy as a tower layer. The old generation is a service in this process, so a Rust frontend that embeds
-//! crossfade pays no extra hop.
+//! The proxy as a tower layer. The old generation is a service in this process, so a Rust frontend that embeds crossfade needs no
+//! extra hop.
 
 use std::convert::Infallible;
 use std::pin::Pin;

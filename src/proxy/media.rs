@@ -1,4 +1,4 @@
-//! Reads from the head of a response how its body can be handled.
+//! Determines from a response head how the body can be handled.
 
 use http::{HeaderMap, header};
 

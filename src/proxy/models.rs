@@ -26,7 +26,7 @@ use crate::upstream::{FailFast, Head, Outgoing, Terms, UpstreamBody};
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
 
-/// How long a generation may take to respond. One that hangs must not hide the models of the other.
+/// How long a generation may take to respond. A generation that hangs must not hide the models of the other one.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The response of one generation, read in full.
@@ -151,8 +151,8 @@ async fn send<O: OldBackend>(
     let late = || {
         Err(Failed {
             target,
-            for_client: "no answer in time",
-            for_log: format!("no answer within {}", seconds(PATIENCE)),
+            for_client: "no response in time",
+            for_log: format!("no response within {}", seconds(PATIENCE)),
         })
     };
     asked.await.unwrap_or_else(late)
@@ -190,7 +190,7 @@ async fn ask_for_ever<O: OldBackend>(
     let read = match gather(&mut body, buffer, MAX_LIST).await {
         Gathered::Whole(read, _) => read,
         Gathered::Part(..) => {
-            let why = "the answer is too long to be read here";
+            let why = "the response is too long";
             return Err(Failed {
                 target,
                 for_client: why,

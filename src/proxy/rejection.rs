@@ -1,5 +1,5 @@
-//! What becomes of a request that the proxy rejects before it assigns it to a generation: it gets a request id and an access
-//! line like any other.
+//! Handles requests that the proxy rejects before it assigns them to a generation: they get a request ID and an access line like
+//! all others.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub struct Rejected<'a> {
 }
 
 impl Rejected<'_> {
-    /// Adds the request's id to the response, and writes the access line. `why` is in this program's words.
+    /// Adds the request ID to the response, and writes the access line. `why` is a text of this program.
     pub fn answered_with(&self, response: &mut Response<Bytes>, why: &str) {
         let id = self.request_id();
         response.headers_mut().insert(REQUEST_ID, id.value());
@@ -39,7 +39,7 @@ impl Rejected<'_> {
         self.log(&id, Some(status.as_u16()), outcome, bytes, why);
     }
 
-    /// Writes the access line of a request whose client left before there was a response.
+    /// Writes the access line of a request whose client disconnected before there was a response.
     pub fn left(&self) {
         let why = "the client went away before the request body had arrived";
         self.log(&self.request_id(), None, Outcome::Cancelled, 0, why);

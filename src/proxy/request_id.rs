@@ -1,4 +1,4 @@
-//! The id that identifies a request in the logs of its client, of crossfade and of the model server: `x-request-id`.
+//! The ID that identifies a request in the logs of the client, crossfade, and the model server: `x-request-id`.
 
 use http::{HeaderMap, HeaderValue};
 use uuid::fmt::Hyphenated;
@@ -6,10 +6,10 @@ use uuid::fmt::Hyphenated;
 use crate::http1::NameFilter;
 use crate::upstream::Head;
 
-/// The header of requests and responses that has the id.
+/// The header of requests and responses with the ID.
 pub use crate::upstream::X_REQUEST_ID as REQUEST_ID;
 
-/// Longest id that is taken from a client, in bytes. Each open request keeps its id.
+/// Maximum length of an ID that is accepted from a client, in bytes. Each open request keeps its ID.
 const LONGEST: usize = 128;
 
 /// The id of a request, as each open exchange keeps it: the text of a random one without an allocation.
@@ -79,7 +79,7 @@ fn uuid(random: u128) -> [u8; Hyphenated::LENGTH] {
     text
 }
 
-/// The text of an id that can be written to a log as it is, and kept.
+/// The text of an ID, if it can be logged unescaped and is short enough to keep.
 fn usable(id: &HeaderValue) -> Option<&str> {
     let is_usable =
         (1..=LONGEST).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);

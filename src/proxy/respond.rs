@@ -47,7 +47,7 @@ impl<O: OldBackend> Attempts<O> {
         if switched {
             return tunnel::respond(parts, exchange);
         }
-        // Relay anything but a success unchanged, whatever its content type.
+        // Relay anything except a success unchanged, no matter what its content type is.
         exchange.is_sse = !is_head && parts.status.is_success() && is_event_stream(&parts.headers);
         let mut relay = if exchange.is_sse && is_readable(&parts.headers) {
             // Another target may continue the stream, and the proxy may add events and comments.
@@ -68,8 +68,8 @@ impl<O: OldBackend> Attempts<O> {
         Response::from_parts(parts, SplitBody::relay(relay))
     }
 
-    /// Whether the server's latencies count for the comparison: those of a server of new that was added just now do not, because
-    /// its caches are cold.
+    /// Whether the server's latencies count for the comparison: those of a recently added server of new do not, because its
+    /// caches are cold.
     fn is_warm(&self, target: Target, source: &UpstreamBody) -> bool {
         let warmup = self.snapshot.plan.warmup();
         target != Target::New
@@ -81,7 +81,7 @@ impl<O: OldBackend> Attempts<O> {
 
 fn mark(headers: &mut HeaderMap, generation: Generation, exchange: &Exchange) {
     headers.insert(GENERATION, HeaderValue::from_static(generation.as_str()));
-    // A model server that takes ids returns the one that it was sent.
+    // A model server that supports request IDs returns the one that it was sent.
     if !headers.contains_key(REQUEST_ID) {
         headers.insert(REQUEST_ID, exchange.request_id());
     }

@@ -20,7 +20,7 @@ impl Default for Routes {
     }
 }
 
-/// The kind of a request; decides where it goes.
+/// The kind of a request, which decides where it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Split between the generations.
@@ -47,7 +47,7 @@ impl Route {
         }
     }
 
-    /// Whether a client may depend on the response. Health checks, scrapes and lists of models are no such use.
+    /// Whether a client may depend on the response. This excludes health checks, scrapes, and lists of models.
     #[must_use]
     pub const fn is_use(self) -> bool {
         matches!(self, Self::Inference(_) | Self::Upgrade | Self::Unsplit)

@@ -1,4 +1,4 @@
-//! Handles one request: one snapshot, one assignment, its attempts, and the response that is relayed.
+//! Handles one request: one snapshot, one assignment, its attempts, and the relayed response.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,7 @@ const MAX_PEEK: usize = 1024 * 1024;
 
 impl<O: OldBackend> Proxy<O> {
     /// Handles one request. Every failure becomes a response. `permit` is set if the request has already been admitted.
-    // A future is moved as a whole and is as large as its largest branch. Decisions are therefore not async, and rare branches are
+    // A future is moved as a whole and is as large as its largest branch, so decisions are not async, and rare branches are
     // boxed.
     #[expect(
         clippy::manual_async_fn,
@@ -149,7 +149,7 @@ impl<O: OldBackend> Proxy<O> {
         }
     }
 
-    /// Answers a request that is not admitted.
+    /// Responds to a request that is not admitted.
     fn reject(
         &self,
         request: &Request<RequestBody>,
@@ -221,7 +221,7 @@ impl<O: OldBackend> Proxy<O> {
         let _arriving = is_use.then(|| self.context.arrives(true));
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
-        // What follows the part that was read is limited, and may be kept, like any other body.
+        // The rest of the body is limited, and may be kept, like any other body.
         body.bound(self.context.settings.max_body, &self.context.memory);
         *request.body_mut() = body;
         attributes::body_key(&whole?, &snapshot.plan.affinity)

@@ -88,7 +88,7 @@ impl Tunnel {
             () = until_idle(&passed, idle.limit) => {
                 idle.passed.inc();
                 exchange.excuse();
-                exchange.because("nothing passed through the tunnel for too long");
+                exchange.because("the tunnel was idle for too long");
                 exchange.ended(End::Deadline);
             }
             () = ending => {
@@ -108,8 +108,8 @@ async fn until_idle(passed: &AtomicU64, limit: Duration) {
     let mut seen = passed.load(Ordering::Relaxed);
     let mut unchanged = 0;
     while unchanged < CHECKS {
-        // Time in which this process stood still does not count: after a late check, wait for data that arrived
-        // meanwhile.
+        // Time in which this process was suspended does not count: after a late check, wait for data that arrived in the
+        // meantime.
         let every = limit / CHECKS;
         deadline::timeout(every, std::future::pending::<()>()).await;
         let now = passed.load(Ordering::Relaxed);

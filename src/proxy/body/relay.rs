@@ -41,10 +41,10 @@ enum State {
 /// The error of a server that exceeded the gap timeout.
 const SILENT: &str = "sent nothing for too long";
 
-/// What is to be forwarded besides the bytes of the source.
+/// What still has to be forwarded besides the bytes of the source.
 #[derive(Default)]
 struct Rest {
-    /// Before anything else: it came while the client did not read.
+    /// Before anything else, because it arrived while the client did not read.
     unsent: Bytes,
     /// After the last bytes.
     trailers: Option<HeaderMap>,
@@ -65,7 +65,7 @@ pub struct Relay {
     /// Set after the first content, while another server may continue the stream.
     kept: Option<Box<Kept>>,
     timers: Timers,
-    /// Boxed: most streams have none of it, and each open one has a place for it.
+    /// Boxed, because most streams have none, but each open stream reserves room for it.
     rest: Option<Box<Rest>>,
     /// Names of trailers that are not forwarded.
     hidden: Box<[HeaderName]>,
@@ -154,7 +154,7 @@ impl Relay {
             .expect("only a retry takes the exchange, and it gives it back")
     }
 
-    /// Ends the time in which the request can be retried. `goes_on`: the stream may still be continued after that.
+    /// Ends the time in which the request can be retried. With `goes_on`, the stream may still be continued after that.
     fn commit(&mut self, goes_on: bool) {
         if let Some(attempts) = self.attempts.take() {
             self.keep(attempts, goes_on);
@@ -195,7 +195,7 @@ impl Relay {
                         self.broke(error.in_general(), &error_chain(&error))
                     }
                     Poll::Ready(None) => self.eof(),
-                    // Data has arrived in time and comes with the next poll, so no deadline applies.
+                    // Data has arrived in time and will be read by the next poll, so no deadline applies.
                     Poll::Pending if self.source.holds_back() => return Poll::Pending,
                     Poll::Pending => {
                         self.watch_moves(cx);
@@ -258,14 +258,14 @@ impl Relay {
         Pin::new(&mut self.source).poll_frame(cx)
     }
 
-    /// What to forward of a slice that arrived.
+    /// The part to forward of a slice that arrived.
     fn take(&mut self, data: Bytes) -> Bytes {
         let timeline = &mut self.exchange().timeline;
         timeline.add_bytes(data.len() as u64);
         self.take_again(data)
     }
 
-    /// Like [`Relay::take`], for a slice whose bytes are counted already.
+    /// Like [`Relay::take`], for a slice whose bytes have already been counted.
     fn take_again(&mut self, data: Bytes) -> Bytes {
         let exchange = self
             .exchange

@@ -18,8 +18,8 @@ use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::sse::{self, Api, Decoder, Event, HoldPolicy, Openings, Prescans, Step, Tail};
 
-/// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no
-/// room, passes through as it arrives, and the decoder goes quiet.
+/// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no room,
+/// passes through as it arrives, and the decoder stops reporting.
 const MAX_EVENT: usize = 1024 * 1024;
 
 /// Maximum size of held events without content, in bytes.
@@ -45,7 +45,7 @@ pub struct SseRelay {
     pub sent: Option<Box<Sent>>,
     /// No other server will continue the stream.
     is_final: bool,
-    /// Nothing has come of the stream of another target.
+    /// Nothing has arrived yet from the stream of another target.
     is_next: bool,
     /// The sequence number of the last event that was forwarded, in families that have such numbers.
     last_number: Option<u64>,
@@ -54,7 +54,7 @@ pub struct SseRelay {
     sent_charge: Charge,
 }
 
-/// The result of taking a slice.
+/// The result of processing a slice.
 #[derive(Default)]
 pub struct Taken {
     pub forward: Bytes,
@@ -71,16 +71,16 @@ pub struct Taken {
 
 /// An error event that is held back.
 pub struct HeldBack {
-    /// The status that it means.
+    /// The status that it stands for.
     pub code: Option<u16>,
-    /// The event and what came after it.
+    /// The event and what followed it.
     pub bytes: Bytes,
 }
 
 /// Why a stream cannot continue what the client has from another target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It opens something else in the same place.
+    /// It opens something different at the same position.
     Conflict,
     /// An event is too long to be held, and ids are only rewritten in complete events.
     TooLong,
@@ -306,7 +306,7 @@ impl SseRelay {
         }
         taken.forward = self.openings.rewritten(self.api, taken.forward);
         if self.quiet() && taken.stop.is_none() {
-            // The rest passes without being read.
+            // The rest passes without being parsed.
             self.last_number = None;
         } else {
             self.note_number(&taken.forward);

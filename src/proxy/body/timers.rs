@@ -1,4 +1,4 @@
-//! The deadlines of an event stream, on a single timer. The timer is not reset per event; when it fires early it is set
+//! The deadlines of an event stream, on a single timer. The timer is not reset for every event; if it fires early, it is set
 //! again.
 
 use std::pin::Pin;
@@ -33,13 +33,14 @@ pub struct Timers {
     pub gap: Option<Duration>,
     /// When the last bytes arrived, once the stream is committed.
     pub last_data: Option<Instant>,
-    /// When to ask whether the stream is to move to new.
+    /// When to check whether the stream has to move to new.
     pub move_at: Option<Instant>,
     pub comments: Option<Duration>,
     /// When something was last forwarded.
     pub forwarded: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The deadline that was extended because its timer fired late. Boxed: that is rare, and each open stream has a place for it.
+    /// The deadline that was extended because its timer fired late. Boxed, because that is rare, but each open stream reserves
+    /// room for it.
     extended: Option<Box<Deadline>>,
 }
 

@@ -19,7 +19,7 @@ use crate::sse::{Api, Decoder, Tail, tail_meaning};
 use crate::transport::deadline;
 use crate::upstream::{Failure, UpstreamBody};
 
-/// Longest opening that is read before the first content, in bytes of an incomplete event.
+/// Maximum length of an incomplete event before the first content, in bytes.
 const MAX_EVENT: usize = 256 * 1024;
 
 /// Maximum length of the skipped part of a response before its first content, in bytes, without the model's reasoning: comments
@@ -28,11 +28,11 @@ const MAX_SKIPPED: usize = 1024 * 1024;
 
 /// Why a server does not continue the stream.
 pub enum Refused {
-    /// Another one may.
+    /// Another server may.
     This(Cause),
-    /// As above. It says nothing, and may only be slow.
+    /// As above. It sends nothing, and may just be slow.
     Silent,
-    /// No other one would.
+    /// No other server would.
     All(Reason),
 }
 
@@ -47,8 +47,8 @@ impl Refused {
         }
     }
 
-    /// The failure of the endpoint after it responded. The status of a response has been counted already, and a response that is
-    /// no continuation says nothing about other requests.
+    /// The failure of the endpoint after it responded. The status of a response has already been counted, and a response that is
+    /// not a continuation says nothing about other requests.
     pub const fn of_endpoint(&self) -> Option<Failure> {
         match self {
             Self::This(Cause::Broken | Cause::ErrorEvent) => Some(Failure::Answer),
@@ -167,7 +167,7 @@ async fn within<T>(
     }
 }
 
-/// Why an attempt failed whose response is no stream.
+/// Why an attempt failed whose response is not a stream.
 async fn cause_of_status(response: Response<UpstreamBody>, memory: &Arc<Budget>) -> Cause {
     let cause = match response.status() {
         StatusCode::NOT_FOUND => match Box::pin(read_not_found(response, memory)).await {

@@ -33,8 +33,8 @@ const COMMON: [&str; 22] = [
 
 /// A head that takes little more memory than its text.
 pub struct KeptHead {
-    /// The method, the target, the added `X-Forwarded-For`, then the name and value of each field. Each begins with its length; a name of
-    /// [`COMMON`] is its place there, counted from 1, and any other name follows a 0.
+    /// The method, the target, the added `X-Forwarded-For`, then the name and value of each field. Each begins with its length; a
+    /// name in [`COMMON`] is stored as its index there, counted from 1, and any other name follows a 0.
     text: Box<[u8]>,
     via: Option<Version>,
     forwarded_proto: Option<Proto>,

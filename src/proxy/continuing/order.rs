@@ -1,5 +1,5 @@
-//! The order in which endpoints are asked for the rest of a stream. One that may not answer does not delay those that have proven
-//! that they continue it.
+//! The order in which endpoints are asked for the rest of a stream. An endpoint that may not respond does not delay those that
+//! have proven that they can continue it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use crate::upstream::{Endpoint, Pool};
 /// When an endpoint is asked for the rest of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
-    /// It has proven it.
+    /// It has proven that it can continue the stream.
     Proven,
     /// Nothing is known of it.
     Open,
-    /// It did not answer when it was asked what it can do.
+    /// It did not respond to a probe.
     Silent,
     /// It is ejected, but not because it did not respond in time. An attempt is better than the end of the stream.
     Ejected,
@@ -41,7 +41,7 @@ impl PreparedContinuation {
         }
     }
 
-    /// The next endpoint to ask, at `order` or before, and at which order it is. `same` is the one whose stream broke, until it is
+    /// The next endpoint to ask, at `order` or before, and its order. `same` is the one whose stream broke, until it has been
     /// asked.
     pub fn pick(
         &self,
@@ -56,7 +56,7 @@ impl PreparedContinuation {
             let known = self.order(endpoint, now)?;
             let at = match candidates {
                 Candidates::Others(_) if !endpoint.is_healthy(now) => {
-                    // A stream that is to move still has its server.
+                    // A stream that has to move still has its server.
                     let moves = self.cause == Cause::PlannedMove;
                     let may_hang = endpoint.failed_probe() || endpoint.is_ejected_as_silent(now);
                     (!moves && !may_hang).then_some(Order::Ejected)

@@ -17,11 +17,12 @@ use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
 use crate::upstream::{Endpoint, FailFast, Head, Outgoing, Pool, ProvenConnection, Terms};
 
-/// Most endpoints of one pool that are asked for the rest of a stream.
+/// Maximum number of endpoints per pool that are asked for the rest of a stream.
 const MAX_PER_POOL: usize = 3;
 
-/// How long an attempt waits for a token where the plan sets no limit to the first content. Longer than a move may take: there
-/// is nothing to go back to, and a server that gets all streams of another one that died works on many prompts at once.
+/// How long an attempt waits for a token if the plan sets no limit on the first content. This is longer than a move may take,
+/// because there is no server to return to, and a server that takes over all streams of a failed one processes many prompts at
+/// the same time.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl<O: OldBackend> Source<O> {
@@ -174,7 +175,7 @@ impl<O: OldBackend> Source<O> {
         let response = match response {
             Ok(response) => response,
             Err(error) => {
-                tracing::debug!(?target, error = %error_chain(&error), "a stream is not continued there");
+                tracing::debug!(?target, error = %error_chain(&error), "this target does not continue a stream");
                 return Err(Refused::This(cause_of(&error)));
             }
         };

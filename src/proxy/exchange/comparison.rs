@@ -21,7 +21,7 @@ pub(super) struct Compared {
 
 impl Exchange {
     /// Compares the exchange with others whose bodies are of this size class, if it was open to the split and its session is not
-    /// compared yet. `fails_over` says whether the plan has failed requests tried again.
+    /// compared yet. `fails_over` tells whether the plan retries failed requests.
     pub fn compare(&mut self, size: u8, session: Option<Key>, fails_over: bool, now: Instant) {
         let metrics = &self.context.metrics;
         let second = metrics.second(now);
@@ -41,7 +41,7 @@ impl Exchange {
         }
     }
 
-    /// The counters of `generation` for this exchange: nowhere once another new generation is compared.
+    /// The counters of `generation` for this exchange; none once a different new generation is compared.
     fn stratum(&self, generation: Generation) -> Option<&Record> {
         let strata = &self.context.metrics.strata;
         let compared = self.compared?;
@@ -53,14 +53,14 @@ impl Exchange {
         self.stratum(self.assignment.generation)
     }
 
-    /// Records, for the comparison, that the request is tried again on `generation`. `failed` says whether its generation failed the
+    /// Records, for the comparison, that the request is retried on `generation`. `failed` tells whether its generation failed the
     /// last attempt.
     pub(super) fn compare_retry(&mut self, generation: Generation, failed: bool) {
         let is_second = self.attempts == 2;
         self.retry_open = failed && is_second && generation != self.assignment.generation;
     }
 
-    /// Records, for the comparison, how the second attempt goes. `None`: that will never be known.
+    /// Records, for the comparison, the result of the second attempt. `None` if it will never be known.
     pub(super) fn retry_over(&mut self, failed: Option<bool>) {
         if !std::mem::take(&mut self.retry_open) {
             return;
@@ -80,11 +80,12 @@ impl Exchange {
         }
     }
 
-    /// Records, for the comparison, that an attempt failed, and that the request is tried again on `next`.
+    /// Records, for the comparison, that an attempt failed, and that the request is retried on `next`.
     ///
-    /// A client knows where its session leads, and could send what fails on any server to one generation only. So a failure in a
-    /// session counts once the other generation has answered the request. If that is not tried because the retry budget is used
-    /// up, say, nothing is known. Failures that are never tried elsewhere count at once, as they do on the other side.
+    /// A client knows where its session leads, and could send requests that fail on any server to only one generation. So a
+    /// failure in a session counts only once the other generation has answered the request. If the request is not retried, for
+    /// example because the retry budget is used up, nothing is known. Failures that are never retried count immediately, as they
+    /// do on the other side.
     pub(super) fn first_fails(&mut self, cause: Cause, next: Option<Generation>) {
         if !is_of_server(cause) {
             return self.first_over(Ended::Abandoned);
@@ -104,8 +105,8 @@ impl Exchange {
         }
     }
 
-    /// Records, for the comparison, that the model server refused the request as wrong. In a session, a client can send what any
-    /// server refuses to one generation only, so that says nothing of the generation.
+    /// Records, for the comparison, that the model server rejected the request as invalid. In a session, a client can send
+    /// requests that any server rejects to only one generation, so this says nothing about the generation.
     pub(super) fn first_refused(&mut self) {
         if self.compared.is_some_and(|compared| compared.in_session) {
             self.first_undecided();
@@ -114,7 +115,7 @@ impl Exchange {
         }
     }
 
-    /// Records, for the comparison, that the first attempt is over without evidence about its generation.
+    /// Records, for the comparison, that the first attempt has ended without evidence about its generation.
     fn first_undecided(&mut self) {
         if std::mem::take(&mut self.first_open)
             && let Some(record) = self.first_stratum()
@@ -123,7 +124,7 @@ impl Exchange {
         }
     }
 
-    /// Records, for the comparison, that the first attempt is over, unless that is known.
+    /// Records, for the comparison, that the first attempt has ended, unless that is known.
     pub(super) fn first_over(&mut self, how: Ended) {
         if std::mem::take(&mut self.first_open)
             && let Some(record) = self.first_stratum()
@@ -142,7 +143,7 @@ impl Exchange {
         }
     }
 
-    /// What follows is not the model server's doing, so it does not count against its generation.
+    /// The model server does not cause what follows, so it does not count against its generation.
     pub fn excuse(&mut self) {
         self.first_over(Ended::Abandoned);
     }
@@ -160,7 +161,7 @@ impl Exchange {
         }
     }
 
-    /// The client has left: the server would have taken longer.
+    /// The client has disconnected: the server would have taken longer.
     pub(super) fn compare_silence(&mut self, now: Instant) {
         if self.status.is_some() && !self.is_sse {
             return;

@@ -1,4 +1,4 @@
-//! The parts that each server delivered of a continued stream.
+//! The parts of a continued stream that each server delivered.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::sse::{Timeline, Usage};
 use crate::telemetry::Metrics;
 use crate::telemetry::strata::Ended;
 
-/// What earlier servers delivered of a stream.
+/// The parts of a stream that earlier servers delivered.
 #[derive(Debug, Default)]
 pub struct Parts {
     /// How many times another server has continued it.
     pub continued: u32,
-    /// The next event is the first one of another server.
+    /// The next event is the first from another server.
     pub begins: bool,
     /// The generation of the server that is asked to continue it.
     asked: Option<Generation>,
@@ -45,7 +45,7 @@ impl Parts {
         self.tokens[generation.index()] += tokens.saturating_sub(counted);
     }
 
-    /// Counts what is left for `generation` at the end. `usage` is that of the whole answer.
+    /// Counts the remaining tokens for `generation` at the end. `usage` is that of the whole answer.
     pub fn deliver_rest(
         &self,
         metrics: &Metrics,
@@ -73,7 +73,7 @@ impl Parts {
     }
 }
 
-/// The cause of failure that a break means. A planned move is not a failure.
+/// The cause of failure for a broken stream. A planned move is not a failure.
 const fn failure(cause: Cause) -> Option<failover::Cause> {
     match cause {
         Cause::Connection | Cause::Truncated => Some(failover::Cause::Broken),
@@ -108,14 +108,14 @@ impl Exchange {
         parts.asked = Some(generation);
         let metrics = &self.context.metrics;
         parts.deliver(metrics, self.answering, &self.timeline, tokens);
-        // A stream that is to move stays open where it is until then.
+        // Until then, a stream that has to move stays open where it is.
         if cause == Cause::PlannedMove {
             let span = self.span.as_mut();
             return span.map(|span| span.asked_to_take_over(generation, Instant::now()));
         }
         // Before the request is sent, so that it counts as open where it may arrive.
         self.carried_by(generation);
-        // Of the attempt before this one.
+        // For the previous attempt.
         let cause = self.cause?;
         let span = self.span.as_mut();
         span.map(|span| span.retried(generation, cause, Instant::now()))

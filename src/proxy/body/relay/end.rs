@@ -18,8 +18,8 @@ use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
 
 impl Relay {
-    /// The body failed. `for_client` says why without system error texts; `why` has all details for the log. Returns
-    /// what is still to be forwarded.
+    /// The body failed. `for_client` is the reason without system error texts; `why` contains all details for the log. Returns
+    /// what still has to be forwarded.
     pub(super) fn broke(&mut self, for_client: &str, why: &str) -> Bytes {
         self.failed(Failure::Answer, why);
         if let Some(attempts) = &mut self.attempts
@@ -44,7 +44,7 @@ impl Relay {
         Bytes::new()
     }
 
-    /// Is it known that the terminal event has not come? Do not name that event to a client: some look for its name anywhere in a
+    /// Is it known that the terminal event is missing? Do not name that event to a client: some look for its name anywhere in a
     /// line, and would take the error for a complete stream.
     fn lacks_its_end(&mut self) -> bool {
         if self.sse.as_ref().is_none_or(SseRelay::quiet) {
@@ -56,10 +56,10 @@ impl Relay {
         exchange.api().has_terminal_event() && !is_over
     }
 
-    /// The end of a body, as its server ended it. Returns what is still to be forwarded.
+    /// The server ended the body. Returns what still has to be forwarded.
     pub(super) fn end(&mut self) -> Bytes {
         let rest = self.sse.as_mut().map(SseRelay::rest);
-        // The client gets no error event: it may have all it wants, and its server ended the response cleanly.
+        // The client gets no error event: it may have all it needs, and its server ended the response cleanly.
         if self.lacks_its_end() {
             let why = format!(
                 "{} ended the stream without its terminal event",
@@ -71,7 +71,7 @@ impl Relay {
         rest.unwrap_or_default()
     }
 
-    /// Ends the response because a limit of time has passed.
+    /// Ends the response because a time limit has passed.
     pub(super) fn silent(&mut self, limit_passed: &str) {
         let side = self.side();
         let is_committed = self.sse.as_ref().is_some_and(SseRelay::committed);
@@ -90,7 +90,7 @@ impl Relay {
         let terminal = exchange.timeline.terminal();
         let failed = exchange.timeline.error().is_some();
         match &self.sse {
-            // The client has everything it waits for.
+            // The client has everything that it was waiting for.
             Some(_) if terminal => self.finish(End::Cut),
             Some(_) if !failed => {
                 let side = self.side();

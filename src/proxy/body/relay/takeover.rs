@@ -1,4 +1,5 @@
-//! Handles a stream that breaks after its first content: another server takes it over, or it ends as its own server left it.
+//! Handles a stream that breaks after its first content: another server takes it over, or it ends the way its own server ended
+//! it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,7 +20,7 @@ use crate::snapshot::{MoveDecision, MoveWatch};
 use crate::split::Generation;
 use crate::upstream::{Endpoint, Failure, UpstreamBody};
 
-/// The state of a stream that another server needs to continue it.
+/// The state that another server needs to continue a stream.
 pub struct Kept {
     /// `None` while other servers are asked.
     source: Option<Box<dyn Resume>>,
@@ -27,9 +28,9 @@ pub struct Kept {
     endpoint: Option<Arc<Endpoint>>,
     /// How many times another server has continued it.
     times: u32,
-    /// Says when it is to move; `None` unless it is on old.
+    /// Tells when the stream has to move; `None` unless it is on old.
     moves: Option<MoveWatch>,
-    /// Set while other servers are asked. Boxed: most streams never break, and each open one has a place for it.
+    /// Set while other servers are asked. Boxed, because most streams never break, but each open stream reserves room for it.
     broke: Option<Box<Broke>>,
 }
 
@@ -41,18 +42,18 @@ struct Broke {
     from: Generation,
     /// What happens if no server continues the stream.
     otherwise: Otherwise,
-    /// Stops the search for a server that the stream is to move to.
+    /// Stops the search for a server to move the stream to.
     stop: Option<oneshot::Sender<()>>,
     memory: Arc<Budget>,
 }
 
-/// What becomes of a stream that no other server continues.
+/// What happens to a stream that no other server continues.
 pub enum Otherwise {
     /// It ends as after a broken connection.
     Break { for_client: Box<str>, why: Box<str> },
     /// It ends as its server ended it.
     End,
-    /// It ends because nothing came for too long.
+    /// It ends because no data arrived for too long.
     Silence,
     /// The error event is forwarded, and the stream continues.
     Forward(Bytes),
@@ -61,7 +62,7 @@ pub enum Otherwise {
 }
 
 impl Relay {
-    /// Keeps what `attempts` has if the stream can be continued after its first content, which has come if `goes_on`.
+    /// Keeps the state of `attempts` if the stream can be continued after its first content, which has arrived if `goes_on`.
     pub(super) fn keep(&mut self, attempts: Box<dyn Retry>, goes_on: bool) {
         let api = self.exchange().api();
         let sent = self.sse.as_mut().and_then(|sse| sse.sent.as_deref_mut());
@@ -86,7 +87,7 @@ impl Relay {
         }
     }
 
-    /// The stream will not be continued any more.
+    /// The stream will no longer be continued.
     fn drop_kept(&mut self) {
         if let Some(sse) = &mut self.sse {
             sse.forget_sent();
@@ -112,8 +113,8 @@ impl Relay {
         }
     }
 
-    /// Asks other servers for the rest of the stream, if that is allowed. If none continues it, `otherwise` happens. Returns
-    /// false if no server is asked; then the caller carries out `otherwise`.
+    /// Asks other servers for the rest of the stream, if allowed. If none continues it, `otherwise` happens. Returns false if no
+    /// server is asked, in which case the caller carries out `otherwise`.
     pub(super) fn take_over(&mut self, cause: Cause, otherwise: Otherwise) -> bool {
         let (Some(kept), Some(sse)) = (&mut self.kept, &mut self.sse) else {
             return false;
@@ -168,8 +169,8 @@ impl Relay {
         true
     }
 
-    /// Reads on from the server of a stream that is to move. Returns true once its response has ended, early or not. Then the
-    /// search for another server has been stopped.
+    /// Keeps reading from the server of a stream that has to move. Returns true once its response has ended, early or not. In
+    /// that case, the search for another server has been stopped.
     pub(super) fn ends_meanwhile(&mut self, cx: &mut Context<'_>) -> bool {
         let broke = self.kept.as_mut().and_then(|kept| kept.broke.as_mut());
         let Some(broke) = broke.filter(|broke| broke.stop.is_some()) else {
@@ -177,13 +178,13 @@ impl Relay {
         };
         let ends = self.source.poll_end(cx, &broke.memory).is_ready();
         if let Some(stop) = broke.stop.take_if(|_| ends) {
-            // The search has not ended, so it gets this.
+            // The search has not ended, so it receives this.
             let _ = stop.send(());
         }
         ends
     }
 
-    /// Looks whether the plan moves the stream.
+    /// Checks whether the plan moves the stream.
     #[inline]
     pub(super) fn watch_moves(&mut self, cx: &mut Context<'_>) {
         if let Some(watch) = self.kept.as_mut().and_then(|kept| kept.moves.as_mut())
@@ -207,7 +208,7 @@ impl Relay {
         }
     }
 
-    /// Records why the stream is not continued. Only one that was to move may still be continued later.
+    /// Records why the stream is not continued. Only a stream that had to move may still be continued later.
     fn not_continued(&mut self, generation: Generation, cause: Cause, reason: Reason) {
         let moves = cause == Cause::PlannedMove;
         if let Some(kept) = self.kept.as_mut().filter(|_| moves) {
@@ -259,7 +260,7 @@ impl Relay {
             .then(|| charge.tie(event.clone()))
     }
 
-    /// Takes what was held back with an error event, as if it came now.
+    /// Processes what was held back with an error event, as if it had just arrived.
     fn forward_held(&mut self, bytes: Bytes) -> Bytes {
         self.drop_kept();
         self.take_again(bytes)
@@ -306,7 +307,7 @@ impl Relay {
             }
             Otherwise::Forward(bytes) => self.forward_held(bytes),
             Otherwise::Stay => {
-                // The pause was not the server's.
+                // The server did not cause the pause.
                 self.timers.last_data = Some(Instant::now());
                 Bytes::new()
             }

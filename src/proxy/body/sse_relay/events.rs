@@ -33,7 +33,7 @@ pub(super) fn note(
     tail == Tail::Nothing && event.has_data
 }
 
-/// Takes an event of a continued part, and writes it as the client gets it. `raw` are its bytes as they came.
+/// Processes an event of a continued part, and writes it in the form for the client. `raw` are its original bytes.
 pub(super) fn write_joined(sent: &mut Sent, event: &Event<'_>, raw: [&[u8]; 2], out: &mut Vec<u8>) {
     let rewritten = event.has_data.then(|| sent.pass(event.data)).flatten();
     let Some(Rewritten { before, mut data }) = rewritten else {

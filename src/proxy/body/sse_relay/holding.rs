@@ -23,14 +23,14 @@ impl SseRelay {
     /// Returns what is still held when the stream ends by itself.
     pub fn rest(&mut self) -> Bytes {
         if self.is_joined() && self.partial.contains(&b'{') {
-            // It may have the ids of the server that continued the stream, which the client cannot use.
+            // It may contain the IDs of the server that continued the stream, which the client cannot use.
             self.partial.clear();
         }
         let rest = self.take_held();
         self.openings.rewritten(self.api, rest.into())
     }
 
-    /// Takes all that is held, as the target sent it.
+    /// Returns everything that is held, as the target sent it.
     pub(super) fn take_held(&mut self) -> Vec<u8> {
         let mut held = std::mem::take(&mut self.held);
         held.append(&mut self.partial);
@@ -39,8 +39,8 @@ impl SseRelay {
         held
     }
 
-    /// Splits what came into what is forwarded, up to `done`, and what is held back with an error event. Everything before
-    /// `from` is in `out` already.
+    /// Splits the received data into what is forwarded, up to `done`, and what is held back with an error event. Everything
+    /// before `from` is already in `out`.
     pub(super) fn hold_back(
         &mut self,
         data: &Bytes,
