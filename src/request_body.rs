@@ -54,7 +54,7 @@ pub enum Fault {
     #[error("the client aborted the request body")]
     Broken,
     /// The client reset the stream, or its connection is gone. It gets no response.
-    #[error("the client is gone")]
+    #[error("the client disconnected")]
     Gone,
 }
 
@@ -161,7 +161,7 @@ impl RequestBody {
         Some(Self { kind })
     }
 
-    /// Is all of it still to be read? Then an `Expect: 100-continue` still stands.
+    /// Has nothing been read yet? If so, `Expect: 100-continue` still applies.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.with_stream(|stream| stream.is_untouched()) == Some(true)
@@ -208,8 +208,8 @@ impl RequestBody {
         }
     }
 
-    /// Parts with the state for receiving the body, if it has arrived and is kept as a whole: thousands of streams keep their
-    /// bodies. Returns the charge for the bytes, which belongs to the body from now on.
+    /// Releases the state for receiving the body, if the body has arrived and is kept completely, because thousands of streams
+    /// keep their bodies. Returns the charge for the bytes, which belongs to the body from now on.
     #[must_use]
     pub fn settle(&mut self) -> Charge {
         let settled = self.with_stream(Stream::settle).flatten();

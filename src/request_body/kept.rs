@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::memory::{Budget, Charge, Purpose, cost};
 
-/// Block sizes, in bytes. Blocks grow with the kept bytes, so that a small body takes a small block. The last one is as large as what
-/// is left, if that is known.
+/// Block sizes, in bytes. Blocks grow with the kept bytes, so that a small body uses a small block. The last block has the size
+/// of the rest, if known.
 const FIRST: usize = 1024;
 const LARGEST: usize = 64 * 1024;
 
@@ -89,7 +89,7 @@ impl Kept {
         Some(all.into())
     }
 
-    /// Takes everything out in one piece, with its charge. `None` if that would copy much, or if part of it was released.
+    /// Takes everything in one piece, with its charge. `None` if that would require copying much, or if part of it was released.
     pub fn take_small(&mut self) -> Option<(Bytes, Charge)> {
         if self.end > LARGEST {
             return None;

@@ -84,7 +84,7 @@ impl Stream {
         self.whole
     }
 
-    /// Has it arrived, and is all of it kept?
+    /// Has the whole body arrived, and is all of it kept?
     fn is_kept(&self) -> bool {
         let arrived = self.ended || self.length == Some(self.read);
         self.whole && arrived && self.fault.is_none()
@@ -95,7 +95,7 @@ impl Stream {
         self.is_kept().then(|| self.kept.all())?
     }
 
-    /// Takes all of it out, with its charge, if it has arrived and been sent, and is small.
+    /// Takes the whole body, with its charge, if it has arrived and been sent, and is small.
     pub fn settle(&mut self) -> Option<(Bytes, Charge)> {
         let is_sent = self.sent == self.read;
         let settled = (is_sent && self.is_kept()).then(|| self.kept.take_small())?;
@@ -141,7 +141,7 @@ impl Stream {
         cx: &mut Context<'_>,
         sent: &mut u64,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // After a fault bytes are missing, so nothing more may be sent.
+        // After a fault, bytes are missing, so nothing more may be sent.
         if let Some(fault) = self.fault {
             return Poll::Ready(Some(Err(fault.into())));
         }
