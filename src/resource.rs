@@ -1,5 +1,5 @@
-//! `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines. Reports every problem of a
-//! manifest at once.
+//! `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines. Reports all problems of a
+//! manifest together.
 //!
 //! Flags, files and clusters share one language: the types of the `spec` define the schema, files are checked against that
 //! schema with line numbers, and one function builds the [`Plan`] for every source. Does not depend on where a manifest comes
@@ -125,7 +125,7 @@ fn read(
     plan.map(|plan| (manifest, plan))
 }
 
-/// Whether `found` is only a consequence of a known problem, for which a field was left out.
+/// Whether `found` is only a consequence of a known problem, because of which a field was left out.
 fn follows(found: &Problem, known: &[String]) -> bool {
     // Either field can give the split: if one is invalid, the split is not missing.
     const SPLIT: [&str; 2] = ["spec.trafficSplitPercent", "spec.weights"];
@@ -145,7 +145,7 @@ fn is_within(path: &str, parent: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// What to tell the author of a manifest about it.
+/// The report on a manifest for its author.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// What is wrong; empty if the manifest can be used.
@@ -226,7 +226,7 @@ fn check_update(root: &Node, report: &mut Report) -> Option<String> {
 }
 
 /// The note on a file with several documents.
-const SEVERAL: &str = "the file has several documents: `crossfade proxy --plan` refuses it";
+const SEVERAL: &str = "the file has several documents: `crossfade proxy --plan` rejects it";
 
 /// The note on a manifest for a cluster that gives no split.
 const UNDECIDED: &str = "spec.trafficSplitPercent: is not set, and neither is weights: in a cluster, all requests go to old \

@@ -4,17 +4,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-/// The last spec of an update that could be used.
+/// The last valid spec of an update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastValidStatus {
-    /// Which edit it was (`metadata.generation`).
+    /// The generation of that spec (`metadata.generation`).
     #[schemars(range(min = 0))]
     pub generation: i64,
-    /// The edit that cannot be used. `lastValid` applies only as long as this is the last edit.
+    /// The generation of the invalid spec. `lastValid` applies only while this is the latest generation.
     #[schemars(range(min = 0))]
     pub instead_of: i64,
-    /// The spec, with the split as adjusted for capacity lost since.
+    /// The spec, with the split adjusted for capacity that has been lost since.
     #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
     pub spec: Json,
 }

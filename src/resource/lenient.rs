@@ -1,7 +1,7 @@
 //! Reads a status that another version wrote: drops what cannot be parsed and keeps the rest.
 //!
-//! A missing field is not an error, but a single unknown enum value fails a whole type. This reader drops only the smallest
-//! part without which the rest can be parsed.
+//! A missing field is not an error, but a single unknown enum value fails a whole type. This reader drops only the smallest part
+//! that prevents the rest from being parsed.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -19,7 +19,7 @@ pub fn read_status(value: &Json) -> (DynamoUpdateConfigStatus, Vec<String>) {
     read(value)
 }
 
-/// The same of a rollout.
+/// The same for a rollout.
 #[must_use]
 pub fn read_rollout_status(value: &Json) -> (DynamoRolloutStatus, Vec<String>) {
     read(value)
@@ -69,7 +69,7 @@ fn keep<T: DeserializeOwned>(
         }
         _ => None,
     };
-    // Drop a type as a whole if one of its required fields was dropped.
+    // Drop an entire object if one of its required fields was dropped.
     let kept = kept.filter(|kept| is_readable::<T>(within(kept.clone())));
     if kept.is_none() {
         lost.truncate(before);

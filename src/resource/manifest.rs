@@ -71,7 +71,7 @@ pub(super) fn only_resource<'a>(
     }
 }
 
-/// Whether a `kind` is this one, or was probably meant to be.
+/// Whether a `kind` is this one, or probably a misspelling of it.
 fn is_meant(node: &Node, kind: &str) -> bool {
     match &node.value {
         Value::Text(text) => nearest(text, std::iter::once(kind)).is_some(),
@@ -79,10 +79,10 @@ fn is_meant(node: &Node, kind: &str) -> bool {
     }
 }
 
-/// Which of two kinds the single resource in `root` has, or was probably meant to have.
+/// Which of two kinds the single resource in `root` has, possibly misspelled.
 ///
 /// # Errors
-/// It has another kind, or none.
+/// When it has another kind, or none.
 pub(super) fn which<'k>(root: &Node, kinds: [&'k str; 2]) -> Result<&'k str, Problems> {
     let wanted = kinds.join(" or ");
     let mut problems = Problems::default();

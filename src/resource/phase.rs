@@ -10,20 +10,20 @@ pub enum UpdatePhase {
     Pending,
     /// The split follows the workers.
     Progressing,
-    /// Held by `paused` or by the cap.
+    /// The split is held by `paused`, or by a maximum split.
     Paused,
-    /// All requests go to the new generation; streams still run on the old one.
+    /// All requests go to the new generation; the old one still has open streams.
     Draining,
-    /// Nothing is left on the old generation.
+    /// The old generation has no requests or streams left.
     Complete,
-    /// Another update of the same deployment rules.
+    /// Another update of the same deployment takes precedence.
     Superseded,
-    /// Something keeps the update from going on.
+    /// A problem prevents the update from making progress.
     Degraded,
 }
 
 impl UpdatePhase {
-    /// Whether the old generation is no longer a fallback for requests that the new one fails.
+    /// Whether requests that fail on the new generation are no longer retried on the old one.
     #[must_use]
     pub fn old_drains(self) -> bool {
         matches!(self, Self::Draining | Self::Complete)

@@ -16,10 +16,10 @@ use crate::continuation::{self, Mode};
 use crate::printable::{seconds, thousands};
 use crate::split::Weights;
 
-/// How long the latencies of a frontend of new do not count if the plan does not say it.
+/// The default time for which the latencies of a new frontend do not count.
 const WARMUP: Duration = Duration::from_secs(60);
 
-/// What the proxy is to do. Built only by [`Plan::of`], [`super::load`], [`super::Update::plan`], [`Plan::all_old`] and
+/// What the proxy must do. Built only by [`Plan::of`], [`super::load`], [`super::Update::plan`], [`Plan::all_old`] and
 /// [`Plan::only_old`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -45,7 +45,7 @@ pub struct Plan {
     pub probe: Option<Probe>,
     /// How new is analysed, if it is.
     pub analysis: Option<Analysis>,
-    /// Why new was failed, if this process has taken its requests away for that.
+    /// Why new failed, if this process has therefore moved its requests to old.
     pub failed_analysis: Option<Arc<str>>,
     /// TLS settings for the new generation beyond the defaults; only set if [`Plan::new`] uses TLS.
     pub tls: Option<Tls>,
@@ -86,7 +86,7 @@ pub struct Failover {
 /// When streams are moved off old, and how fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// How long streams may stay on old after all requests go to new; `None`: to their end. Only set if
+    /// How long streams may stay on old after all requests go to new; `None` means until they end. Only set if
     /// [`Failover::continuation`] allows the other generation.
     pub move_after: Option<Duration>,
     /// How many streams a process may move per second, greater than zero.
@@ -129,7 +129,7 @@ pub enum ProbeKind {
 pub struct Tls {
     /// The CA certificates to trust instead of those of the system.
     pub ca_file: Option<String>,
-    /// The name that the server's certificate must carry, instead of the target's host.
+    /// The name that the server's certificate must contain, instead of the target's host.
     pub server_name: Option<Host>,
     /// The files of the client certificate and its key.
     pub client: Option<(String, String)>,
@@ -144,13 +144,13 @@ impl Plan {
             .map_or(WARMUP, |analysis| analysis.warmup)
     }
 
-    /// Can old take all requests, if new fails? Not one that drains, which it does once new gets all of them.
+    /// Can old serve all requests if new fails? Not if it drains, which it does once new gets all of them.
     #[must_use]
     pub fn may_roll_back(&self) -> bool {
         !self.old_takes_nothing() && !self.weights.is_all_old()
     }
 
-    /// Does old drain, while new gets all requests?
+    /// Does old drain while new gets all requests?
     #[must_use]
     pub fn old_takes_nothing(&self) -> bool {
         self.old_drains && self.weights.is_all_new()
@@ -168,7 +168,7 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
-    /// What the plan does with requests, in one line.
+    /// A description of the plan in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.new.is_empty() {
             return f.write_str("all to old");
@@ -187,7 +187,7 @@ impl fmt::Display for Plan {
         }
         f.write_str(", the rest to old")?;
         if let Some(wanted) = &self.capped_from {
-            write!(f, "; {} wanted, but capped", share(wanted))?;
+            write!(f, "; {} requested, but capped", share(wanted))?;
         }
         if let Some(why) = &self.failed_analysis {
             write!(f, "; rolled back: {why}")?;

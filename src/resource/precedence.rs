@@ -1,7 +1,7 @@
 //! Decides which of several updates of one deployment is in force.
 //!
-//! The oldest one is in force, unless a newer one names it in `supersedes`; the newer one then takes its place, and may be
-//! superseded itself. The decision depends only on the set of updates, not on the order of their arrival.
+//! The oldest one is in force, unless a newer one names it in `supersedes`; the newer one then replaces it, and may be superseded
+//! itself. The decision depends only on the set of updates, not on the order of their arrival.
 
 /// The fields of an update that decide its precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ mod tests {
                 "c",
                 vec![Active, SupersededBy(2), SupersededBy(0)],
             ),
-            // A broken chain: c names an update that does not rule.
+            // A broken chain: c names an update that is not in force.
             (
                 &[("a", 1, None), ("b", 2, None), ("c", 3, Some("b"))],
                 "a",

@@ -1,4 +1,4 @@
-//! The problems of a manifest, all at once, each with its field and line.
+//! All problems of a manifest, each with its field and line.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Problem {
     pub path: String,
     /// The line in the file, from 1; `None` if there is no file.
     pub line: Option<usize>,
-    /// What is wrong and, if known, what would be valid.
+    /// What is wrong and, if known, what a valid value would be.
     pub message: String,
 }
 

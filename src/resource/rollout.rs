@@ -54,13 +54,13 @@ pub const ROLLOUT_KIND: &str = "DynamoRollout";
         status = "DynamoRolloutStatus",
         derive = "PartialEq",
         doc = "A managed update: an old generation of workers is scaled down and a new one up, and the traffic moves with them. A controller with `--rollouts` carries it out.",
-        printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the rollout stands"}"#,
-        printcolumn = r#"{"name": "Old", "type": "string", "jsonPath": ".status.source.workers", "description": "Ready and wanted workers of the old generation"}"#,
-        printcolumn = r#"{"name": "New", "type": "string", "jsonPath": ".status.target.workers", "description": "Ready and wanted workers of the new generation"}"#,
+        printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "The phase of the rollout"}"#,
+        printcolumn = r#"{"name": "Old", "type": "string", "jsonPath": ".status.source.workers", "description": "Ready and desired workers of the old generation"}"#,
+        printcolumn = r#"{"name": "New", "type": "string", "jsonPath": ".status.target.workers", "description": "Ready and desired workers of the new generation"}"#,
         printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".status.split.percent", "description": "The share of requests that goes to the new generation, in percent"}"#,
-        printcolumn = r#"{"name": "Verdict", "type": "string", "jsonPath": ".status.analysis.verdict", "priority": 1, "description": "What the analysis says of the new generation"}"#,
-        printcolumn = r#"{"name": "GPUs", "type": "integer", "jsonPath": ".status.gpus.used", "priority": 1, "description": "The GPUs of both generations, with those of pods that terminate"}"#,
-        printcolumn = r#"{"name": "Waiting For", "type": "string", "jsonPath": ".status.message", "description": "What happens now and what is waited for"}"#,
+        printcolumn = r#"{"name": "Verdict", "type": "string", "jsonPath": ".status.analysis.verdict", "priority": 1, "description": "The result of the analysis of the new generation"}"#,
+        printcolumn = r#"{"name": "GPUs", "type": "integer", "jsonPath": ".status.gpus.used", "priority": 1, "description": "The GPUs of both generations, including those of terminating pods"}"#,
+        printcolumn = r#"{"name": "Waiting For", "type": "string", "jsonPath": ".status.message", "description": "What the rollout is doing and waiting for"}"#,
         printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
     )
 )]
@@ -90,14 +90,14 @@ pub struct DynamoRolloutSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisSpec>,
 
-    /// The sizes of the new generation at which the rollout stops for a while, in percent of its full size, in increasing order.
+    /// The sizes of the new generation at which the rollout pauses for a while, in percent of its full size, in increasing order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-validations" = shared::steps()))]
     pub steps: Vec<StepSpec>,
 
-    /// What the rollout should do now. `Run` moves to the new generation. `Hold` changes neither sizes nor split, except that
-    /// requests leave a generation that cannot serve. `Promote` moves to the new generation without analysis and steps. `Abort`
-    /// goes back to the old generation.
+    /// What the rollout should do now. `Run` moves to the new generation. `Hold` changes neither sizes nor split, except to move
+    /// requests away from a generation that cannot serve. `Promote` moves to the new generation without analysis and steps.
+    /// `Abort` goes back to the old generation.
     #[serde(default)]
     pub intent: Intent,
 
@@ -109,20 +109,20 @@ pub struct DynamoRolloutSpec {
     #[serde(default)]
     pub traffic: TrafficSpec,
 
-    /// Go back to this revision of `status.revisions`, also after the rollout has ended. While it is set, `target` has no
-    /// effect. No undo by default, or if it is 0.
+    /// Return to this revision from `status.revisions`, even after the rollout has ended. While this is set, `target` has no
+    /// effect. 0, the default, means no undo.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub undo_to: Option<i64>,
 
-    /// How many revisions are kept to go back to, besides those of the current rollout. Deleting a revision does not delete its
+    /// How many revisions are kept for `undoTo`, besides those of the current rollout. Deleting a revision does not delete its
     /// objects.
     #[serde(default = "revision_history_limit")]
     #[schemars(range(min = 0, max = 100))]
     pub revision_history_limit: u32,
 }
 
-/// The default of [`DynamoRolloutSpec::revision_history_limit`], which is that of a Deployment.
+/// The default of [`DynamoRolloutSpec::revision_history_limit`], the same as for a Deployment.
 const fn revision_history_limit() -> u32 {
     10
 }

@@ -10,11 +10,11 @@ use serde_json::{Value as Json, json};
 /// The syntax of one target, as [`super::Target`] parses it: a scheme and a host, or a host and a port.
 const TARGET: &str = r"\\s*((?i:https?)://([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?/?|([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5})\\s*";
 
-/// Why `drain.moveAfterSeconds` is refused.
+/// Why `drain.moveAfterSeconds` is rejected.
 pub(super) const MOVES_MESSAGE: &str =
     "moves streams to the other generation, which needs failover.continuation.mode: AnyGeneration";
 
-/// Why `steps` are refused.
+/// Why `steps` are rejected.
 pub(super) const STEPS_MESSAGE: &str =
     "each step must have a higher percent than the one before it";
 
@@ -134,8 +134,8 @@ const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 pub(super) fn object_name() -> Json {
     json!([rule(
         &format!("self.matches('^{LABEL}([.]{LABEL})*$')"),
-        "must be the name of an object: lower-case letters, digits, '-', and '.', each part between dots beginning and ending \
-         with a letter or digit",
+        "must be the name of an object: lower-case letters, digits, '-', and '.', where each part between dots begins and ends \
+     with a letter or digit",
     )])
 }
 

@@ -30,10 +30,10 @@ pub(super) fn of<T: JsonSchema>() -> Json {
         .to_value()
 }
 
-/// Holds `node` against the schema of the `spec`.
+/// Checks `node` against the schema of the `spec`.
 ///
-/// Notes every problem and returns what is left without the fields that have one, so that the
-/// rest can still be checked; none if `node` is no object at all.
+/// Records every problem and returns the rest without the fields that have problems, so that it can still be checked; `None` if
+/// `node` is not an object.
 ///
 /// A field that is null counts as absent, as it does for the API server.
 pub(super) fn read(node: &Node, problems: &mut Problems) -> Option<Map<String, Json>> {
@@ -54,12 +54,12 @@ pub(super) fn read_as(
     Some(fields)
 }
 
-/// What of a `spec` the schema knows, as deep as it goes.
+/// The part of a `spec` that the schema knows, at all depths.
 pub(super) fn only_known(spec: &Json) -> Json {
     only_known_of(spec, schema())
 }
 
-/// The same of another schema.
+/// The same for another schema.
 pub(super) fn only_known_of(spec: &Json, schema: &Json) -> Json {
     fn prune(value: &Json, schema: &Json) -> Json {
         match value {
@@ -76,7 +76,7 @@ pub(super) fn only_known_of(spec: &Json, schema: &Json) -> Json {
     prune(spec, schema)
 }
 
-/// The valid part of `node`; none if nothing of it can be used.
+/// The valid part of `node`; `None` if there is none.
 fn value(node: &Node, schema: &Json, path: &str, problems: &mut Problems) -> Option<Json> {
     let wanted = type_of(schema);
     if schema["x-kubernetes-int-or-string"] == true {
@@ -125,7 +125,7 @@ fn int_or_string(node: &Node, path: &str, problems: &mut Problems) -> Option<Jso
     }
 }
 
-/// The valid fields, and whether no required one is missing from them.
+/// The valid fields, and whether all required ones are among them.
 fn object(
     node: &Node,
     entries: &[Entry],
@@ -246,7 +246,7 @@ fn one_of(text: &str, schema: &Json) -> Result<(), String> {
     ))
 }
 
-/// Notes that `node` is not what is `wanted`.
+/// Records that `node` is not of the `wanted` type.
 fn mismatch(path: &str, node: &Node, wanted: &str, problems: &mut Problems) -> Option<Json> {
     let hint = match (&node.value, wanted) {
         (Value::Text(text), "a whole number" | "a number") if text.parse::<f64>().is_ok() => {
@@ -263,7 +263,7 @@ fn mismatch(path: &str, node: &Node, wanted: &str, problems: &mut Problems) -> O
     None
 }
 
-/// The type that `schema` asks for, beside null.
+/// The type that `schema` requires, besides null.
 fn type_of(schema: &Json) -> &str {
     match &schema["type"] {
         Json::Array(types) => types
@@ -290,8 +290,8 @@ fn unknown_field(name: &str, schema: &Json) -> String {
     }
 }
 
-/// The name that was probably meant: the same but for case and separators, or cut short, or with
-/// at most a third of it mistyped.
+/// The name that was probably meant: it differs only in case and separators, or is abbreviated, or has at most a third of its
+/// letters mistyped.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |name: &str| -> String {
         name.chars()
@@ -348,7 +348,7 @@ pub(super) mod tests {
                     | "maxLength" | "minItems" | "maxItems" | "maxProperties" => true,
                     // A rule of the API server; `validate` rejects the same.
                     "x-kubernetes-validations" => true,
-                    // These hold nothing against a value.
+                    // These do not restrict values.
                     keyword => {
                         ["$schema", "title", "description", "default", "format"].contains(&keyword)
                     }

@@ -6,8 +6,8 @@
 //! These fields define what is updated to what, and how the split moves. The behaviour of proxies and the counting of workers are
 //! defined in separate objects.
 //!
-//! Beware: no `deny_unknown_fields` here. The reader of files and the API server reject unknown fields, because they can tell the
-//! user; a proxy that reads a resource written for a newer version must still be able to read the rest.
+//! Beware: do not use `deny_unknown_fields` here. The reader of files and the API server reject unknown fields, because they can
+//! tell the user; a proxy that reads a resource written for a newer version must still be able to read the rest.
 
 #![allow(
     clippy::duplicated_attributes,
@@ -50,16 +50,16 @@ use crate::split::Weights;
         shortname = "duc",
         status = "DynamoUpdateConfigStatus",
         derive = "PartialEq",
-        // So that a proxy receives only the updates of its own deployment.
+        // This lets a proxy receive only the updates of its own deployment.
         selectable = ".spec.sourceDeployment",
         doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
-        printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
-        printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, where it is given as one"}"#,
-        printcolumn = r#"{"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted.percent", "priority": 1, "description": "The share of requests that the controller wants for the new generation now, in percent"}"#,
+        printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that should go to the new generation, in percent"}"#,
+        printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, if it is given in this form"}"#,
+        printcolumn = r#"{"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted.percent", "priority": 1, "description": "The desired share of the new generation as decided by the controller, in percent"}"#,
         printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation in the last minute, in percent"}"#,
-        printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the update stands"}"#,
-        printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and wanted workers of the old generation"}"#,
-        printcolumn = r#"{"name": "New Ready", "type": "string", "jsonPath": ".status.new.workers", "description": "Ready and wanted workers of the new generation"}"#,
+        printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "The phase of the update"}"#,
+        printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and desired workers of the old generation"}"#,
+        printcolumn = r#"{"name": "New Ready", "type": "string", "jsonPath": ".status.new.workers", "description": "Ready and desired workers of the new generation"}"#,
         printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
     )
 )]
@@ -81,8 +81,8 @@ pub struct DynamoUpdateConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsSpec>,
 
-    /// A cap: the new generation gets at most this share, in percent, whatever the split is. Use it to hold an update at a canary
-    /// share. No cap by default.
+    /// A cap: the new generation gets at most this share, in percent, no matter what the split is. Use it to hold an update at a
+    /// canary share. No cap by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_traffic_split_percent: Option<u8>,
@@ -92,7 +92,7 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 
-    /// Drain the old generation: all requests go to the new one as soon as it can serve, although the old one still has workers.
+    /// Drain the old generation: all requests go to the new one as soon as it can serve, even if the old one still has workers.
     /// `paused`, the cap, `steps`, and a failed analysis take precedence. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
@@ -144,8 +144,8 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub supersedes: Option<String>,
 
-    /// Keep `paused` in effect even if a generation that still gets requests cannot serve, and the cap even if the old one has no
-    /// ready worker left. Default false. Cluster only.
+    /// Respect `paused` even if a generation that still gets requests cannot serve, and the cap even if the old one has no ready
+    /// worker left. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub strict: Option<bool>,
@@ -161,8 +161,8 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(range(min = 0, max = 86_400), extend("default" = 30))]
     pub ack_timeout_seconds: Option<u32>,
 
-    /// The old generation drains: while the new one gets all requests, the old one is no longer a fallback for requests that the
-    /// new one fails. Default false.
+    /// The old generation drains: while the new one gets all requests, requests that fail on the new one are no longer retried on
+    /// the old one. Default false.
     #[serde(default)]
     pub old_draining: bool,
 

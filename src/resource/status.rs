@@ -34,10 +34,10 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub rule: Option<String>,
-    /// The split that is wanted now.
+    /// The desired split.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<SplitStatus>,
-    /// The observed split of the last minute, over the requests of all frontends.
+    /// The split observed in the last minute, over the requests of all frontends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<SplitStatus>,
     /// The old generation.
@@ -53,8 +53,8 @@ pub struct DynamoUpdateConfigStatus {
     /// `validUntil`; after that, the state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_to_delete_old: Option<bool>,
-    /// Whether the last worker of the old generation can be removed: no stream uses it any more, and no new one can reach it. If
-    /// true, it is valid only until `validUntil`; after that, the state is unknown.
+    /// Whether the last worker of the old generation can be removed: no stream uses it, and no new one can reach it. If true, it
+    /// is valid only until `validUntil`; after that, the state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_old_worker_dispensable: Option<bool>,
     /// When the controller last observed the evidence for `safeToDeleteOld` and `lastOldWorkerDispensable`, while one of them is
@@ -83,8 +83,7 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub waiting_for: Vec<WaitStatus>,
-    /// How long the streams on the old generation will probably take to end, in seconds, estimated from the lengths of past
-    /// streams.
+    /// The estimated time until the streams on the old generation have ended, in seconds, based on the durations of past streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub estimated_drain_seconds: Option<i64>,
@@ -92,7 +91,7 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub last_transition_time: Option<Time>,
-    /// Whether the new generation is good enough. Set while it is analysed or has failed.
+    /// The analysis result of the new generation. Set while it is analysed or has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisStatus>,
     /// The step of `spec.steps` that the split may not exceed yet.
@@ -127,12 +126,12 @@ pub enum Promise {
 /// How far the controller's clock may be ahead of a reader's.
 const SKEW: Duration = Duration::from_secs(30);
 
-/// How long after `observedAt` a promise holds at most, whatever else a status says.
+/// The maximum time after `observedAt` for which a promise is valid, no matter what else the status says.
 pub const PROMISED: Duration = Duration::from_secs(90);
 
 impl DynamoUpdateConfigStatus {
-    /// The verdict on the new generation, if the controller has observed the update's current `generation`: a later one may have another
-    /// new.
+    /// The verdict on the new generation, if the controller has observed the update's current `generation`: a later one may have
+    /// a different new generation.
     #[must_use]
     pub fn verdict(&self, generation: Option<i64>) -> Option<&AnalysisStatus> {
         let analysis = self.analysis.as_ref();
@@ -161,9 +160,9 @@ impl DynamoUpdateConfigStatus {
         generation: Option<i64>,
         now: Timestamp,
     ) -> Option<Promise> {
-        // The proxies follow an edit at once, even if no controller has processed it.
+        // The proxies follow an edit immediately, even if no controller has processed it.
         let is_of_this_edit = self.observed_generation == generation;
-        // A time from a clock that is far ahead would be valid for too long.
+        // A promise with a time from a clock that is far ahead would be valid for too long.
         let after = |time: Timestamp, long| time.checked_add(long).unwrap_or(Timestamp::MAX);
         let at = self.observed_at.as_ref();
         let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, PROMISED));
@@ -219,13 +218,13 @@ pub mod condition {
     pub const NEW_FRONTEND_READY: &str = "NewFrontendReady";
     /// The split is moving, or waiting for workers or proxies.
     pub const PROGRESSING: &str = "Progressing";
-    /// A person or the cap holds the split.
+    /// A user or the cap holds the split.
     pub const PAUSED: &str = "Paused";
-    /// Nothing is left on the old generation.
+    /// The old generation has no requests or streams left.
     pub const COMPLETE: &str = "Complete";
     /// The new generation has failed the analysis.
     pub const ANALYSIS_FAILED: &str = "AnalysisFailed";
-    /// Something keeps the update from continuing.
+    /// A problem prevents the update from making progress.
     pub const DEGRADED: &str = "Degraded";
     /// It is complete, or held, and nothing is wrong. Exactly one of this and the next two is true.
     pub const READY: &str = "Ready";
@@ -248,7 +247,7 @@ pub struct SplitStatus {
 }
 
 impl SplitStatus {
-    /// The exact ratio, as far as it is known; none if it is not a split.
+    /// The exact ratio, if known; `None` if it is not a split.
     #[must_use]
     pub fn exact(&self) -> Option<Weights> {
         requested_split(self.weights, Some(self.percent))
@@ -259,7 +258,7 @@ impl SplitStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GenerationStatus {
-    /// Ready and wanted workers of all roles together, such as `3/4`.
+    /// Ready and desired workers of all roles together, such as `3/4`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub workers: Option<String>,
@@ -267,7 +266,7 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub roles: BTreeMap<String, RoleStatus>,
-    /// The load that the generation can carry, in percent of its full size: the role with the lowest capacity counts.
+    /// The capacity of the generation, in percent of its full size: the capacity of the role that has the least.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub capacity_percent: Option<i32>,
@@ -323,7 +322,7 @@ impl AnalysisVerdict {
     }
 }
 
-/// Whether the new generation is good enough, compared with the old one.
+/// The result of comparing the new generation with the old one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisStatus {
@@ -366,11 +365,11 @@ pub struct RoleStatus {
     /// Workers that are ready.
     #[schemars(range(min = 0))]
     pub ready: i32,
-    /// Workers that their object currently wants.
+    /// Workers that their object currently requests.
     #[schemars(range(min = 0))]
     pub desired: i32,
-    /// Workers that make the generation whole: those of the old one when the update was accepted, or the number in
-    /// `spec.workers`. Kept for the whole update.
+    /// The number of workers at full size: that of the old generation when the update was accepted, or the number in
+    /// `spec.workers`. It stays the same for the whole update.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub full_size: Option<i32>,

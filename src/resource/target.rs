@@ -19,7 +19,7 @@ pub struct Target {
     /// The TCP port, never 0.
     pub port: u16,
     /// The host as the user wrote it, if [`super::TargetScope::of`] expanded it to the full name in [`Target::host`]. The
-    /// server's certificate must carry this one.
+    /// server's certificate must contain this name.
     pub written: Option<Host>,
 }
 

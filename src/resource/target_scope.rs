@@ -143,7 +143,7 @@ mod tests {
             let written: Target = text.parse().unwrap();
             let reached = scope().of(&written).unwrap();
             assert_eq!(reached.name(), "new.dev.svc.cluster.local.", "{text}");
-            // The certificate must carry the name as it was written.
+            // The certificate must contain the name as it was written.
             assert_eq!(*reached.called(), written.host, "{text}");
         }
         // The search list applies to names that were not expanded.
@@ -192,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever name is written, the result is a single label in the own namespace.
+        /// No matter what name is written, the result is a single label in the update's own namespace.
         #[test]
         fn nothing_leaves_the_namespace(name in "[a-z]{1,3}(\\.(dev|svc|cluster|local|com|prod)){0,5}\\.?") {
             let target: Target = format!("{name}:80").parse().unwrap();

@@ -9,13 +9,13 @@ use super::{
 };
 use crate::split::Weights;
 
-/// The field manager of what the controller writes of an update.
+/// The field manager for the fields of an update that the controller writes.
 pub const UPDATE_MANAGER: &str = "crossfade-controller";
 
-/// An update of a cluster, not yet validated.
+/// An update from a cluster, not yet validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// The name, and which edit of the update this is.
+    /// The name of the update and the generation of the edit.
     pub identity: Identity,
     /// `metadata.creationTimestamp`, in seconds since 1970.
     pub created: i64,
@@ -28,7 +28,7 @@ pub struct Update {
 /// The part of the status of an update that proxies read. Only the controller may write it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportedStatus {
-    /// `status.phase`, if it is a known one.
+    /// `status.phase`, if it is known.
     pub phase: Option<UpdatePhase>,
     /// The cap that the controller lifted because it found no ready worker of old (`status.liftedCapPercent`). It may have
     /// been reported for an earlier spec, and still holds while the cap is the same and all requests should go to new.
@@ -90,7 +90,7 @@ impl Update {
         let valid = self.status.last_valid.as_ref()?;
         (Some(valid.instead_of) == self.identity.generation).then(|| Self {
             identity: Identity {
-                // This edit is not in force, but an earlier one.
+                // An earlier edit is in force instead of this one.
                 generation: Some(valid.generation),
                 ..self.identity.clone()
             },
@@ -140,7 +140,7 @@ impl Update {
         }
         plan.old_drains |= self.status.phase.is_some_and(UpdatePhase::old_drains);
         if let Some(wanted) = self.status.wanted.filter(|_| !spec.gives_split()) {
-            // The manifest may be saved, and the status is not saved with it.
+            // The manifest may be saved, but without the status.
             let (old, new) = (wanted.old(), wanted.new_weight());
             spec.weights = Some(WeightsSpec { old, new });
         }
@@ -153,8 +153,8 @@ impl Update {
     }
 }
 
-/// Whether new gets all requests in spite of `cap`: all requests should go to new, and the controller has `lifted` this very
-/// cap. Caps are in percent.
+/// Whether new gets all requests despite `cap`: all requests should go to new, and the controller has `lifted` this very cap.
+/// Caps are in percent.
 #[must_use]
 pub fn is_lifted(cap: Option<u8>, lifted: Option<u8>, all_to_new: bool) -> bool {
     all_to_new && lifted.is_some() && lifted == cap
@@ -283,7 +283,7 @@ mod tests {
             (100, None, 25),
             (100, Some(25), 100),
             (50, Some(25), 25),
-            // Another cap was lifted.
+            // A different cap was lifted.
             (100, Some(50), 25),
         ] {
             let update = Update {
@@ -326,7 +326,7 @@ mod tests {
             };
             let (manifest, plan) = update.plan(&scope()).unwrap();
             assert_eq!((plan.weights, plan.capped_from), (expected, capped));
-            // If there is a split, the manifest carries it, so that a saved manifest keeps it across a restart.
+            // If there is a split, the manifest contains it, so that a saved manifest keeps it across a restart.
             assert_eq!(manifest.spec.gives_split(), wanted.is_some());
             let again = Update {
                 status: ReportedStatus::default(),
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(plan.weights.rounded_percent(), 25);
         assert_eq!(plan.identity.generation, Some(2));
         assert_eq!(by_valid.status.old_capacity, Some(75));
-        // What another version wrote is ignored.
+        // Values that another version wrote are ignored.
         let strange =
             json!({"phase": "Rewinding", "liftedCapPercent": 300, "lastValid": {"spec": {}}});
         assert_eq!(ReportedStatus::of(&strange), ReportedStatus::default());

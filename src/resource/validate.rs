@@ -45,7 +45,7 @@ impl Plan {
         }
     }
 
-    /// The plan that applies while there is no other: no new generation, all requests to old.
+    /// The plan that applies while there is no other plan: no new generation, all requests to old.
     #[must_use]
     pub fn all_old() -> Self {
         Self::only_old(&DynamoUpdateConfigSpec::default())
@@ -152,7 +152,7 @@ fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Wei
     }
 }
 
-/// The wanted split, or the cap if that has a lower share of new.
+/// The requested split, or the cap if it gives new a lower share.
 fn capped(wanted: Weights, cap: Option<u8>) -> Weights {
     let share = |weights: Weights| {
         let new = u64::from(weights.new_weight());
@@ -276,7 +276,7 @@ pub(super) fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover
     };
     Failover {
         enabled: spec.enabled,
-        // If the value does not fit, no body can be as large either.
+        // If the value does not fit, no body can be that large either.
         max_replay_bytes: usize::try_from(spec.max_replay_bytes).unwrap_or(usize::MAX),
         first_event_timeout: seconds("firstEventTimeoutSeconds", spec.first_event_timeout_seconds),
         gap_timeout: seconds("gapTimeoutSeconds", spec.gap_timeout_seconds),

@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     let Some(second) = documents.next() else {
         return first.root;
     };
-    // An error of the text comes before its meaning.
+    // Report syntax errors before the others.
     match second.root {
         Some(root) => {
             let message = "a second document begins here; there must be exactly one";
@@ -48,7 +48,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     None
 }
 
-/// Parses all documents in `text` that are not empty (an extra `---` is); at least one is returned. An error from which the
+/// Parses all non-empty documents in `text` (an extra `---` creates an empty one); returns at least one. An error from which the
 /// parser cannot recover ends the last one.
 pub(super) fn documents(text: &str) -> Vec<Document> {
     if text.len() > MAX_BYTES {
@@ -83,7 +83,7 @@ pub(super) fn documents(text: &str) -> Vec<Document> {
             }
             Ok(None) => return documents,
             Err(problem) => {
-                // The parser reports something missing at the end on a line beyond it.
+                // If something is missing at the end, the parser reports a line beyond it.
                 let last = text.lines().count().max(1);
                 let line = problem.line.map(|line| line.min(last));
                 problems.push(problem.at(line));
@@ -100,7 +100,7 @@ pub(super) fn documents(text: &str) -> Vec<Document> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// The values of anchors, by the parser's number of the anchor.
+    /// The values of anchors, by the number that the parser gives them.
     anchors: HashMap<usize, Node>,
     /// The size of all copies made for anchors and aliases, in bytes.
     unfolded: usize,

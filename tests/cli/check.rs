@@ -310,7 +310,7 @@ fn check_checks_every_document_of_a_file_and_names_it_with_its_line() {
     assert_eq!((status, &*stderr), (Some(1), ""), "{stdout}");
     let lines: Vec<_> = stdout.lines().collect();
     for (line, expected) in lines.iter().zip([
-        "-: document 1: note: the file has several documents: `crossfade proxy --plan` refuses it",
+        "-: document 1: note: the file has several documents: `crossfade proxy --plan` rejects it",
         "-: document 1: ok: 5 % to new",
         "-: document 2: ok: a rollout from Deployment v1",
         "-: document 3, line 24: spec.trafficSplitPercent: must be from 0 to 100, not 500",

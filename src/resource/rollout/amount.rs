@@ -12,23 +12,23 @@ use super::rules::{self, MOST};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AmountSpec {
-    /// So many.
+    /// A number of units.
     Count(u32),
-    /// A percentage with its sign.
+    /// A percentage with the percent sign.
     Percent(String),
 }
 
 /// A parsed amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// A number of units.
     Count(u32),
     /// A percentage.
     Percent(u32),
 }
 
 impl AmountSpec {
-    /// The amount, or none if it is invalid.
+    /// The amount; `None` if it is invalid.
     #[must_use]
     pub fn read(&self) -> Option<Amount> {
         match self {

@@ -1,4 +1,4 @@
-//! Reads a `DynamoRollout` from a file, and checks one that came from elsewhere.
+//! Reads a `DynamoRollout` from a file, and checks one from another source.
 
 use std::sync::LazyLock;
 
@@ -61,7 +61,7 @@ pub(in crate::resource) fn read(root: &Node, problems: &mut Problems) -> Option<
 /// The spec without the parts that have a problem.
 fn spec(node: &Node, problems: &mut Problems) -> Option<DynamoRolloutSpec> {
     let mut fields = schema::read_as(node, rollout_schema(), problems)?;
-    // Placeholders for required fields, which break no rule, so that the other fields are still checked.
+    // Placeholders for required fields that violate no rule, so that the other fields are still checked.
     for (name, placeholder) in [
         ("source", json!({"kind": "Deployment", "name": "source"})),
         ("target", json!({"kind": "Deployment", "name": "target"})),
@@ -78,7 +78,7 @@ fn spec(node: &Node, problems: &mut Problems) -> Option<DynamoRolloutSpec> {
         .ok()
 }
 
-/// The problems that the schema cannot express, except those that only follow from a known one, for which a field was left out.
+/// The problems that the schema cannot express, except consequences of a known problem, because of which a field was left out.
 fn rule_problems(spec: &DynamoRolloutSpec, known: &Problems) -> Vec<Problem> {
     let mut found = Problems::default();
     problems::validate(spec, &mut found);

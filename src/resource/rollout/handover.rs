@@ -1,4 +1,4 @@
-//! What a rollout should do, and what happens at its end.
+//! What a rollout should do, and what happens when it ends.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,11 @@ pub enum Intent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HandoverSpec {
-    /// Who makes `clientService` select the new frontends: a person (`Manual`) or the controller
-    /// (`Automatic`), which keeps the previous selector in the status.
+    /// Who changes the selector of `clientService` to the new frontends: a person (`Manual`) or the controller (`Automatic`),
+    /// which saves the previous selector in the status.
     pub clients: ClientsSpec,
     /// What happens to the old generation once nothing needs it: its objects stay without workers (`Keep`), its frontends are
-    /// scaled to zero as well (`ScaleToZero`), or its objects are deleted (`Delete`).
+    /// also scaled to zero (`ScaleToZero`), or its objects are deleted (`Delete`).
     pub retire: RetireSpec,
 }
 

@@ -58,7 +58,7 @@ pub(super) fn validate(spec: &DynamoRolloutSpec, problems: &mut Problems) {
     }
 }
 
-/// What a rollout within one object cannot have.
+/// The settings that a rollout within one object cannot have.
 fn in_place(spec: &DynamoRolloutSpec, report: &mut impl FnMut(&str, &str)) {
     if spec.source.replicas.is_some() || spec.target.replicas.is_some() {
         report("spec.target.replicas", rules::IN_PLACE_REPLICAS);
@@ -69,7 +69,7 @@ fn in_place(spec: &DynamoRolloutSpec, report: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// Whether both sides have the same object, other than one that can have the workers of both.
+/// Whether both sides name the same object, and it cannot hold the workers of both.
 fn shares_workers(one: &SideSpec, other: &SideSpec) -> bool {
     let is_kind = { one.kind.as_deref() }.is_some_and(|kind| IN_PLACE_KINDS.contains(&kind));
     let are_single = one.name.is_some() && other.name.is_some();
@@ -87,7 +87,7 @@ fn objects(side: &SideSpec) -> impl Iterator<Item = (&str, &str)> {
         .chain(roles.map(|workload| (&*workload.kind, &*workload.name)))
 }
 
-/// Whether two roles have the same object, of a kind that has a single size.
+/// Whether two roles name the same object, of a kind with a single size.
 fn repeats(side: &SideSpec) -> bool {
     let roles = side.roles.values();
     let mut single = roles.filter(|workload| workload.kind != rules::SEVERAL_ROLES);

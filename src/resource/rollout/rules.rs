@@ -12,45 +12,46 @@ pub(super) const MOST: u32 = 1_000_000;
 pub(super) const NO_ROOM: &str =
     "maxSurge and maxUnavailable must not both be 0: nothing could be moved";
 
-/// Why a side is refused.
+/// Why a side is rejected.
 pub(super) const SIDE: &str = "name one object by kind and name, or one for each role by roles";
 
-/// Why `replicas` are refused.
+/// Why `replicas` are rejected.
 pub(super) const REPLICAS: &str = "with roles, set the replicas of each role";
 
-/// Why `roles` are refused.
+/// Why `roles` are rejected.
 pub(super) const ROLES: &str = "roles are prefill, decode, and worker";
 
-/// The kind of which one object has the workers of several roles, each with a size of its own.
+/// The kind whose objects can hold workers of several roles, each with its own size.
 pub(super) const SEVERAL_ROLES: &str = "DynamoGraphDeployment";
 
-/// Why the objects of `roles` are refused.
+/// Why the objects of `roles` are rejected.
 pub(super) const SAME_ROLES: &str =
     "two roles have the same object: only a DynamoGraphDeployment has a size for each role";
 
-/// Why the Services are refused.
+/// Why the Services are rejected.
 pub(super) const SAME_SERVICE: &str = "clientService and frontends.service are the same Service: clients use the first until the new generation serves \
      everything, and the old frontends reach the new ones by the second";
 
-/// Why an amount is refused.
+/// Why an amount is rejected.
 pub(super) const AMOUNT: &str =
     "must be a whole number of at least 0, or a percentage from 0% to 100%";
 
-/// Why both sides are refused.
+/// Why both sides are rejected.
 pub(super) const SAME_WORKERS: &str = "source and target are the same workers; only one StatefulSet, LeaderWorkerSet, or ModelServing, named by kind and name, can have those of both generations";
 
-/// Why the limits of a rollout within one object are refused.
+/// Why the limits of a rollout within one object are rejected.
 pub(super) const IN_PLACE_LIMITS: &str = "source and target are one object, which replaces a worker of the old generation with one of the new: set maxSurge to 0 and maxUnavailable to 1 or more";
 
-/// Why the replicas of a rollout within one object are refused.
+/// Why the replicas of a rollout within one object are rejected.
 pub(super) const IN_PLACE_REPLICAS: &str =
     "source and target are one object: leave out replicas, which are those of the object";
 
 /// The reasons that compare both sides.
 pub(super) const OF_BOTH_SIDES: [&str; 3] = [SAME_WORKERS, IN_PLACE_LIMITS, IN_PLACE_REPLICAS];
 
-/// Why the frontends are refused.
-pub(super) const SAME_FRONTENDS: &str = "frontends.source and frontends.target are the same: each generation needs frontends of its own";
+/// Why the frontends are rejected.
+pub(super) const SAME_FRONTENDS: &str =
+    "frontends.source and frontends.target are the same: each generation needs its own frontends";
 
 /// Rules for the whole resource: what cannot be changed while a rollout is in progress.
 #[cfg(feature = "kube")]
@@ -66,7 +67,7 @@ pub(in crate::resource) fn resource() -> Json {
         rule(
             "self.spec.strategy.partition == oldSelf.spec.strategy.partition || !has(self.status) \
              || !has(self.status.accepted) || self.spec.strategy.partition <= self.status.accepted.units",
-            "spec.strategy.partition is more than the units in status.accepted.units",
+            "spec.strategy.partition exceeds status.accepted.units",
         ),
     ])
 }
@@ -108,7 +109,7 @@ pub(super) fn spec() -> Json {
     ])
 }
 
-/// That the one object of `side` is none of those that `other` names by roles.
+/// A condition: the single object of `side` is not one of those that `other` names by role.
 fn in_roles(side: &str, other: &str) -> String {
     format!(
         "!has(self.{side}.name) || !has(self.{side}.kind) || !has(self.{other}.roles) || !self.{other}.roles.exists(role, \

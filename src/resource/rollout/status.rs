@@ -40,14 +40,14 @@ pub struct DynamoRolloutStatus {
     /// The split of requests that the rollout has set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitStatus>,
-    /// The step that the rollout is at.
+    /// The current step of the rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<RolloutStepStatus>,
     /// What the next step is waiting for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub waiting_for: Vec<WaitStatus>,
-    /// Whether the new generation is good enough. Set while it is analysed or has failed.
+    /// The analysis result of the new generation. Set while it is analysed or has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisStatus>,
     /// The GPUs of both generations.
@@ -57,12 +57,12 @@ pub struct DynamoRolloutStatus {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub previous_selector: BTreeMap<String, String>,
-    /// The generations that the rollout went to or came from, and that are kept to go back to, in increasing order.
+    /// The sources and targets of the rollout that are kept for `spec.undoTo`, in increasing order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub revisions: Vec<RevisionStatus>,
     /// The conditions of the rollout: Ready (ended, or held by its owner), Reconciling, and Stalled; and ScaleContested while
-    /// somebody else scales.
+    /// another client changes the sizes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         schema_with = "conditions",
@@ -83,7 +83,7 @@ pub mod condition {
     pub const RECONCILING: &str = "Reconciling";
     /// It cannot continue by itself.
     pub const STALLED: &str = "Stalled";
-    /// Somebody else has set a size.
+    /// Another client has set a size.
     pub const SCALE_CONTESTED: &str = "ScaleContested";
 }
 
@@ -98,7 +98,7 @@ pub enum RolloutPhase {
     Progressing,
     RollingBack,
     Held,
-    // Somebody else scales.
+    // Another client changes the sizes.
     Contested,
     // A worker did not become ready in time, or something cannot be observed or written.
     Stalled,
@@ -164,34 +164,34 @@ pub struct AcceptedStatus {
     /// The Service and port of the new frontends.
     #[schemars(length(max = 300))]
     pub service: String,
-    /// The revision of the old generation, if this goes back to it after the new generation had everything.
+    /// The revision of the old generation, if the rollout returns to it after the new generation has received all requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub undo_to: Option<i64>,
 }
 
-/// A generation that a rollout went to or came from.
+/// A generation that was the source or the target of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionStatus {
-    /// Its number, which `spec.undoTo` takes. The number of a generation never changes.
+    /// The number of the revision, for `spec.undoTo`. The number of a generation never changes.
     #[schemars(range(min = 1))]
     pub revision: i64,
-    /// Its place in the current rollout: `old` or `new`, or none.
+    /// Which generation of the current rollout this revision is: `old` or `new`; absent if neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["old", "new"]))]
     pub generation: Option<String>,
-    /// The kinds and names of the objects that own its workers.
+    /// The kinds and names of the objects that own the workers.
     #[schemars(length(max = 1024))]
     pub workers: String,
-    /// Its frontends: a `DynamoGraphDeployment` or a Deployment.
+    /// The object of the frontends: a `DynamoGraphDeployment` or a Deployment.
     #[schemars(length(max = 253))]
     pub frontends: String,
-    /// When a rollout to or from it began.
+    /// When a rollout to or from this revision began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub at: Option<Time>,
-    /// Whether its objects still exist, so that `undoTo` can go back to it.
+    /// Whether the objects of this revision still exist, so that `undoTo` can return to it.
     pub exists: bool,
 }
 
@@ -205,7 +205,7 @@ pub struct AcceptedSide {
     /// The frontends: a `DynamoGraphDeployment` or a Deployment.
     #[schemars(length(max = 253))]
     pub frontends: String,
-    /// The graph whose pods its workers are, where several objects own them.
+    /// The graph to which its workers belong, if several objects own them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub graph: Option<String>,
@@ -221,14 +221,14 @@ pub struct AcceptedRole {
     /// The name of the object.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The component of the object, if each of its components has a size of its own.
+    /// The component of the object, if each of its components has its own size.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub component: Option<String>,
-    /// Its UID. Another object of the same name is not scaled.
+    /// The UID of the object. A different object with the same name is not scaled.
     #[schemars(length(max = 253))]
     pub uid: String,
-    /// Its revision, such as that of a Deployment, if it has one.
+    /// The revision of the object, such as that of a Deployment, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub revision: Option<String>,
@@ -244,7 +244,7 @@ pub struct AcceptedRole {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SideStatus {
-    /// Ready and wanted workers of all roles together, such as `3/4`.
+    /// Ready and desired workers of all roles together, such as `3/4`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub workers: Option<String>,
@@ -322,8 +322,8 @@ pub struct ResizingStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutMemory {
-    /// The generation of the `spec` under which sizes were last recorded. A later edit accepts the
-    /// sizes that somebody else has set.
+    /// The generation of the `spec` for which sizes were last recorded. A later edit accepts the sizes that another client has
+    /// set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_generation: Option<i64>,
     /// When a size last changed.
@@ -342,7 +342,7 @@ pub struct RolloutMemory {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub applied_since: Option<Time>,
-    /// Sizes that are about to be written, where the API server does not record who has written them.
+    /// Sizes that are about to be written, if the API server does not record who writes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resizing: Option<ResizingStatus>,
     /// Whether everything, including the clients, has moved to the new generation. From then on, the objects of the old generation

@@ -30,7 +30,7 @@ pub struct StrategySpec {
     /// The minimum time between two changes of size, in seconds.
     #[schemars(range(min = 0, max = 604_800))]
     pub step_interval_seconds: u32,
-    /// How long a shrinking generation may have more open streams than its remaining workers can carry, in seconds, before
+    /// How long a shrinking generation may have more open streams than its remaining workers can serve, in seconds, before
     /// workers are removed anyway. No limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]

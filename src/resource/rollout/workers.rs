@@ -1,4 +1,4 @@
-//! Which objects a rollout scales, and which frontends serve with them.
+//! The objects that a rollout scales, and the frontends that belong to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub const SCALED_KINDS: [&str; 7] = [
     "DynamoGraphDeployment",
 ];
 
-/// The kinds of which one object can have the workers of both generations, distinguished by revision and `partition`.
+/// The kinds whose objects can hold the workers of both generations, distinguished by revision and `partition`.
 pub const IN_PLACE_KINDS: [&str; 3] = ["StatefulSet", "LeaderWorkerSet", "ModelServing"];
 
 /// The workers of a generation: one object, or one for each role.
@@ -71,8 +71,8 @@ pub struct WorkloadSpec {
     /// The name of the object.
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
     pub name: String,
-    /// How many replicas of this role make the generation whole. By default the number that the old generation has when the
-    /// rollout is accepted.
+    /// How many replicas of this role the full generation has. By default the number that the old generation has when the rollout
+    /// is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub replicas: Option<u32>,

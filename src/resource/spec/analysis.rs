@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::Rules;
 use crate::resource::rules;
 
-/// The annotation that requests another try of a new generation that has failed: the time, as with `kubectl rollout restart`. It
-/// is not part of the spec, so tools that apply the spec from a repository do not see it.
+/// The annotation that requests a retry of a new generation that has failed. Its value is the time, as with `kubectl rollout
+/// restart`. It is not part of the spec, so tools that apply the spec from a repository do not see it.
 pub const RETRIED_AT: &str = "crossfade/retried-at";
 
 /// What happens if the new generation fails.

@@ -35,14 +35,14 @@ pub struct ContinuationSpec {
     /// Which frontends may continue a broken stream: none (`"Off"`), others of the stream's own generation (`SameGeneration`), or
     /// also those of the other generation (`AnyGeneration`). Quote `"Off"`, because YAML may read it as a boolean.
     pub mode: ContinuationMode,
-    /// The longest text of a stream that is kept so that it can be continued, in bytes. A stream
-    /// with more text is not continued.
+    /// The maximum amount of generated text that is kept per stream for a continuation, in bytes. Longer streams are not
+    /// continued.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_text_bytes: u64,
     /// How many times one stream may be continued.
     #[schemars(range(min = 1, max = 100))]
     pub max_per_stream: u32,
-    /// Whether an SSE comment marks the place in the stream where another frontend takes over.
+    /// Whether an SSE comment marks the point in the stream at which another frontend takes over.
     pub comment: bool,
 }
 

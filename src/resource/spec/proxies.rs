@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ContinuationSpec;
 use crate::resource::rules;
 
-/// Request headers that name a session, the first one present counts.
+/// Request headers that name a session; the first one present counts.
 pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
     "x-dynamo-session-id",
     "x-claude-code-session-id",
@@ -54,8 +54,8 @@ pub struct FailoverSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub first_event_timeout_seconds: Option<f64>,
-    /// How long a stream may be silent after its first content, in seconds; fractions are allowed. Then it is continued, or ended
-    /// with an error. No limit by default.
+    /// How long a stream may be silent after its first content, in seconds; fractions are allowed. After that, it is continued,
+    /// or ended with an error. No limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub gap_timeout_seconds: Option<f64>,

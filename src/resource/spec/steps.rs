@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepSpec {
-    /// The maximum share of the new generation until the step is passed, in percent. A step of 100 is no limit.
+    /// The maximum share of the new generation until the step is passed, in percent. A step of 100 does not limit it.
     #[schemars(range(min = 1, max = 100))]
     pub percent: u8,
     /// The minimum time that the split stays at the step, in seconds.

@@ -1,4 +1,4 @@
-//! Which workers a generation has and how many make it whole, for the controller to count.
+//! Which workers a generation has and how many it has at full size, for the controller to count.
 //!
 //! Proxies ignore it.
 
@@ -32,7 +32,7 @@ pub struct WorkersSpec {
     pub new: Option<WorkerSourceSpec>,
 }
 
-/// Where the workers of one generation are, and how many make it whole.
+/// The workers of one generation, and their number at full size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerSourceSpec {

@@ -255,7 +255,7 @@ fn a_report_says_what_the_plan_does() {
         ),
         (
             "  trafficSplitPercent: 25\n  maxTrafficSplitPercent: 10\n  oldDraining: true",
-            "10 % to new at http://new:1, the rest to old; 25 % wanted, but capped; old drains",
+            "10 % to new at http://new:1, the rest to old; 25 % requested, but capped; old drains",
         ),
         (
             "  trafficSplitPercent: 25\n  failover: {continuation: {mode: SameGeneration}}",

@@ -478,7 +478,7 @@ fn the_source_cannot_be_changed_while_a_rollout_is_in_progress() {
     );
     let (taken, output) = server.apply(&rollout("bound", &spec("v1", 5)));
     assert!(
-        !taken && output.contains("partition is more than the units"),
+        !taken && output.contains("partition exceeds status.accepted.units"),
         "{output}"
     );
     // A partition that was already too large does not prevent other changes.
