@@ -14,9 +14,9 @@
 //!
 //! # Capacity
 //!
-//! The [`Capacity`] of a side is the minimum, over the roles it needs, of ready workers ÷ full size. The full size is
-//! the source's size when the update was accepted, or what the user states. It is never the current replica count,
-//! which only tells how far an update has come. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
+//! The [`Capacity`] of a side is the minimum, over the roles it needs, of ready workers ÷ full size. The full size is the
+//! source's size when the update was accepted, or what the user states. It is never the current replica count, which only shows
+//! the progress of an update. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
 //!
 //! | old | new | split |
 //! | --- | --- | --- |
@@ -28,9 +28,9 @@
 //! A worker is ready before a frontend registers it. If the frontends of old have been found to report as many workers
 //! as are ready, then only workers known to at least one frontend of their side count.
 //!
-//! A frontend of new that does not serve what is required takes its share of new's capacity with it: with one of four
-//! failing, three quarters remain. A frontend whose state is unknown is not failing: new keeps what it has and gains
-//! nothing. See [`gate()`].
+//! A frontend of new that does not serve what is required reduces new's capacity by its share: if one of four fails, three
+//! quarters remain. A frontend whose state is unknown does not count as failing: new keeps what it has but gains nothing. See
+//! [`gate()`].
 //!
 //! A missing role means no capacity. The roles a side needs are learned from the source. New may have another shape
 //! (one worker for everything where old had prefill and decode); then it needs its own roles, and the user has to state
@@ -44,31 +44,31 @@
 //! | --- | --- | --- | --- |
 //! | 0 | `Superseded` | another resource controls the deployment | unchanged |
 //! | 1 | `NeitherCanServe` | neither side can serve | unchanged |
-//! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
-//! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
-//! | 4 | `AnalysisFailed` | new has failed the analysis, with `onFailure: RollBack` | all to old, at once |
+//! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, immediately |
+//! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, immediately |
+//! | 4 | `AnalysisFailed` | new has failed the analysis, with `onFailure: RollBack` | all to old, immediately |
 //! | 5 | `Paused` | the user pauses the update | the held split, including the user's edits |
 //! | 6 | `DrainOld` | the user sets `drainOld` | all to new, or what rules 7 to 9 leave |
-//! | 7 | `AnalysisFailed` | new has failed the analysis, with `onFailure: Hold` | at most the split of then |
-//! | 8 | `Step` | a step of the update is not passed yet | at most that step |
+//! | 7 | `AnalysisFailed` | new has failed the analysis, with `onFailure: Hold` | at most the split at that time |
+//! | 8 | `Step` | a step of the update has not been passed yet | at most that step |
 //! | 9 | `Cap` | capacity would give new more than the cap | the cap |
 //! | 10 | `Capacity` | otherwise | by capacity |
 //!
-//! With `strict`, `Paused` precedes rules 2 to 4, and rule 3 is limited by the cap. After an emergency the split held
-//! by a pause is restored. A user's edit without a pause is reverted, and reported once. Of rules 7 to 9 the one with
-//! the lowest limit decides.
+//! With `strict`, `Paused` precedes rules 2 to 4, and rule 3 is limited by the cap. After an emergency the split held by a pause
+//! is restored. A user's edit without a pause is reverted, and reported once. Among rules 7 to 9, the one with the lowest limit
+//! decides.
 //!
-//! A failed analysis is remembered in the [`Trial`] of new. It stays whatever happens to workers, proxies, the split or the
-//! controller, until a user requests another try or the spec names another new. It is written before the split that follows from
-//! it ([`Action::Latch`]): a controller that dies between the two writes has not forgotten it.
+//! A failed analysis is remembered in the [`Trial`] of new. It stays, no matter what happens to workers, proxies, the split, or
+//! the controller, until a user requests a retry or the spec names a different new generation. It is written before the split
+//! that follows from it ([`Action::Latch`]): a controller that dies between the two writes does not forget it.
 //!
-//! # Losses at once, gains after a wait
+//! # Losses immediately, gains after a wait
 //!
-//! Each side has a [`Credit`]: the capacity that counts. It falls to the observed capacity at once. It rises to what
-//! has lasted for `stableSeconds`, and only once every ready proxy has applied the last change or `ackTimeoutSeconds`
-//! have passed. The split follows the credits. So traffic moves *away* from a loss without waiting, and *towards* a
-//! gain only after a wait, even if both happen at once. Two exceptions: old is credited at once when only old can
-//! serve, and a contested edit or a split above the cap is corrected at once.
+//! Each side has a [`Credit`]: the capacity that counts. It falls to the observed capacity immediately. It rises to what has
+//! lasted for `stableSeconds`, and only once every ready proxy has applied the last change or `ackTimeoutSeconds` have passed.
+//! The split follows the credits. So traffic moves *away* from a loss without waiting, and *towards* a gain only after a wait,
+//! even if both happen at once. There are two exceptions: old is credited immediately when only old can serve, and a contested
+//! edit or a split above the cap is corrected immediately.
 //!
 //! # The end
 //!
@@ -76,16 +76,16 @@
 //! Pending ──▶ Progressing ──▶ Draining ──▶ Complete
 //! ```
 //!
-//! 1. Old's weight is 0, *and that is intended*: no replicas of old are desired any more, the user set `drainOld`, or
-//!    the user paused at 100 %. Crashed workers are an outage, and a name under which nothing was ever found may be
-//!    mistyped; in both cases old stays a fallback.
+//! 1. Old's weight is 0, *and that is intended*: no replicas of old are desired, the user set `drainOld`, or the user paused at
+//!    100 %. Crashed workers are an outage, and a name under which nothing was ever found may be mistyped; in both cases old
+//!    stays a fallback.
 //! 2. Every live proxy has applied it → `Draining`: old is no longer a fallback.
 //! 3. All proxies know that, and no stream runs on old or `drainDeadlineSeconds` have passed → `Complete`.
 //!
-//! No proxies means no confirmation: without a proxy there is no `Draining`. Every [`Phase`] goes back when old is
-//! needed again, and `Complete` also when a later proxy may send to old. Whether old's last worker, or all of old, may
-//! be removed is a separate question: each item of a list of [`Evidence`] must be observed. The pods of old's frontends
-//! also carry streams of *new*, because the sidecar runs there.
+//! No proxies means no confirmation: without a proxy there is no `Draining`. Every [`Phase`] goes back when old is needed again,
+//! and `Complete` also when a later proxy may send to old. Whether old's last worker, or all of old, may be removed is a separate
+//! question: each item in a list of [`Evidence`] must be observed. The pods of old's frontends also serve streams of *new*,
+//! because the sidecar runs there.
 //!
 //! # For the caller
 //!

@@ -12,7 +12,7 @@ pub struct DesiredSplit {
     pub old_draining: bool,
 }
 
-/// One write. Doing it twice is the same as doing it once.
+/// One write. Writes are idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write this memory into the status, which is otherwise left as it is: new has failed the analysis.
@@ -22,14 +22,14 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether both write the same thing, though perhaps with other values: after `other` was refused, `self` counts as
-    /// another attempt.
+    /// Whether both write the same fields, possibly with different values: after `other` was rejected, `self` counts as another
+    /// attempt.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// Whether nothing that follows it may be done if it fails.
+    /// Whether the following actions must be skipped if it fails.
     #[must_use]
     pub const fn is_required(&self) -> bool {
         match self {

@@ -53,7 +53,7 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// Takes the whole share from new. Returns whether that changes anything: one that is only presumed to serve does not serve
+    /// Takes the whole share from new. Returns whether that changes anything: if new is only presumed to serve, it cannot serve
     /// without a share.
     pub fn take_share(&mut self, memory: &Memory) -> bool {
         let before = self.gate.obstacles.len();
@@ -112,7 +112,7 @@ impl<'a> Assessment<'a> {
         self.now >= self.ack_deadline
     }
 
-    /// Updates the `credit` of each side with the usable capacity, and returns which side lost some.
+    /// Updates the `credit` of each side with the usable capacity, and returns which side lost capacity.
     ///
     /// On the first assessment, old is credited with everything it has and new with what its current share implies, so
     /// that an update taken over half-way continues from there.

@@ -14,11 +14,11 @@ use super::{Ratio, Sides};
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// All of it, or the decode half beside workers that only prefill.
+    /// Prefill and decode, or only decode if other workers prefill.
     Worker,
-    /// Only reads prompts.
+    /// Only prefill: processes prompts.
     Prefill,
-    /// Only writes answers.
+    /// Only decode: generates answers.
     Decode,
 }
 
@@ -166,7 +166,7 @@ fn completed(roles: impl Iterator<Item = Role>) -> BTreeSet<Role> {
     roles
 }
 
-/// `below`, overridden by `above`. A size of 0 overrides nothing.
+/// `below`, overridden by `above`. A size of 0 does not override anything.
 fn overlaid(below: &BTreeMap<Role, u32>, above: &BTreeMap<Role, u32>) -> BTreeMap<Role, u32> {
     let sizes = below.iter().chain(above.iter());
     sizes

@@ -37,7 +37,7 @@ pub enum ConditionKind {
     Paused,
     /// The update is complete: old is no longer needed.
     Complete,
-    /// New has failed the analysis. Only there while new is analysed or has failed.
+    /// New has failed the analysis. Only present while new is analysed or has failed.
     AnalysisFailed,
     /// Something is wrong.
     Degraded,
@@ -119,7 +119,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
     let (gate, obstacles) = match context.assessment.gate.obstacles.first() {
         None => match failing(context) {
             Some(failing) => ("FrontendsFail", failing),
-            None => ("Serving", "it serves every required model".to_owned()),
+            None => ("Serving", "new serves every required model".to_owned()),
         },
         Some(first) => (reason(first), listed(&context.assessment.gate.obstacles)),
     };
@@ -139,7 +139,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
             if is_superseded {
                 &why
             } else {
-                "it controls its deployment"
+                "this update controls its deployment"
             },
         ),
         condition(
@@ -158,7 +158,8 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
     all
 }
 
-/// Whether new has failed the analysis, if there is one. Without figures, which change all the time, unless they decided.
+/// Whether new has failed the analysis, if there is one. Leaves out figures, which change all the time, unless they led to the
+/// failure.
 fn analysis(context: &StatusContext) -> Option<Condition> {
     let assessment = context.assessment;
     let condition = |holds, reason, message: &str| Condition {
@@ -225,7 +226,7 @@ fn degraded(context: &StatusContext) -> Condition {
         Rule::Superseded => None,
         Rule::NeitherCanServe => Some(why(context)),
         Rule::OldCannotServe => (!context.assessment.old_is_given_up()).then(|| why(context)),
-        // It is no fault if new is not up yet or is being rolled back. It is one if new should have a share.
+        // It is not a fault if new has not started yet or is being rolled back. It is a fault if new should have a share.
         Rule::NewCannotServe => {
             let held = context.memory.held.is_some_and(|held| !held.is_all_old());
             let fell_over = context.memory.new_had_share && context.assessment.new_is_wanted();
@@ -281,7 +282,7 @@ fn untried(context: &StatusContext) -> Option<Obstacle> {
     }
 }
 
-/// Which frontends of new fail, once new has had a share. Before that, a failing frontend is no fault.
+/// Which frontends of new fail, once new has had a share. Before that, a failing frontend is not a fault.
 fn fails_in_part(context: &StatusContext) -> Option<String> {
     let has_begun = context.rule != Rule::Superseded && context.memory.new_had_share;
     failing(context).filter(|_| has_begun)
@@ -300,7 +301,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
     let present = context.assessment.seen.split;
     if context.contested {
         let text = format!(
-            "an edit of the split to {} is reverted; set spec.paused to hold a split of your own",
+            "reverted an edit of the split to {}; to hold your own split, set spec.paused",
             share(present)
         );
         event(true, "SplitContested", text);

@@ -1,7 +1,7 @@
 //! Damps capacity: losses count at once, gains only after they have lasted.
 //!
-//! This is the only damping. It applies to the capacity of each side and not to the split, so that one side's loss
-//! never waits for the other side's gain.
+//! There is no other damping. It applies to the capacity of each side, not to the split, so that one side's loss never waits for
+//! the other side's gain.
 
 use std::time::Duration;
 
@@ -40,7 +40,10 @@ pub struct Credit {
     pub gained: Option<Timestamp>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -127,7 +130,7 @@ impl Credit {
         }
     }
 
-    /// Whether `gain` would credit something now.
+    /// Whether `gain` would credit any capacity now.
     pub(super) fn lasted(&self, now: Timestamp, stable: Duration) -> bool {
         let rise = self.rises.first();
         rise.is_some_and(|rise| now.since(rise.since) >= self.patience(stable))

@@ -1,5 +1,5 @@
-//! Advances an update through its phases: old has weight 0, all proxies apply it, old drains, no stream is left,
-//! complete.
+//! Advances an update through its phases: old has weight 0, all proxies apply it, old drains, no stream is left, and the update
+//! is complete.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,16 +10,16 @@ use crate::split::Weights;
 /// The progress of an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// All requests go to old: new is not there yet, or not any more.
+    /// All requests go to old, because new cannot serve yet, or can no longer serve.
     #[default]
     Pending,
     /// New gets requests; old gets some, too, or is kept as a fallback.
     Progressing,
-    /// New gets all and every proxy knows; old is no fallback any more and ends its streams.
+    /// New gets all requests, and every proxy knows this; old is no longer a fallback and finishes its streams.
     Draining,
-    /// Old has no stream left, or its time is over, and no proxy sends anything to it.
+    /// Old has no streams left, or the deadline has passed, and no proxy sends requests to it.
     Complete,
-    /// Another resource rules instead.
+    /// Another resource takes precedence.
     Superseded,
 }
 
@@ -103,7 +103,7 @@ impl Ending<'_> {
             Phase::Complete => Phase::Draining,
             // Report every phase, even if only briefly.
             Phase::Draining if self.now <= self.since => Phase::Draining,
-            // Until all proxies know that old is no fallback, a request could still be on its way to it.
+            // Until all proxies know that old is not a fallback, a request may still be on its way to it.
             Phase::Draining if all_drain && (is_empty || self.is_overdue()) => Phase::Complete,
             Phase::Draining => Phase::Draining,
             _ if all_left => Phase::Draining,

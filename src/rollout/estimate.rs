@@ -1,6 +1,6 @@
-//! Estimates how long a drain still takes from how long streams have lasted.
+//! Estimates the remaining time of a drain from the durations of past streams.
 //!
-//! The estimate is only displayed and decides nothing. This is the only module of the rollout that uses floating point.
+//! The estimate is only displayed and does not affect decisions. This is the only module of the rollout that uses floating point.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Lengths {
     /// Upper bounds in ascending order, each with the number of streams that lasted longer than the previous bound and
     /// at most this one.
     pub buckets: Vec<(Duration, u64)>,
-    /// How many lasted longer than the last bound. They are assumed to last up to twice that bound.
+    /// The number of streams that lasted longer than the last bound. They are assumed to last up to twice that bound.
     pub longer: u64,
 }
 
@@ -30,7 +30,7 @@ impl Lengths {
         self.longer += other.longer;
     }
 
-    /// How long 99 of 100 streams last at most. `None` if none has ended.
+    /// The 99th percentile of the stream durations. `None` if no stream has ended.
     #[must_use]
     pub fn percentile_99(&self) -> Option<Duration> {
         let total = self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.longer;

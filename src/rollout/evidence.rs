@@ -11,11 +11,11 @@ pub enum Evidence {
     CurrentView,
     /// The controller sees what routes to old from other namespaces, or its settings say that nothing does.
     SeesElsewhere,
-    /// Nobody is deleting the update. Once it is gone, the proxies of old's frontends may send requests to old again.
+    /// The update is not being deleted. Once it is gone, the proxies of old's frontends may send requests to old again.
     UpdateStays,
     /// The update controls its deployment and is complete.
     Complete,
-    /// The split in the resource gives all to new, and this step leaves it so.
+    /// The split in the resource gives all requests to new, and this step does not change that.
     AllToNew,
     /// Each frontend of new was observed to serve, so no client needs old back.
     NewServes,
@@ -23,10 +23,10 @@ pub enum Evidence {
     NewLeavesOldWorkers,
     /// At least one proxy of old's frontends answers.
     ProxySeen,
-    /// Every live frontend of old has a proxy that answers, has applied this generation of the resource, and gives old
-    /// no request by it.
+    /// Every live frontend of old has a proxy that responds, has applied this generation of the resource, and therefore sends no
+    /// requests to old.
     NoNewRequestOnOld,
-    /// For all these proxies old is no longer a fallback.
+    /// None of these proxies uses old as a fallback.
     NoFallbackToOld,
     /// No open request of an earlier plan can still be sent to old.
     NoLateRequest,
@@ -34,11 +34,11 @@ pub enum Evidence {
     NoStreamOnOld,
     /// No update, including this one, uses old's frontends as its new ones.
     NoUpdateToOld,
-    /// No Service leads to a frontend of old around its proxy, which then sees none of its requests.
+    /// No Service leads to a frontend of old and bypasses its proxy, which would not see these requests.
     NoWayAroundProxies,
     /// No stream of either generation runs through the pods of old's frontends.
     NoStreamThroughOldPods,
-    /// No client has sent a request to the proxies of old's frontends for some time, by whatever way.
+    /// No client has sent a request to the proxies of old's frontends for some time, in any way.
     NoClientOfLate,
     /// `clientService` leads to a ready frontend of new.
     ClientsReachNew,

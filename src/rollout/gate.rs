@@ -19,7 +19,7 @@ pub enum Obstacle {
     ModelsMissing(Vec<String>),
     /// It lists this many models beyond those that are queried, and a missing one may be among them.
     ListTooLong(usize),
-    /// It serves no model, and none in particular is required.
+    /// It serves no model, although any model would do.
     NoModel,
     /// These roles have no ready worker.
     NoWorkers(Vec<Role>),
@@ -92,7 +92,7 @@ pub struct GateInput<'a> {
 /// The combined observations of all proxies of a side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByProxies {
-    /// Whether no proxy answers. Then the controller itself may be cut off, and silence proves nothing.
+    /// Whether no proxy responds. In that case, the controller itself may be disconnected, and a missing response proves nothing.
     pub are_unheard: bool,
     /// Whether the requests of at least one proxy are answered there.
     pub serves: bool,
@@ -109,10 +109,10 @@ pub struct Gate {
     pub asked: usize,
     /// How many of them do not serve what is required.
     pub failing: usize,
-    /// Why one of these fails.
+    /// Why one of them fails.
     pub cause: Option<Obstacle>,
-    /// Whether the side is only presumed to serve, because a frontend is in an unknown state or none is queried. Then
-    /// it keeps what it has and gains nothing.
+    /// Whether the side is only presumed to serve, because a frontend is in an unknown state or none is queried. In that case, it
+    /// keeps what it has but gains nothing.
     pub is_presumed: bool,
 }
 
@@ -125,10 +125,10 @@ enum Verdict {
 
 /// Checks whether a side can serve what is `wanted`, and what prevents it.
 ///
-/// A failing frontend takes its part of the capacity with it; the gate closes only if all fail. An unknown frontend
-/// does not fail: while the side has a share it keeps it, and only positive evidence takes it away. Whether silence
-/// counts as failure depends on the proxies. If one of them is served there, silence counts only if another frontend
-/// answered and a proxy excludes an endpoint. Otherwise it counts if another frontend or any proxy answered.
+/// A failing frontend reduces the capacity by its share; the gate closes only if all of them fail. A frontend in an unknown state
+/// does not count as failing: the side keeps its share until there is positive evidence against it. Whether a missing response
+/// counts as a failure depends on the proxies. If this side serves at least one of them, it counts only if another frontend
+/// responded and a proxy excludes an endpoint. Otherwise, it counts if another frontend or any proxy responded.
 #[must_use]
 pub fn gate(asked: GateInput) -> Gate {
     let mut gate = Gate {
@@ -137,7 +137,7 @@ pub fn gate(asked: GateInput) -> Gate {
         ..Gate::default()
     };
     if asked.frontends.endpoints == 0 {
-        // Without an endpoint no model can be queried. Listing them all as missing would hide the cause.
+        // Without an endpoint, no model can be queried. Listing all of them as missing would hide the cause.
         gate.obstacles.insert(0, Obstacle::NoEndpoint);
         return gate;
     }
@@ -186,7 +186,7 @@ impl GateInput<'_> {
         }
     }
 
-    /// Whether silence is the fault of the silent frontend and not of the controller's network.
+    /// Whether the frontend is at fault for a missing response, and not the controller's network.
     fn is_silence_of_frontend(&self) -> bool {
         let mut others = self.frontends.asked.iter();
         let some_answer =

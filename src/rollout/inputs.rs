@@ -48,7 +48,7 @@ pub struct UpdateSettings {
     pub subject: String,
     /// `paused`: nothing moves.
     pub paused: bool,
-    /// `maxTrafficSplitPercent`, 0 to 100. A greater value is no cap.
+    /// `maxTrafficSplitPercent`, 0 to 100. A greater value means no cap.
     pub cap_percent: Option<u8>,
     /// `drainOld`: send everything to new as soon as new can serve, even if old has workers.
     pub drain_old: bool,
@@ -60,22 +60,22 @@ pub struct UpdateSettings {
     pub ack_timeout: Duration,
     /// `drainDeadlineSeconds`: how long streams may keep running on old once it drains.
     pub drain_deadline: Option<Duration>,
-    /// `workers.{old,new}.replicas`: the full size of each role, where the user states it.
+    /// `workers.{old,new}.replicas`: the full size of each role, if the user states it.
     pub full_sizes: Sides<BTreeMap<Role, u32>>,
     /// `models`: what new must serve. Defaults to everything that old serves.
     pub models: Option<BTreeSet<String>>,
-    /// How long no request that a client may depend on must have come to the proxies of old before old may be deleted.
+    /// How long the proxies of old must have received no request that a client may depend on before old may be deleted.
     pub quiet_period: Duration,
-    /// Identifies new: any text that changes when the spec names another new generation.
+    /// Identifies new: any text that changes when the spec names a different new generation.
     pub trial: String,
-    /// A person's last request to try new again, which differs from any earlier one.
+    /// A user's last request to retry new, which differs from any earlier one.
     pub retry: Option<String>,
     /// `analysis.onFailure`, if there is an analysis.
     pub on_failure: Option<OnFailure>,
     /// `steps`, in increasing order.
     pub steps: Vec<Step>,
-    /// Whether these are the last valid settings because the current ones are invalid. Then losses take effect, but
-    /// nothing is gained, and neither the drain nor its completion begins.
+    /// Whether these are the last valid settings because the current ones are invalid. In that case, losses take effect, but
+    /// nothing is gained, and the update neither begins to drain nor completes.
     pub losses_only: bool,
 }
 
@@ -104,7 +104,7 @@ impl UpdateSettings {
     }
 }
 
-/// An observation at one moment. It must be *complete*: an observer that could not list a kind must not report it as empty.
+/// An observation at a point in time. It must be *complete*: an observer that could not list a kind must not report it as empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// `metadata.generation` of the resource.
@@ -115,8 +115,8 @@ pub struct Observation {
     pub split: Weights,
     /// Whether the controller owns the fields of the split, as their last writer.
     pub split_is_ours: bool,
-    /// Whether the resource lacks a part of what [`Action::SetSplit`](super::Action::SetSplit) writes, although no user has set
-    /// another split.
+    /// Whether the resource lacks a part of what [`Action::SetSplit`](super::Action::SetSplit) writes, although no user has set a
+    /// different split.
     pub split_is_incomplete: bool,
     /// `spec.oldDraining` as observed.
     pub old_draining: bool,
@@ -130,10 +130,10 @@ pub struct Observation {
     pub proxies: Vec<ObservedProxy>,
     /// Where client traffic is routed.
     pub clients: Clients,
-    /// What sends requests to this update's old frontends as to new ones, as text for users: updates, including this one, and
-    /// proxies that follow an earlier plan. `None` if unknown.
+    /// What uses this update's old frontends as its new generation, as text for users: updates, including this one, and proxies
+    /// that follow an earlier plan. `None` if unknown.
     pub updates_to_old: Option<Vec<String>>,
-    /// Whether what leads to old from other namespaces is part of this observation, or is known not to exist.
+    /// Whether this observation includes what leads to old from other namespaces, or nothing does.
     pub sees_elsewhere: bool,
     /// Whether every watch is current, so that nothing in the API server can have changed unnoticed.
     pub is_current: bool,
@@ -184,14 +184,14 @@ pub enum Answer {
     NotYet,
     /// The query was not sent, for a reason within the controller: `models` holds what was known before.
     Unasked(String),
-    /// No answer was received. The fault may be its own or the network's.
+    /// No response was received. The frontend or the network may be at fault.
     Silent(String),
-    /// It answered, but not with what was queried.
+    /// It responded, but not as expected.
     Bad(String),
 }
 
 impl Answer {
-    /// Whether the answer does not show what the frontend serves now.
+    /// Whether it is unknown what the frontend serves now.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::NotYet | Self::Unasked(_))
@@ -220,7 +220,8 @@ impl Frontends {
         each.flat_map(|frontend| &frontend.namespaces).collect()
     }
 
-    /// Whether these are all such namespaces of those that answered. The workers of a model that is not checked may be of another one.
+    /// Whether these are all such namespaces of the frontends that responded. The workers of an unchecked model may belong to
+    /// another one.
     pub(super) fn namespaces_are_whole(&self) -> bool {
         let mut each = self.asked.iter();
         each.all(|frontend| !frontend.has_more_namespaces && frontend.left_out == 0)
@@ -255,9 +256,9 @@ pub struct Clients {
     pub reach_old: Option<bool>,
     /// What else routes to frontends of old, as text for users.
     pub other_ways: Option<Vec<String>>,
-    /// The objects that route to old's frontends around their proxies, as text for users.
+    /// The objects that route to old's frontends and bypass their proxies, as text for users.
     pub around_proxies: Option<Vec<String>>,
-    /// What clients or new need and is, or may be, deleted together with old, as text for users.
+    /// Objects that clients or new need and that are, or may be, deleted together with old, as text for users.
     pub go_with_old: Option<Vec<String>>,
 }
 
@@ -275,7 +276,7 @@ pub struct ObservedProxy {
 /// Why the state of a proxy is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// It was queried just now and may still answer.
+    /// It has just been queried and may still respond.
     NotYet,
     /// It does not answer.
     NoAnswer,
@@ -292,15 +293,15 @@ pub struct ProxyState {
     pub applied: u64,
     /// Whether its plan sends no request to old.
     pub leaves_old: bool,
-    /// Whether its plan says that old drains, so that no request of new falls back to it.
+    /// Whether old drains in its plan, so that requests of new do not fall back to it.
     pub old_drains: bool,
     /// Open requests of earlier plans that may still be sent to old. `None` if it does not report them.
     pub may_reach_old: Option<u64>,
     /// Open streams through it, by the side that serves them.
     pub open_streams: Sides<u64>,
-    /// How long no client has sent it a request that it may depend on. `None` if it does not report that.
+    /// The time since its last request that a client may depend on. `None` if it does not report that.
     pub quiet_for: Option<Duration>,
-    /// Those on old that it is to move to new.
+    /// Streams on old that it still has to move to new.
     pub moving: u64,
     /// The results of the requests that it sends to new.
     pub new_serves: Experience,

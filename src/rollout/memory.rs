@@ -1,4 +1,4 @@
-//! The state that outlives a step: everything the next decision needs besides its observation. It is stored in the
+//! The state that is kept between steps: everything that the next decision needs besides its observation. It is stored in the
 //! resource's status.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ use super::{
 };
 use crate::split::Weights;
 
-/// Maximum number of old's models that are kept, because the size of a status is limited. The first by name are kept,
-/// because those are the ones that frontends are queried for.
+/// Maximum number of old's models that are kept, because the size of a status is limited. The first by name are kept, because
+/// frontends are queried for these.
 const MAX_MODELS: usize = 512;
 
 /// The same for Dynamo namespaces.
@@ -48,8 +48,8 @@ pub struct Memory {
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub held: Option<Weights>,
-    /// Whether a person chose the split that is held. Otherwise, it is the split at which the pause began, even if an outage
-    /// had caused it.
+    /// Whether a user chose the split that is held. Otherwise, it is the split at which the pause began, even if an outage had
+    /// caused it.
     pub held_by_person: bool,
     /// Whether new has ever had a share.
     pub new_had_share: bool,
@@ -87,8 +87,8 @@ pub struct Change {
 }
 
 impl Memory {
-    /// The memory at the start of a step: reset if the subject changed, with no timestamp later than `now`. A failure of new
-    /// outlasts another way of counting old.
+    /// The memory at the start of a step: reset if the subject changed, with no timestamp later than `now`. A failure of new is
+    /// kept even if old is now counted in a different way.
     pub(super) fn opened(
         &self,
         settings: &UpdateSettings,
@@ -119,7 +119,7 @@ impl Memory {
         memory
     }
 
-    /// Records what is remembered of an observation, whatever the decision.
+    /// Records what is remembered of an observation, independent of the decision.
     pub(super) fn learn(&mut self, seen: &Observation, now: Timestamp) {
         for (role, workers) in &seen.workers.old {
             if let Some(size) = workers.size() {
@@ -207,7 +207,7 @@ impl Memory {
             .climb(settings, trial_result, seen.split, may_gain, now);
     }
 
-    /// What to write at once if new has failed since this memory was written: it, and the failure.
+    /// What to write immediately if new has failed since this memory was written: the memory with the failure.
     pub(super) fn latch(&self, after: &Self) -> Option<Action> {
         let mut memory = match self.subject == after.subject {
             true => self.clone(),

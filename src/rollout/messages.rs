@@ -1,4 +1,4 @@
-//! Writes the status message: why the split is what it is, and what prevents progress. Messages contain no times.
+//! Writes the status message: the reason for the split, and what prevents progress. Messages contain no times.
 
 use super::{
     Capacity, Memory, Phase, Ratio, Role, RoleCapacity, Rule, Wait,
@@ -55,7 +55,7 @@ pub(super) fn message(context: &StatusContext) -> String {
     text
 }
 
-/// Why the split is what it is.
+/// The reason for the split.
 pub(super) fn why(context: &StatusContext) -> String {
     let assessment = context.assessment;
     let capacity = &assessment.capacity;
@@ -67,7 +67,7 @@ pub(super) fn why(context: &StatusContext) -> String {
     match context.rule {
         Rule::Superseded => {
             let other = assessment.seen.superseded_by.as_deref().unwrap_or_default();
-            format!("the update {other} controls this deployment, so this one changes nothing")
+            format!("the update {other} controls this deployment, so this one has no effect")
         }
         Rule::NeitherCanServe => format!(
             "neither side can serve, so nothing changes; old: {}; new: {}",
@@ -83,8 +83,8 @@ pub(super) fn why(context: &StatusContext) -> String {
             } else if assessment.settings.drain_old {
                 ""
             } else if assessment.old_is_wanted() {
-                "; old remains the fallback while its workers are wanted: scale them to 0, or set spec.drainOld, to end the \
-                 update"
+                "; old remains the fallback while its desired size is above 0: to end the update, scale its workers to 0 or set \
+                     spec.drainOld"
             } else {
                 ""
             };
@@ -127,7 +127,7 @@ pub(super) fn why(context: &StatusContext) -> String {
     }
 }
 
-/// That new has failed the analysis, if so.
+/// A statement that new has failed the analysis, if it has.
 pub(super) fn analysis_failed(context: &StatusContext) -> Option<String> {
     let failure = context.memory.trial.failure.as_ref()?;
     Some(format!("new failed the analysis: {}", failure.clause()))
@@ -154,7 +154,7 @@ fn by_capacity(context: &StatusContext) -> String {
     })
 }
 
-/// `weights` for users: the percentage, and the exact ratio where it adds something.
+/// `weights` for users: the percentage, and the exact ratio if it adds information.
 pub(super) fn share(weights: Weights) -> String {
     match weights {
         Weights::ALL_OLD => "all to old".to_owned(),
@@ -189,8 +189,7 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     let capacity = &context.assessment.capacity.new;
     let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
     Some(format!(
-        "the source has no {} to compare those of new with: set the full size of new in \
-         spec.workers.new.replicas.{role}",
+        "old has no {} that would define the full size of new: set it in spec.workers.new.replicas.{role}",
         role.workers()
     ))
 }
@@ -218,7 +217,7 @@ pub(super) fn failing(context: &StatusContext) -> Option<String> {
     })
 }
 
-/// That no proxy applies the split, if so. The frontends of a complete update may be gone.
+/// A statement that no proxy applies the split, if so. The frontends of a complete update may be gone.
 pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
     let proxies = &context.assessment.proxies;
     let may_be_gone = context.phase == Phase::Complete && proxies.are_none();
@@ -232,7 +231,7 @@ pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
         format!("no frontend of old has a proxy that can be queried: {frontends}")
     };
     Some(format!(
-        "{found}, so it is not known which plan is in force, and the update cannot end: check that spec.sourceDeployment \
+        "{found}, so the plan in force is unknown, and the update cannot end: check that spec.sourceDeployment \
          names old, that the pods of its frontends have the right labels, and that they have the sidecar"
     ))
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::{Experience, ObservedProxy, Sides, Silence, gate::ByProxies};
 
-/// Which proxies have applied the resource's last change, which lag, and the streams and requests they carry.
+/// Which proxies have applied the resource's last change and which lag, and their streams and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProxySummary {
     /// The ready proxies that lag or do not answer, sorted. They hold back a move.
     pub lagging: Vec<String>,
-    /// Whether one of these has had its chance to answer.
+    /// Whether one of these has had enough time to respond.
     pub lagging_is_sure: bool,
     /// All live proxies that lag or do not answer, sorted. They hold back the end.
     pub lagging_alive: Vec<String>,
@@ -19,16 +19,16 @@ pub(super) struct ProxySummary {
     count: usize,
     /// How many have no port on which they can be queried.
     without_port: usize,
-    /// How many have applied the last change and give old no request, and how many of those also let old drain.
+    /// How many have applied the last change and send no requests to old, and in how many of those old also drains.
     left_old: usize,
     drain_old: usize,
     /// Open requests of earlier plans that may still be sent to old. `None` if a proxy does not report them.
     pub may_reach_old: Option<u64>,
     /// Open streams. `None` if a proxy does not report them.
     pub open: Option<Sides<u64>>,
-    /// The shortest time for which no client has sent one of them a request. `None` if a proxy does not report that.
+    /// The time since the last client request to any of them. `None` if a proxy does not report that.
     pub quiet_for: Option<Duration>,
-    /// Streams on old that they are to move to new.
+    /// Streams on old that they still have to move to new.
     pub moving: u64,
     /// Their observations of new.
     pub see_new: ByProxies,
@@ -107,17 +107,17 @@ impl ProxySummary {
         self.count == 0
     }
 
-    /// Whether there are proxies and none of them gives old a request.
+    /// Whether there are proxies and none of them sends requests to old.
     pub const fn have_left_old(&self) -> bool {
         self.count > 0 && self.left_old == self.count
     }
 
-    /// Whether there are proxies and old is no fallback for any of them.
+    /// Whether there are proxies and none of them uses old as a fallback.
     pub const fn let_old_drain(&self) -> bool {
         self.count > 0 && self.drain_old == self.count
     }
 
-    /// Whether, by the reports of all of them, nothing runs on old and nothing can still be sent to it.
+    /// Whether, according to all of them, nothing runs on old and nothing can still be sent to it.
     pub fn old_is_empty(&self) -> bool {
         self.may_reach_old == Some(0) && self.open.is_some_and(|open| open.old == 0)
     }

@@ -110,7 +110,7 @@ impl PartialOrd for Ratio {
 
 /// A stored ratio has a denominator of 0.
 #[derive(Debug, thiserror::Error)]
-#[error("a ratio needs a whole that is more than 0")]
+#[error("the denominator of a ratio must be more than 0")]
 struct NoWhole;
 
 impl TryFrom<Parts> for Ratio {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Answer, Frontends, Role, Sides, Workers};
 
-/// The number of workers that a frontend can send requests to. `None` where it does not report it.
+/// The number of workers to which a frontend can send requests. `None` if it does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
     /// Prefill-only workers.
@@ -41,8 +41,8 @@ impl Registered {
         }
     }
 
-    /// Whether the frontends count exactly the ready workers. They count differently if a replica runs several
-    /// processes, or if workers serve no model of their own.
+    /// Whether the frontends count exactly the ready workers. They count differently if a replica runs several processes, or if
+    /// workers do not serve a model themselves.
     pub(super) fn agrees(self, workers: &BTreeMap<Role, Workers>) -> bool {
         let same = |(role, counted): (&Role, &Workers)| {
             counted.ready > 0 && self.count(*role, workers) == Some(counted.ready)

@@ -10,7 +10,7 @@ use crate::split::Weights;
 /// What decides the split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Rule {
-    /// Another resource rules: this one changes nothing.
+    /// Another resource takes precedence: this one changes nothing.
     Superseded,
     /// Neither side can serve: nothing changes.
     NeitherCanServe,
@@ -20,11 +20,11 @@ pub enum Rule {
     OldCannotServe,
     /// New has failed the analysis: all to old, or no more to new.
     AnalysisFailed,
-    /// Paused: the split stays as it is held.
+    /// Paused: the held split stays.
     Paused,
-    /// A person wants old drained: all to new.
+    /// A user drains old: all to new.
     DrainOld,
-    /// Capacity would give new more than a step that is not passed yet.
+    /// Capacity would give new more than a step that has not been passed yet.
     Step,
     /// Capacity would give new more than the cap.
     Cap,
@@ -77,7 +77,7 @@ pub(super) struct RuleInput<'a> {
     pub present: Weights,
     /// The split that a pause holds.
     pub held: Weights,
-    /// Whether new has failed the analysis and gets nothing any more.
+    /// Whether new has failed the analysis and gets no more requests.
     pub rolled_back: bool,
     /// The most that the analysis and the steps leave to new.
     pub limit: Option<Limit>,
@@ -95,7 +95,7 @@ pub(super) struct Limit {
 pub(super) enum Aim {
     /// It stays.
     Stay,
-    /// Move at once, away from a side that cannot serve.
+    /// Move immediately, away from a side that cannot serve.
     AtOnce(Weights),
     /// Move once the required waits are over.
     Toward(Weights),

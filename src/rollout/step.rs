@@ -17,7 +17,7 @@ use super::{
 };
 use crate::split::Weights;
 
-/// What to write, and the status to report.
+/// The writes, and the status to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// What to do, in this order. Empty if everything is already right.
@@ -26,7 +26,7 @@ pub struct Decision {
     pub desired: DesiredSplit,
     /// The memory for the next step. Write it after the actions, and only if those that are required were done.
     pub memory: Memory,
-    /// How far the update is.
+    /// The phase of the update.
     pub phase: Phase,
     /// The rule that decided.
     pub rule: Rule,
@@ -101,7 +101,7 @@ pub fn step(
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
     memory.written = match aim {
-        // When this update takes over again, the split at that time must not count as an edit.
+        // When this update takes precedence again, the split at that time must not count as an edit.
         _ if rule == Rule::Superseded => None,
         Aim::Stay => memory.written,
         _ => Some(next),

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Milliseconds since the Unix epoch: what a restarted controller can still compare.
 ///
-/// A wall clock jumps. Set back, it would make a wait endless, so a [`step`](super::step) takes a remembered timestamp that
-/// lies ahead for now; set forward, it cuts a wait short, which is never relevant for safety.
+/// Wall clocks jump. A clock that is set back would make a wait endless, so a [`step`](super::step) treats a remembered timestamp
+/// in the future as now; a clock that is set forward shortens a wait, which never affects safety.
 #[derive(
     Clone,
     Copy,

@@ -1,7 +1,7 @@
 //! The trial of new: the result of the analysis, and the progress through the steps.
 //!
-//! A failure stays until a user requests another try or the spec names another new. A step is passed once the split has been
-//! there for its hold and, with an analysis, after a pass that covers only the time at that step.
+//! A failure stays until a user requests a retry or the spec names a different new generation. A step is passed once the split
+//! has been there for its hold and, with an analysis, after a pass that covers only the time at that step.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::split::Weights;
 
-/// How a user requests another try of a new generation that has failed.
+/// How a user requests a retry of a new generation that has failed.
 pub(super) const RETRY: &str = "`crossfade retry` (for a rollout, `crossfade rollout retry`)";
 
 /// What to do if new fails the analysis.
@@ -28,18 +28,18 @@ pub enum OnFailure {
     RollBack,
 }
 
-/// A step of an update: the most that new gets until it is passed.
+/// A step of an update: the maximum share of new until the step is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The share of new, 1 to 100. One of 100 limits nothing.
+    /// The share of new, 1 to 100. A step of 100 does not limit it.
     pub percent: u8,
     /// How long the split must have been there.
     pub hold: Duration,
 }
 
 impl Step {
-    /// When the hold is over of a split that has been at the step since then. It lasts for a second at least, so that one
-    /// look takes no more than one step.
+    /// When the hold ends for a split that has been at the step since `since`. It lasts at least a second, so that a single look
+    /// cannot pass several steps.
     pub(super) fn held_until(self, since: Timestamp) -> Timestamp {
         since.after(self.hold.max(Duration::from_secs(1)))
     }
@@ -52,16 +52,16 @@ pub enum Verdict {
     Pass,
     /// New is worse than the margins allow.
     Fail,
-    /// Not enough is known.
+    /// There is not enough data.
     Inconclusive,
 }
 
-/// The result of the analysis, and of which trial.
+/// The result of the analysis, and the trial to which it belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialResult {
     /// [`Trial::since`] of the trial.
     pub trial: Timestamp,
-    /// [`Trial::at_step_since`]. If it is given, a pass covers the time since then only.
+    /// [`Trial::at_step_since`]. If set, a pass covers only the time since then.
     pub step: Option<Timestamp>,
     /// The verdict.
     pub verdict: Verdict,
@@ -87,11 +87,11 @@ pub struct Analysis {
 /// The step that limits the split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtStep {
-    /// The most that new gets.
+    /// The maximum share of new.
     pub percent: u8,
     /// When the split reached the step.
     pub since: Option<Timestamp>,
-    /// Until when it stays there at least.
+    /// The earliest time at which it may leave the step.
     pub hold_until: Option<Timestamp>,
 }
 
@@ -145,12 +145,12 @@ impl Failure {
     fn follow(&mut self, on_failure: OnFailure) {
         self.on_failure = on_failure;
         if on_failure == OnFailure::RollBack {
-            // New gets nothing back if it is only held from now on.
+            // New does not regain its share if it is only held from now on.
             self.held = Some(Weights::ALL_OLD);
         }
     }
 
-    /// The sentence as a part of another one.
+    /// The sentence in a form that can be part of another one.
     pub(super) fn clause(&self) -> String {
         let text = self.sentence.trim_end_matches('.');
         let mut rest = text.chars();
@@ -225,7 +225,7 @@ impl Trial {
         step.filter(|step| step.percent < 100).copied()
     }
 
-    /// Passes the step at which the split is, if that may be. `may_gain` is false while proxies may not have applied it.
+    /// Passes the current step, if allowed. `may_gain` is false while proxies may not have applied the split.
     pub(super) fn climb(
         &mut self,
         settings: &UpdateSettings,
@@ -259,7 +259,7 @@ impl Trial {
         }
     }
 
-    /// The most that new may get.
+    /// The maximum share that new may get.
     pub(super) fn limit(&self, settings: &UpdateSettings) -> Option<Limit> {
         let step = self.step(settings).and_then(|step| {
             let most = Weights::percent(step.percent).ok()?;
@@ -285,7 +285,7 @@ impl Trial {
         failure.is_some_and(|failure| failure.on_failure == OnFailure::RollBack)
     }
 
-    /// Whether another failure is remembered than in `before`.
+    /// Whether a different failure is remembered than in `before`.
     pub(super) fn has_failed_since(&self, before: &Self) -> bool {
         self.failure.is_some() && (before.failure.is_none() || before.since != self.since)
     }

@@ -1,4 +1,4 @@
-//! Lists what a decision waits for, since when, and until when at most.
+//! Lists what a decision waits for, since when, and for how long at most.
 
 use std::{fmt, time::Duration};
 
@@ -35,7 +35,7 @@ pub enum WaitFor {
     Moves(u64, Option<u64>),
     /// The user ends the pause.
     Resume,
-    /// The user asks for another try of new, or names another.
+    /// The user requests a retry of new, or names a different one.
     Retry,
     /// The split has been at the step of this percentage for its whole hold.
     Hold(u8),
@@ -66,7 +66,7 @@ impl fmt::Display for WaitFor {
                 }
             }
             Self::Resume => f.write_str("the pause to be lifted"),
-            Self::Retry => write!(f, "{RETRY}, or another new generation in the spec"),
+            Self::Retry => write!(f, "{RETRY}, or a different new generation in the spec"),
             Self::Hold(percent) => write!(f, "the hold at {percent} % to elapse"),
             Self::Pass(percent) => write!(f, "new to pass the analysis at {percent} %"),
         }
