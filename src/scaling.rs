@@ -1,51 +1,52 @@
 //! Decides how a managed update scales both generations: maps an observation of the cluster to at most one action.
 //!
-//! One pure function, [`decide`], maps [`RolloutSettings`] and the observed state ([`RolloutObservation`]) to a [`Decision`]. The caller carries out
-//! the one [`Action`], reads the cluster again, and decides again. A decision needs nothing that is not in the cluster, so a
-//! controller that restarts continues where the previous one stopped.
+//! One pure function, [`decide`], maps [`RolloutSettings`] and the observed state ([`RolloutObservation`]) to a [`Decision`]. The
+//! caller carries out the one [`Action`], reads the cluster again, and decides again. A decision needs only what is in the
+//! cluster, so a restarted controller continues where the previous one stopped.
 //!
 //! # Two numbers
 //!
 //! A rollout is two numbers: the units of new and the units of old. A unit is the smallest set of workers that keeps the
-//! proportion of the roles ([`Shape`]), and both numbers are read back from `spec.replicas`. If `u` units are a whole generation:
+//! proportion of the roles ([`Shape`]), and both numbers are read back from `spec.replicas`. If a whole generation has `u` units:
 //!
 //! - `new + old ≤ u + maxSurge`, where a terminating pod still counts;
 //! - `ready new + ready old ≥ u − maxUnavailable`.
 //!
-//! Fractions of a replica are rounded up, on each side: prefill 4, decode 2 with a surge of 1 may have one decode worker more
+//! Fractions of a replica are rounded up on each side: prefill 4 and decode 2 with a surge of 1 may have one decode worker more
 //! than half of five. `gpuBudget` is exact.
 //!
 //! # One action at a time
 //!
 //! The first rule that applies:
 //!
-//! 1. All requests leave a side that cannot serve, whatever the settings are.
+//! 1. All requests are moved away from a side that cannot serve, no matter what the settings are.
 //! 2. The observation may be outdated, the owner holds the rollout, or another client has set a size: no action.
 //! 3. Before the first write: stop if the limits make the end unreachable, or if workers get less time to terminate than streams
 //!    need.
 //! 4. The split follows the ready units; new units count once they are warm.
 //! 5. A side that needs more units grows, as far as surge, budget and quota allow.
-//! 6. A side that needs fewer units shrinks, as far as capacity allows. Requests leave first: the split gives the side only what
-//!    its remaining units can carry, every proxy has applied that, and the open streams fit. The last unit goes after its last
-//!    stream. Without a worker of a role, a side serves nothing: what it has left makes room, but for one worker of each role until
-//!    the other side serves.
-//! 7. New has everything: the clients are routed to its frontends, and old is retired.
+//! 6. A side that needs fewer units shrinks, as far as capacity allows. Requests are moved away first: the split gives the side
+//!    only what its remaining units can serve, every proxy has applied that, and the open streams fit. The last unit is removed
+//!    after its last stream. Without workers of one role, a side serves nothing, so its remaining workers are removed to make
+//!    room, except for one worker of each role until the other side serves.
+//! 7. New serves everything: clients are routed to its frontends, and old is retired.
 //!
-//! Going back is the same with the sides exchanged, without analysis and steps. A third generation starts after the second has
-//! been taken back. An undo after the end is a rollout in which the caller exchanges the sides.
+//! Rolling back is the same with the sides swapped, without analysis and steps. A third generation starts after the second has
+//! been rolled back. An undo after the end is a rollout in which the caller swaps the sides.
 //!
 //! # In place
 //!
-//! Where one object has the workers of both sides, `new + old` is always `u`: what one side loses, the other one gets. So no side
-//! grows by an action of its own, there is no surge, and `maxUnavailable` must be at least one unit. Everything else is the same.
-//! An object that has made a pod of new does not go back by itself: the pod is deleted once it may leave ([`Action::Replace`]).
+//! If one object has the workers of both sides, `new + old` is always `u`: what one side loses, the other side gains. So there is
+//! no separate action to grow a side, there is no surge, and `maxUnavailable` must be at least one unit. Everything else is the
+//! same. An object that has created a pod of new does not revert it by itself: the pod is deleted once it may be removed
+//! ([`Action::Replace`]).
 //!
 //! # For the caller
 //!
 //! - Make each write conditional on the `resourceVersion` that was read. Wait for the result of a write. If there is none, wait
 //!   until the write can no longer take effect, and read again: [`RolloutObservation::is_current`] indicates this.
 //! - Record a size after writing it. A size that is neither recorded nor written by the rollout was set by another client.
-//! - Remember a failed verdict until the owner decides: once all requests are back on old, nothing is compared any more.
+//! - Remember a failed verdict until the owner decides: once all requests are back on old, nothing is compared.
 
 mod action;
 mod assessment;

@@ -4,14 +4,14 @@ use super::{Retire, Sizes};
 use crate::rollout::Role;
 use crate::split::{Generation, Weights};
 
-/// A change of the cluster that a decision asks for.
+/// A change of the cluster that a decision requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write the split.
     Split(Weights),
     /// Raise the sizes of a side.
     Grow { side: Generation, sizes: Sizes },
-    /// Mark these pods, and no others of the role, to go first.
+    /// Mark these pods, and no others of the role, to be removed first.
     Mark {
         side: Generation,
         role: Role,
@@ -19,15 +19,15 @@ pub enum Action {
     },
     /// Lower the sizes of a side.
     Shrink { side: Generation, sizes: Sizes },
-    /// Delete these pods of a side, which their object replaces with pods of the other side.
+    /// Delete these pods of a side, which their owner replaces with pods of the other side.
     Replace {
         side: Generation,
         role: Role,
         pods: Vec<String>,
     },
-    /// Save the selector of the Service of the clients.
+    /// Save the selector of the clients' Service.
     SaveSelector,
-    /// Make the Service of the clients select the frontends of this side.
+    /// Make the clients' Service select the frontends of this side.
     Retarget(Generation),
     /// Retire the objects of old.
     Retire(Retire),

@@ -14,7 +14,7 @@ pub(super) struct Assessment<'a> {
     pub sides: Sides<Units>,
     /// The desired units of each side, at the end or at the current step.
     pub targets: Sides<u32>,
-    /// Whether the rollout is to go back to old.
+    /// Whether the rollout must go back to old.
     pub goes_back: bool,
     /// Whether new failed and is being rolled back.
     pub new_is_bad: bool,
@@ -33,7 +33,7 @@ pub(super) struct Units {
     pub ready: u32,
     /// Ready units of a side that serves and is not known to be bad.
     pub capacity: u32,
-    /// Those that have warmed up.
+    /// Usable units that have warmed up.
     pub usable: u32,
     /// Ready units that serve until they are replaced by those of the other side.
     pub leaving: u32,
@@ -48,7 +48,7 @@ impl<'a> Assessment<'a> {
         let is_failed = settings.strategy.analysis.is_some()
             && settings.intent != Intent::Promote
             && seen.verdict == Verdict::Fail;
-        // With `Hold` it is for the owner to say that it goes back.
+        // With `Hold`, the owner decides whether to go back.
         let new_is_bad = is_failed && (rolls_back || !is_forward);
         let unit = |side: Generation| units(settings, seen.sides.of(side), side, new_is_bad);
         let sides = Sides {
@@ -84,7 +84,7 @@ impl<'a> Assessment<'a> {
         self.settings.shape.units() - self.settings.unavailable()
     }
 
-    /// Whether the rollout has changed anything yet. New may have workers before: its owner decides how many it begins with.
+    /// Whether the rollout has changed anything yet. New may already have workers: its owner decides how many it starts with.
     pub fn has_begun(&self) -> bool {
         let both = self.seen.sides.old.roles.values();
         let mut all = both.chain(self.seen.sides.new.roles.values());
@@ -92,7 +92,7 @@ impl<'a> Assessment<'a> {
             || !self.seen.traffic.split.is_all_old()
     }
 
-    /// Whether `side` can serve at least something.
+    /// Whether `side` can serve at all.
     pub fn can_serve(&self, side: Generation) -> bool {
         let units = self.units(side);
         units.ready + units.leaving > 0 && self.seen.sides.of(side).serves != Serves::No
@@ -104,7 +104,7 @@ impl<'a> Assessment<'a> {
         is_bad || self.seen.sides.of(side).serves == Serves::No
     }
 
-    /// The capacity of `side` if only this many of its units stay: those that certainly remain ready.
+    /// The capacity of `side` if only this many of its units stay: the units that certainly remain ready.
     pub fn capacity_after(&self, side: Generation, sizes: &Sizes) -> u32 {
         let roles = &self.seen.sides.of(side).roles;
         let kept = roles.iter().map(|(role, workers)| {
@@ -124,8 +124,8 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// The units of `side` that may get requests: a loss counts at once, a gain once it is warm. One that is no longer asked for
-    /// may be ready for a moment longer.
+    /// The units of `side` that may get requests: a loss counts immediately, a gain once it is warm. A unit that is no longer
+    /// requested may stay ready for a moment.
     pub fn counted(&self, side: Generation) -> u32 {
         let units = self.units(side);
         let ready = match side == self.gaining() {
@@ -192,10 +192,11 @@ fn forward_target(
     if settings.intent == Intent::Promote {
         return end;
     }
-    // The first step that is not over. One is over if the sizes are beyond it, or have rested at it for long enough.
+    // The first step that has not ended. A step has ended if the sizes exceed it, or have stayed at it for long enough.
     let steps = settings.strategy.steps.iter();
     let (old, new) = (&sides.old, &sides.new);
-    // A pod of new that was to leave is one of new: to rest before it would replace it twice, and wait for clients that it serves.
+    // A pod of new that should be replaced still counts for new: pausing at an earlier step would replace it twice, and wait for
+    // clients that it serves.
     let roles = seen.sides.new.roles.values();
     let leaving: usize = roles.map(|workers| workers.leaving.len()).sum();
     let has = new.desired.saturating_add(leaving as u32);
@@ -217,11 +218,11 @@ impl Workers {
     }
 }
 
-/// How many replicas are sure to be ready after a role has shrunk to `size`.
+/// How many replicas are certainly ready after a role has shrunk to `size`.
 fn ready_after(workers: &Workers, size: u32) -> u32 {
     match workers.removes {
         Removes::Unready | Removes::Marked(_) => workers.ready.min(size),
-        // All that stay are ready if all that exist are.
+        // If all existing replicas are ready, so are those that stay.
         Removes::Last if workers.ready >= workers.present => workers.ready.min(size),
         Removes::Last => {
             let removed = workers.present.saturating_sub(size);

@@ -13,14 +13,14 @@ use super::{
 use crate::rollout::Sides;
 use crate::split::{Generation, Weights};
 
-/// What to do now, and where the rollout is.
+/// The next action, and the progress of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The next action, if any. Carry it out, observe, and decide again.
     pub action: Option<Action>,
     /// The conditions that the next action waits for. May be empty if there is an action.
     pub waits: Vec<Wait>,
-    /// Where the rollout is.
+    /// The progress of the rollout.
     pub progress: Progress,
     /// Whole desired units.
     pub desired: Sides<u32>,
@@ -28,7 +28,7 @@ pub struct Decision {
     pub ready: Sides<u32>,
     /// The desired units of each side, at the end or at the current step.
     pub targets: Sides<u32>,
-    /// The GPUs in use, terminating pods included.
+    /// The GPUs in use, including those of terminating pods.
     pub gpus: u64,
 }
 
@@ -117,7 +117,7 @@ fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
             return (on_its_way, Next::Act(Action::Grow { side, sizes }, waits));
         }
         Ok(None) => {}
-        // Where a side is to shrink, it makes the room.
+        // If a side has to shrink, that makes room.
         Err(grown) => waits.extend(
             grown
                 .into_iter()
@@ -146,7 +146,7 @@ fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     }
     match ending::end(assessment) {
         Some((ended, next)) if waits.is_empty() => (ended.unwrap_or(progress), next),
-        // Somebody else has moved the one worker that there is.
+        // Another client has moved the only worker.
         None if waits.is_empty()
             && assessment.settings.in_place
             && assessment.settings.unavailable() == 0 =>
@@ -157,7 +157,7 @@ fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     }
 }
 
-/// All requests away from a side that cannot serve, at once, whatever was asked for.
+/// Moves all requests away from a side that cannot serve, immediately and regardless of the intent.
 fn emergency(assessment: &Assessment) -> Option<Weights> {
     let split = assessment.seen.traffic.split;
     let (old, new) = (Generation::Old, Generation::New);
@@ -169,7 +169,8 @@ fn emergency(assessment: &Assessment) -> Option<Weights> {
     (new_must_go && assessment.can_serve(old) && !split.is_all_old()).then_some(Weights::ALL_OLD)
 }
 
-/// The split, if it has to change: each side gets what its units carry, the one that is about to shrink what those that stay carry.
+/// The split, if it has to change: each side gets requests in proportion to its units; a side that is about to shrink, in
+/// proportion to the units that stay.
 fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> {
     let (old, new) = (Generation::Old, Generation::New);
     let split = match shrink {
@@ -178,7 +179,7 @@ fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> 
     }?;
     let is = assessment.seen.traffic.split;
     let gains = gives_new_less(is, split);
-    // Nothing is gained by what is not known to serve.
+    // A side that is not known to serve gains nothing.
     let gaining = match gains {
         true => new,
         false => old,
@@ -189,7 +190,7 @@ fn traffic(assessment: &Assessment, shrink: Option<&Shrink>) -> Option<Weights> 
     (split != is && is_known && !is_held).then_some(split)
 }
 
-/// The split by what both sides carry. Pods that are to leave keep their requests until they may be replaced, but get no more.
+/// The split by the capacity of both sides. Pods that have to be replaced keep their requests until then, but get no more.
 fn by_capacity(assessment: &Assessment) -> Option<Weights> {
     let side = |side| (assessment.counted(side), assessment.units(side).leaving);
     let ((old, old_leaving), (new, new_leaving)) = (side(Generation::Old), side(Generation::New));
@@ -260,7 +261,7 @@ fn unready(assessment: &Assessment) -> Vec<Wait> {
         .collect()
 }
 
-/// Whether every pod that exists is to stay.
+/// Whether all existing pods stay.
 fn is_still(assessment: &Assessment) -> bool {
     let sides = Generation::ALL.into_iter();
     let mut roles = sides.flat_map(|side| assessment.seen.sides.of(side).roles.values());

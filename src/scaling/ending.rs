@@ -1,4 +1,4 @@
-//! The end of a rollout: the clients, and what happens to old.
+//! The end of a rollout: routing the clients, and retiring old.
 
 use super::{
     Action, Retire, Switch, Wait,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::split::Generation;
 
-/// Brings the clients back to the frontends of old before new loses a worker, if the rollout had sent them to new.
+/// Routes clients back to the frontends of old before new loses a worker, if the rollout had routed them to new.
 pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
     let clients = &assessment.seen.clients;
     let has_moved =
@@ -17,9 +17,9 @@ pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
         return None;
     }
     Some(match assessment.seen.sides.old.frontends {
-        // The frontends of new serve the clients until then.
+        // Until then, the frontends of new serve the clients.
         0 => Next::Wait(vec![Wait::Frontend(Generation::Old)]),
-        // The proxies of old follow the split again after an undo, and may still send requests to where they did before.
+        // After an undo, the proxies of old follow the split again, and may still send requests to their earlier targets.
         _ if !assessment.is_applied() && !assessment.is_out(Generation::New) => {
             Next::Wait(vec![assessment.unapplied()])
         }
@@ -73,7 +73,7 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
     if clients.service != Some(Generation::New) {
         return match handover.clients {
             Switch::Manual => wait(Wait::Clients),
-            // Its owner has changed it since, and knows why.
+            // Its owner has intentionally changed it since.
             Switch::Automatic if clients.handed_over => wait(Wait::Clients),
             Switch::Automatic if assessment.seen.sides.new.frontends == 0 => {
                 wait(Wait::Frontend(Generation::New))

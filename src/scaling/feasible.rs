@@ -1,4 +1,4 @@
-//! The path that a rollout takes if nothing goes wrong. If there is none, the rollout reports that before the first write.
+//! The path of a rollout if nothing goes wrong. If there is none, the rollout reports that before the first write.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::{
 use crate::rollout::Sides;
 use crate::split::Generation;
 
-/// The sizes that a rollout goes through if every worker becomes ready and nothing else happens. `None` if the limits do not let
-/// it reach its end. It rests at no step, but a step may end where the limits leave no room for the next size.
+/// The sizes that a rollout goes through if every worker becomes ready and nothing else happens. `None` if the limits prevent it
+/// from reaching its end. It does not pause at steps, but a step may end where the limits leave no room for the next size.
 #[must_use]
 pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<Sides<Sizes>>> {
     let mut settings = settings.clone();
@@ -67,7 +67,7 @@ pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<
     None
 }
 
-/// Every worker that is asked for is there and ready, and no other.
+/// Exactly the requested workers exist, and they are ready.
 fn ideal(side: &mut Side) {
     side.serves = super::Serves::Yes;
     for workers in side.roles.values_mut() {

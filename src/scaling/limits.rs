@@ -1,4 +1,4 @@
-//! How far a side may grow now: the surge, the GPU budget and the quota, counting pods that terminate.
+//! Limits how far a side may grow now: the surge, the GPU budget, and the quota, counting terminating pods.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) fn growth(assessment: &Assessment, side: Generation) -> Option<Result
         }
         sizes
     };
-    // In place, a side grows by what the other one loses.
+    // In place, a side gains what the other one loses.
     if target <= own.desired || assessment.settings.in_place {
         return None;
     }
@@ -39,7 +39,7 @@ pub(super) fn growth(assessment: &Assessment, side: Generation) -> Option<Result
             Err(wait) => refused = Some(wait),
         }
     }
-    // What refuses the smallest growth is what to wait for.
+    // Wait for whatever prevents the smallest growth.
     refused.map(Err)
 }
 
@@ -108,14 +108,14 @@ fn gpus_of(assessment: &Assessment, side: Generation) -> u64 {
     gpus(assessment.settings.gpus.of(side), &occupied)
 }
 
-/// The GPUs that both sides use or may use at any moment, terminating pods included.
+/// The GPUs that both sides use or may use at any moment, including those of terminating pods.
 pub(super) fn gpus_used(assessment: &Assessment) -> u64 {
     let sides = Generation::ALL.into_iter();
     let used = sides.map(|side| gpus_of(assessment, side)).sum();
     if !assessment.settings.in_place {
         return used;
     }
-    // A replica ends before the one that takes its place begins.
+    // A replica ends before its replacement starts.
     let whole = |side: Generation| {
         gpus(
             assessment.settings.gpus.of(side),
@@ -138,7 +138,7 @@ fn pods(replicas: &Sizes) -> u64 {
     replicas.values().map(|size| u64::from(*size)).sum()
 }
 
-/// What these numbers of replicas take of the entries of a quota.
+/// What these numbers of replicas consume from the entries of a quota.
 fn resources(roles: &BTreeMap<Role, Workers>, replicas: &Sizes) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (role, workers) in roles {
@@ -161,7 +161,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// What both sides occupy.
+    /// What both sides use.
     fn of(settings: &RolloutSettings, seen: &RolloutObservation) -> Self {
         let mut used = Self::default();
         for side in Generation::ALL {
@@ -176,7 +176,7 @@ impl Usage {
         used
     }
 
-    /// What the quotas admit for both sides together. Unlike what they have left, it does not change with the sizes.
+    /// What the quotas allow for both sides together. Unlike the remaining amount, it does not change with the sizes.
     pub fn admitted(settings: &RolloutSettings, seen: &RolloutObservation) -> Self {
         let mut admitted = Self {
             gpus: seen.quota_left.map_or(0, u64::from),
@@ -187,7 +187,7 @@ impl Usage {
         admitted
     }
 
-    /// Sets what is left of this to what both sides, as they are in `seen`, do not occupy.
+    /// Sets the remaining amounts to what both sides, as observed in `seen`, do not use.
     pub fn leave(&self, settings: &RolloutSettings, seen: &mut RolloutObservation) {
         let used = Self::of(settings, seen);
         let left =

@@ -1,4 +1,4 @@
-//! Conditions that keep a rollout from any action, whatever its next step would be.
+//! Conditions that prevent any action of a rollout, no matter what its next step would be.
 
 use super::{
     Retire, Wait,
@@ -32,7 +32,7 @@ pub(super) fn contested(assessment: &Assessment) -> Vec<Wait> {
             continue;
         }
         for (role, workers) in &seen.roles {
-            // Before the first write, old has the size that was accepted unless another one was given, and new any.
+            // Before the first write, old has the accepted size unless another one was specified, and new may have any size.
             let settings = assessment.settings;
             let expected = workers.recorded.or_else(|| {
                 let is_known = side == Generation::Old && !settings.given.contains(role);
@@ -63,8 +63,8 @@ pub(super) fn lost(assessment: &Assessment) -> Vec<Wait> {
     lost.map(Wait::Lost).collect()
 }
 
-/// Whether the object of both sides has another number of replicas than was accepted: the owner cannot accept that, since old and
-/// new together are always the full size.
+/// Whether the object of both sides has a different number of replicas than accepted. The owner cannot accept that, because old
+/// and new together always have the full size.
 pub(super) fn resized(assessment: &Assessment) -> Vec<Wait> {
     let (desired, full) = (both(assessment), assessment.settings.shape.units());
     let is_resized = assessment.settings.in_place && desired != full;
@@ -78,7 +78,7 @@ fn both(assessment: &Assessment) -> u32 {
     roles.map(|workers| workers.desired).sum()
 }
 
-/// Why old cannot be retired as the rollout asks.
+/// Why old cannot be retired as the rollout requests.
 pub(super) fn unretirable(assessment: &Assessment) -> Option<Wait> {
     let why = assessment.seen.unretirable.clone();
     let is_requested =
@@ -86,7 +86,7 @@ pub(super) fn unretirable(assessment: &Assessment) -> Option<Wait> {
     why.filter(|_| is_requested).map(Wait::Unretirable)
 }
 
-/// What forbids the first write.
+/// What prevents the first write.
 pub(super) fn before_first_write(assessment: &Assessment) -> Vec<Wait> {
     if assessment.has_begun() || assessment.goes_back {
         return Vec::new();
@@ -97,11 +97,11 @@ pub(super) fn before_first_write(assessment: &Assessment) -> Vec<Wait> {
             true => Wait::InPlace,
             false => Wait::Infeasible,
         });
-        // The growth that is refused says why.
+        // The rejected growth states the reason.
         waits.extend(growth(assessment, Generation::New).and_then(Result::err));
     }
     let strategy = &assessment.settings.strategy;
-    // With a budget below what old needs there is no way back.
+    // With a budget below what old needs, the rollout could not go back.
     let full = assessment.settings.shape.full(Generation::Old);
     let used = gpus(&assessment.settings.gpus.old, full);
     let least = { strategy.gpu_budget }.filter(|budget| used > (*budget).into());

@@ -1,11 +1,11 @@
-//! Where a rollout is, and the next thing to do.
+//! The progress of a rollout, and its next step.
 
 use super::{Action, Wait};
 
-/// Where a rollout is.
+/// The progress of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing was written, and nothing will be until what is named is changed.
+    /// Nothing was written, and nothing will be until the reported obstacle is removed.
     Refused,
     /// Moving to new.
     Forward,
@@ -19,7 +19,7 @@ pub enum Progress {
     Stalled,
     /// The units beyond the partition are new.
     Partition,
-    /// New serves everything, and old is retired as asked.
+    /// New serves everything, and old has been retired as requested.
     Complete,
     /// Old serves everything, and new has no worker.
     RolledBack,

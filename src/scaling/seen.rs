@@ -1,4 +1,4 @@
-//! The state of the cluster as read at one moment. Contains no policy.
+//! The state of the cluster as read at a point in time. Contains no policy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::rollout::{Role, Sides};
 use crate::split::{Generation, Weights};
 
-/// An observation. A list that could not be read is no empty list: then there is nothing to decide on.
+/// An observation. A list that could not be read is not an empty list: in that case, there is no observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutObservation {
     /// Whether this contains every write of this process, and came from a consistent list after its start. A write whose result
@@ -18,7 +18,7 @@ pub struct RolloutObservation {
     pub traffic: Traffic,
     /// The verdict on new. The caller remembers a failure.
     pub verdict: Verdict,
-    /// Where the clients are sent.
+    /// Where clients are routed.
     pub clients: Clients,
     /// How long no size has changed.
     pub unchanged_for: Duration,
@@ -26,11 +26,11 @@ pub struct RolloutObservation {
     pub at_rest_for: Duration,
     /// How long a worker has been missing that should be ready.
     pub unready_for: Duration,
-    /// How many GPUs the quota of the namespace still admits, if it limits them.
+    /// How many GPUs the quota of the namespace still allows, if it limits them.
     pub quota_left: Option<u32>,
-    /// How many pods the quota of the namespace still admits, if it limits them.
+    /// How many pods the quota of the namespace still allows, if it limits them.
     pub pods_left: Option<u32>,
-    /// What the quotas of the namespace still admit of other resources, by the entry of the quota and in thousandths.
+    /// The amounts of other resources that the quotas of the namespace still allow, by quota entry and in thousandths.
     pub resources_left: BTreeMap<String, u64>,
     /// Whether the rollout was edited after sizes were last recorded: its owner accepts what others have set.
     pub accepts_sizes: bool,
@@ -47,16 +47,16 @@ pub struct Side {
     pub serves: Serves,
     /// Its ready frontends.
     pub frontends: u32,
-    /// What else scales it: an autoscaler or planner, as text for users.
+    /// An autoscaler or planner that also scales it, as text for users.
     pub scaler: Option<String>,
-    /// Why it can get no more workers, as text for users: the object of both sides does not make its revision any more.
+    /// Why it cannot get more workers, as text for users: the object of both sides no longer creates its revision.
     pub lost: Option<String>,
 }
 
 /// Whether a side serves what is required of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Serves {
-    /// Not known yet. It keeps what it has and gains nothing.
+    /// Not known yet. It keeps what it has but gains nothing.
     #[default]
     Unknown,
     Yes,
@@ -68,11 +68,11 @@ pub enum Serves {
 pub struct Workers {
     /// `spec.replicas`.
     pub desired: u32,
-    /// Whether the status that the other numbers come from is of this `spec`.
+    /// Whether the status with the other numbers reflects this `spec`.
     pub observed: bool,
-    /// Replicas that exist and do not terminate.
+    /// Existing replicas that are not terminating.
     pub present: u32,
-    /// Replicas that terminate. They still have their GPUs.
+    /// Terminating replicas, which still occupy their GPUs.
     pub terminating: u32,
     /// Ready replicas.
     pub ready: u32,
@@ -84,11 +84,11 @@ pub struct Workers {
     pub ours: bool,
     /// How long a replica may take to end.
     pub grace: Option<Duration>,
-    /// Which replicas go first.
+    /// Which replicas are removed first.
     pub removes: Removes,
-    /// What one replica takes of the entries of a quota, in thousandths.
+    /// What one replica consumes from the entries of a quota, in thousandths.
     pub resources: BTreeMap<String, u64>,
-    /// Pods that should belong to the other side, but that their object does not replace by itself. Counted as terminating.
+    /// Pods that should belong to the other side, but that their owner does not replace by itself. They count as terminating.
     pub leaving: Vec<Leaving>,
 }
 
@@ -99,7 +99,7 @@ pub struct Leaving {
     pub ready: bool,
 }
 
-/// Which replicas go first when a role shrinks.
+/// Which replicas are removed first when a role shrinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Removes {
     /// Those that are not ready.
@@ -127,13 +127,13 @@ pub struct Pod {
 pub struct Traffic {
     /// The split in the resource.
     pub split: Weights,
-    /// The split that each live proxy has applied; `None` if it does not say.
+    /// The split that each live proxy has applied; `None` if it does not report it.
     pub applied: Vec<Option<Weights>>,
     /// How long all of them have applied this split.
     pub applied_for: Duration,
-    /// Open streams. `None` if a proxy does not say.
+    /// Open streams. `None` if a proxy does not report them.
     pub open: Option<Sides<u64>>,
-    /// The 99th percentile of how long streams last. `None` if too few have ended.
+    /// The 99th percentile of the stream durations. `None` if too few streams have ended.
     pub p99: Option<Duration>,
 }
 
@@ -146,22 +146,22 @@ pub enum Verdict {
     Fail,
 }
 
-/// Where the clients are sent, and what the rollout of the traffic says of its end.
+/// Where clients are routed, and the state of the traffic at the end of the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clients {
-    /// Whether new has had everything, the clients included. From then on, the Service of the clients is its owner's again.
+    /// Whether new has served everything, including the clients. From then on, only its owner changes the clients' Service.
     pub handed_over: bool,
-    /// The side that the Service of the clients selects. `None` if it selects neither or both, or is unknown.
+    /// The side that the clients' Service selects. `None` if it selects neither or both, or is unknown.
     pub service: Option<Generation>,
-    /// Whether the selector that it had before is saved.
+    /// Whether its previous selector has been saved.
     pub selector_saved: bool,
-    /// Whether clients come to the frontends of new directly, around the split. `None` if unknown.
+    /// Whether clients connect directly to the frontends of new and bypass the split. `None` if unknown.
     pub direct_to_new: Option<bool>,
     /// What is missing before the last worker of old may be removed.
     pub last_worker: LastWorker,
     /// Whether old may be deleted, with its frontends.
     pub safe_to_delete_old: bool,
-    /// Whether the objects of old are retired as asked.
+    /// Whether the objects of old have been retired as requested.
     pub retired: bool,
 }
 

@@ -11,47 +11,48 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct RolloutSettings {
     /// The full sizes, as accepted when the rollout began.
     pub shape: Shape,
-    /// The roles of old whose full size its owner has given, so that they may have another size when the rollout begins.
+    /// The roles of old whose full size the spec states, so that they may have a different size when the rollout begins.
     pub given: BTreeSet<Role>,
     /// The GPUs of one replica of each role.
     pub gpus: Sides<BTreeMap<Role, u32>>,
-    /// How it goes forward.
+    /// How it proceeds.
     pub strategy: Strategy,
     /// What its owner wants now.
     pub intent: Intent,
-    /// Whether the spec already names another new generation. This one is then rolled back first, so that there are never three.
+    /// Whether the spec already names a different new generation. In that case, this one is rolled back first, so that there are
+    /// never three.
     pub superseded: bool,
-    /// What happens once new has everything.
+    /// What happens once new serves everything.
     pub handover: Handover,
-    /// Whether one object has the workers of both sides. Each replica is of one side or the other, so shrinking a side grows the
-    /// other one.
+    /// Whether one object has the workers of both sides. Each replica belongs to one side, so shrinking a side grows the other
+    /// one.
     pub in_place: bool,
 }
 
-/// How a rollout goes forward.
+/// How a rollout proceeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strategy {
-    /// By how much both sides together may exceed the full size, terminating pods included.
+    /// By how much both sides together may exceed the full size, including terminating pods.
     pub max_surge: Amount,
     /// By how much ready capacity may fall below the full size. One unit always stays.
     pub max_unavailable: Amount,
-    /// How many units stay old.
+    /// How many units stay in the old generation.
     pub partition: u32,
-    /// The sizes of new at which the rollout rests, in ascending order.
+    /// The sizes of new at which the rollout pauses, in ascending order.
     pub steps: Vec<Step>,
-    /// How many GPUs both sides may use, terminating pods included.
+    /// How many GPUs both sides may use, including those of terminating pods.
     pub gpu_budget: Option<u32>,
-    /// After how long a new worker that is not ready is reported.
+    /// The time after which a new worker that is not ready is reported.
     pub ready_timeout: Duration,
-    /// The least time between two changes of size.
+    /// The minimum time between two changes of size.
     pub step_interval: Duration,
-    /// How long the shrinking side may still have more streams than the rest of it can carry.
+    /// How long a shrinking side may have more streams than its remaining workers can serve.
     pub drain_deadline: Option<Duration>,
     /// Whether new must pass the analysis before old shrinks.
     pub analysis: Option<OnFailure>,
-    /// Whether a broken stream is continued by another worker, so that a worker need not finish its streams.
+    /// Whether a broken stream is continued by another worker, so that a worker does not have to finish its streams.
     pub continuation: bool,
-    /// Whether workers may be shrunk although they get less time to end than their streams need.
+    /// Whether workers may be removed although they get less time to terminate than their streams need.
     pub allow_short_grace: bool,
 }
 
@@ -73,7 +74,7 @@ impl Default for Strategy {
     }
 }
 
-/// A number of units, or a part of all of them.
+/// A number of units, or a percentage of all units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     Count(u32),
@@ -81,7 +82,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// So many of `whole` units, rounded up.
+    /// The amount in units, out of `whole`, rounded up.
     #[must_use]
     pub fn up(self, whole: u32) -> u32 {
         match self {
@@ -90,7 +91,7 @@ impl Amount {
         }
     }
 
-    /// So many of `whole` units, rounded down.
+    /// The amount in units, out of `whole`, rounded down.
     #[must_use]
     pub fn down(self, whole: u32) -> u32 {
         match self {
@@ -101,16 +102,16 @@ impl Amount {
 }
 
 fn part(percent: u32, whole: u32) -> u64 {
-    // A surge of more than all is no more than all.
+    // A surge of more than all units means all units.
     u64::from(percent.min(100)) * u64::from(whole)
 }
 
-/// A size of new at which the rollout rests.
+/// A size of new at which the rollout pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The size.
     pub new: Amount,
-    /// For how long, once new is ready at this size.
+    /// How long it pauses, once new is ready at this size.
     pub hold: Duration,
 }
 
@@ -119,7 +120,7 @@ pub struct Step {
 pub enum OnFailure {
     /// Nothing moves until the owner decides.
     Hold,
-    /// It is taken back.
+    /// It is rolled back.
     RollBack,
 }
 
@@ -137,16 +138,16 @@ pub enum Intent {
     Abort,
 }
 
-/// What happens once new has everything.
+/// What happens once new serves everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
-    /// Who sends the clients to the frontends of new.
+    /// Who routes clients to the frontends of new.
     pub clients: Switch,
-    /// What becomes of old.
+    /// What happens to old.
     pub retire: Retire,
 }
 
-/// Who sends the clients to the frontends of new.
+/// Who routes clients to the frontends of new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
     /// A person.
@@ -156,7 +157,7 @@ pub enum Switch {
     Automatic,
 }
 
-/// What becomes of old once nothing needs it.
+/// What happens to old once nothing needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retire {
     /// Its objects stay, without workers.
@@ -175,7 +176,7 @@ impl RolloutSettings {
         self.strategy.max_surge.up(self.shape.units())
     }
 
-    /// By how many units ready capacity may fall below the full size. A percentage that rounds both limits to 0 counts as one
+    /// By how many units ready capacity may fall below the full size. If percentages round both limits to 0, this counts as one
     /// unit, as for a Deployment.
     #[must_use]
     pub fn unavailable(&self) -> u32 {
@@ -223,7 +224,7 @@ mod tests {
             (4, Percent(100), Count(0), (4, 0)),
             (4, Percent(0), Percent(10), (0, 1)),
             (4, Percent(10), Percent(10), (1, 0)),
-            // There is always one unit left.
+            // One unit always stays.
             (4, Count(0), Percent(100), (0, 3)),
             (1, Count(0), Count(1), (0, 0)),
         ] {

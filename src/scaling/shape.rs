@@ -1,4 +1,4 @@
-//! The full size of both sides, and the units in which a rollout moves it.
+//! The full size of both sides, and the units in which a rollout moves them.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ pub type Sizes = BTreeMap<Role, u32>;
 
 /// The full size of each side, which a rollout moves in a number of units.
 ///
-/// There are as many units as the largest role has replicas. Of `u` units, a role gets its part of `u`, rounded up: prefill 4 and
-/// decode 2 go 1/1, 2/1, 3/2, 4/2. For two roles this is the method of the largest remainder; with more of them it differs in that
-/// no role is ever left without a replica. A number of units can be read back from the sizes that it gave.
+/// There are as many units as the largest role has replicas. With `u` units, a role has its proportional share, rounded up:
+/// prefill 4 and decode 2 go through 1/1, 2/1, 3/2, 4/2. For two roles, this is the largest remainder method; with more roles, it
+/// differs in that no role is ever left without a replica. The number of units can be computed from the resulting sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     units: u32,
@@ -32,7 +32,7 @@ impl Shape {
         Some(Self { units, full })
     }
 
-    /// How many units make a whole side.
+    /// The number of units of a whole side.
     #[must_use]
     pub const fn units(&self) -> u32 {
         self.units
@@ -55,7 +55,7 @@ impl Shape {
         roles.map(|(role, full)| (*role, size(*full))).collect()
     }
 
-    /// How many whole units `sizes` are: the most whose sizes they reach in every role. At most a whole side.
+    /// The number of whole units in `sizes`: the highest number whose sizes they reach in every role. At most a whole side.
     #[must_use]
     pub fn whole(&self, side: Generation, sizes: &Sizes) -> u32 {
         let of = |role: &Role, full: u32| {
@@ -67,12 +67,13 @@ impl Shape {
         least.unwrap_or_default().min(u64::from(self.units)) as u32
     }
 
-    /// How many units `sizes` take up: the fewest whose sizes reach them in every role. More than a whole side if they do.
+    /// The number of units that `sizes` occupy: the lowest number whose sizes reach them in every role. Can be more than a whole
+    /// side.
     #[must_use]
     pub fn covering(&self, side: Generation, sizes: &Sizes) -> u32 {
         let of = |role: &Role, full: u32| {
             let size = u64::from(sizes.get(role).copied().unwrap_or_default());
-            // The fewest units `u` with ⌈u · full ÷ units⌉ ≥ size.
+            // The lowest number of units `u` with ⌈u · full ÷ units⌉ ≥ size.
             match size {
                 0 => 0,
                 size => (size - 1) * u64::from(self.units) / u64::from(full) + 1,

@@ -1,4 +1,4 @@
-//! Whether a side can shrink, to which sizes, and what has to happen first.
+//! Decides whether a side can shrink, to which sizes, and what has to happen first.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use super::{
 use crate::rollout::Role;
 use crate::split::{Generation, Weights};
 
-/// A side that may shrink as far as capacity goes.
+/// A side that may shrink as far as capacity permits.
 pub(super) struct Shrink {
     pub side: Generation,
     pub sizes: Sizes,
     /// The units that stay.
     pub units: u32,
-    /// The ready units that are sure to stay. More than `units` where several numbers of units have the same sizes.
+    /// The ready units that certainly stay. Can be more than `units` if several numbers of units have the same sizes.
     capacity: u32,
-    /// The split that gives the side no more than what stays can carry.
+    /// The split that gives the side no more than its remaining units can serve.
     pub split: Option<Weights>,
     /// How many of the pods that leave the side are replaced.
     replaces: u32,
 }
 
-/// The next shrinking, if capacity admits one.
+/// The next reduction, if capacity permits one.
 pub(super) fn shrink(assessment: &Assessment) -> Option<Result<Shrink, Wait>> {
     let first = assessment.gaining().other();
     let sides = [first, first.other()];
@@ -39,7 +39,7 @@ pub(super) fn shrink(assessment: &Assessment) -> Option<Result<Shrink, Wait>> {
         })
 }
 
-/// Removes half of a unit that a crash has left, if there is no capacity to complete it.
+/// Removes an incomplete unit that a crash has left, if there is no capacity to complete it.
 fn trim(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
     let is_refused = matches!(growth(assessment, side), Some(Err(_)));
     let whole = assessment.units(side).desired;
@@ -61,8 +61,8 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
         return None;
     }
     let needed = assessment.floor().min(own.capacity + other);
-    // Workers that are not ready may still become so, unless their side does not serve at all. Halves of units make room, but
-    // become nothing only once the other side serves: before that, nothing shows that the last worker may go.
+    // Workers that are not ready may still become so, unless their side does not serve at all. Incomplete units make room, but
+    // the last one is removed only once the other side serves: before that, nothing shows that the last worker may be removed.
     let least = match assessment.is_out(side) {
         _ if own.desired == 0 && other == 0 => target.max(1),
         true => target,
@@ -96,7 +96,7 @@ fn to(assessment: &Assessment, side: Generation, target: u32) -> Option<Result<S
     None
 }
 
-/// The split that gives `side` as much as `own` units carry, and the other side as much as `other` units do.
+/// The split in proportion to `own` units of `side` and `other` units of the other side.
 fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
     let (old, new) = match side {
         Generation::Old => (own, other),
@@ -105,8 +105,8 @@ fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
     Weights::new(old, new).ok()
 }
 
-/// The pods that leave `side` because of its size. Each of them serves until it is replaced, so they are replaced as if the side
-/// shrank now: an owner may have accepted a size that another client set.
+/// The pods that `side` loses because of its size. Each of them serves until it is replaced, so replacing them is treated like
+/// shrinking the side now: an owner may have accepted a size that another client set.
 fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
     let own = assessment.units(side);
     let other = assessment.units(side.other()).usable;
@@ -117,7 +117,7 @@ fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wai
     }
     let capacity = own.capacity + own.leaving;
     let spare = (capacity + other).saturating_sub(assessment.floor());
-    // Those that do not serve may all go, unless nothing else is there.
+    // All pods that do not serve may be removed, unless there are no others.
     let idle = all - own.leaving;
     let idle = match capacity + other {
         0 => idle - 1,
@@ -139,7 +139,7 @@ fn leave(assessment: &Assessment, side: Generation) -> Option<Result<Shrink, Wai
 }
 
 impl Shrink {
-    /// Whether the split in the resource gives the side no more than what stays can carry.
+    /// Whether the split in the resource gives the side no more than its remaining units can serve.
     pub fn is_lowered(&self, assessment: &Assessment) -> bool {
         let Some(split) = self.split else {
             return true;
@@ -165,14 +165,14 @@ impl Shrink {
                 waits.push(Wait::Interval);
             }
         } else if seen.clients.direct_to_new != Some(false) && self.units < assessment.floor() {
-            // Clients that come directly are served by new alone.
+            // Only new serves clients that connect to it directly.
             waits.push(Wait::DirectClients);
         }
         waits.extend(self.grace(assessment));
         waits
     }
 
-    /// What must be so before the side shrinks, once requests are moved.
+    /// The preconditions for shrinking the side, once requests have been moved.
     pub fn before_shrinking(&self, assessment: &Assessment) -> Vec<Wait> {
         let traffic = &assessment.seen.traffic;
         let mut waits = Vec::new();
@@ -194,10 +194,10 @@ impl Shrink {
         waits
     }
 
-    /// Whether the streams that are open fit what stays.
+    /// Whether the open streams fit the remaining units.
     fn streams(&self, assessment: &Assessment) -> Option<Wait> {
         let side = self.side;
-        // Without a loss of capacity, what fitted before still does.
+        // Without a loss of capacity, streams that fitted before still fit.
         let before = assessment.units(side);
         let loses = self.capacity < before.capacity + before.leaving;
         if self.units > 0 && (assessment.settings.strategy.continuation || !loses) {
@@ -215,8 +215,8 @@ impl Shrink {
             u64::from(self.units.max(self.capacity)),
             u64::from(assessment.units(side.other()).usable),
         );
-        // Its part of all streams and an eighth more, since they are not of equal length, and one for each unit, since they do not
-        // come in fractions.
+        // Its share of all streams plus an eighth, because their lengths differ, plus one per unit, because there are no
+        // fractions of streams.
         let total = u128::from(own) + u128::from(other);
         let part = total * u128::from(stays) * 9 / (8 * u128::from((stays + rest).max(1)));
         let fit = u64::try_from(part).unwrap_or(u64::MAX) + stays;
@@ -227,14 +227,14 @@ impl Shrink {
         })
     }
 
-    /// Whether workers get the time to end that their streams need.
+    /// Whether workers get enough time to terminate for their streams.
     fn grace(&self, assessment: &Assessment) -> Option<Wait> {
         let strategy = &assessment.settings.strategy;
         let traffic = &assessment.seen.traffic;
         if strategy.continuation || strategy.allow_short_grace {
             return None;
         }
-        // All streams have to end before the last unit goes.
+        // All streams have to end before the last unit is removed.
         if traffic.open.is_some_and(|open| *open.of(self.side) == 0) {
             return None;
         }
@@ -250,7 +250,7 @@ impl Shrink {
             both.is_some_and(|(grace, p99)| grace >= p99)
         };
         let (_, short) = graces.find(|(_, workers)| !is_enough(workers.grace))?;
-        // Proxies measure the streams. Without one, that is what is missing.
+        // Proxies measure the streams, so without a proxy, the proxy is what is missing.
         if traffic.applied.is_empty() {
             return Some(assessment.unapplied());
         }
@@ -261,7 +261,7 @@ impl Shrink {
         })
     }
 
-    /// The next action: pods are marked first where the kind lets one choose.
+    /// The next action: pods are marked first if the kind supports it.
     pub fn action(self, assessment: &Assessment) -> Action {
         for (role, workers) in &assessment.seen.sides.of(self.side).roles {
             if !workers.leaving.is_empty() {
@@ -292,7 +292,7 @@ impl Shrink {
     }
 }
 
-/// The pods to mark so that the right ones go when only `size` stay. `None` if enough are marked.
+/// The pods to mark so that the right ones are removed when only `size` stay. `None` if enough are marked.
 ///
 /// First those that are not ready, then those with the fewest open streams.
 fn to_mark(pods: &[Pod], size: u32) -> Option<Vec<String>> {
@@ -308,7 +308,7 @@ fn to_mark(pods: &[Pod], size: u32) -> Option<Vec<String>> {
 }
 
 /// What the analysis of new still prevents. Once old's requests have been moved away, only a failure counts, because nothing is
-/// compared while old gets none.
+/// compared while old gets no requests.
 pub(super) fn verdict_wait(assessment: &Assessment, is_lowered: bool) -> Option<Wait> {
     let settings = assessment.settings;
     if settings.strategy.analysis.is_none() || settings.intent == Intent::Promote {
@@ -321,7 +321,7 @@ pub(super) fn verdict_wait(assessment: &Assessment, is_lowered: bool) -> Option<
     }
 }
 
-/// The roles whose numbers are of an earlier size.
+/// The roles whose status reflects an earlier size.
 pub(super) fn unobserved(assessment: &Assessment) -> Vec<Wait> {
     let sides = Generation::ALL.into_iter();
     let roles = sides.flat_map(|side| {

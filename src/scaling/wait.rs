@@ -10,24 +10,24 @@ use crate::split::Generation;
 /// One thing that a rollout waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// A role of the accepted shape is not there.
+    /// A role of the accepted shape is missing.
     RoleMissing(Generation, Role),
     /// The observation may be older than the last write.
     NotCurrent,
-    /// The status of a role is of an earlier size.
+    /// The status of a role reflects an earlier size.
     Unobserved(Generation, Role),
     /// `intent: Hold`.
     Hold,
-    /// Somebody else has set the size of a role.
+    /// Another client has set the size of a role.
     Contested {
         side: Generation,
         role: Role,
         desired: u32,
         recorded: Option<u32>,
     },
-    /// The object of both sides has another number of replicas than was accepted.
+    /// The object of both sides has a different number of replicas than accepted.
     Resized { desired: u32, full: u32 },
-    /// The object of both sides makes no more workers of one of them, for this reason.
+    /// The object of both sides no longer creates workers of one of them, for this reason.
     Lost(String),
     /// Something else scales a side.
     Scaler(Generation, String),
@@ -35,7 +35,7 @@ pub enum Wait {
     Infeasible,
     /// The limits do not let one object replace any of its workers.
     InPlace,
-    /// Both sides take up as much room as the surge admits.
+    /// Both sides use as much room as the surge allows.
     Surge { occupied: u64, limit: u64 },
     /// More GPUs than the budget has left.
     Budget { used: u64, more: u64, budget: u32 },
@@ -53,39 +53,39 @@ pub enum Wait {
         /// Whether that takes longer than `readyTimeoutSeconds`.
         overdue: bool,
     },
-    /// It is not known whether a side serves.
+    /// It is unknown whether a side serves.
     Serving(Generation),
     /// New has not passed the analysis yet.
     Verdict,
     /// New has failed the analysis.
     Failed,
-    /// The least time between two changes of size.
+    /// The minimum time between two changes of size.
     Interval,
     /// The rollout holds at a step of this many units.
     Step(u32),
     /// The proxies must apply the split: `applied` of `all` have.
     Proxies { applied: usize, all: usize },
-    /// Streams on a side end, until the rest of it can carry them. `None` if a proxy does not say how many there are.
+    /// Streams on a side end, until its remaining units can serve them. `None` if a proxy does not report their number.
     Streams {
         side: Generation,
         open: Option<u64>,
         fit: u64,
     },
-    /// Workers get less time to end than their streams need. `None` if it is not known how long streams last.
+    /// Workers get less time to terminate than their streams need. `None` if the duration of streams is unknown.
     Grace {
         side: Generation,
         grace: Option<Duration>,
         p99: Option<Duration>,
     },
-    /// The last unit of a side is the last capacity there is.
+    /// The last unit of a side is the only remaining capacity.
     NoOther(Generation),
     /// The last worker of old is still needed.
     LastWorker,
-    /// Clients come to the frontends of new directly.
+    /// Clients connect directly to the frontends of new.
     DirectClients,
     /// A ready frontend of a side.
     Frontend(Generation),
-    /// A person sends the clients to the frontends of new.
+    /// A user routes clients to the frontends of new.
     Clients,
     /// It is not yet safe to delete old.
     Unsafe,
@@ -135,7 +135,7 @@ impl fmt::Display for Wait {
             }
             Self::Resized { desired, full } => write!(
                 f,
-                "the replicas to be {full} again, as accepted: another client has set {desired}"
+                "the number of replicas to be {full} again, as accepted: another client has set {desired}"
             ),
             Self::Lost(why) => f.write_str(why),
             Self::Scaler(side, what) => write!(f, "{what} to be removed: it scales {side}"),
