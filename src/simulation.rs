@@ -1,11 +1,11 @@
 //! Runs the decisions of a managed update on a modelled cluster, so that its duration and cost are known before it begins.
 //!
-//! The model covers how long workers take to start, how long streams last (log-normal with a given 99th percentile, and no stream
-//! longer than twice that), and a steady load. Everything else is real: every second, [`scaling::decide`] observes the modelled
-//! cluster, and its action is carried out there. The same scenario always gives the same report.
+//! The model covers how long workers take to start, how long streams last (log-normal with a given 99th percentile, and at most
+//! twice as long), and a steady load. Everything else is real: every second, [`scaling::decide`] observes the modelled cluster,
+//! and its action is carried out there. The same scenario always gives the same report.
 //!
-//! Nothing fails in a modelled cluster: new passes its analysis as soon as there are enough requests, and manual steps are done
-//! at once. So the reported end is the earliest possible one.
+//! Nothing fails in a modelled cluster: new passes its analysis as soon as there are enough requests, and manual steps happen
+//! immediately. So the reported end is the earliest possible one.
 //!
 //! [`scaling::decide`]: crate::scaling::decide
 
@@ -47,23 +47,23 @@ pub struct Scenario {
     pub begun: Sizes,
     /// How long a worker takes until it is ready.
     pub startup: Duration,
-    /// How long a ready worker does not count yet.
+    /// How long a worker must be ready before it counts.
     pub stable: Duration,
     /// How long the proxies take to apply a split.
     pub apply: Duration,
-    /// How long a worker that has nothing more to do takes to end.
+    /// How long an idle worker takes to terminate.
     pub stop: Duration,
     /// The `terminationGracePeriodSeconds` of the workers.
     pub grace: Duration,
     /// How new is analysed, if it is.
     pub analysis: Option<Samples>,
-    /// How long no client may have come to the frontends of old before old is safe to delete.
+    /// How long the frontends of old must have had no clients before old is safe to delete.
     pub quiet: Duration,
     /// Requests per second.
     pub rate: f64,
-    /// The 99th percentile of how long streams last.
+    /// The 99th percentile of the stream durations.
     pub stream_p99: Duration,
-    /// Whether workers can be chosen to go first, as those of a Deployment can.
+    /// Whether it is possible to choose which workers are removed first, as for a Deployment.
     pub chooses: bool,
     /// When streams are moved off old after all requests go to new, if they are continued.
     pub moves: Option<Moves>,
@@ -72,9 +72,9 @@ pub struct Scenario {
 /// When streams are moved off old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moves {
-    /// So long after all requests go to new.
+    /// The time after all requests go to new.
     pub after: Duration,
-    /// So many per second.
+    /// The number of streams per second.
     pub rate: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct Moves {
 pub struct Samples {
     /// The requests that each generation must have received.
     pub count: u64,
-    /// Within this time.
+    /// The window within which they must have been received.
     pub window: Duration,
 }
 

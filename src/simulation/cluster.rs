@@ -17,7 +17,7 @@ pub(super) struct Workload {
     pub desired: u32,
     /// Whether this rollout has written its size.
     pub ours: bool,
-    /// When its status follows its size.
+    /// When its status reflects its size.
     pub observed_at: u64,
     pub pods: Vec<Pod>,
 }
@@ -25,13 +25,13 @@ pub(super) struct Workload {
 /// Stream totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Begun.
+    /// Streams that were started.
     pub begun: u64,
-    /// Continued by another worker when theirs ended.
+    /// Streams that another worker continued when theirs terminated.
     pub moved: u64,
-    /// Ended by themselves on a terminating worker, or on a generation that waited for them before it shrank.
+    /// Streams that ended by themselves on a terminating worker, or on a generation that waited for them before it shrank.
     pub waited_for: u64,
-    /// Cut when the grace period of their worker was over.
+    /// Streams that were cut when the grace period of their worker ended.
     pub cut: u64,
     /// Requests that no worker could take.
     pub refused: u64,
@@ -52,9 +52,9 @@ pub(super) struct Cluster<'a> {
     pub changed_at: u64,
     pub unready_since: u64,
     pub rest_since: u64,
-    /// Streams that came by the frontends of each side.
+    /// Streams that came through the frontends of each side.
     pub through: Sides<u64>,
-    /// When the last client came to the frontends of old.
+    /// When the frontends of old last had a client.
     pub came_to_old_at: u64,
     pub arrivals: Arrivals,
     pub counts: Counts,
@@ -67,7 +67,7 @@ pub(super) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Old is whole and ready, new has nothing, and as many streams are open as there are on average.
+    /// The initial state: old is complete and ready, new has no workers, and the average number of streams is open.
     pub fn of(scenario: &'a Scenario) -> Self {
         let empty = |side: Generation| {
             let roles = scenario.settings.shape.full(side).keys();
@@ -120,7 +120,7 @@ impl<'a> Cluster<'a> {
         Pod::new(self.next_pod, ready_at, warm_at)
     }
 
-    /// A second passes.
+    /// Advances the time by a second.
     pub fn pass(&mut self) {
         self.now += 1;
         if self.applied != self.split && self.now >= self.applied_at {
@@ -149,13 +149,13 @@ impl<'a> Cluster<'a> {
         self.sides.old.values().chain(self.sides.new.values())
     }
 
-    /// The GPUs of all pods, with those of pods that terminate.
+    /// The GPUs of all pods, including terminating ones.
     pub fn gpus(&self) -> u64 {
         let sides = Generation::ALL.into_iter();
         sides.map(|side| self.gpus_of(side)).sum()
     }
 
-    /// The same of one side.
+    /// The same for one side.
     pub fn gpus_of(&self, side: Generation) -> u64 {
         let gpus = self.scenario.settings.gpus.of(side);
         let roles = self.sides.of(side).iter();
@@ -183,7 +183,7 @@ impl<'a> Cluster<'a> {
                     }
                 }
             }
-            // Only on the way back of a rollout within one object, which begins with old alone.
+            // This happens only on the way back of a rollout within one object, which begins with only old.
             Action::Replace { .. } => {}
             Action::SaveSelector => self.selector_saved = true,
             Action::Retarget(side) => self.service = *side,
@@ -191,7 +191,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Sets sizes. Within one object, that of one side gives that of the other.
+    /// Sets sizes. Within one object, the size of one side determines that of the other.
     fn scale(&mut self, side: Generation, sizes: &Sizes) {
         self.resize(side, sizes);
         if self.scenario.settings.in_place {
@@ -206,7 +206,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Within one object, a replica begins when the one before it has ended.
+    /// Within one object, a replica starts when its predecessor has ended.
     fn take_places(&mut self) {
         let shape = &self.scenario.settings.shape;
         let ready_at = self.now + self.scenario.startup.as_secs();
@@ -261,7 +261,7 @@ impl<'a> Cluster<'a> {
             return;
         };
         let staying = workload.pods.iter_mut().filter(|pod| pod.ending.is_none());
-        // Of a set with ordinals the last goes, else those that are not ready, then those marked.
+        // In a set with ordinals, the last one is removed first; otherwise those that are not ready, then those marked.
         let first = staying.max_by_key(|pod| {
             let is_first = scenario.chooses && (!pod.is_ready(now) || pod.marked);
             (is_first, scenario.chooses && !pod.is_ready(now), pod.number)
@@ -289,7 +289,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl Workload {
-    /// The pods that do not terminate.
+    /// The pods that are not terminating.
     pub fn present(&self) -> u32 {
         let staying = self.pods.iter().filter(|pod| pod.ending.is_none());
         staying.count() as u32

@@ -11,7 +11,7 @@ use crate::printable::{counted, thousands};
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 20.0;
-/// The height of a panel, and what lies between two.
+/// The height of a panel, and the gap between two.
 const PANEL: f64 = 130.0;
 const GAP: f64 = 50.0;
 const TOP: f64 = 60.0;
@@ -87,7 +87,7 @@ pub fn svg(report: &Report) -> String {
     text(&mut svg, LEFT, 24.0, &headline(report));
     let totals = &report.totals;
     let cost = format!(
-        "{:.1} GPU-hours, peak {}, {} moved, {} awaited, {} cut",
+        "{:.1} GPU-hours, peak {}, {} moved, {} drained, {} cut",
         totals.gpu_hours,
         counted(totals.gpus_peak, "GPU"),
         counted(totals.streams_moved, "stream"),
@@ -149,7 +149,7 @@ fn panel(svg: &mut String, report: &Report, top: f64, title: &str, lines: &[Line
     across(most);
     for quarter in 0..=4 {
         let seconds = end * f64::from(quarter) / 4.0;
-        // The last one would not fit beside the edge.
+        // The last label would not fit at the edge.
         let anchor = if quarter == 4 { "end" } else { "middle" };
         let at = clock(std::time::Duration::from_secs_f64(seconds));
         let _ = writeln!(
@@ -160,7 +160,7 @@ fn panel(svg: &mut String, report: &Report, top: f64, title: &str, lines: &[Line
         );
     }
     for line in lines {
-        // Each value holds until the next.
+        // Each value applies until the next one.
         let mut path = String::new();
         for sample in &report.samples {
             let (x, y) = (x(sample.at.as_secs_f64()), y((line.value)(sample)));

@@ -1,6 +1,7 @@
-//! How long streams last: a log-normal distribution, drawn from a fixed sequence of pseudo-random numbers.
+//! The durations of streams: a log-normal distribution, drawn with a fixed sequence of pseudo-random numbers.
 
-/// The standard deviation of the logarithm. The median is then a tenth of the 99th percentile, as for answers of language models.
+/// The standard deviation of the logarithm. With it, the median is a tenth of the 99th percentile, as for the answers of language
+/// models.
 const SIGMA: f64 = 1.0;
 /// The 99th percentile of the standard normal distribution.
 const Z99: f64 = 2.326_347_874;

@@ -1,11 +1,11 @@
-//! The modelled pods of one role: they start, become ready, carry streams, and end.
+//! The modelled pods of one role: they start, become ready, serve streams, and terminate.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use crate::split::Generation;
 
-/// A stream: when it ends, and by whose frontends it came.
+/// A stream: when it ends, and through which frontends it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stream {
     pub end: u64,
@@ -32,7 +32,7 @@ pub(super) struct Pod {
     pub ready_at: u64,
     pub warm_at: u64,
     pub marked: bool,
-    /// When its termination began, and when it is killed at the latest.
+    /// When its termination began, and the latest time at which it is killed.
     pub ending: Option<Ending>,
     streams: BinaryHeap<Reverse<Stream>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Pod {
 pub(super) struct Ending {
     /// Not before.
     pub earliest: u64,
-    /// With whatever streams it still has.
+    /// It ends with all streams that it still has.
     pub killed_at: u64,
 }
 

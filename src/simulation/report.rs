@@ -17,7 +17,7 @@ pub struct Report {
     /// How it ended.
     pub ended: Ended,
     pub totals: Totals,
-    /// What its owner should know.
+    /// Notes for its owner.
     pub notes: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct Waited {
     pub time: Duration,
 }
 
-/// The state from `at` on.
+/// The state since `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub at: Duration,
@@ -66,10 +66,10 @@ pub struct Sample {
 /// Sums and extremes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Totals {
-    /// Until the end, or until nothing happened any more.
+    /// The time until the end, or until nothing more happened.
     pub time: Duration,
     pub gpu_hours: f64,
-    /// The use of old alone over the same time.
+    /// What old alone would use in the same time.
     pub gpu_hours_of_old: f64,
     pub gpus_before: u64,
     pub gpus_peak: u64,

@@ -11,7 +11,7 @@ use crate::printable::{counted, thousands};
 use crate::scaling::{Action, Decision, Progress, Retire, Sizes, Wait, decide};
 use crate::split::Generation;
 
-/// How long a rollout may take, in seconds: beyond that it counts as one that never ends.
+/// Maximum duration of a rollout, in seconds: longer ones count as never ending.
 const LONGEST: u64 = 30 * 86_400;
 
 /// Simulates a rollout.
@@ -52,7 +52,7 @@ pub fn run(scenario: &Scenario) -> Report {
     run.end(&cluster, ended, gpus_before)
 }
 
-/// How long nothing may happen before it counts as nothing any more.
+/// The time without any change after which nothing more is expected to happen.
 fn patience(scenario: &Scenario) -> u64 {
     let strategy = &scenario.settings.strategy;
     let holds = strategy.steps.iter().map(|step| step.hold);
@@ -80,7 +80,7 @@ const fn is_over(decision: &Decision) -> bool {
     )
 }
 
-/// Whether nothing that happens by itself changes this.
+/// Whether nothing that happens by itself can change this.
 fn is_final(decision: &Decision) -> bool {
     let is_still = matches!(
         decision.progress,
@@ -109,7 +109,7 @@ struct Run {
 }
 
 impl Run {
-    /// Notes what there is now, if it has changed.
+    /// Records the current state, if it has changed.
     fn sample(&mut self, cluster: &Cluster, decision: &Decision) {
         let sample = Sample {
             at: Duration::from_secs(cluster.now),
@@ -146,7 +146,7 @@ impl Run {
         });
     }
 
-    /// The waits since the last row are those of that row.
+    /// Assigns the waits since the last row to that row.
     fn close(&mut self) {
         let mut waits = std::mem::take(&mut self.waits);
         let of_ready = |(wait, waited): &(Wait, Waited)| match wait {
@@ -154,7 +154,7 @@ impl Run {
             _ => None,
         };
         let ready = waits.iter().find_map(of_ready).unwrap_or_default();
-        // Room comes once workers are ready: until then it is not what is waited for.
+        // There will be room once workers are ready, so until then, the rollout does not wait for room.
         waits.retain(|(wait, waited)| !wait.is_room() || waited.time > ready);
         if let Some(row) = self.rows.last_mut() {
             row.waits = waits.into_iter().map(|(_, waited)| waited).collect();
@@ -164,7 +164,7 @@ impl Run {
     fn waited(&mut self, decision: &Decision) {
         let second = Duration::from_secs(1);
         for wait in &decision.waits {
-            // The status follows a write at the next look.
+            // The status reflects a write at the next observation.
             if matches!(wait, Wait::Unobserved(..)) {
                 continue;
             }
@@ -207,7 +207,7 @@ impl Run {
     }
 }
 
-/// What its owner should know.
+/// Notes for its owner.
 fn notes(cluster: &Cluster) -> Vec<String> {
     let scenario = cluster.scenario;
     let mut notes = Vec::new();
@@ -242,7 +242,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
     notes
 }
 
-/// Describes an action; `None` if its owner need not know of it.
+/// Describes an action; `None` if it is not relevant for the owner.
 fn action_text(action: &Action) -> Option<String> {
     let sizes = |sizes: &Sizes| match sizes.len() {
         1 => sizes.values().map(u32::to_string).collect(),

@@ -1,4 +1,4 @@
-//! The streams of the modelled cluster: they start, end, move, and are lost with their worker.
+//! The streams of the modelled cluster: they start, end, move, or are lost with their worker.
 
 use super::{
     cluster::{Cluster, Counts},
@@ -8,7 +8,7 @@ use crate::rollout::{Role, Sides};
 use crate::split::Generation;
 
 impl Cluster<'_> {
-    /// Opens streams that are at any point of their length.
+    /// Opens streams at random points of their durations.
     pub(super) fn fill(&mut self) {
         for index in 0..self.arrivals.open() {
             let length = self.arrivals.length();
@@ -18,7 +18,7 @@ impl Cluster<'_> {
         self.counts = Counts::default();
     }
 
-    /// The role whose workers carry the streams of a side.
+    /// The role whose workers serve the streams of a side.
     fn serving(&self, side: Generation) -> Role {
         let roles = self.sides.of(side);
         let by_preference = [Role::Decode, Role::Worker, Role::Prefill];
@@ -91,13 +91,13 @@ impl Cluster<'_> {
         }
         for stream in streams {
             let is_moved = self.place(Generation::New, stream);
-            // There is a ready worker of new, or not all requests would go there.
+            // New has a ready worker; otherwise, not all requests would go there.
             debug_assert!(is_moved);
             self.counts.moved += each;
         }
     }
 
-    /// Pods that end go, and lose the streams that they still have.
+    /// Removes terminated pods, which lose the streams that they still have.
     pub(super) fn remove(&mut self) {
         let now = self.now;
         let mut cut = Vec::new();
@@ -131,7 +131,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// A worker of `side` serves a stream, or if there is none, one of the other side.
+    /// Assigns a stream to a worker of `side` or, if there is none, to one of the other side.
     fn serve(&mut self, side: Generation, end: u64, through: Generation) {
         let taken = self.place(side, Stream { end, through })
             || self.place(side.other(), Stream { end, through });

@@ -91,7 +91,7 @@ fn summary(report: &Report) -> String {
     line(
         "streams",
         format!(
-            "{} started, {} moved, {} awaited, {} cut",
+            "{} started, {} moved, {} drained, {} cut",
             thousands(totals.streams_begun),
             thousands(totals.streams_moved),
             thousands(totals.streams_waited_for),
@@ -107,7 +107,7 @@ fn summary(report: &Report) -> String {
 /// Describes the state of a rollout.
 pub(super) const fn ending(progress: Progress) -> &'static str {
     match progress {
-        Progress::Refused => "refused before the first write",
+        Progress::Refused => "rejected before the first write",
         Progress::Forward => "on its way to new",
         Progress::Back => "on its way back to old",
         Progress::Held => "held by intent: Hold",

@@ -6,21 +6,21 @@ use super::{Samples, lengths::Lengths};
 use crate::rollout::Sides;
 use crate::split::{Generation, Weights};
 
-/// The most modelled requests in a second, and the most modelled streams that are open on average. With more, one modelled stream
-/// represents several.
+/// Maximum number of modelled requests per second, and of modelled streams that are open on average. With more, one modelled
+/// stream represents several.
 const MOST: f64 = 100.0;
 const MOST_OPEN: f64 = 20_000.0;
 
-/// The requests that come.
+/// The arriving requests.
 pub(super) struct Arrivals {
     lengths: Lengths,
-    /// Modelled requests in a second.
+    /// Modelled requests per second.
     rate: f64,
     /// The number of real requests that each of them represents.
     pub stands_for: u64,
-    /// What of a request was left of the last second.
+    /// The fraction of a request that is left over from the last second.
     rest: f64,
-    /// The split that requests were last assigned by, and what new is owed under it.
+    /// The split by which requests were last assigned, and what new is owed under it.
     split: Weights,
     credit: i64,
     /// The requests of each of the last seconds, old and new.
@@ -48,7 +48,7 @@ impl Arrivals {
         (self.rate * self.lengths.mean()).round() as u64
     }
 
-    /// How many requests come in the next second.
+    /// How many requests arrive in the next second.
     pub fn next_second(&mut self, analysis: Option<Samples>) -> u64 {
         let window = analysis.map_or(0, |samples| samples.window.as_secs() as usize);
         self.recent.push_back(Sides::default());
@@ -61,7 +61,7 @@ impl Arrivals {
         whole as u64
     }
 
-    /// The generation that the split gives the next request to.
+    /// The generation to which the split assigns the next request.
     pub fn side(&mut self, split: Weights) -> Generation {
         if self.split != split {
             (self.split, self.credit) = (split, 0);
@@ -82,7 +82,7 @@ impl Arrivals {
         self.lengths.draw().ceil() as u64
     }
 
-    /// A request was begun by `side`.
+    /// Records that `side` has begun a request.
     pub fn begun(&mut self, side: Generation) {
         if let Some(second) = self.recent.back_mut() {
             let count = match side {

@@ -181,7 +181,7 @@ fn a_rollout_that_never_completes_exits_with_status_1_and_the_reason() {
     let (status, out, _) = simulate(&[], &text);
     assert_eq!(status, Some(1), "{out}");
     assert!(
-        out.contains("never ends    refused before the first write; waiting for:"),
+        out.contains("never ends    rejected before the first write; waiting for:"),
         "{out}"
     );
     assert!(out.contains("gpuBudget 18"), "{out}");
