@@ -35,7 +35,7 @@ pub struct Snapshot {
     pub since_instant: Instant,
     /// The source of the plan, for display.
     pub source: Arc<str>,
-    /// Marks requests that are forwarded under this plan.
+    /// The guard that marks requests forwarded under this plan.
     pub guard: Guard,
     /// Assigns the requests that are split.
     pub split: SplitPolicy,
@@ -94,7 +94,7 @@ impl Snapshot {
             .flat_map(|pool| pool.endpoints())
     }
 
-    /// Can either generation serve? Attempts to connect where no response has been seen yet.
+    /// Can either generation serve? Attempts to connect if there has been no response yet.
     pub async fn can_serve(&self) -> bool {
         let now = Instant::now();
         let healthy = || self.serving().filter(|endpoint| endpoint.is_healthy(now));
@@ -115,7 +115,7 @@ pub struct SnapshotStore {
     snapshot: ArcSwap<Snapshot>,
     /// Whether requests under the plan in force can no longer reach old. For readers that have no snapshot.
     has_left_old: AtomicBool,
-    /// Earlier snapshots that may reach old and are kept by a request. Read only when someone asks for the state.
+    /// Earlier snapshots that may reach old and that a request still holds. Read only when the state is requested.
     earlier: Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<()>,
     moves: Arc<Moves>,
@@ -153,20 +153,20 @@ impl SnapshotStore {
             earlier.push(Arc::downgrade(&before));
         }
         drop(earlier);
-        // Streams that are woken find the new plan in force.
+        // Woken streams find the new plan in force.
         self.moves.follow(&snapshot);
         drop(snapshot);
         self.changed.send_replace(());
     }
 
-    /// Whether no request under the plan in force reaches old any more.
+    /// Whether requests under the plan in force no longer reach old.
     #[must_use]
     pub fn has_left_old(&self) -> bool {
         self.has_left_old.load(Ordering::Relaxed)
     }
 
-    /// How many requests keep an earlier plan under which they may reach old. A request keeps its plan until none of it can be
-    /// retried. Requests that are just reading a plan are counted too.
+    /// How many requests hold an earlier plan under which they may reach old. A request holds its plan until it can no longer be
+    /// retried. This includes requests that are just reading a plan.
     #[must_use]
     pub fn earlier_requests_that_may_reach_old(&self) -> usize {
         self.earlier().iter().map(Weak::strong_count).sum()
@@ -182,7 +182,7 @@ impl SnapshotStore {
         MoveWatch::new(Arc::clone(&self.moves))
     }
 
-    /// The number of streams to be moved off old: those that watch, while the plan moves them.
+    /// The number of streams that still have to be moved off old: those that watch, while the plan moves streams.
     #[must_use]
     pub fn moving(&self) -> usize {
         self.moves.moving()
@@ -195,7 +195,7 @@ impl SnapshotStore {
     }
 }
 
-/// The last refused plan.
+/// The last rejected plan.
 #[derive(Clone, Debug)]
 pub struct Rejection {
     pub problems: Problems,
@@ -210,12 +210,13 @@ pub struct AnalysisResult {
     pub verdict: &'static str,
     pub reason: Reason,
     pub text: String,
-    /// All requests go to old for that.
+    /// Whether all requests go to old because of it.
     pub rolled_back: bool,
 }
 
 impl Status {
-    /// The verdict on new, if there is one: after a roll back the one that led to it, which may be of an earlier process.
+    /// The verdict on new, if there is one. After a rollback, this is the verdict that led to it, which may be from an earlier
+    /// process.
     #[must_use]
     pub fn analysis_result(&self, plan: &Plan) -> Option<AnalysisResult> {
         let report = self.analysis.load();
@@ -257,7 +258,7 @@ impl Status {
 /// The state of the plan source, for display.
 #[derive(Debug, Default)]
 pub struct Status {
-    /// Of the plans since the one in force.
+    /// The last rejected plan since the one in force.
     pub rejection: ArcSwap<Option<Rejection>>,
     /// Since when the plan source has been unreachable; `None` if it is reachable or needs no connection.
     pub lost_since: ArcSwap<Option<Instant>>,
@@ -265,6 +266,6 @@ pub struct Status {
     pub remarks: ArcSwap<Vec<String>>,
     /// The last report on new, if this process evaluates it.
     pub analysis: ArcSwap<Option<Report>>,
-    /// Number of updates of the same deployment that have no effect because another one takes precedence.
+    /// Number of updates of the same deployment that have no effect because another update takes precedence.
     pub conflicts: AtomicUsize,
 }

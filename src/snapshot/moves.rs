@@ -1,4 +1,4 @@
-//! The order to move streams off old, and how open streams receive it.
+//! The order to move streams off old, and how it reaches open streams.
 //!
 //! A stream keeps the plan under which it began, and may be silent for a long time. It watches the order in force, and is woken
 //! when the order changes.
@@ -19,7 +19,7 @@ use crate::failover::MovePace;
 /// An order to move all streams off old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
-    /// From when on.
+    /// The time from which the order applies.
     due: Instant,
     /// Streams per second.
     rate: u32,
@@ -36,7 +36,7 @@ pub(super) struct Moves {
     started: Instant,
     /// Streams on old that can be moved.
     watching: AtomicUsize,
-    /// Since when all requests go to new; `None` while they do not. Only the writer of snapshots uses it.
+    /// The time since which all requests go to new; `None` while they do not. Only the writer of snapshots uses it.
     all_new_since: Mutex<Option<Instant>>,
 }
 
@@ -77,7 +77,7 @@ impl Moves {
         }
     }
 
-    /// The number of streams to be moved.
+    /// The number of streams that still have to be moved.
     pub fn moving(&self) -> usize {
         match *self.order.load() {
             Some(_) => self.watching.load(Ordering::Relaxed),
@@ -101,7 +101,7 @@ pub enum MoveDecision {
     Stay,
 }
 
-/// How one stream on old hears that it is to move. Counts the stream as one to be moved until it is dropped.
+/// Tells one stream on old when to move. Counts the stream as one that still has to be moved until it is dropped.
 #[derive(Debug)]
 pub struct MoveWatch {
     moves: Arc<Moves>,
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(task.poll(), Poll::Ready(Some(start + SECOND)));
         assert!(task.poll().is_pending());
 
-        // An edit that keeps all requests on new does not restart the time, another time counts from the same start.
+        // An edit that keeps all requests on new does not restart the time; a different duration counts from the same start.
         store.store(snapshot(100, Some(SECOND), start + 9 * SECOND));
         assert_eq!(task.wakes(), 0);
         store.store(snapshot(100, Some(3 * SECOND), start + 9 * SECOND));
