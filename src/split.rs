@@ -2,10 +2,9 @@
 //!
 //! # The rule
 //!
-//! With a weight of 5 %, of any run of `n` requests through one proxy, `n × 5 %` go to the new
-//! generation, to within one request. This holds exactly from the first request on, not on average.
-//! A random number per request would miss by about `√(n·w·(1−w))`: for twenty requests at 5 %, by
-//! as much as the one request that is due.
+//! With a weight of 5 %, `n × 5 %` of any `n` consecutive requests through one proxy go to the new generation, to within one
+//! request. This holds exactly from the first request on, not on average. A random number per request would miss by about
+//! `√(n·w·(1−w))`: for twenty requests at 5 %, by as much as the one request that is due.
 //!
 //! The split therefore uses error diffusion in one dimension. Each request adds the weight of the
 //! new generation to an accumulator. When the accumulator reaches a whole request, that request
@@ -19,16 +18,15 @@
 //! * The accumulator outlives the plan: a new weight does not restart the count. Each plan has a [`SplitPolicy`] with its own
 //!   [`Weights`], and all policies of a process share one [`Diffusion`].
 //! * A request with an affinity key goes to the side given by the hash of its key ([`Key`]) and is
-//!   *counted*. Requests without a key compensate, so that the total still meets the weight as long
-//!   as there are enough of them.
+//!   *counted*. Requests without a key compensate, so that the total still meets the weight if there are enough of them.
 //! * Requests that bypass the split (pinned, overridden, guarded, retried) are not counted.
 //!
 //! An exact rule has a period. A client whose requests alternate in step with it (every second one
 //! large, at 50 %) sends all of one kind to one generation. Traffic from many clients does not do
 //! this.
 //!
-//! Does not depend on HTTP, plans, pools, clocks or a source of randomness. It is pure except for
-//! the atomic integers of [`Diffusion`], whose every update is a pure function.
+//! Does not depend on HTTP, plans, pools, clocks or a source of randomness. It is pure except for the atomic integers of
+//! [`Diffusion`], and each update of these is a pure function.
 
 mod affinity;
 mod assign;
@@ -47,9 +45,9 @@ pub use weights::{Weights, WeightsError};
 /// One of the two sides of an update: a set of frontends and workers of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Generation {
-    /// The one that served before the update.
+    /// The generation that served before the update.
     Old,
-    /// The one that the update moves traffic to.
+    /// The generation to which the update moves traffic.
     New,
 }
 

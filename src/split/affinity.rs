@@ -1,4 +1,4 @@
-//! Affinity: keeps a session on one side, whichever proxy it comes through.
+//! Affinity: keeps a session on one side, no matter which proxy it comes through.
 //!
 //! The side of a key is a fixed threshold on its hash. Raising the weight moves keys only from old
 //! to new, and lowering it only back. No proxy has to remember a session or ask another one.

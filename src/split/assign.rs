@@ -15,8 +15,7 @@ pub enum Reason {
     Pinned,
     /// The override header decided.
     Override,
-    /// A crossfade has already forwarded the request for this update. Old serves it, and it is not
-    /// split again.
+    /// A crossfade proxy has already forwarded the request for this update. Old serves it, and it is not split again.
     Guarded,
     /// Not an inference request: old, or new once old drains.
     Local,
@@ -74,7 +73,7 @@ impl Assignment {
 pub struct RequestAttributes {
     /// The generation in the override header.
     pub forced: Option<Generation>,
-    /// Whether a crossfade has already forwarded it for this update.
+    /// Whether a crossfade proxy has already forwarded it for this update.
     pub guarded: bool,
     /// Whether it names a worker of the old generation.
     pub pinned: bool,

@@ -19,10 +19,9 @@ const ONE: i64 = 1 << 48;
 
 /// The maximum number of requests by which sticky requests can put the split ahead or behind.
 ///
-/// If the sticky sessions happen to lean to one side, free requests compensate. If there are too
-/// few of them, the debt would grow without limit. This is the maximum number of requests that the
-/// new generation gets beyond its weight (or is denied) to compensate for the past. Any excess is
-/// forgotten. The debt is paid slowly: a payment is at most the smaller of the two shares.
+/// If the sticky sessions happen to favour one side, free requests compensate. If there are too few of them, the debt would grow
+/// without limit. This is the maximum number of requests that the new generation gets beyond its weight (or is denied) to
+/// compensate for the past. Any excess is forgotten. The debt is paid slowly: a payment is at most the smaller of the two shares.
 pub const DEBT_LIMIT: i64 = 256;
 
 /// The accumulator of one proxy: the fraction of a request that the new generation is owed.

@@ -15,7 +15,7 @@ pub struct SplitPolicy {
 }
 
 impl SplitPolicy {
-    /// A policy with an accumulator of its own, which starts at `phase`, any 64 random bits (see [`Diffusion::new`]).
+    /// A policy with its own accumulator, which starts at `phase`, any 64 random bits (see [`Diffusion::new`]).
     #[must_use]
     pub fn new(weights: Weights, phase: u64) -> Self {
         Self {
@@ -51,7 +51,7 @@ mod tests {
         let split = |percent| Weights::percent(percent).unwrap();
         let mut policy = SplitPolicy::new(split(50), 0);
         let mut to_new = 0;
-        // A count that began again with each plan would send none of these requests to new.
+        // If the count restarted with each plan, none of these requests would go to new.
         for _ in 0..100 {
             let assignment = policy.assign(&RequestAttributes::default());
             to_new += u32::from(assignment.generation == Generation::New);
