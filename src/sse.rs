@@ -1,5 +1,5 @@
-//! Reads a stream of server-sent events as it passes: where events end, what they mean in each API family, and how the
-//! stream ended. Pure: bytes and instants are arguments. Reading never alters a byte.
+//! Observes a stream of server-sent events: where events end, what they mean in each API family, and how the stream ended. Pure:
+//! bytes and instants are arguments. Never alters the bytes.
 
 mod decoder;
 mod event_type;

@@ -1,4 +1,4 @@
-//! The sample streams in `tests/corpus/sse`, cut everywhere. They also seed the fuzzer.
+//! The sample streams in `tests/corpus/sse`, split at every position. They are also the seeds of the fuzzer.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Finds the events of a `text/event-stream` in slices (WHATWG HTML §9.2.5, §9.2.6).
 //!
-//! Every byte of every stream passes through here. An event that lies entirely in one slice is neither copied nor allocated;
-//! only an event that is split over slices, or has several `data` lines, is collected.
+//! Every byte of every stream passes through here. An event that is entirely in one slice is neither copied nor allocated; only
+//! an event that is split over slices, or has several `data` lines, is collected.
 
 mod block;
 
@@ -14,8 +14,8 @@ const KEEP: usize = 4096;
 
 /// The incremental decoder of one stream.
 ///
-/// It cannot fail. After an event longer than the bound it goes [`quiet`](Self::quiet): it reports nothing more and lets
-/// everything pass. The bytes need not be UTF-8. How a stream is cut does not affect the events reported.
+/// It cannot fail. After an event longer than the limit, it becomes [`quiet`](Self::quiet): it reports nothing more and lets
+/// everything pass. The bytes need not be UTF-8. The reported events do not depend on how a stream is split into slices.
 ///
 /// Between two events it holds no heap memory.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Decoder {
         }
     }
 
-    /// Takes the next slice of the stream. The whole slice is consumed even if the result is dropped before its last event.
+    /// Feeds the next slice of the stream. The whole slice is consumed even if the result is dropped before its last event.
     /// [`boundary`](Self::boundary) and [`mid_event`](Self::mid_event) are available after the result is dropped.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! The type of an event, in the families that have types.
+//! The type of an event, in API families with event types.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The API families, as far as their streams differ.
+//! The API families and the differences between their streams.
 //!
 //! One file below `family/` contains everything that is specific to a family. To add one: write its file, then add it to [`Api`],
 //! [`Api::ALL`] and `by_family!`. The compiler reports what else is missing.
@@ -23,7 +23,7 @@ use super::{Event, Usage};
 pub enum Api {
     /// OpenAI Chat Completions.
     Chat,
-    /// OpenAI Completions, the legacy one.
+    /// OpenAI Completions (legacy).
     Completions,
     /// OpenAI Responses.
     Responses,
@@ -33,7 +33,7 @@ pub enum Api {
     Other,
 }
 
-/// What crossfade has to know of a family.
+/// What crossfade needs to know about a family.
 trait Family {
     /// The label in metrics and logs.
     const NAME: &'static str;
@@ -46,14 +46,14 @@ trait Family {
     const REPEATS_IDS: bool = false;
     /// Do all events share the members `created`, `model`, and `system_fingerprint`?
     const SHARES_MEMBERS: bool = false;
-    /// Do clients fail on an id that changes? If so, a stream that another target continues, and whose ids cannot be rewritten,
-    /// ends with an error.
+    /// Do clients fail if an ID changes? If so, a stream that another target continues, and whose IDs cannot be rewritten, ends
+    /// with an error.
     const CHECKS_IDS: bool = false;
     /// Do events have sequence numbers?
     const IS_NUMBERED: bool = false;
 
-    /// Classifies an event with data by its form: an error or the end. `None` if only a key `error` in its data can still make it
-    /// an error. Called for every event, so it must not parse what it can avoid.
+    /// Classifies an event with data by its form: an error or the end. `None` if it is an error only if its data has a key
+    /// `error`. Called for every event, so it must avoid parsing.
     fn tail(event: &Event<'_>) -> Option<Tail>;
 
     /// Is this error event also the end of the stream?
@@ -61,7 +61,7 @@ trait Family {
         false
     }
 
-    /// Does an event with data, no error and no end, commit to nothing yet?
+    /// Is an event with data, which is neither an error nor the end, still without commitment?
     fn is_preamble(event: &Event<'_>) -> bool;
 
     /// The token counts in an event, from where the family reports them.
@@ -69,14 +69,14 @@ trait Family {
         report.usage
     }
 
-    /// The things that a preamble event opens. More than one thing only where a chunk has several choices. If an event with content
-    /// may be the first one with an id of the stream, also what has that id.
+    /// The items that a preamble event opens; several only if a chunk has several choices. If an event with content may be the
+    /// first one with an ID of the stream, also the item with that ID.
     fn starts(event: &Event<'_>) -> Vec<Start>;
 
     /// The error event that ends a stream.
     fn error_event(error: &ErrorReport<'_>) -> Vec<u8>;
 
-    /// The body of a response that is an error.
+    /// The body of an error response.
     fn error_body(error: &ErrorReport<'_>) -> Vec<u8> {
         openai_error::body(error)
     }
@@ -87,9 +87,9 @@ struct ErrorReport<'a> {
     message: &'a str,
     /// The `type` of the OpenAI forms.
     kind: &'a str,
-    /// The HTTP status that it means.
+    /// The HTTP status that it stands for.
     code: u16,
-    /// The sequence number of the event, where events have one.
+    /// The sequence number of the event, if events have one.
     number: u64,
 }
 
@@ -141,8 +141,7 @@ impl Api {
             .unwrap_or(Self::Other)
     }
 
-    /// Does a complete stream of the family end with an event that crossfade recognizes? If not, the absence of one says
-    /// nothing.
+    /// Does a complete stream of the family end with an event that crossfade recognizes? If not, its absence says nothing.
     #[must_use]
     pub const fn has_terminal_event(self) -> bool {
         by_family!(self, F => F::HAS_TERMINAL_EVENT)
@@ -186,10 +185,10 @@ impl Api {
     }
 }
 
-/// The event that ends a stream which broke. `kind` is the error's type, `code` the HTTP status that it means, `last` the sequence
-/// number of the event before it, if known.
+/// The event that ends a broken stream. `kind` is the error's type, `code` the HTTP status that it stands for, `last` the
+/// sequence number of the previous event, if known.
 ///
-/// Beware: it must be written at a block boundary ([`Decoder::boundary`](super::Decoder::boundary)); after half an event,
+/// Beware: it must be written at a block boundary ([`Decoder::boundary`](super::Decoder::boundary)); after an incomplete event,
 /// end that one with a blank line first.
 #[must_use]
 pub fn error_event(api: Api, message: &str, kind: &str, code: u16, last: Option<u64>) -> Vec<u8> {
@@ -202,7 +201,7 @@ pub fn error_event(api: Api, message: &str, kind: &str, code: u16, last: Option<
     by_family!(api, F => F::error_event(&error))
 }
 
-/// The body of a response that is an error. Dynamo's own bodies lack the outer `error`; clients of the families expect it.
+/// The body of an error response. Dynamo's own bodies lack the outer `error`, which clients of the families expect.
 #[must_use]
 pub fn error_body(api: Api, message: &str, kind: &str, code: u16) -> Vec<u8> {
     let error = ErrorReport {

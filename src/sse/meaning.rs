@@ -1,4 +1,4 @@
-//! The meaning of an event for the relay of its stream: nothing yet, content, an error, the end.
+//! The meaning of an event for the relay of its stream: nothing yet, content, an error, or the end.
 //!
 //! Sources: the streaming references of OpenAI (Chat Completions, Completions, Responses) and Anthropic (Messages), and
 //! what NVIDIA Dynamo sends: errors as `data: {"error":{…}}`, in older versions as `event: error` with a comment.
@@ -11,11 +11,11 @@ use super::{Api, Event};
 pub enum Meaning {
     /// Keep-alives and annotations: no data, and no error.
     Comment,
-    /// Data that commits to nothing: roles, empty deltas, "in progress".
+    /// Data without commitment: roles, empty deltas, "in progress".
     Preamble,
     /// Content, or anything unknown.
     Content,
-    /// The upstream reports a failure, with the HTTP status that it means, if known.
+    /// The upstream reports a failure, with the HTTP status that it stands for, if known.
     Error { code: Option<u16> },
     /// The stream is complete.
     Terminal,
@@ -46,7 +46,7 @@ pub fn meaning(api: Api, event: &Event<'_>) -> Meaning {
     }
 }
 
-/// Classifies an event after the first content. Parses JSON only if a few cheap checks find that it is no ordinary chunk.
+/// Classifies an event after the first content. Parses JSON only if a few cheap checks show that it is not an ordinary chunk.
 /// Agrees with [`meaning`] about errors and ends.
 #[must_use]
 #[inline]
@@ -54,7 +54,7 @@ pub fn tail_meaning(api: Api, event: &Event<'_>) -> Tail {
     tail_by_form(api, event).unwrap_or_else(|| tail_by_error(event))
 }
 
-/// What all but the keys in an event's data says.
+/// The meaning according to everything except the keys in the event's data.
 #[inline]
 pub(super) fn tail_by_form(api: Api, event: &Event<'_>) -> Option<Tail> {
     if event.name == b"error" {
@@ -68,7 +68,7 @@ pub(super) fn tail_by_form(api: Api, event: &Event<'_>) -> Option<Tail> {
     api.tail(event)
 }
 
-/// What a key `error` in an event's data says.
+/// The meaning according to a key `error` in the event's data.
 #[inline]
 pub(super) fn tail_by_error(event: &Event<'_>) -> Tail {
     if may_have_error(event.data) && has_error(event.data) {

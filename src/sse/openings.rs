@@ -4,7 +4,7 @@
 //! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a block
 //! or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id changes. So
 //! an event is dropped only if the client has an equal one, and a family whose later events repeat ids keeps the ids of the first
-//! target. No library fails on a chunk of a chat with another id, but the API promises that all chunks of a chat have the same id,
+//! target. No library fails on a chat chunk with a different ID, but the API promises that all chunks of a chat have the same id,
 //! creation time, and model.
 
 mod members;
@@ -18,7 +18,7 @@ use members::Members;
 use rewrite::rewrite;
 pub(super) use start::{Part, Start};
 
-/// Most opening events that are kept. A stream that sent more cannot be continued.
+/// Maximum number of opening events that are kept. A stream that sent more cannot be continued.
 pub(super) const MAX_EVENTS: usize = 64;
 
 /// How an opening event relates to those that the client has.
@@ -28,13 +28,13 @@ pub enum Opening {
     Forward,
     /// The client has an equal one.
     LeaveOut,
-    /// The client has a different one in its place, such as a call of another tool: the streams do not fit together.
+    /// The client has a different one at that position, such as a call of another tool: the streams are incompatible.
     Conflict,
 }
 
 /// The opening events that a client has, and how a later stream refers to them.
 ///
-/// Boxed: of most streams no opening event is sent before the content, and each open stream has one of these.
+/// Boxed, because most streams send no opening event before the content, but each open stream has one of these.
 #[derive(Debug, Default)]
 pub struct Openings(Option<Box<Known>>);
 
@@ -42,15 +42,15 @@ pub struct Openings(Option<Box<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     sent: Vec<Start>,
-    /// More was sent than is kept.
+    /// More events were sent than are kept.
     overflowed: bool,
-    /// Of `sent`, what the current stream has not repeated yet.
+    /// The part of `sent` that the current stream has not repeated yet.
     due: Vec<Start>,
-    /// The current stream continues one that was partly sent.
+    /// The current stream continues a partly sent one.
     continues: bool,
-    /// Ids in the current stream, each with the id by which the client knows the same thing.
+    /// IDs in the current stream, each with the ID by which the client knows the same item.
     ids: Vec<(Box<str>, Box<str>)>,
-    /// What all events of the family share.
+    /// The members that all events of the family share.
     members: Members,
     numbers: Numbers,
 }
@@ -208,7 +208,7 @@ impl Known {
         if !starts.iter().zip(&found).all(fits) {
             return Opening::Conflict;
         }
-        // A chunk may open several choices. A repeated role does no harm, a missing one may.
+        // A chunk may open several choices. A repeated role is harmless, but a missing one may not be.
         if starts.is_empty() || found.contains(&None) {
             return Opening::Forward;
         }

@@ -1,4 +1,4 @@
-//! What to do with an event before the first content, while the request can still be retried: a pure decision.
+//! Decides what to do with an event before the first content, while the request can still be retried. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,9 @@ pub enum Step {
     Drop,
     /// The stream began with an error of this code: retry, or forward it and commit.
     Fail { code: Option<u16> },
-    /// It has content or ends the stream: forward everything. The request cannot be retried any more.
+    /// It has content or ends the stream: forward everything. The request can no longer be retried.
     Commit,
-    /// It does not fit to what the client has from another target: end the stream.
+    /// It is incompatible with what the client has from another target: end the stream.
     Conflict,
 }
 
@@ -29,7 +29,7 @@ pub enum Step {
 pub struct HoldPolicy {
     /// How long they are held.
     pub hold: Duration,
-    /// Most bytes that are held.
+    /// Maximum number of bytes that are held.
     pub max_bytes: usize,
     /// Some have been forwarded, so no more are held.
     pub released: bool,

@@ -1,4 +1,4 @@
-//! One search of a whole slice for rare fields, so that its events need not be searched one by one.
+//! Searches a whole slice for rare fields, so that its events need not be searched individually.
 
 use super::meaning::{tail_by_error, tail_by_form};
 use super::reported_error::ERROR_KEY;
@@ -50,7 +50,7 @@ impl Prescan {
     }
 }
 
-/// The prescans for the events that end in a slice, one after the other. All that lie entirely in it share one.
+/// The prescans for the events that end in a slice, one after the other. All events that are entirely in the slice share one.
 pub struct Prescans<'a> {
     slice: &'a [u8],
     /// The first event began in an earlier slice.
@@ -59,7 +59,7 @@ pub struct Prescans<'a> {
 }
 
 impl<'a> Prescans<'a> {
-    /// For the events of `slice`, which `decoder` is about to be fed.
+    /// The prescans for the events of `slice`, which is about to be fed to `decoder`.
     #[must_use]
     pub const fn before(decoder: &Decoder, slice: &'a [u8]) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<'a> Prescans<'a> {
         }
     }
 
-    /// For the next event.
+    /// The prescan for the next event.
     #[inline]
     pub fn for_next(&mut self) -> Prescan {
         if std::mem::take(&mut self.began) {

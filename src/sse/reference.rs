@@ -1,7 +1,7 @@
 //! A naive implementation of the decoder: the whole stream at once, line by line. Tests and the fuzzer include this file, so it
 //! uses nothing from the crate.
 
-/// An event of the stream, however the stream is cut.
+/// An event of the stream, independent of how the stream is split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     pub name: Vec<u8>,

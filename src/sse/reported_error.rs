@@ -1,4 +1,4 @@
-//! The errors that an upstream reports in an event, and the HTTP status that each one means.
+//! The errors that an upstream reports in an event, and the HTTP status that each one stands for.
 
 use std::sync::LazyLock;
 
@@ -32,8 +32,8 @@ pub(super) fn has_error(data: &[u8]) -> bool {
     serde_json::from_slice::<Probe>(data).is_ok_and(|probe| probe.error.is_some())
 }
 
-/// The HTTP status that an error event means: that of `{"error":{…}}`, of `{"response":{"error":{…}}}`, or of the data itself
-/// (the `error` event of Responses).
+/// The HTTP status that an error event stands for: that of `{"error":{…}}`, of `{"response":{"error":{…}}}`, or of the data
+/// itself (the `error` event of Responses).
 #[cold]
 pub(super) fn error_code(data: &[u8]) -> Option<u16> {
     #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! When the events of a response arrived and how it ended. The clock is an argument.
+//! Records when the events of a response arrived and how it ended. The clock is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct Timeline {
 pub enum End {
     /// It ended cleanly.
     Eof,
-    /// It was reset, or ended within its framing.
+    /// It was reset, or ended before its framing did.
     Cut,
     /// Downstream disconnected.
     Gone,
@@ -152,9 +152,9 @@ impl Timeline {
         self.error
     }
 
-    /// The outcome. `quiet`: the decoder gave up, so a missing terminal event proves nothing.
+    /// The outcome. `quiet` means that the decoder gave up, so a missing terminal event proves nothing.
     ///
-    /// After an error or a terminal event the outcome is settled. Otherwise it is cancelled if downstream disconnected, and
+    /// After an error or a terminal event, the outcome is final. Otherwise it is cancelled if downstream disconnected, and
     /// truncated if the body did not end cleanly or an event stream lacks its terminal event.
     #[must_use]
     pub const fn outcome(&self, is_sse: bool, quiet: bool, status_5xx: bool, end: End) -> Outcome {
@@ -218,7 +218,7 @@ mod tests {
         let (y, n) = (true, false);
         #[rustfmt::skip]
         let table: [Row; 24] = [
-            // A stream with its terminal event is complete, however it ends.
+            // A stream with its terminal event is complete, no matter how it ends.
             (y, n, y, n, n, Eof, Completed),
             (y, n, y, n, n, Cut, Completed),
             (y, n, y, n, n, Gone, Completed),
@@ -228,18 +228,18 @@ mod tests {
             (n, n, y, n, n, Cut, Truncated),
             (n, n, y, n, n, Deadline, Truncated),
             (n, n, y, n, n, Gone, Cancelled),
-            // A quiet decoder knows nothing of terminal events.
+            // A quiet decoder does not see terminal events.
             (n, n, y, y, n, Eof, Completed),
             (n, n, y, y, n, Cut, Truncated),
             (n, n, y, y, n, Gone, Cancelled),
-            // An error stays an error, whatever follows.
+            // An error stays an error, no matter what follows.
             (n, y, y, n, n, Eof, Failed),
             (y, y, y, n, n, Eof, Failed),
             (y, y, y, n, n, Gone, Failed),
             (n, y, y, n, n, Gone, Failed),
             (n, y, y, n, n, Cut, Failed),
             (n, y, y, y, n, Eof, Failed),
-            // Unary answers.
+            // Unary responses.
             (n, n, n, n, n, Eof, Completed),
             (n, n, n, n, n, Cut, Truncated),
             (n, n, n, n, n, Deadline, Truncated),

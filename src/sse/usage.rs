@@ -1,4 +1,4 @@
-//! The token counts that an upstream reports. Few events have any, so the search that finds none is cheap.
+//! The token counts that an upstream reports. Few events contain any, so a search without result is cheap.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Takes the greater of both counts: reports within a stream are cumulative, and each may lack one count.
+    /// Takes the maximum of both counts: reports within a stream are cumulative, and each may lack one of the counts.
     pub fn merge(&mut self, other: Self) {
         self.prompt_tokens = self.prompt_tokens.max(other.prompt_tokens);
         self.completion_tokens = self.completion_tokens.max(other.completion_tokens);
@@ -37,7 +37,7 @@ pub fn usage(api: Api, data: &[u8]) -> Option<Usage> {
     api.usage(Report::parse(data)?)
 }
 
-/// The token counts of an answer that is one JSON document, of whatever family.
+/// The token counts of a response that is a single JSON document, of any family.
 #[must_use]
 pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
     if !may_have_usage(body) {
@@ -46,11 +46,11 @@ pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
     Report::parse(body)?.usage.and_then(Tokens::known)
 }
 
-/// Longest name of a model, in bytes.
+/// Maximum length of a model name, in bytes.
 const LONGEST_MODEL: usize = 256;
 
-/// The model that an event or an answer names, in whatever family. Not parsed as a whole: the first field `model` with a string
-/// counts, which all families write ahead of anything nested. Generated text cannot match: its quotes are escaped.
+/// The model that an event or a response names, in any family. The text is not parsed completely: the first field `model` with a
+/// string counts, which all families write before anything nested. Generated text cannot match: its quotes are escaped.
 #[must_use]
 pub fn model(data: &[u8]) -> Option<Box<str>> {
     let name = MODEL_KEY.find_iter(data).find_map(|at| {
@@ -93,7 +93,7 @@ pub(super) struct Holder {
     pub usage: Option<Tokens>,
 }
 
-/// Both namings; a server may send both at once.
+/// Both naming schemes; a server may send both.
 #[derive(Deserialize)]
 pub(super) struct Tokens {
     prompt_tokens: Option<u64>,
@@ -109,8 +109,8 @@ impl Report {
     }
 }
 
-/// The largest number that is taken for a count of tokens. Counts are added up, over servers and in metrics for years, so a
-/// server that reports nonsense must not make a sum overflow.
+/// The largest number that is accepted as a token count. Counts are added up, over servers and in metrics for years, so a server
+/// that reports nonsense must not make a sum overflow.
 const MOST_TOKENS: u64 = u32::MAX as u64;
 
 impl Tokens {

@@ -37,8 +37,8 @@ impl Family for Chat {
     }
 }
 
-/// A cheap search that finds text in most chunks that have some. Generated text cannot match: its quotes are escaped. Text
-/// under that name where the API has none does match, like everything unknown.
+/// A cheap search that finds text in most chunks that contain text. Generated text cannot match, because its quotes are escaped.
+/// Text under that name in other positions also matches, like everything unknown.
 fn has_text(data: &[u8]) -> bool {
     let text = DELTA.find(data).and_then(|at| {
         let delta = &data[at + DELTA.needle().len()..];

@@ -41,7 +41,7 @@ impl Choice {
     }
 }
 
-/// Does a chunk say nothing yet: at most a role, no text, no finish reason?
+/// Is a chunk still empty: at most a role, no text, no finish reason?
 pub(super) fn is_preamble(data: &[u8], is_empty: impl Fn(&Choice) -> bool) -> bool {
     let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
         return false;
@@ -53,12 +53,12 @@ pub(super) fn is_preamble(data: &[u8], is_empty: impl Fn(&Choice) -> bool) -> bo
     choices.all(|choice| is_empty(choice) && choice.finish_reason.is_none())
 }
 
-/// Is this the rest of a JSON string, from its first byte on, that is not empty?
+/// Is this the rest of a non-empty JSON string, starting at its first byte?
 pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
     text.is_some_and(|text| text.first().is_some_and(|first| *first != b'"'))
 }
 
-/// The fields of a chunk that say which choices it opens.
+/// The fields of a chunk that determine which choices it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Opened {
@@ -79,7 +79,7 @@ struct OpenedDelta {
     role: Option<IgnoredAny>,
 }
 
-/// The choices that a chunk without content opens, with the id that all chunks of a completion have.
+/// The choices that a chunk without content opens, with the ID that all chunks of a completion share.
 pub(super) fn starts(data: &[u8]) -> Vec<Start> {
     let opened: Opened = serde_json::from_slice(data).unwrap_or_default();
     let start = |kind, index| {
@@ -94,7 +94,7 @@ pub(super) fn starts(data: &[u8]) -> Vec<Start> {
     if opened.choices.is_empty() {
         return vec![start("chunk without choices", 0)];
     }
-    // No more than it takes to find that there are too many.
+    // No more than needed to detect that there are too many.
     let choices = opened.choices.into_iter().take(MAX_EVENTS + 1);
     choices
         .map(|choice| {

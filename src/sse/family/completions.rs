@@ -37,7 +37,7 @@ impl Family for Completions {
     }
 }
 
-/// A cheap search that finds text in most chunks that have some. Generated text cannot match: its quotes are escaped.
+/// A cheap search that finds text in most chunks that contain text. Generated text cannot match, because its quotes are escaped.
 fn has_text(data: &[u8]) -> bool {
     chunk::is_not_empty(TEXT.find(data).map(|at| &data[at + TEXT.needle().len()..]))
 }

@@ -12,7 +12,7 @@ use crate::sse::usage::{Report, Tokens};
 
 pub(super) struct Messages;
 
-/// An error, the same in a stream and in a body. `code` is our addition, in bodies only.
+/// An error, which has the same form in streams and in bodies. `code` is our addition, only in bodies.
 #[derive(Serialize)]
 struct ErrorForm<'a> {
     #[serde(rename = "type")]
@@ -29,7 +29,7 @@ struct Inner<'a> {
     code: Option<u16>,
 }
 
-/// The fields of an event that say what it opens.
+/// The fields of an event that determine what it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Opened {

@@ -1,4 +1,4 @@
-//! The error form of the OpenAI families, which is also used where no family is known.
+//! The error form of the OpenAI families, which is also used if the family is unknown.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! OpenAI Responses. A stream is typed, numbered events, in which later ones repeat the ids of earlier ones. Dynamo sends
-//! `[DONE]` after the last of them, too.
+//! OpenAI Responses. A stream consists of typed, numbered events, and later events repeat the IDs of earlier ones. Dynamo also
+//! sends `[DONE]` after the last event.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ struct ErrorForm<'a> {
     sequence_number: u64,
 }
 
-/// The fields of an event that say what it opens.
+/// The fields of an event that determine what it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Opened {

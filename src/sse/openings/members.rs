@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Longest value that is kept, in bytes.
+/// Maximum length of a value that is kept, in bytes.
 const MAX_VALUE: usize = 256;
 
-/// The values that the client got first, as JSON.
+/// The values that the client received first, as JSON.
 #[derive(Debug, Default)]
 pub struct Members {
     created: Option<Box<str>>,
@@ -29,7 +29,7 @@ fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Val
 }
 
 impl Members {
-    /// Learns what is not known yet from the data of an event.
+    /// Learns missing values from the data of an event.
     pub(super) fn learn(&mut self, data: &[u8]) {
         let members: Parsed = serde_json::from_slice(data).unwrap_or_default();
         for (known, value) in [

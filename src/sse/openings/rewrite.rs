@@ -94,8 +94,8 @@ fn next_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
-/// How deep in objects and lists the JSON is after `between`, which has no strings. The data of an event is one line, so a line
-/// end is outside of all of them.
+/// The nesting depth of the JSON after `between`, which contains no strings. The data of an event is one line, so the depth at a
+/// line end is zero.
 fn depth_after(depth: u32, between: &[u8]) -> u32 {
     between.iter().fold(depth, |depth, byte| match byte {
         b'{' | b'[' => depth + 1,

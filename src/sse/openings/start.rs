@@ -2,13 +2,13 @@
 
 use serde::Deserialize;
 
-/// Longest id or name that is kept, in bytes. A longer one is treated as absent, as is an id that JSON escapes.
+/// Maximum length of an ID or name that is kept, in bytes. A longer one is treated as absent, as is an id that JSON escapes.
 const MAX_NAME: usize = 256;
 
-/// Most bytes of text that are kept of one event.
+/// Maximum number of bytes of text that are kept per event.
 const MAX_TEXT: usize = 512;
 
-/// One thing that an event opens for the client.
+/// An item that an event opens for the client.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// Its kind, in its family.
@@ -20,7 +20,7 @@ pub struct Start {
     pub(super) id: Option<Box<str>>,
     pub(super) call_id: Option<Box<str>>,
     pub(super) number: Option<u64>,
-    /// The owner of the ids, and its index, if later events repeat them. Several events may show ids of the same thing.
+    /// The owner of the ids, and its index, if later events repeat them. Several events may contain IDs of the same item.
     owner: Option<(&'static str, u32)>,
 }
 
@@ -86,12 +86,12 @@ impl Start {
         ids.fold(self.shape.len(), |sum, id| sum + id.len())
     }
 
-    /// Does it open the same thing as `other`?
+    /// Does it open the same item as `other`?
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.kind, self.index) == (other.kind, other.index)
     }
 
-    /// Do its ids belong to the same thing as those of `other`?
+    /// Do its IDs belong to the same item as those of `other`?
     pub(super) fn shares_ids(&self, other: &Self) -> bool {
         self.owner.is_some() && self.owner == other.owner
     }
