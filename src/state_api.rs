@@ -20,7 +20,7 @@ use crate::resource::status::AnalysisStatus;
 pub const DESCRIPTORS: &[u8] = include_bytes!("state_api/v1.binpb");
 
 impl v1::State {
-    /// The resource whose edit is in force, if the plan is one's.
+    /// The resource of the plan in force, if it comes from one.
     #[must_use]
     pub fn resource(&self) -> Option<&v1::Resource> {
         self.plan.as_ref()?.resource.as_ref()

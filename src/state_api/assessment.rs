@@ -1,5 +1,5 @@
-//! Assesses a split in one sentence: by the verdict of the analysis, or else by comparing both generations over the same five
-//! minutes. Pure.
+//! Assesses a split in one sentence, based on the verdict of the analysis or else on a comparison of both generations over the
+//! same five minutes. Pure.
 
 mod comparison;
 
@@ -40,7 +40,7 @@ pub struct Assessment {
 
 /// An error ratio that needs attention by itself.
 const MANY_ERRORS: f64 = 0.05;
-/// The observed split needs attention if it differs from the wanted one by this much.
+/// The observed split needs attention if it differs from the desired one by this much.
 const OFF: f64 = 0.05;
 /// The seconds that the observed split covers.
 const WINDOW: i64 = 60;
@@ -89,10 +89,10 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     let assessed = verdict.map(assess_analysis);
     let has_failed = |assessed: &&Assessment| assessed.level == Level::Attention;
     let failed = || Some(assessed.as_ref().filter(has_failed)?.text.clone());
-    // Whether new is worse than old is for the analysis to say, where there is one.
+    // If there is an analysis, it decides whether new is worse than old.
     let worse = || comparison::worse(&sides).filter(|_| verdict.is_none());
     let bad = || failed().or_else(worse).or_else(|| many_errors(&sides));
-    // Which plan is in force matters more when new is bad, not less.
+    // If new is bad, it is even more important which plan is in force.
     let attention = outage(state).or_else(|| match (bad(), stale_plan(state)) {
         (Some(bad), Some(stale)) => Some(format!("{bad} {stale}")),
         (bad, stale) => bad.or(stale),
@@ -103,7 +103,7 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     }
     let share = share(state);
     let serving = serving(state, &sides);
-    // With requests on one side only there is nothing to compare.
+    // If only one side has requests, there is nothing to compare.
     if let Some(assessed) = assessed.filter(|_| serving.len() > 1) {
         let text = format!("{} {share}", assessed.text);
         return Assessment { text, ..assessed };
@@ -134,7 +134,7 @@ pub fn assess(state: &v1::State, verdict: Option<&v1::Analysis>) -> Assessment {
     }
 }
 
-/// Why the proxy serves no requests, or soon none.
+/// Why the proxy serves no requests, or soon will not.
 fn outage(state: &v1::State) -> Option<String> {
     match state.phase() {
         v1::Phase::Starting => return Some("The proxy is starting.".to_owned()),
@@ -171,14 +171,14 @@ pub fn assess_analysis(verdict: &v1::Analysis) -> Assessment {
         // The name may be one of a newer version.
         (false, false) => (
             Level::NotEnoughData,
-            "It is not known yet whether new is good enough",
+            "It is not yet known whether new is good enough",
         ),
     };
     let text = format!("{so}: {}", verdict.text);
     Assessment { level, text }
 }
 
-/// A generation that fails many requests, whatever the other one does.
+/// A generation that fails many requests, no matter how the other one does.
 fn many_errors(sides: &[Side; 2]) -> Option<String> {
     sides.iter().find_map(|side| {
         let errors = percent(side.errors.filter(|errors| *errors > MANY_ERRORS)?);
@@ -189,7 +189,7 @@ fn many_errors(sides: &[Side; 2]) -> Option<String> {
     })
 }
 
-/// A split that is not the wanted one.
+/// An observed split that differs from the desired one.
 fn split(state: &v1::State) -> Option<String> {
     let plan = state.plan.as_ref()?;
     let wanted = plan.share_of_new()?;

@@ -26,7 +26,7 @@ pub enum Error {
     #[error("has too many watches")]
     TooManyWatches,
     /// It does not support `crossfade.v1`, or does not speak gRPC at all.
-    #[error("is not the admin port (by default 9464) of a crossfade of this version")]
+    #[error("is not the admin port (by default 9464) of a crossfade process of this version")]
     Unsupported,
     #[error("responded with an error: {0}")]
     Refused(String),
@@ -35,7 +35,7 @@ pub enum Error {
 impl From<Status> for Error {
     fn from(status: Status) -> Self {
         match status.code() {
-            // No admin port says Internal: tonic does, of a response that is no gRPC.
+            // Admin ports do not return Internal: tonic does, for a response that is not gRPC.
             Code::Unimplemented | Code::Internal => Self::Unsupported,
             Code::ResourceExhausted => Self::TooManyWatches,
             // Its connection broke: tonic creates these for transport errors.
@@ -45,7 +45,7 @@ impl From<Status> for Error {
     }
 }
 
-/// What broke a connection. The text of a status itself is meant for debugging.
+/// The cause of a broken connection. The text of a status itself is meant for debugging.
 fn cause(status: &Status) -> String {
     use std::error::Error as _;
     match status.source() {
@@ -54,7 +54,7 @@ fn cause(status: &Status) -> String {
     }
 }
 
-/// Why a connection failed. The libraries in between say only in which of their steps.
+/// Why a connection failed. The libraries in between only report which of their steps failed.
 fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let of_system = causes.find_map(|cause| {
@@ -84,7 +84,7 @@ impl Client {
         }
         let endpoint = Endpoint::from_shared(format!("http://{authority}"))
             .map_err(|_| wrong())?
-            // So that a watch notices when the host is gone.
+            // This lets a watch detect that the host is gone.
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
         let channel = within(deadline, async {
@@ -124,18 +124,18 @@ impl Client {
     /// The current state.
     ///
     /// # Errors
-    /// All but [`Error::Address`] and [`Error::TooManyWatches`].
+    /// All except [`Error::Address`] and [`Error::TooManyWatches`].
     pub async fn get(&self) -> Result<State, Error> {
         let mut proxy = self.proxy.clone();
         let asking = async { Ok(proxy.get(GetRequest {}).await?.into_inner()) };
         within(self.deadline, asking).await
     }
 
-    /// The counts of both generations per kind of request; `None` if the proxy is too old to report them. With the counts of the
-    /// last minutes if `with_past`.
+    /// The counts of both generations per kind of request; `None` if the proxy is too old to report them. Includes the counts of
+    /// the last minutes if `with_past`.
     ///
     /// # Errors
-    /// All but [`Error::Address`] and [`Error::TooManyWatches`].
+    /// All except [`Error::Address`] and [`Error::TooManyWatches`].
     pub async fn compare(&self, with_past: bool) -> Result<Option<Comparison>, Error> {
         let mut proxy = self.proxy.clone();
         let asking = async {
@@ -151,7 +151,7 @@ impl Client {
     /// The current state and its changes, at least one state per `interval` (100 ms or more).
     ///
     /// # Errors
-    /// All but [`Error::Address`].
+    /// All except [`Error::Address`].
     pub async fn watch(&self, interval: Duration) -> Result<StateStream, Error> {
         let mut proxy = self.proxy.clone();
         let interval_ms = u32::try_from(interval.as_millis())
@@ -181,8 +181,8 @@ impl StateStream {
     /// The next state; `None` once the process has ended normally. Dropping the future loses no state.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if nothing arrives within the interval and the deadline together, else as for [`Client::watch`]. An
-    /// error ends the watch.
+    /// [`Error::Timeout`] if nothing arrives within the interval plus the deadline, otherwise as for [`Client::watch`]. An error
+    /// ends the watch.
     pub async fn next(&mut self) -> Result<Option<State>, Error> {
         let patience = self.patience;
         let message = async { Ok(self.states.message().await?) };

@@ -95,7 +95,7 @@ impl From<&Sketch> for v1::Latencies {
 }
 
 impl From<&v1::Latencies> for Sketch {
-    /// Buckets that are not ascending, or not on the scale, are left out.
+    /// Leaves out buckets that are not ascending or not on the scale.
     fn from(latencies: &v1::Latencies) -> Self {
         let mut next = 0;
         let counts = latencies.buckets.iter().zip(&latencies.counts);
@@ -135,7 +135,7 @@ impl From<&v1::Sample> for Side {
         let without_failed = sample.ended.saturating_sub(sample.failed);
         let attempts = Attempts {
             started: sample.started,
-            // Of an older proxy it is not known.
+            // It is unknown for an older proxy.
             decided: sample.decided.unwrap_or(sample.started),
             ended: sample.ended,
             completed: sample.completed.unwrap_or(without_failed),
@@ -170,7 +170,7 @@ impl v1::Counts {
         }
     }
 
-    /// The counts. Strata beyond [`MAX_STRATA`], and those that come twice, are left out.
+    /// The counts. Leaves out strata beyond [`MAX_STRATA`] and duplicates.
     #[must_use]
     pub fn read(&self) -> Counts {
         let mut counts = Counts::default();
@@ -217,7 +217,7 @@ impl v1::Margins {
 }
 
 impl v1::Comparison {
-    /// The counts of now, of the proxy `name`; `None` if it does not say which process it is.
+    /// The current counts of the proxy `name`; `None` if it does not identify its process.
     #[must_use]
     pub fn reading(&self, name: &str) -> Option<Reading> {
         let process = self.process.as_ref()?;

@@ -15,7 +15,7 @@ impl v1::State {
         self.to_json_with_verdict(self.verdict())
     }
 
-    /// The whole state of proxies of an update whose controller has given this verdict.
+    /// The whole state of the proxies of an update with this verdict of its controller.
     #[must_use]
     pub fn to_json_with_verdict(&self, verdict: Option<&v1::Analysis>) -> Value {
         let Self {
@@ -93,7 +93,7 @@ impl v1::Phase {
 }
 
 impl v1::Plan {
-    /// The wanted share of new, 0 to 1; `None` if the weights are unknown.
+    /// The desired share of new, 0 to 1; `None` if the weights are unknown.
     #[must_use]
     pub fn share_of_new(&self) -> Option<f64> {
         let weights = self.weights.as_ref()?;
@@ -118,8 +118,8 @@ impl v1::Recent {
         (seconds > 0.0).then(|| self.outcomes.unwrap_or_default().count() as f64 / seconds)
     }
 
-    /// The share of exchanges that this side failed, 0 to 1, among those that their clients did not cancel; `None` with fewer than
-    /// [`ENOUGH`] of them. Also those that another attempt completed.
+    /// The share of exchanges that this side failed, 0 to 1, among those that their clients did not cancel; `None` with fewer
+    /// than [`ENOUGH`] of them. Includes those that another attempt completed.
     #[must_use]
     pub fn error_ratio(&self) -> Option<f64> {
         let outcomes = self.outcomes?;
@@ -324,7 +324,7 @@ fn outcomes(outcomes: &v1::Outcomes) -> Value {
     json!({"completed": completed, "truncated": truncated, "failed": failed, "cancelled": cancelled})
 }
 
-/// Without quantiles: by buckets this wide they would be up to a quarter off. Those of the last minutes are exact enough.
+/// Without quantiles, which would be up to a quarter off with buckets this wide. Those of the last minutes are exact enough.
 fn histogram(histogram: &v1::Histogram) -> Value {
     let v1::Histogram {
         bounds,

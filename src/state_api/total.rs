@@ -1,4 +1,4 @@
-//! The total of several proxies' states: counts are added, and values that differ are left out.
+//! The total of several proxies' states: adds counts, and leaves out values that differ.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
         (all.weights_before_cap, all.max_percent) = (None, None);
     }
     all.old_drains &= one.old_drains;
-    // Since when all have it, the last refusal of any, the longest loss of contact.
+    // The time since which all have it, the last rejection by any, and the longest loss of contact.
     let at = |time: &Option<prost_types::Timestamp>| time.map(|time| (time.seconds, time.nanos));
     if at(&one.since) > at(&all.since) {
         all.since = one.since;
@@ -112,7 +112,7 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
     if all.new_targets != one.new_targets {
         all.new_targets.clear();
     }
-    // The worst of them: that one passes does not mean that the others do.
+    // The worst verdict, because one pass does not mean that the others pass.
     let rank = |analysis: &Option<v1::Analysis>| {
         let verdict = analysis.as_ref().map(|analysis| &*analysis.verdict);
         match verdict {

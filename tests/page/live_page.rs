@@ -201,7 +201,7 @@ async fn with_an_analysis_it_shows_the_verdict_first() {
         (
             "well",
             0,
-            "It is not known yet whether new is good enough: No requests were received",
+            "It is not yet known whether new is good enough: No requests were received",
             "notEnoughData",
         ),
         (

@@ -1,8 +1,8 @@
 //! Compares both generations by their counts of the last minutes, for plans without an analysis. Pure.
 //!
-//! The page looks every second, at few requests after a start. So what it says of new has to be certain: of all requests that
-//! failed (or were slow), too many must have been new's. If both sides were equal, each of them would be new's with a probability
-//! that is new's share of all requests; the Chernoff bound limits how probable so many are then.
+//! The page compares every second, with few requests after a start, so its statements about new must be certain: too many of all
+//! requests that failed (or were slow) must have been new's. If both sides were equal, the probability that such a request is
+//! new's would be new's share of all requests; the Chernoff bound limits the probability of this many.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -17,7 +17,7 @@ const SLOWER: f64 = 1.25;
 const NOTICEABLE: f64 = 0.005;
 /// The streams that each side must have for a comparison of latencies.
 const STREAMS: u64 = 200;
-/// With equal sides, the probability of an attention by chance is at most one minus this.
+/// With equal sides, the probability of a false alarm is at most one minus this.
 const CERTAIN: f64 = 0.9999;
 
 /// In what respect new is worse than old.
@@ -26,7 +26,7 @@ pub(super) fn worse(sides: &[Side; 2]) -> Option<String> {
     Some(format!("{sure}."))
 }
 
-/// Why it is not known whether new is as good as old: it looks worse, or there are too few streams to tell.
+/// Why it is unknown whether new is as good as old: it looks worse, or there are too few streams to tell.
 pub(super) fn unclear(sides: &[Side; 2]) -> Option<String> {
     if let Some(difference) = differences(sides).next() {
         return Some(format!("{difference}; that is not enough evidence yet."));
@@ -51,7 +51,7 @@ struct Difference {
     what: &'static str,
     /// Old's and new's.
     figures: [String; 2],
-    /// It is no chance.
+    /// Whether it is not a coincidence.
     is_sure: bool,
 }
 
@@ -60,7 +60,7 @@ impl Display for Difference {
         let [before, now] = &self.figures;
         write!(
             f,
-            "New {}{now} and {before} in the last 5 minutes",
+            "New {}{now} versus {before} in the last 5 minutes",
             self.what
         )
     }
@@ -122,7 +122,7 @@ fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<([f64
     is_worse.then(|| ([before, now], are_too_many_of_new(slow, independent)))
 }
 
-/// Whether new's share of the cases (failures, slow requests) of both sides is too large to be chance.
+/// Whether new's share of the cases (failures, slow requests) of both sides is too large to be a coincidence.
 fn are_too_many_of_new(cases: [f64; 2], of: [f64; 2]) -> bool {
     let all = cases[0] + cases[1];
     let (share, expected) = (cases[1] / all, of[1] / (of[0] + of[1]));
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// What may be chance is not called good either.
+    /// A difference that may be a coincidence does not count as good either.
     #[test]
     fn what_looks_worse_or_is_rarely_seen_is_not_clear() {
         let requests = |ended, failed| side(ended, failed, &[], 0);
@@ -190,7 +190,7 @@ mod tests {
                 requests(1000, 0),
                 requests(60, 2),
                 Some(
-                    "New fails more requests than old: 3.3 % and 0.0 % in the last 5 minutes; that is not enough evidence yet.",
+                    "New fails more requests than old: 3.3 % versus 0.0 % in the last 5 minutes; that is not enough evidence yet.",
                 ),
             ),
             (requests(1000, 3), requests(60, 0), None),
@@ -232,7 +232,7 @@ mod tests {
         for (old, new, is_worse) in [
             (vec![(300, 500)], vec![(400, 500)], true),
             (vec![(300, 500)], vec![(370, 500)], false),
-            // A millisecond, whatever the ratio and however many.
+            // A millisecond, regardless of the ratio and the number of values.
             (vec![(3, 100_000)], vec![(4, 100_000)], false),
             // A busy machine.
             (few.to_vec(), vec![(3, 70), (40, 10)], false),

@@ -78,7 +78,7 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, [side(1000, 3, 300), side(1000, 40, 300)]),
             Level::Attention,
-            "New fails more requests than old: 4.0 % and 0.30 %",
+            "New fails more requests than old: 4.0 % versus 0.30 %",
         ),
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
@@ -88,7 +88,7 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, [side(1000, 0, 300), side(1000, 0, 400)]),
             Level::Attention,
-            "New has a longer time to first token than old: p95 400 ms and",
+            "New has a longer time to first token than old: p95 400 ms versus",
         ),
         // Twice as slow, but by too few streams to tell.
         (
@@ -104,14 +104,14 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             state(25, [side(1000, 0, 300), side(200, 3, 300)]),
             Level::NotEnoughData,
-            "New gets 25.0 % of the requests. New fails more requests than old: 1.5 % and 0.0 % in the last 5 minutes; that is not enough",
+            "New gets 25.0 % of the requests. New fails more requests than old: 1.5 % versus 0.0 % in the last 5 minutes; that is not enough",
         ),
         (off, Level::Attention, "New got 90.0 % of the requests"),
         (unreachable, Level::Attention, "Not ready"),
         (
             bad_and_refused,
             Level::Attention,
-            "New fails more requests than old: 4.0 % and 0.10 % in the last 5 minutes. A newer plan was rejected",
+            "New fails more requests than old: 4.0 % versus 0.10 % in the last 5 minutes. A newer plan was rejected",
         ),
         (refused, Level::Attention, "A newer plan was rejected"),
     ] {
@@ -156,7 +156,7 @@ fn the_verdict_of_an_analysis_comes_first_and_replaces_the_comparison_by_figures
             state(25, fails_more()),
             verdict("inconclusive", false),
             Level::NotEnoughData,
-            "It is not known yet whether new is good enough: Because. New gets 25.0 % of the requests.",
+            "It is not yet known whether new is good enough: Because. New gets 25.0 % of the requests.",
         ),
         // Nothing is left to compare.
         (
