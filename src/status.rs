@@ -37,10 +37,10 @@ use crate::state_api::v1;
 pub enum Error {
     #[error("cannot load a kubeconfig")]
     Config(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The API server refused, with this message.
+    /// The API server rejected the request with this message.
     #[error("cannot {what}: {message}")]
     Refused { what: String, message: String },
-    /// It refused because a permission is missing, which its message names.
+    /// It rejected the request because of a missing permission, which its message names.
     #[error("cannot {what}: {message}")]
     Forbidden { what: String, message: String },
     #[error("cannot {what}: cannot reach the API server: {cause}")]
@@ -58,7 +58,7 @@ pub enum Error {
         "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` lists all updates"
     )]
     NoSuchUpdate { name: String, namespace: String },
-    #[error("{one} and {other} judge new by different margins: set the margins with flags")]
+    #[error("{one} and {other} analyse new with different margins: set the margins with flags")]
     DifferentMargins { one: String, other: String },
     #[error("no rollout found in namespace {0}")]
     NoRollout(String),
@@ -85,7 +85,7 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
             what,
             message: status.message,
         },
-        // Of an unknown resource the API server says nothing more.
+        // For an unknown resource, the API server reports nothing more.
         kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
             Error::NoDefinition { what }
         }
@@ -142,7 +142,7 @@ pub struct Report {
     pub since_edit: Option<Duration>,
     /// The source of the figures, for display.
     pub origin: String,
-    /// Those that follow the update, have refused an edit of it, or did not answer.
+    /// The proxies that follow the update, have rejected an edit of it, or did not respond.
     pub proxies: Vec<ProxyAnswer>,
     pub others: Vec<Other>,
     /// Newest last.
@@ -152,7 +152,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The verdict on new: that of the controller, or else that of proxies that evaluate new on their own, of which `all` is the total.
+    /// The verdict on new: the controller's, or else that of proxies that evaluate new on their own, whose total is `all`.
     fn verdict(&self, all: Option<&v1::State>) -> Option<v1::Analysis> {
         let of_controller = self.update.as_ref().and_then(|update| {
             let status = update.status.as_ref()?;

@@ -20,7 +20,7 @@ pub enum Verb {
     Resume,
     /// Sends everything to new and lets old drain.
     DrainOld,
-    /// Tries a new generation again that has failed the analysis. Asked for at this time.
+    /// Retries a new generation that has failed the analysis. Requested at this time.
     Retry(Timestamp),
 }
 
@@ -32,7 +32,7 @@ pub struct Change {
     /// Null if absent.
     pub from: Json,
     pub to: Json,
-    /// Why it changes, if the user did not ask for it by name.
+    /// Why it changes, if the user did not request it explicitly.
     pub why: &'static str,
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes as a JSON merge patch (RFC 7396) of the edit of the resource that was shown: `version` is its
+/// The changes as a JSON merge patch (RFC 7396) of the displayed version of the resource: `version` is its
 /// `metadata.resourceVersion`.
 pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
     let of = |section| -> Map<String, Json> {
@@ -169,7 +169,7 @@ pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
     patch
 }
 
-/// The annotation that requests another try after new has failed.
+/// The annotation that requests a retry after new has failed.
 pub(super) fn retry(
     metadata: &ObjectMeta,
     analysis: Option<&AnalysisStatus>,
@@ -182,7 +182,7 @@ pub(super) fn retry(
         field: RETRIED_AT,
         from: json!(annotations.and_then(|notes| notes.get(RETRIED_AT))),
         to: json!(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
-        why: "new gets requests and is judged again, from the first step on",
+        why: "new gets requests and is analysed again, starting with the first step",
     })
 }
 

@@ -34,10 +34,10 @@ trait Edited:
 impl Edited for DynamoUpdateConfig {}
 impl Edited for DynamoRollout {}
 
-/// Which cluster and namespace, as kubectl's users name them.
+/// The cluster and namespace, specified as for kubectl.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// By default that of the context.
+    /// By default the namespace of the context.
     pub namespace: Option<String>,
     /// By default the kubeconfig's current one, or the service account of this pod.
     pub context: Option<String>,
@@ -58,7 +58,7 @@ impl Cluster {
     /// # Errors
     /// [`Error::Config`].
     pub async fn open(choice: &Choice) -> Result<Self, Error> {
-        // An error means that the process has chosen a provider already.
+        // An error means that the process has already chosen a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let loaded = load_config(choice.kubeconfig.as_ref(), choice.context.as_deref()).await;
         let mut config = loaded.map_err(|error| Error::Config(error.into()))?;
@@ -139,7 +139,7 @@ impl Cluster {
         Ok(self.report_on(self.update(name).await?).await)
     }
 
-    /// A report on an update that was read just now.
+    /// A report on an update that has just been read.
     pub async fn report_on(&self, mut update: DynamoUpdateConfig) -> Report {
         let at = Timestamp::now();
         let since_edit = since_edit(&update.metadata, at);
@@ -187,10 +187,10 @@ impl Cluster {
     }
 
     /// Makes the changes of `verb` that were shown, even if the rest of the resource has changed since: with a controller, its
-    /// status always has.
+    /// status always changes.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the changes would now be different ones, else [`Error::Api`].
+    /// [`Error::Conflict`] if the changes would now differ, otherwise [`Error::Api`].
     pub async fn apply(&self, shown: &DynamoUpdateConfig, verb: Verb) -> Result<(), Error> {
         let changes = |update: &DynamoUpdateConfig| verb.changes(update);
         self.edit(shown, changes, "update", Self::update).await
@@ -268,7 +268,7 @@ impl Cluster {
     }
 }
 
-/// How long ago the resource was last edited, its status apart: who edits it leaves a time there.
+/// How long ago the resource was last edited, except for its status, according to the field managers.
 fn since_edit(meta: &ObjectMeta, now: Timestamp) -> Option<Duration> {
     let managers = meta.managed_fields.iter().flatten();
     let edits = managers.filter(|manager| manager.subresource.as_deref() != Some("status"));

@@ -2,7 +2,7 @@
 //!
 //! Takes the plain text as it is, and adds only terminal codes (ECMA-48 SGR).
 
-/// Where what is said of a thing begins: as in `text`.
+/// The column of values, as in `text`.
 const COLUMN: usize = 12;
 const BOLD: &str = "1";
 const RED: &str = "31";
@@ -39,7 +39,7 @@ fn line(line: &str) -> String {
     format!("{}{}{value}{end}", painted(BOLD, word), &name[word.len()..])
 }
 
-/// The colour of what is said under a name.
+/// The colour of the value of a line with this name.
 fn colour(name: &str, value: &str) -> Option<&'static str> {
     let first = value.split([',', ' ']).next().unwrap_or_default();
     match (name, first) {

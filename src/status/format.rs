@@ -3,7 +3,7 @@
 //! Text from outside (messages, names, problems) may contain anything, so it is escaped: it must not move the cursor or reverse a
 //! line.
 
-/// Width of a bar of the split, in cells. With it the line of the observed split fits 80 columns.
+/// Width of a bar of the split, in cells. With this width, the line of the observed split fits 80 columns.
 pub(super) const BAR: usize = 12;
 
 /// The text as [`crate::printable`] escapes it, with spaces instead of tabs.

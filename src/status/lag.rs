@@ -1,4 +1,4 @@
-//! How far a proxy is behind the newest edit of an update.
+//! How far a proxy lags behind the newest edit of an update.
 
 use kube::core::ObjectMeta;
 
@@ -17,7 +17,7 @@ pub(super) enum Lag {
     Unknown,
 }
 
-/// How far the plan of a proxy is behind.
+/// How far the plan of a proxy lags behind.
 pub(super) fn lag(plan: &v1::Plan, newest: Option<&ObjectMeta>) -> Lag {
     let (Some(has), Some(newest)) = (&plan.resource, newest) else {
         return Lag::Unknown;

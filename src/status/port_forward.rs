@@ -15,9 +15,9 @@ use crate::state_api::{self, v1};
 /// The name of the admin port of a proxy's container.
 const PORT: &str = "crossfade";
 
-/// The answers of a namespace's proxies.
+/// The responses of a namespace's proxies.
 pub(super) struct Answers {
-    /// Those that concern the update, and those that did not answer.
+    /// The responses that concern the update, and the proxies that did not respond.
     pub proxies: Vec<ProxyAnswer>,
     pub others: Vec<Other>,
     /// Could one not be asked because a permission is missing?
@@ -38,7 +38,8 @@ impl Answers {
                 counted(self.others.len(), self.others.len())
             ),
             0 if self.forbidden => {
-                "no proxy could be queried: this needs permission to get pods/portforward, and from Kubernetes 1.35 on also to create it"
+                "no proxy could be queried: this needs permission to get pods/portforward, and with Kubernetes 1.35 or \
+                 later also to create it"
                     .to_owned()
             }
             0 => "no proxy could be queried".to_owned(),
@@ -94,7 +95,7 @@ pub(super) async fn query_all(
     Ok(answers)
 }
 
-/// Asks the proxies of an update what both generations did.
+/// Asks the proxies of an update for the counts of both generations.
 ///
 /// # Errors
 /// When the pods cannot be listed.
@@ -131,7 +132,7 @@ pub(super) async fn compare_all(
     Ok(answers.collect())
 }
 
-/// Does a proxy follow the update, or has it refused an edit of it?
+/// Does a proxy follow the update, or has it rejected an edit of it?
 fn is_about(state: &v1::State, update: &ObjectMeta) -> bool {
     let resource = state.resource();
     let follows = resource.is_some_and(|resource| resource.name == update.name);

@@ -47,7 +47,7 @@ impl ProxyClients {
 }
 
 impl ProxyClients {
-    /// Asks all of them what both generations did, and several of them for their plans, which may differ.
+    /// Asks all of them for the counts of both generations, and, if there are several, for their plans, which may differ.
     pub async fn compare(&mut self, with_past: bool) -> Vec<Compared> {
         let with_plan = self.0.len() > 1;
         let asked = self.0.iter_mut().map(async |proxy| {
@@ -108,7 +108,7 @@ impl ProxyConnection {
                 .map_err(|error| error_chain(&error))?,
         };
         let answer = query(&client).await.map_err(|error| match error {
-            // It took the connection, and then does not speak as an admin port does.
+            // It accepted the connection, but does not respond like an admin port.
             Error::Unreachable(_) | Error::Timeout(_) if is_new => {
                 "is not the admin port (by default 9464) of a crossfade process, or does not respond"
                     .to_owned()

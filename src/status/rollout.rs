@@ -8,7 +8,7 @@ use super::{Change, Section};
 use crate::resource::rollout_status::RevisionStatus;
 use crate::resource::{DynamoRollout, Intent};
 
-/// The revision of the old generation, if the status does not say.
+/// The revision of the old generation, if the status does not contain it.
 const FIRST: i64 = 1;
 
 /// The requested edit.
@@ -16,15 +16,15 @@ const FIRST: i64 = 1;
 pub enum RolloutVerb {
     /// Changes neither sizes nor split.
     Pause,
-    /// Goes forward by the strategy.
+    /// Continues according to the strategy.
     Resume,
-    /// Goes forward without analysis and steps.
+    /// Continues without analysis and steps.
     Promote,
     /// Goes back to the old generation.
     Abort,
-    /// Goes back to this revision, also after the end; by default to the old generation.
+    /// Goes back to this revision, even after the rollout has ended; by default to the old generation.
     Undo(Option<i64>),
-    /// Tries a new generation again that has failed the analysis. Requested at this time.
+    /// Retries a new generation that has failed the analysis. Requested at this time.
     Retry(Timestamp),
 }
 
@@ -50,7 +50,7 @@ impl RolloutVerb {
         let wanted = match self {
             Self::Pause => vec![intent(
                 Intent::Hold,
-                "neither sizes nor split change, except that requests leave a generation that cannot serve",
+                "sizes and split stay as they are, except to move requests away from a generation that cannot serve",
             )],
             Self::Resume => vec![
                 intent(

@@ -17,7 +17,7 @@ use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{assess, assess_analysis, total, v1};
 
 const SMALL_BAR: usize = 8;
-/// The answered share of new is shown beside the assigned one from this difference on.
+/// From this difference on, the answered share of new is shown next to the assigned one.
 const MOVED: f64 = 0.02;
 /// The column of values.
 const COLUMN: usize = 12;
@@ -78,7 +78,7 @@ pub fn list(updates: &[DynamoUpdateConfig]) -> String {
 struct Page(String);
 
 impl Page {
-    /// All output goes through here. Further lines of a text are indented below its first one.
+    /// All output goes through here. The further lines of a text are indented below its first line.
     fn put(&mut self, indent: usize, text: &str) {
         for (place, line) in text.lines().enumerate() {
             if place > 0 {
@@ -165,7 +165,7 @@ impl Page {
                 &format!("as of edit {seen}: the controller has not observed edit {newest} yet"),
             );
         }
-        // Conditions for tools only repeat the others.
+        // The conditions for generic tools only repeat the others.
         let for_tools = [condition::READY, condition::RECONCILING, condition::STALLED];
         let is_for_people = |one: &&Condition| !for_tools.contains(&one.type_.as_str());
         let holding = status.conditions.iter().filter(is_for_people);
@@ -218,7 +218,7 @@ impl Page {
             if last_worker == Some(Promise::Holds) {
                 self.line(
                     "old",
-                    "its last worker can be removed, its frontends cannot",
+                    "its last worker can be removed, but not its frontends",
                 );
             }
             for missing in &status.missing_for_deletion {

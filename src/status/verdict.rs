@@ -1,4 +1,4 @@
-//! Compares both generations by the counts of proxies.
+//! Compares both generations based on the counts of proxies.
 
 mod report;
 
@@ -14,9 +14,9 @@ use crate::state_api::v1;
 pub struct Compared {
     /// Its pod or its address.
     pub name: String,
-    /// `None` if it is too old to know, or why it did not answer.
+    /// `None` if it is too old to report counts; an error if it did not respond.
     pub answer: Result<Option<v1::Comparison>, String>,
-    /// Its plan, if it was asked for it: proxies without a common source may have different ones.
+    /// Its plan, if requested: proxies without a common source may have different plans.
     pub plan: Option<v1::Plan>,
 }
 
@@ -56,7 +56,7 @@ impl ComparisonRun {
         }
     }
 
-    /// Judges what the proxies remember of the last minutes.
+    /// Analyses what the proxies remember of the last minutes.
     #[must_use]
     pub fn past(&mut self, answers: &[Compared]) -> AnalysisReport {
         let answers = distinct(answers);
@@ -66,8 +66,8 @@ impl ComparisonRun {
         self.report(report, &answers)
     }
 
-    /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look,
-    /// or since a proxy's plan named another new generation.
+    /// Adds what the proxies have counted until `now`, from any monotonic clock, and analyses everything since the first look, or
+    /// since a proxy's plan named a different new generation.
     #[must_use]
     pub fn observe(&mut self, answers: &[Compared], now: Duration) -> AnalysisReport {
         let answers = distinct(answers);
@@ -87,7 +87,7 @@ impl ComparisonRun {
         self.report(report, &answers)
     }
 
-    /// Does the plan of this proxy name another new generation than at the last look?
+    /// Does the plan of this proxy name a different new generation than at the last look?
     fn begins_series(&mut self, name: &str, reported: &v1::Comparison) -> bool {
         let started = reported
             .process
@@ -111,7 +111,7 @@ impl ComparisonRun {
         let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
         let mut reported = answers.iter().copied().filter_map(comparison);
         let rolled_back = reported.find(|(_, reported)| !reported.rolled_back.is_empty());
-        // By other margins it may not have failed.
+        // With other margins, it may not have failed.
         let mut reported = answers.iter().copied().filter_map(comparison);
         let failed = reported.find(|(_, reported)| {
             let margins = reported.margins.as_ref().and_then(v1::Margins::rules);
@@ -130,7 +130,7 @@ impl ComparisonRun {
     }
 }
 
-/// One answer of each process: it may have been asked at two addresses, and must not count twice.
+/// One response per process: a process that was asked at two addresses must not count twice.
 fn distinct(answers: &[Compared]) -> Vec<&Compared> {
     let mut seen = BTreeSet::new();
     let is_first = |asked: &&Compared| {
@@ -144,7 +144,7 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
     answers.iter().filter(is_first).collect()
 }
 
-/// What each proxy does, unless all have the same plan. Then the figures are of different splits, or of different updates.
+/// What each proxy does, unless all have the same plan. If not, the figures belong to different splits or updates.
 fn disagreement(answers: &[&Compared]) -> Vec<String> {
     let have_plan = |asked: &&&Compared| asked.plan.is_some();
     let answers: Vec<_> = answers.iter().filter(have_plan).collect();
@@ -168,7 +168,7 @@ fn is_same_plan(one: &v1::Plan, other: &v1::Plan) -> bool {
     };
     let ((old, new), (other_old, other_new)) = (share(one), share(other));
     let targets = |plan: &v1::Plan| BTreeSet::from_iter(plan.new_targets.iter().cloned());
-    // Plans of flags have no name.
+    // Plans from flags have no name.
     let names = update_of(one).zip(update_of(other));
     old * other_new == new * other_old
         && targets(one) == targets(other)

@@ -1,4 +1,4 @@
-//! The wanted split, and a remark if it differs from the requested one.
+//! The desired split, and a remark if it differs from the requested one.
 //!
 //! The split in force takes precedence: that of the proxies, then that of the controller, then the edit itself.
 
@@ -15,14 +15,14 @@ const UNDECIDED: &str =
 /// Shares closer than this are the same: a percentage is a rounded ratio.
 const SAME: f64 = 0.000_5;
 
-/// The wanted share of new, 0 to 1, if known.
+/// The desired share of new, 0 to 1, if known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct WantedShare {
     pub share: Option<f64>,
     pub remark: Option<String>,
 }
 
-/// The wanted split of the update. `all` is the total of its proxies.
+/// The desired split of the update. `all` is the total of its proxies.
 pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
     let update = report.update.as_deref();
     let plan = all.and_then(|all| all.plan.as_ref());
@@ -149,7 +149,7 @@ mod tests {
             is(0.25, Some("70 % requested, which is not in force yet"))
         );
         assert_eq!(in_force(asks(70), 70, |_| ()), is(0.7, None));
-        // From addresses there is no edit to hold it against.
+        // If the proxies were queried by address, there is no edit to compare with.
         let alone = in_force(Report::default(), 60, |plan| {
             plan.max_percent = Some(60);
             plan.weights_before_cap = Some(v1::Weights { old: 3, new: 7 });

@@ -422,7 +422,7 @@ async fn proxies_are_compared_with_the_limits_of_their_plans() {
     let (report, status) = judge(&both, &[]);
     assert_eq!(status, INCONCLUSIVE);
     let text = format!(
-        "{} and {} judge new by different margins: set the margins with flags",
+        "{} and {} analyse new with different margins: set the margins with flags",
         few.admin, many.admin
     );
     assert_eq!(report["text"], text);

@@ -50,7 +50,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
     page.0
 }
 
-/// What its owner asks for, unless that is to go forward.
+/// What its owner requests, unless that is to proceed.
 fn asked(rollout: &DynamoRollout) -> Option<String> {
     let asked = match (rollout.spec.intent, rollout.spec.undo()) {
         (Intent::Hold, _) => "Hold; `crossfade rollout resume` continues",
@@ -188,7 +188,7 @@ impl Page {
     /// The roles of both generations.
     fn generations(&mut self, rollout: &DynamoRollout, status: &DynamoRolloutStatus) {
         let none = SideStatus::default();
-        // After an undo, what the rollout moves is not what its spec names.
+        // After an undo, the rollout does not move what its spec names.
         let accepted = status.accepted.as_ref();
         let accepted = accepted.filter(|accepted| accepted.undo_to.is_some());
         let (old, new) = match accepted {
@@ -259,7 +259,7 @@ impl Page {
     }
 }
 
-/// The accepted objects of a generation, as a spec names them.
+/// The accepted objects of a generation, in the form of a spec.
 fn side(accepted: &AcceptedSide) -> SideSpec {
     let roles = accepted.roles.iter().map(|(role, accepted)| {
         let workload = WorkloadSpec {
@@ -275,7 +275,7 @@ fn side(accepted: &AcceptedSide) -> SideSpec {
     }
 }
 
-/// The object of a role, as kubectl names it.
+/// The object of a role, in kubectl's notation.
 fn object(side: &SideSpec, role: &str) -> String {
     let (kind, name) = match side.roles.get(role) {
         Some(workload) => (Some(&workload.kind), Some(&workload.name)),

@@ -24,11 +24,11 @@ impl Page {
             .map(|asked| asked.name.chars().count());
         let widest = names.max().unwrap_or_default().max(NAME);
         let row = |[name, phase, ready, split, plan, open]: [&str; 6]| {
-            format!("{name:<widest$} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>11}")
+            format!("{name:<widest$} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>13}")
         };
         self.put(
             0,
-            &row(["PROXY", "PHASE", "READY", "SPLIT", "PLAN", "OPEN O/N"]),
+            &row(["PROXY", "PHASE", "READY", "SPLIT", "PLAN", "OLD/NEW OPEN"]),
         );
         let newest = report.update.as_ref().map(|update| &update.metadata);
         for ProxyAnswer { name, state } in &report.proxies {

@@ -276,7 +276,7 @@ fn the_verdict_on_new_comes_first() {
         })
     };
     let failed = "New has failed and was rolled back: New fails 3.0 %.";
-    let unknown = "It is not known yet whether new is good enough: Said by a proxy. New gets 25.0 % of the requests.";
+    let unknown = "It is not yet known whether new is good enough: Said by a proxy. New gets 25.0 % of the requests.";
     let answers = |state| ProxyAnswer {
         name: "a".into(),
         state,

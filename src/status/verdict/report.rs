@@ -19,7 +19,7 @@ pub struct AnalysisReport {
     pub(super) differ: bool,
     /// What each process does, if their plans differ otherwise.
     pub(super) disagree: Vec<String>,
-    /// Why new has failed, if all requests go to old because of that: little is seen of new then.
+    /// Why new has failed, if all requests go to old because of that: in this case, new gets few requests.
     pub(super) rolled_back: Option<String>,
     /// Why new has failed by the analysis of a proxy or a controller, which has observed more than this comparison.
     pub(super) failed: Option<String>,
@@ -46,9 +46,8 @@ impl AnalysisReport {
         self.silent.len() < self.asked
     }
 
-    /// The name of the verdict. There is no pass without the report of every proxy, because a silent one may have seen failures
-    /// of new. Counts of different new generations, or of
-    /// different splits, are no evidence against either.
+    /// The name of the verdict. There is no pass without a report from every proxy, because a missing one may have seen failures
+    /// of new. Counts of different new generations, or of different splits, are not evidence against either.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         match &self.report.verdict {
@@ -176,7 +175,7 @@ impl AnalysisReport {
     }
 }
 
-/// For scripts: no proxy could be asked, and why.
+/// The result for scripts if no proxy could be asked, with the reason.
 #[must_use]
 pub fn no_report(why: &str) -> Value {
     json!({
