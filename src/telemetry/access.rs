@@ -1,4 +1,4 @@
-//! Access lines: one per exchange, written at its end. Each thread collects lines and queues them together, so that a line
+//! Access lines: one per exchange, written when it ends. Each thread collects lines and queues them together, so that a line
 //! costs no system call and no access to shared memory. Prompts, credentials and clients' header values are not included.
 
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ static SETTINGS: OnceLock<AccessLogSettings> = OnceLock::new();
 struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Queues a copy of exactly their length, so that the capacity for the next lines is kept.
+    /// Queues a copy of the exact length, so that the buffer keeps its capacity for the next lines.
     fn hand_over(&mut self) {
         output::write_lines(Kind::Access, &self.0);
         self.0.clear();
@@ -92,7 +92,7 @@ pub struct Line<'a> {
     pub events: u64,
     pub bytes: u64,
     pub usage: Usage,
-    /// What went wrong, in this program's words.
+    /// What went wrong, as a text of this program.
     pub why: Option<&'a str>,
     /// The `trace-id` of the request's W3C trace context, received or assigned.
     pub trace: Option<&'a str>,
@@ -254,14 +254,14 @@ impl<const JSON: bool> Fields<'_, JSON> {
 }
 
 /// Why writing to a line cannot fail.
-const TAKES_ALL: &str = "a Vec takes every write";
+const TAKES_ALL: &str = "writing to a Vec does not fail";
 
-/// Whether a text of such bytes needs no quotes.
+/// Whether a text with this byte may go without quotes.
 const fn is_plain(byte: u8) -> bool {
     (byte > b' ') & (byte <= b'~') & (byte != b'"') & (byte != b'\\') & (byte != b'=')
 }
 
-/// Decimal digits. Not with `write!`, which would be most of a line's cost.
+/// Decimal digits. Does not use `write!`, which would be most of a line's cost.
 fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }

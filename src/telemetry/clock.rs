@@ -1,5 +1,5 @@
-//! The time of an access line. Each thread formats a second once and then only replaces its microseconds: to format the whole time
-//! for each line took 3,000 of the 40,000 instructions of a short request.
+//! The time of an access line. Each thread formats a second once and then only replaces the microseconds: formatting the whole
+//! time for each line took 3,000 of the 40,000 instructions of a short request.
 
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ const MICROS: std::ops::Range<usize> = 20..26;
 /// The last time of a thread.
 #[derive(Default)]
 struct Formatted {
-    /// Its second since 1970; `None` if the text may be of another one.
+    /// Its second since 1970; `None` if the text may be of a different second.
     second: Option<u64>,
     text: String,
 }

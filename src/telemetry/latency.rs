@@ -1,4 +1,4 @@
-//! Latencies: recorded finely, reported over sliding windows, and exposed to Prometheus in few buckets.
+//! Latencies: recorded with high resolution, reported over sliding windows, and exposed to Prometheus in few buckets.
 //!
 //! A [`Histogram`] records every value once. The buckets of `/metrics` and, through
 //! [`Windows`](super::recent::Windows), the values of the last minutes are derived from it on request.

@@ -46,7 +46,7 @@ pub struct BadLevel(String);
 impl FromStr for Level {
     type Err = BadLevel;
 
-    /// Stricter than the filter itself, which accepts any word as a target.
+    /// This is stricter than the filter itself, which accepts any word as a target.
     fn from_str(text: &str) -> Result<Self, BadLevel> {
         let text = text.trim();
         for part in text.split(',').map(str::trim) {
@@ -118,7 +118,7 @@ pub fn start(level: &Level, json: bool) -> Result<FlushAtEnd, Error> {
     Ok(FlushAtEnd)
 }
 
-/// Logged as a line: standard error may be a pipe without a reader, which would block the panicking thread.
+/// Logs panics as lines, because standard error may be a pipe without a reader, which would block the panicking thread.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let backtrace = std::backtrace::Backtrace::capture();

@@ -1,4 +1,4 @@
-//! The metrics of a proxy: closed label sets, and handles that are resolved ahead of the request path.
+//! The metrics of a proxy: closed label sets, and handles that are resolved in advance.
 
 mod names;
 mod page;
@@ -25,7 +25,7 @@ use crate::memory::Budget;
 use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
 
-/// Why a request or connection was refused before it became an exchange. A closed set.
+/// Why a request or connection was rejected before it became an exchange. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     MalformedHead,
@@ -68,11 +68,11 @@ impl Reject {
 /// A timeout that a client exceeded after its request had begun. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// It sent no more of the request's body.
+    /// It stopped sending the request body.
     Body,
     /// It left data unread.
     Write,
-    /// Nothing passed through its tunnel.
+    /// Its tunnel was idle.
     TunnelIdle,
 }
 
@@ -104,7 +104,7 @@ struct Side {
     encoded_streams: IntCounter,
     /// An encoded stream has been logged.
     encoded_logged: AtomicBool,
-    /// Exchanges that were first assigned to it and have been completed, though it had failed them.
+    /// Exchanges that were first assigned to it and have been completed although it had failed them.
     completed_by_another: AtomicU64,
 }
 
@@ -120,7 +120,7 @@ pub struct Metrics {
     started: Instant,
     /// Assignments of the last minute.
     pub window: Window,
-    /// Those that were answered in the last minute, by the generation that answered.
+    /// Responses in the last minute, by the generation that responded.
     pub answered: Window,
     /// The second after the last request that a client may depend on; 0 if there was none.
     used_until: AtomicU64,
@@ -128,7 +128,7 @@ pub struct Metrics {
     arriving: AtomicUsize,
     windows: Windows,
     requests: IntCounterVec,
-    /// Resolved at first use: most combinations never occur.
+    /// Resolved at first use, because most combinations never occur.
     resolved: [OnceLock<IntCounter>; COMBINATIONS],
     sides: [Side; 2],
     /// The counts for comparing both generations.
@@ -162,7 +162,7 @@ pub struct Metrics {
     endpoints: IntGaugeVec,
     capability: IntGaugeVec,
     moving: IntGauge,
-    /// Present once there is a data plane.
+    /// Present once there is a data plane (the proxy serves).
     memory: OnceLock<Arc<Budget>>,
     memory_bytes: IntGaugeVec,
     memory_refused: IntCounterVec,
@@ -175,27 +175,27 @@ impl Metrics {
         now.saturating_duration_since(self.started).as_secs()
     }
 
-    /// Notes a request that a client may depend on.
+    /// Records a request that a client may depend on.
     pub fn used(&self, now: Instant) {
         let until = self.second(now) + 1;
-        // Writes once a second, so that the threads share the line otherwise.
+        // Write only once per second, so that otherwise the threads share the cache line.
         if self.used_until.load(Ordering::Relaxed) < until {
             self.used_until.fetch_max(until, Ordering::Relaxed);
         }
     }
 
-    /// Notes a request that begins to arrive. Call [`Self::arrived`] once for it.
+    /// Records a request that begins to arrive. Call [`Self::arrived`] once for it.
     pub fn arrives(&self) {
         self.arriving.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a request has arrived, or will not.
+    /// Records that a request has arrived, or will not arrive.
     pub fn arrived(&self) {
         self.arriving.fetch_sub(1, Ordering::Release);
     }
 
-    /// How long no client has sent a request that it may depend on, or a part of any request: at least so long, at most a second
-    /// longer.
+    /// The time since a client last sent a request that it may depend on, or a part of any request: the actual time is up to a
+    /// second longer.
     #[must_use]
     pub fn quiet_for(&self, now: Instant) -> Duration {
         if self.arriving.load(Ordering::Acquire) > 0 {
@@ -298,7 +298,7 @@ impl Metrics {
         self.failed_attempts[generation.index()][cause as usize].inc();
     }
 
-    /// An exchange that was first assigned to `generation`, which failed it, has been completed: another attempt did better.
+    /// An exchange that was first assigned to `generation`, which failed it, has been completed by another attempt.
     pub fn completed_by_another(&self, generation: Generation) {
         let side = self.side(generation);
         side.completed_by_another.fetch_add(1, Ordering::Relaxed);
@@ -325,7 +325,7 @@ impl Metrics {
         self.continuation_gap.observe(gap.as_secs_f64());
     }
 
-    /// A stream that broke, or was to move, is not continued.
+    /// A stream that broke, or had to move, is not continued.
     pub fn not_continued(&self, outcome: continuation::Outcome, reason: continuation::Reason) {
         let labels = [outcome.as_str(), reason.as_str()];
         self.continuations.with_label_values(&labels).inc();

@@ -1,4 +1,4 @@
-//! Standard output behind a bounded queue: one thread writes, so that nothing else ever waits for the reader. Lines that do
+//! Standard output behind a bounded queue: a single thread writes, so that nothing else ever waits for the reader. Lines that do
 //! not fit are dropped and counted.
 
 use std::fs::File;
@@ -12,11 +12,11 @@ use prometheus::IntCounter;
 
 use super::dropped_lines;
 
-/// Most bytes in the queue, overhead included.
+/// Maximum number of bytes in the queue, including overhead.
 const ROOM: usize = 8 * 1024 * 1024;
-/// Most of these for access lines, so that there is room for a line that reports a problem.
+/// Maximum number of these for access lines, so that there is room for lines that report problems.
 const ROOM_FOR_ACCESS: usize = 6 * 1024 * 1024;
-/// Overhead of a batch: its entry in the queue and what the allocator rounds up.
+/// Overhead of a batch: its entry in the queue and the rounding of the allocator.
 const PER_BATCH: usize = 128;
 /// Pause between two attempts at a non-blocking output without room.
 const FULL: Duration = Duration::from_millis(10);
@@ -58,14 +58,14 @@ enum Job {
 /// Starts the writing thread. A second start in the same process is ignored.
 ///
 /// # Errors
-/// When there is no thread or descriptor for it.
+/// When no thread or descriptor is available.
 pub(super) fn start() -> io::Result<()> {
     if QUEUE.get().is_some() {
         return Ok(());
     }
-    // So that both series exist before anything is dropped.
+    // Both series must exist before anything is dropped.
     LazyLock::force(&DROPPED);
-    // Not through `Stdout`, whose lock and buffer are shared.
+    // Do not use `Stdout`, whose lock and buffer are shared.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let (sender, jobs) = mpsc::channel();
     let run = move || {

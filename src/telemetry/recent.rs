@@ -1,7 +1,7 @@
 //! The counts of both generations in the last minutes, as differences between totals.
 //!
-//! It adds nothing to the request path. Each reader also advances the record; in a process with an admin port that happens
-//! every second.
+//! It adds nothing to the request path. Each reader also advances the record; in a process with an admin port, this happens every
+//! second.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ const STEP: Duration = Duration::from_secs(5);
 pub struct Totals {
     /// Exchanges that ended, in the order of [`Outcome::ALL`](crate::sse::Outcome::ALL), by their first assignment.
     pub outcomes: [u64; 4],
-    /// Those of them that have been completed though the generation had failed them: another attempt did better.
+    /// Those of them that another attempt has completed although the generation had failed them.
     pub completed_by_another: u64,
     pub first_event: Sketch,
     pub gap: Sketch,
@@ -99,7 +99,7 @@ impl Windows {
         counted: [Totals; 2],
         windows: [Duration; N],
     ) -> [Recent; N] {
-        // Nothing panics halfway through a change of it.
+        // No panic can occur in the middle of a change.
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since_last = difference(&counted, &record.counted);
         let recent = windows.map(|window| record.within(now, window, since_last.clone()));

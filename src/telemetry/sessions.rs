@@ -1,16 +1,16 @@
-//! Which sessions were compared in the current minute.
+//! Tracks which sessions were compared in the current minute.
 //!
-//! The requests of one session all reach one generation, and what is odd about them is the session's doing. So a session counts once
-//! a minute in the comparison of both generations, however many requests it sends.
+//! All requests of a session reach the same generation, and the session causes what is unusual about them. So a session counts
+//! once a minute in the comparison of both generations, no matter how many requests it sends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::split::Key;
 
-/// Places for sessions. Sessions that share a place may count more than once a minute.
+/// Number of slots for sessions. Sessions that share a slot may count more than once a minute.
 const PLACES: usize = 1 << 14;
 
-/// The last session of each place, and its minute. 128 KiB.
+/// The last session of each slot, and its minute. 128 KiB.
 #[derive(Debug)]
 pub struct Sessions(Box<[AtomicU64]>);
 
@@ -26,7 +26,7 @@ impl Sessions {
     pub fn is_first(&self, session: Key, second: u64) -> bool {
         let hash = session.hash();
         let place = usize::try_from(hash).unwrap_or(usize::MAX) % PLACES;
-        // Never 0, which is a place without a session.
+        // Never 0, which marks an empty slot.
         let minute = (second / 60 + 1) & 0xffff;
         let entry = (hash & !0xffff) | minute.max(1);
         self.0[place].swap(entry, Ordering::Relaxed) != entry

@@ -3,8 +3,8 @@
 //! A record is created with the first request of its stratum. All records together take at most 1.3 MB, and the remembered counts
 //! at most six times as much, if the latencies are spread over the whole scale.
 //!
-//! The counts of one new generation say nothing about another one, so a series of counts begins with each change of the plan's
-//! new generation, and only the requests that begin in a series count in it.
+//! The counts of one new generation say nothing about another, so a new series of counts begins with each change of the plan's
+//! new generation, and only requests that begin in a series count in it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +19,12 @@ use crate::sse::Api;
 /// Size classes of request bodies.
 const SIZES: usize = 8;
 const KINDS: usize = Api::ALL.len() * SIZES;
-/// The time between two counts that are remembered, and how many are.
+/// The interval of remembered counts, and their number.
 const STEP: Duration = Duration::from_secs(60);
 const STEPS: usize = 5;
 
-/// The size class of a body: 0 if its size is unknown before it was read, 1 up to 1 KiB, then in powers of four to 6 up to 1 MiB, and 7
-/// for all that is larger.
+/// The size class of a body: 0 if its size is unknown until it has been read, 1 up to 1 KiB, then in powers of four up to 6 for 1
+/// MiB, and 7 for larger ones.
 #[must_use]
 pub fn size_class(bytes: Option<u64>) -> u8 {
     let Some(bytes) = bytes else {
@@ -38,13 +38,13 @@ pub fn size_class(bytes: Option<u64>) -> u8 {
 /// How a first attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was answered completely, without an error.
+    /// It got a complete response without an error.
     Completed,
     /// The client or the proxy ended it.
     Abandoned,
-    /// It failed in a way for which requests are tried on the other generation.
+    /// It failed in a way for which requests are retried on the other generation.
     Failed,
-    /// It failed in another way: it was refused as wrong (4xx), or its response was cut or ended with an error.
+    /// It failed in another way: it was rejected as invalid (4xx), or its response was truncated or ended with an error.
     FailedForGood,
 }
 
@@ -75,7 +75,7 @@ impl Record {
         self.decided.fetch_add(1, Ordering::Release);
     }
 
-    /// A first attempt is over. `answered` says whether its response had begun with content.
+    /// A first attempt has ended. `answered` tells whether its response had begun with content.
     pub fn ended(&self, how: Ended, answered: bool) {
         match how {
             Ended::Completed => {
@@ -95,7 +95,7 @@ impl Record {
         self.ended.fetch_add(1, Ordering::Release);
     }
 
-    /// A first attempt is over, and has neither failed nor succeeded.
+    /// A first attempt has ended, and has neither failed nor succeeded.
     pub fn ended_undecided(&self) {
         self.ended.fetch_add(1, Ordering::Release);
     }
@@ -124,7 +124,8 @@ impl Record {
     }
 
     fn attempts(&self) -> Attempts {
-        // Read in this order: all that is known of a request that is over is seen with it, and no failure without its request.
+        // This order of reads ensures that everything known about an ended request is included with it, and that no failure is
+        // included without its request.
         let ended = self.ended.load(Ordering::Acquire);
         let decided = self.decided.load(Ordering::Acquire);
         let failed = self.failed.load(Ordering::Relaxed).min(decided);
@@ -161,11 +162,11 @@ pub struct Strata {
     past: Mutex<Past>,
 }
 
-/// The remembered counts. All of them are since the start of the process.
+/// The remembered counts, all of them since the start of the process.
 struct Past {
     /// When the series began.
     began: Instant,
-    /// The counts then.
+    /// The counts at that time.
     before: Counts,
     /// The counts of the last minutes before that.
     earlier: Counts,
@@ -196,7 +197,7 @@ pub struct Series {
 }
 
 impl Strata {
-    /// Counts from `now` on.
+    /// Begins to count at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -212,7 +213,7 @@ impl Strata {
         self.series.load(Ordering::Relaxed)
     }
 
-    /// Begins a series: the plan names another new generation.
+    /// Begins a series: the plan names a different new generation.
     pub fn begin_series(&self, now: Instant) {
         let mut past = self.past();
         self.series.fetch_add(1, Ordering::Relaxed);
@@ -236,7 +237,7 @@ impl Strata {
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
-        // Nothing panics halfway through a change of it.
+        // No panic can occur in the middle of a change.
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,7 +290,7 @@ impl Strata {
         }
     }
 
-    /// The counts of the current series, now and, `with_past`, in the last minutes.
+    /// The current counts of the current series and, if `with_past`, those of the last minutes.
     #[must_use]
     pub fn current_series(&self, now: Instant, with_past: bool) -> Series {
         if with_past {

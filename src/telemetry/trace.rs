@@ -1,8 +1,8 @@
 //! OpenTelemetry traces (OTLP): a server span for each exchange with a client span for each attempt. Off by default.
 //!
-//! While an exchange runs there is only its [`Span`]: ids and times. The rest is built at the end, from the same record as
-//! the access line, and goes to a queue that drops spans rather than wait, so nothing here locks or waits on the request
-//! path. Bodies, unknown paths and header values are not included.
+//! While an exchange runs, there is only its [`Span`]: IDs and times. The rest is built at the end, from the same record as the
+//! access line, and goes to a queue that drops spans instead of waiting, so nothing here locks or waits on the request path.
+//! Bodies, unknown paths and header values are not included.
 
 mod context;
 mod endpoint;
@@ -44,7 +44,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Starts exporting in the background. Call it on the runtime that is to export.
+    /// Starts exporting in the background. Call it on the runtime that should export.
     ///
     /// # Errors
     /// When the settings or the environment are invalid. The collector need not be reachable.
@@ -66,7 +66,7 @@ impl Tracer {
         let ids = RandomIdGenerator::default();
         let parent = context::parent(headers);
         if parent.is_none() {
-            // It belongs to the unknown trace (Trace Context §3.3.1.1).
+            // `tracestate` belongs to the unknown trace (Trace Context §3.3.1.1).
             headers.remove(TRACESTATE);
         }
         let trace = parent.map_or_else(|| ids.new_trace_id(), |parent| parent.trace);
@@ -107,7 +107,7 @@ impl Tracer {
 
     /// Exports what is queued, for at most `limit`, and stops.
     pub async fn shut_down(self: Arc<Self>, limit: Duration) {
-        // It blocks, and this very thread may drive the connection to the collector.
+        // It blocks, and this thread may drive the connection to the collector.
         let ended = tokio::task::spawn_blocking(move || self.queue.shut_down(limit)).await;
         if !matches!(ended, Ok(Ok(()))) {
             tracing::warn!("some spans could not be exported before the process ended");

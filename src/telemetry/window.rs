@@ -19,7 +19,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Counts an assignment in `second`, of any clock that only advances.
+    /// Counts an assignment in `second`, from any monotonic clock.
     pub fn count(&self, second: u64, to_new: bool) {
         let one = 1 << COUNT_BITS | u64::from(to_new);
         let stamp = stamp(second);
@@ -28,7 +28,7 @@ impl Window {
             if old >> 48 != stamp {
                 return Some(stamp << 48 | one);
             }
-            // A full slot stays as it is rather than overflow into the next one.
+            // A full slot stays unchanged instead of overflowing into the next one.
             (old >> COUNT_BITS & COUNT_MASK != COUNT_MASK).then(|| old + one)
         };
         let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
@@ -64,7 +64,7 @@ impl Window {
     }
 }
 
-/// Never 0, so that an unused slot belongs to no second.
+/// Never 0, which marks an unused slot.
 fn stamp(second: u64) -> u64 {
     second % 0xffff + 1
 }

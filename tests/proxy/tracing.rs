@@ -699,7 +699,7 @@ async fn a_collector_over_http_that_is_slow_or_rejects_or_responds_too_much_cost
     for (collector, expected) in [
         (
             Upstream::always(Script::new().hang()).await,
-            "no answer in 200 ms",
+            "no response within 200 ms",
         ),
         (
             Upstream::listen("127.0.0.1:0", None, |_| status(400)).await,

@@ -145,7 +145,7 @@ impl Default for Metrics {
         ));
         let memory_refused = by_generation.counters(
             "crossfade_memory_refused_total",
-            "Refused allocations from the memory budget, by purpose",
+            "Allocations denied by the memory budget, by purpose",
             &["purpose"],
         );
         let continuations = by_generation.counters(
@@ -205,7 +205,7 @@ impl Default for Metrics {
             continuation_gap: by_generation.add(Histogram::with_opts(
                 HistogramOpts::new(
                     "crossfade_continuation_gap_seconds",
-                    "Time from the break of a stream to the first content of the server that continues it",
+                    "Time from when a stream breaks until the first content from the server that continues it",
                 )
                 .buckets(TAKEOVER_BUCKETS.to_vec()),
             )),
@@ -231,7 +231,7 @@ impl Default for Metrics {
             )),
             connections_refused: by_generation.add(IntCounter::new(
                 "crossfade_connections_refused_total",
-                "Client connections closed at once because of --max-connections or the limit of file descriptors",
+                "Client connections closed immediately because of --max-connections or the open file limit",
             )),
             accept_errors: by_generation.add(IntCounter::new(
                 "crossfade_accept_errors_total",
@@ -245,7 +245,7 @@ impl Default for Metrics {
             split: by_generation.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_split_ratio",
-                    "Share of new: wanted by the plan; observed in the assignments of the last 60 s; answered, of the responses in the last 60 s",
+                    "Share of new: wanted by the plan; observed among the assignments, or answered among the responses, of the last 60 s",
                 ),
                 &["kind"],
             )),
@@ -304,7 +304,8 @@ impl Default for Metrics {
             memory_refused,
             registry,
         };
-        // They are there from the start, so that a rate can be taken of the first one. Old recovers its own by its sibling pods.
+        // They exist from the start, so that a rate includes the first one. Old recovers its own requests through its sibling
+        // pods.
         for (from, to) in [
             (Generation::Old, Generation::New),
             (Generation::New, Generation::Old),

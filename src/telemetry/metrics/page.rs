@@ -14,7 +14,7 @@ use crate::split::Generation;
 /// Values that are only determined at a scrape.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The wanted share of new, 0 to 1.
+    /// The desired share of new, 0 to 1.
     pub wanted: f64,
     pub epoch: u64,
     /// The `metadata.generation` of the plan's resource; 0 if it has none.
@@ -34,7 +34,7 @@ pub struct Observed {
     pub moving: usize,
 }
 
-/// How many endpoints, for how many models, can continue a text.
+/// The number of pairs of endpoint and model that can continue a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proofs {
     counts: [[usize; Capability::ALL.len()]; Probe::ALL.len()],
@@ -63,7 +63,7 @@ impl Metrics {
         for (kind, window) in [("observed", &self.window), ("answered", &self.answered)] {
             match window.share(second) {
                 Some(share) => self.split.with_label_values(&[kind]).set(share),
-                // Absent rather than invented. An error only means that it was absent already.
+                // Remove the series instead of exposing an invented value. An error only means that it was already absent.
                 None => drop(self.split.remove_label_values(&[kind])),
             }
         }
@@ -119,7 +119,7 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&self.registry.gather(), &mut text)
-            .expect("a Vec takes every write and the families are valid");
+            .expect("writing to a Vec does not fail and the families are valid");
         text
     }
 

@@ -15,7 +15,7 @@ use crate::sse::{Api, Outcome};
 use crate::telemetry::latency::{self, FIRST_EVENT_BOUNDS, GAP_BOUNDS};
 use crate::telemetry::recent::{FIVE_MINUTES, MINUTE, Recent, Totals};
 
-/// The values of a histogram at one time.
+/// The values of a histogram at a point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
     /// Upper bounds in seconds with cumulative counts. The last bound is infinite: its count is the total.
@@ -40,7 +40,8 @@ impl Metrics {
         })
     }
 
-    /// The same, by who failed them last, who answered them, and why they had failed. Without zeros.
+    /// The same, by the generation that failed them last, the generation that answered them, and the cause of the failure.
+    /// Without zeros.
     pub fn recovered_moves(&self) -> impl Iterator<Item = (Generation, Generation, Cause, u64)> {
         let sides = || Generation::ALL.into_iter();
         let moves = sides().flat_map(move |from| sides().map(move |to| (from, to)));
@@ -59,7 +60,7 @@ impl Metrics {
         Cause::ALL.into_iter().zip(counters.map(IntCounter::get))
     }
 
-    /// Streams that another server continued, by why.
+    /// Streams that another server continued, by cause.
     pub fn continued_by_cause(&self) -> impl Iterator<Item = (continuation::Cause, u64)> {
         let outcome = continuation::Outcome::Continued.as_str();
         continuation::Cause::ALL.into_iter().map(move |cause| {
@@ -68,11 +69,11 @@ impl Metrics {
         })
     }
 
-    /// Streams that were not continued, by why not.
+    /// Streams that were not continued, by reason.
     #[must_use]
     pub fn not_continued_by_reason(&self) -> BTreeMap<String, u64> {
         let mut reasons = BTreeMap::new();
-        // Read as exposed: asking for the counter of each reason would expose all of them.
+        // Read the exposed ones: requesting the counter of each reason would expose all of them.
         for family in self.continuations.collect() {
             for metric in family.get_metric() {
                 let label = |name| {
@@ -84,7 +85,7 @@ impl Metrics {
                 };
                 if outcome.value() != continuation::Outcome::Continued.as_str() {
                     let count: &mut u64 = reasons.entry(reason.value().to_owned()).or_default();
-                    // A counter of whole numbers.
+                    // The counter contains whole numbers.
                     *count = count.saturating_add(metric.get_counter().get_value() as u64);
                 }
             }

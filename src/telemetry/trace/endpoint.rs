@@ -6,12 +6,12 @@ use http::Uri;
 
 use super::protocol::Protocol;
 
-/// Why a text is no [`Endpoint`]. It does not repeat the text, which may contain a password.
+/// Why a text is not an [`Endpoint`]. It does not repeat the text, which may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadEndpoint(&'static str);
 
-/// Where OTLP over HTTP takes spans, below the address of a collector.
+/// The path at which OTLP over HTTP accepts spans, below the address of a collector.
 const TRACES: &str = "/v1/traces";
 
 /// A collector's address: `http://host[:port][/path]` or `https://…`.
@@ -23,12 +23,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The URL that spans are sent to. Over HTTP, an address without a path means the collector, one with a path the URL itself.
+    /// The URL to which spans are sent. With HTTP, an address without a path is that of the collector, and one with a path is the
+    /// URL itself.
     pub(super) fn url(&self, protocol: Protocol) -> Result<String, BadEndpoint> {
         match (protocol, &self.path) {
             (Protocol::Grpc, None) => Ok(self.root.clone()),
             (Protocol::Grpc, Some(_)) => Err(BadEndpoint(
-                "a path belongs to OTLP over HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or leave the path out and \
+                "a path requires OTLP over HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or remove the path and \
                  use the gRPC port, usually 4317",
             )),
             (Protocol::HttpProtobuf, None) => Ok(format!("{}{TRACES}", self.root)),
@@ -36,7 +37,7 @@ impl Endpoint {
         }
     }
 
-    /// The URL of spans below this address, as of `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    /// The URL for spans below this address, as for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub(super) fn below(mut self) -> Self {
         self.path = self
             .path
@@ -44,7 +45,7 @@ impl Endpoint {
         self
     }
 
-    /// This very URL, as of `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`.
+    /// Exactly this URL, as for `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`.
     pub(super) fn exact(mut self) -> Self {
         self.path.get_or_insert_with(|| "/".to_owned());
         self

@@ -15,7 +15,7 @@ use super::protocol::Protocol;
 use super::settings::{Error, TraceSettings};
 use crate::tls::{ClientFiles, Files};
 
-/// Why the last request to a collector failed. The library keeps that to itself where it sends over HTTP.
+/// Why the last request to a collector failed. The library does not report this when it sends over HTTP.
 #[derive(Clone, Debug, Default)]
 pub struct LastFailure(Arc<Mutex<Option<String>>>);
 

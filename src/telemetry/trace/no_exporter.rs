@@ -14,12 +14,12 @@ impl SpanExporter for Never {
     }
 }
 
-/// There is no exporter that could fail.
+/// Never fails, because there is no exporter.
 #[derive(Clone, Debug, Default)]
 pub struct LastFailure;
 
 impl LastFailure {
-    #[allow(clippy::unused_self, reason = "as the one of the exporter")]
+    #[allow(clippy::unused_self, reason = "the same signature as the exporter's")]
     pub fn take(&self) -> Option<String> {
         None
     }

@@ -1,4 +1,4 @@
-//! The queue of finished spans, which drops spans rather than wait, and the exporter behind it.
+//! The queue of finished spans, which drops spans instead of waiting, and the exporter behind it.
 //!
 //! The queue and its thread are the SDK's batch processor. It does not report what it drops, so it is never allowed to
 //! overflow: room is reserved here before a span is added.

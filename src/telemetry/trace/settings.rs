@@ -14,11 +14,11 @@ use super::endpoint::{BadEndpoint, Endpoint};
 use super::protocol::Protocol;
 use crate::tls::{self, ClientFiles, Files};
 
-/// Default size of the span queue, as of `OTEL_BSP_MAX_QUEUE_SIZE`.
+/// Default size of the span queue, as for `OTEL_BSP_MAX_QUEUE_SIZE`.
 const QUEUE: usize = 2048;
-/// Default time for a batch, as of `OTEL_EXPORTER_OTLP_TIMEOUT`.
+/// Default timeout for a batch, as for `OTEL_EXPORTER_OTLP_TIMEOUT`.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How errors name the flag.
+/// The name of the flag in errors.
 const FLAG: &str = "--otlp-endpoint";
 
 /// Variables with the same meaning: the one for traces overrides the one for all signals.
@@ -83,7 +83,7 @@ pub enum Error {
         given: &'static str,
         missing: &'static str,
     },
-    #[error("the certificates for the collector cannot be used")]
+    #[error("cannot use the certificates for the collector")]
     Tls(#[from] tls::Error),
     #[cfg(not(feature = "otlp"))]
     #[error("this build of crossfade cannot export traces: it lacks the feature `otlp`")]
@@ -93,7 +93,7 @@ pub enum Error {
     Exporter(#[source] ExporterBuildError),
 }
 
-/// Which spans are exported, and where to.
+/// Which spans are exported, and to which collector.
 #[derive(Clone, Debug)]
 pub struct TraceSettings {
     pub(super) endpoint: Endpoint,
@@ -109,7 +109,7 @@ pub struct TraceSettings {
     /// Whether batches are compressed.
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     pub(super) gzip: bool,
-    /// Time for a batch.
+    /// Timeout for a batch.
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     pub(super) timeout: Duration,
     /// Size of the span queue.
@@ -211,7 +211,7 @@ fn protocol(variable: &impl Fn(&str) -> Option<String>) -> Result<Protocol, Erro
     Ok(chosen.unwrap_or_default())
 }
 
-/// The endpoint that the environment names, and the variable that does.
+/// The endpoint in the environment, and the variable that sets it.
 fn endpoint(
     variable: &impl Fn(&str) -> Option<String>,
     protocol: Protocol,
@@ -272,7 +272,7 @@ fn parent_based(root: Sampler) -> Sampler {
     Sampler::ParentBased(Box::new(root))
 }
 
-/// The share of traces that is sampled; by default all.
+/// The share of traces that are sampled; by default all.
 fn ratio(variable: &impl Fn(&str) -> Option<String>) -> Result<f64, Error> {
     let name = "OTEL_TRACES_SAMPLER_ARG";
     let Some(value) = variable(name) else {

@@ -32,7 +32,7 @@ mod gen_ai {
     pub const USAGE_OUTPUT_TOKENS: &str = attribute::GEN_AI_USAGE_OUTPUT_TOKENS;
 }
 
-/// Longest error description, in characters.
+/// Maximum length of an error description, in characters.
 const LONGEST: usize = 200;
 
 /// The span of a running exchange.
@@ -44,7 +44,7 @@ pub struct Span {
     began: SystemTime,
     started: Instant,
     attempts: Vec<Attempt>,
-    /// The index of the attempt whose response the client gets. Any later one that has not ended is asked to take over.
+    /// The index of the attempt whose response the client gets. Any later one that has not ended may take over.
     current: usize,
 }
 
@@ -54,7 +54,7 @@ struct Attempt {
     id: SpanId,
     generation: Generation,
     began: Duration,
-    /// When it ended before the exchange, and why if it failed.
+    /// When it ended, if before the exchange, and why if it failed.
     ended: Option<(Duration, Option<Cause>)>,
 }
 
@@ -96,7 +96,7 @@ impl Span {
         traceparent
     }
 
-    /// Another attempt begins, which is to take over from the current one. Until it does, the current one continues. Returns its
+    /// Another attempt begins, which should take over from the current one. Until it does, the current one continues. Returns its
     /// `traceparent`.
     pub fn asked_to_take_over(&mut self, generation: Generation, now: Instant) -> HeaderValue {
         let began = now.saturating_duration_since(self.started);
@@ -106,7 +106,7 @@ impl Span {
         traceparent
     }
 
-    /// The attempt that was asked to take over did so. Without effect if none was asked.
+    /// The attempt that should take over has done so. No effect if there is none.
     pub fn took_over(&mut self, now: Instant) {
         if let Some(asked) = self.asked() {
             self.end_attempt(self.current, None, now);
@@ -114,15 +114,15 @@ impl Span {
         }
     }
 
-    /// The attempt that was asked to take over did not, because of `cause`, or because it was no longer needed. Without effect if
-    /// none was asked.
+    /// The attempt that should take over did not, because of `cause`, or because it was no longer needed. No effect if there is
+    /// none.
     pub fn did_not_take_over(&mut self, cause: Option<Cause>, now: Instant) {
         if let Some(asked) = self.asked() {
             self.end_attempt(asked, cause, now);
         }
     }
 
-    /// The attempt that is asked to take over.
+    /// The attempt that should take over.
     fn asked(&self) -> Option<usize> {
         let last = self.attempts.len() - 1;
         (last > self.current && self.attempts[last].ended.is_none()).then_some(last)
@@ -178,7 +178,7 @@ impl Span {
         );
         let route = route(line);
         also(attribute::HTTP_ROUTE, route.map(Into::into));
-        // Only known methods are repeated: the text of a client could identify someone.
+        // Only known methods are included: a client's text could identify someone.
         also(
             attribute::URL_PATH,
             route.filter(|route| *route == line.path).map(Into::into),
@@ -317,8 +317,8 @@ fn method(method: &str) -> &'static str {
     known.unwrap_or(OTHER_METHOD)
 }
 
-/// A low-cardinality name of the path: the route of an API family, whatever precedes it, or a known page of frontends.
-/// The operation in the sense of the conventions for generative AI; `None` if it is unknown.
+/// A low-cardinality name of the path: the route of an API family, with any prefix, or a known page of frontends. The operation
+/// in the sense of the conventions for generative AI; `None` if it is unknown.
 fn operation(api: Api) -> Option<&'static str> {
     match api {
         Api::Chat | Api::Responses | Api::Messages => Some("chat"),
@@ -357,7 +357,7 @@ fn error_type(line: &Line<'_>) -> Option<Value> {
     }
 }
 
-/// A client that disconnects is no server error.
+/// A client that disconnects is not a server error.
 fn status(line: &Line<'_>) -> Status {
     match line.outcome {
         Outcome::Completed | Outcome::Cancelled => Status::Unset,

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use super::LastFailure;
 use crate::error_chain::error_chain;
 
-/// Largest answer of a collector that is read, in bytes: the limit that [`ResponseBodyTooLarge`] names.
+/// Maximum size of a collector's response, in bytes: the limit that [`ResponseBodyTooLarge`] names.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
 /// Sends requests from the exporter's thread, which has no runtime.
@@ -39,7 +39,7 @@ impl Sender<HttpConnector> {
 impl Sender<HttpsConnector<HttpConnector>> {
     /// Must be called on a runtime.
     pub fn over_tls(mut config: ClientConfig, timeout: Duration, failure: LastFailure) -> Self {
-        // The connector sets what it speaks.
+        // The connector sets the protocol.
         config.alpn_protocols.clear();
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(config)
@@ -70,9 +70,9 @@ where
         let (client, timeout) = (self.client.clone(), self.timeout);
         let exchange = self.runtime.spawn(async move {
             let exchange = tokio::time::timeout(timeout, exchange(&client, request));
-            exchange
-                .await
-                .map_err(|_| HttpError::from(format!("no answer in {} ms", timeout.as_millis())))?
+            exchange.await.map_err(|_| {
+                HttpError::from(format!("no response within {} ms", timeout.as_millis()))
+            })?
         });
         let answer = exchange.await.map_err(HttpError::from).flatten();
         if let Err(error) = &answer {
@@ -92,7 +92,7 @@ where
     let (head, body) = client.request(request.map(Full::new)).await?.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        // This is how the exporter knows that asking again is no use.
+        // This tells the exporter that retrying is pointless.
         true => ResponseBodyTooLarge::new().into(),
         false => error,
     })?;
