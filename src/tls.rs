@@ -14,7 +14,7 @@ use crate::files;
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
-/// Largest file that is read, in bytes. All authorities of a system take a quarter of it.
+/// Maximum size of a file, in bytes. All certificate authorities of a system take a quarter of it.
 const MAX_FILE: u64 = 1024 * 1024;
 
 /// Why a TLS configuration cannot be built.
@@ -38,7 +38,7 @@ pub enum Error {
     },
     #[error("{} contains no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("the certificate and its key cannot be used")]
+    #[error("cannot use the certificate and its key")]
     Unusable(#[source] rustls::Error),
     #[error("cannot build the client certificate verifier")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
@@ -189,7 +189,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// A configuration in force and its files. New connections use the one in force.
+/// The configuration in force, which new connections use, and its files.
 pub struct Reloading<F: Files> {
     files: F,
     current: ArcSwap<F::Config>,
@@ -198,7 +198,7 @@ pub struct Reloading<F: Files> {
 
 impl<F: Files> Reloading<F> {
     /// # Errors
-    /// The error of [`Files::load`].
+    /// As for [`Files::load`].
     pub fn new(files: F) -> Result<Self, Error> {
         let seen = stamps(&files);
         let current = ArcSwap::from_pointee(files.load()?);
@@ -221,7 +221,7 @@ impl<F: Files> Reloading<F> {
     /// Checks the files and reloads them if one has changed. `Ok(true)`: a new configuration is in force.
     ///
     /// # Errors
-    /// The error of [`Files::load`]; the last good configuration stays in force.
+    /// As for [`Files::load`]; the last good configuration stays in force.
     pub fn refresh(&self) -> Result<bool, Error> {
         let now = stamps(&self.files);
         let mut seen = self.seen.lock().expect("no holder of this lock can panic");
