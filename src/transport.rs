@@ -62,7 +62,7 @@ pub enum Transport {
 impl Transport {
     /// Reads what has arrived into the thread's shared buffer. An empty result is the end of the stream.
     ///
-    /// However short the slice, it keeps its whole buffer alive: see [`Transport::poll_read_apart`].
+    /// Even a short slice keeps its whole buffer alive: see [`Transport::poll_read_apart`].
     pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
         self.poll_read_most(cx, READ_BUFFER)
     }
@@ -104,7 +104,7 @@ impl Transport {
     /// Writes what the socket accepts without waiting. TLS accepts nothing here.
     ///
     /// # Errors
-    /// The error of writing, including `WouldBlock`.
+    /// When writing fails, including `WouldBlock`.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -135,7 +135,7 @@ impl Transport {
         answered.is_ok() && asked[0].revents().intersects(closed)
     }
 
-    /// Can an idle connection be reused? Not if it has anything to read, be it an end or unsolicited bytes.
+    /// Can an idle connection be reused? Not if it has anything to read, whether an end or unsolicited bytes.
     pub fn is_quiet(&mut self) -> bool {
         if let Self::Tls(stream) = self {
             // The kernel does not know about data that has already been decrypted.
@@ -150,10 +150,10 @@ impl Transport {
     }
 }
 
-/// Makes the kernel probe a silent peer: one whose machine is gone sends nothing and would be waited for forever.
+/// Makes the kernel probe a silent peer: otherwise, the proxy would wait forever for a peer whose machine is gone.
 ///
 /// # Errors
-/// The error of setting socket options.
+/// When socket options cannot be set.
 pub fn keep_alive(socket: &socket2::SockRef<'_>) -> io::Result<()> {
     let probes = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
@@ -162,8 +162,8 @@ pub fn keep_alive(socket: &socket2::SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_keepalive(&probes)
 }
 
-/// A slice of a read buffer for a holder that may keep it for long. It keeps its whole buffer alive, so the buffer is charged
-/// to `memory` while any handle of it lives. A slice that is small beside its buffer is copied out of it instead.
+/// A slice of a read buffer for a holder that may keep it for long. It keeps its whole buffer alive, so the buffer is charged to
+/// `memory` while any handle of it lives. A slice that is small compared with its buffer is copied instead.
 #[must_use]
 pub fn lend(data: Bytes, memory: &Arc<Budget>) -> Bytes {
     let mut charge = Charge::default();
@@ -180,7 +180,7 @@ pub fn lend(data: Bytes, memory: &Arc<Budget>) -> Bytes {
     }
 }
 
-/// Lends the thread's empty write buffer to compose one write. A nested borrower gets a buffer of its own.
+/// Lends the thread's empty write buffer to compose one write. A nested borrower gets a separate buffer.
 pub fn with_write_buffer<T>(compose: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let mut buffer = WRITE.take();
     buffer.clear();
@@ -242,7 +242,7 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// A transport after some of its bytes have been read: they come first.
+/// A transport of which some bytes have already been read: they are returned first.
 pub struct Rewound<T = Transport> {
     first: Bytes,
     transport: T,

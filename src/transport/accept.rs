@@ -8,9 +8,9 @@ use socket2::SockRef;
 use super::seldom::Seldom;
 use crate::backoff::Backoff;
 
-/// Pause after an error that lasts while descriptors or memory are short.
+/// Pause after an error that persists while descriptors or memory are exhausted.
 const EXHAUSTED: Duration = Duration::from_millis(50);
-/// First and longest pause after an error that repeats at once.
+/// First and longest pause after an error that repeats immediately.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(1),
     longest: Duration::from_secs(1),
@@ -21,7 +21,7 @@ const BACKOFF: Backoff = Backoff {
 /// the connection (`TCP_USER_TIMEOUT`).
 ///
 /// # Errors
-/// The error of setting socket options.
+/// When socket options cannot be set.
 pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
     super::keep_alive(listener)?;
     #[cfg(target_os = "linux")]
@@ -31,7 +31,7 @@ pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// The errors of one listener. They may repeat at once and would use a whole core without a pause.
+/// The errors of one listener. They may repeat immediately and would use a whole core without a pause.
 #[derive(Debug, Default)]
 pub struct AcceptErrors {
     in_a_row: u32,
@@ -44,8 +44,8 @@ impl AcceptErrors {
         self.in_a_row = 0;
     }
 
-    /// The pause after `error` before the next accept. A first error usually concerns a single connection whose peer has left
-    /// (accept(2)) and needs no pause. Logged at intervals.
+    /// The pause after `error` before the next accept. A first error usually concerns a single connection whose peer has
+    /// disconnected (accept(2)) and needs no pause. Logged at intervals.
     pub fn pause(&mut self, error: &io::Error, now: Instant) -> Duration {
         if let Some(times) = self.log.happened(now) {
             tracing::warn!(%error, times, "cannot accept connections");
@@ -62,7 +62,7 @@ impl AcceptErrors {
     }
 }
 
-/// Are descriptors or memory short? That may pass soon.
+/// Are descriptors or memory exhausted? That may end soon.
 #[must_use]
 pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(

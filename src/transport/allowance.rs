@@ -1,8 +1,8 @@
-//! The work that a connection may do before the thread polls its sockets again, so that a peer that sends without pause does not
+//! Limits the work of a connection before the thread polls its sockets again, so that a peer that sends continuously does not
 //! delay others.
 //!
-//! To yield is not enough: a task that another task wakes before the sockets are polled would continue at once. Tokio polls the
-//! sockets only every 61 tasks while tasks are ready.
+//! Yielding is not enough: a task that another task wakes before the sockets are polled would continue immediately. Tokio polls
+//! the sockets only every 61 tasks while tasks are ready.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// Work is counted in bytes: those that were read, and more for data that takes longer per byte.
+/// The work in bytes: the bytes that were read, and more for data that takes longer per byte.
 #[derive(Debug, Default)]
 pub struct Allowance {
     used: usize,
@@ -49,8 +49,8 @@ impl Allowance {
         self.used = 0;
     }
 
-    /// Ready while less than `most` is used. Otherwise the task is polled again after the thread has polled its sockets, behind
-    /// all tasks that are ready then, and the allowance starts over.
+    /// Ready while less than `most` is used. Otherwise, the task is polled again after the thread has polled its sockets and
+    /// after all tasks that are ready then, and the allowance starts over.
     pub fn poll(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<()> {
         if self.used < most {
             return Poll::Ready(());

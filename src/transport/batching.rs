@@ -1,27 +1,26 @@
 //! Batches reads and writes within a turn of a thread's runtime: one poll for ready sockets, then the tasks that are ready.
 //!
-//! If a thread has several requests or responses to begin in a turn, it reads all of them before it writes the first head:
-//! the first write to a sleeping peer on the same machine wakes it, so peers are woken once per turn instead of once per
-//! write. If it has many slices of streams to forward, it also reads them first, except for large ones, and polls the sockets
-//! in between: small slices of a stream that have arrived by then are written together. How many there will be is predicted
-//! from the last turn.
+//! If a thread has several requests or responses to begin in a turn, it reads all of them before it writes the first head: the
+//! first write to a sleeping peer on the same machine wakes it, so peers are woken once per turn instead of once per write. If it
+//! has many slices of streams to forward, it also reads them first, except for large ones, and polls the sockets in between:
+//! small slices of a stream that have arrived by then are written together. Their number is predicted from the last turn.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// How many slices a turn must have for them to be deferred. With fewer it does not pay. With more the first would wait too
-/// long, and they would hold many read buffers.
+/// The numbers of slices in a turn for which they are deferred. With fewer, it is not worthwhile. With more, the first one would
+/// wait too long, and they would hold many read buffers.
 const MANY: RangeInclusive<u32> = 8..=256;
 
 /// The data that was read in this turn and will be written in it.
 #[derive(Clone, Copy)]
 struct Reads {
     heads: u32,
-    /// Since a deferred slice was resumed, if one was.
+    /// Slices since a deferred slice was resumed, if one was.
     slices: u32,
-    /// The most slices before that.
+    /// The maximum number of slices before that.
     most: u32,
     /// Some slices were deferred.
     waiting: bool,
@@ -48,8 +47,8 @@ pub fn end() {
     LAST_TURN.set(last);
 }
 
-/// Await it before a head is written. If the last turn had several, all tasks that are ready run first. Otherwise, and in a
-/// runtime that does not call [`end`], there is nothing to wait for.
+/// Await this before writing a head. If the last turn had several heads, all ready tasks run first. Otherwise, and in a runtime
+/// that does not call [`end`], it does not wait.
 pub async fn before_head_write() {
     let mut this = THIS_TURN.get();
     this.heads = this.heads.saturating_add(1);
@@ -59,14 +58,14 @@ pub async fn before_head_write() {
     }
 }
 
-/// Ask once for each slice of a stream that was read. If it is to be deferred, which a large one never is, its task is polled
-/// again after the thread has polled its sockets, behind all tasks that are ready then, and calls [`slice_resumed`] when it
-/// continues.
+/// Call this once for each slice of a stream that was read. If the slice should be deferred (large ones never are), its task is
+/// polled again after the thread has polled its sockets and after all tasks that are ready then, and calls [`slice_resumed`] when
+/// it continues.
 pub fn should_defer_slice(cx: &mut Context<'_>, large: bool) -> bool {
     let mut this = THIS_TURN.get();
     this.slices = this.slices.saturating_add(1);
     let last = LAST_TURN.get().slices;
-    // A turn with more slices than predicted counts itself. Without a last turn nothing is deferred.
+    // A turn with more slices than predicted uses its own number. Without a last turn, nothing is deferred.
     let waits = !large && last > 0 && MANY.contains(&last.max(this.slices));
     this.waiting |= waits;
     THIS_TURN.set(this);
@@ -76,16 +75,16 @@ pub fn should_defer_slice(cx: &mut Context<'_>, large: bool) -> bool {
     waits
 }
 
-/// The task is polled again after the thread has polled its sockets, behind all tasks that are ready then. Call it before
+/// The task is polled again after the thread has polled its sockets and after all tasks that are ready then. Call it before
 /// returning `Pending` from work that could continue forever.
 pub fn wake_after_poll(cx: &mut Context<'_>) {
-    // Polling it schedules the wake-up after the next poll of the sockets. That dropping it does not cancel the wake-up is
+    // Polling it schedules the wake-up after the next poll of the sockets. Dropping it does not cancel the wake-up, but this is
     // an implementation detail of tokio, not a guarantee.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
-/// A deferred slice continues. The first one to do so updates the prediction: a thread that always finds something to do never
-/// waits for sockets, so its turn does not end.
+/// A deferred slice continues. The first one to do so updates the prediction: a thread that always has work never waits for
+/// sockets, so its turn does not end.
 pub fn slice_resumed() {
     let mut this = THIS_TURN.get();
     if !this.waiting {
@@ -100,7 +99,7 @@ pub fn slice_resumed() {
     THIS_TURN.set(this);
 }
 
-/// Lets the tasks of this thread that are ready now run first. [`tokio::task::yield_now`] would also poll the sockets.
+/// Lets the ready tasks of this thread run first. [`tokio::task::yield_now`] would also poll the sockets.
 pub async fn yield_to_ready() {
     let mut waits = true;
     std::future::poll_fn(move |cx| {

@@ -1,15 +1,15 @@
-//! Deadlines for peers that do not count time in which this process stood still.
+//! Deadlines for peers that exclude time in which this process was suspended.
 //!
-//! A process that was stopped, or frozen with its machine, continues with expired timers and unread sockets: `SIGCONT`
-//! interrupts its wait for them (signal(7)), and one wait reports at most a thousand. Data that looks overdue then may have
-//! arrived long ago.
+//! A process that was stopped, or frozen with its machine, continues with expired timers and unread sockets: `SIGCONT` interrupts
+//! its wait for them (signal(7)), and one wait reports at most a thousand. Data that then seems overdue may have arrived long
+//! ago.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// A timer later than this means that the process stood still or is extremely busy.
+/// A timer later than this means that the process was suspended or is extremely busy.
 const LATE: Duration = Duration::from_millis(50);
-/// After this time all sockets have been polled.
+/// After this time, all sockets have been polled.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The maximum number of times that a deadline is extended: a process that is always late must time out, too.
@@ -30,7 +30,7 @@ impl Deadline {
         Self { at, until, left }
     }
 
-    /// As it was set.
+    /// The original deadline.
     #[must_use]
     pub const fn at(self) -> Instant {
         self.at
@@ -42,8 +42,8 @@ impl Deadline {
         self.until
     }
 
-    /// Extends a deadline that is noticed late, since what it waits for could not be noticed. False if it is not extended: it
-    /// has expired.
+    /// Extends a deadline that is noticed late, because the awaited event could not be noticed either. False if it is not
+    /// extended because it has expired.
     pub fn extend(&mut self, now: Instant) -> bool {
         let is_late = now.saturating_duration_since(self.until) > LATE;
         if !is_late || self.left == 0 {

@@ -1,8 +1,8 @@
-//! How a process shares its file descriptors: some are reserved for itself, so that however many connections clients open,
-//! the admin port still accepts, and files and names can still be read.
+//! Divides the file descriptors of a process: some are reserved for the process itself, so that the admin port can still accept
+//! connections, files can be read, and names resolved, no matter how many connections clients open.
 //!
-//! The system always gives out the lowest free number (POSIX, 2.14), so the number of a new descriptor says how many are
-//! left: only the process itself keeps one whose number lies in the reserve.
+//! The system always assigns the lowest free number (POSIX, 2.14), so the number of a new descriptor shows how many are left:
+//! only the process itself may keep one whose number is in the reserve.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,19 +14,19 @@ use rustix::process::{Resource, getrlimit};
 const RESERVED_PART: u64 = 8;
 const RESERVED: std::ops::RangeInclusive<u64> = 32..=1024;
 
-/// The descriptors that the process held when it began to share. Zero in a process that is not only a proxy, whose
-/// descriptors are not shared out here.
+/// The descriptors that the process held when it began to share. Zero in a process that is not only a proxy, whose descriptors
+/// are not divided here.
 static HELD: AtomicU64 = AtomicU64::new(0);
 static SHORTAGES: AtomicU64 = AtomicU64::new(0);
 
 /// The shares of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Most connections of clients. There is one more descriptor for each of them, for a model server.
+    /// Maximum number of client connections. Each has another descriptor, for a model server.
     pub clients: usize,
-    /// Most connections of the admin port: half of the reserve.
+    /// Maximum number of admin port connections: half of the reserve.
     pub admin: usize,
-    /// Connections of clients and to model servers have descriptors below this one.
+    /// Connections to clients and model servers have descriptors below this one.
     below: u64,
 }
 
@@ -58,7 +58,7 @@ impl Shares {
         }
     }
 
-    /// Whether a connection of a client, or to a model server, may keep this descriptor.
+    /// Whether a connection to a client or a model server may keep this descriptor.
     #[must_use]
     pub fn allow(&self, descriptor: &impl AsFd) -> bool {
         let number = descriptor.as_fd().as_raw_fd();

@@ -1,4 +1,4 @@
-//! A socket for libraries that read as long as there is something. A TLS session reads until it has data to return, which some
+//! A socket for libraries that read until there is no more data. A TLS session reads until it has data to return, which some
 //! records never contain, and an HTTP/2 server reads control frames without end.
 
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use super::write_timeout::OverTcp;
 /// How much is read before the thread polls its sockets again, in bytes.
 const AT_ONCE: usize = 64 * 1024;
 
-/// A socket that is not read without pause.
+/// A socket whose reads yield to others.
 #[derive(Debug)]
 pub struct Fair<T> {
     inner: T,

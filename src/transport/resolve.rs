@@ -14,7 +14,7 @@ struct Elsewhere {
 }
 
 /// The addresses of `name`. If it is `confined`, an alias (a CNAME, such as that of an ExternalName Service) must have the same
-/// parent: for the full name of a Service, a Service of the same namespace.
+/// parent domain: for the full name of a Service, it must be a Service of the same namespace.
 ///
 /// # Errors
 /// When the name does not resolve or leads outside.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Most often.
+/// The minimum interval between log lines.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// One kind of event.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-/// What TCP has counted of a connection (`tcp_info` of linux/tcp.h).
+/// TCP's counters of a connection (`tcp_info` in linux/tcp.h).
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
     /// Neither side has begun to close.
@@ -23,7 +23,7 @@ pub struct Info {
     pub largest_received: u32,
 }
 
-/// Asks the kernel what it has counted.
+/// Reads the counters from the kernel.
 ///
 /// # Errors
 /// The error of getsockopt(2).
@@ -77,7 +77,7 @@ pub fn delays_acknowledgements(socket: &TcpStream) -> io::Result<bool> {
     socket.quickack().map(|quick| !quick)
 }
 
-/// The same on systems without this information. Callers then do without it.
+/// The same on systems without this information, where callers do without it.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::{Info, TcpStream, io};
@@ -103,7 +103,7 @@ mod elsewhere {
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{delay_acknowledgements, delays_acknowledgements, info};
 
-/// Bytes that were written and are not acknowledged yet (`SIOCOUTQ` of tcp(7)).
+/// Bytes that were written but have not been acknowledged yet (`SIOCOUTQ` of tcp(7)).
 ///
 /// # Errors
 /// The error of ioctl(2).
@@ -140,7 +140,7 @@ pub async fn taken(socket: &TcpStream, limit: Duration) {
     let _ = tokio::time::timeout(limit, taken).await;
 }
 
-/// Makes every close of the connection a reset, also when the process dies, or undoes that.
+/// Makes every close of the connection a reset, even when the process dies, or undoes that.
 pub fn reset_on_close(socket: &TcpStream, reset: bool) {
     // Fails only for a socket that is gone.
     let _ = SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO));

@@ -22,7 +22,7 @@ use crate::memory::Budget;
 /// which can take a slow reader longer than the limit, so the amount left in the buffer is checked.
 const CHECKS: u8 = 4;
 
-/// The description of such a peer.
+/// The error message for such a peer.
 pub const UNREAD: &str = "the client read nothing for too long, or cannot be reached";
 
 /// How long a peer may read nothing, and the counter of those that exceeded it.
