@@ -83,7 +83,7 @@ pub enum Error {
     /// The caller's deadline for the first event passed before the response head.
     #[error("no first event in time")]
     Deadline,
-    #[error("the response head cannot be used")]
+    #[error("the response head is invalid")]
     Head(#[source] crate::http1::ResponseError),
     /// Interim response heads (1xx) count towards the limit.
     #[error("the response head is too large, including interim responses")]
@@ -117,7 +117,7 @@ impl Error {
         )
     }
 
-    /// Did the connection break before the response? A later request needs another one.
+    /// Did the connection break before the response? A later request needs another connection.
     #[must_use]
     pub const fn is_break(&self) -> bool {
         matches!(
@@ -192,7 +192,7 @@ impl Error {
             Self::RequestBody(_) => "the request body was cut off",
             Self::RequestHeadTooLarge(_) => "the request head is too large for the model server",
             Self::HeadTimeout(_) => "timed out before the response",
-            Self::Head(_) => "the response head cannot be used",
+            Self::Head(_) => "the response head is invalid",
             Self::HeadTooLarge => "the response head is too large",
             Self::NoMemory => "the memory budget is exhausted",
             Self::Http2(_) => "HTTP/2 error before the response",

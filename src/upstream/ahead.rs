@@ -1,4 +1,4 @@
-//! Reads a body ahead of its use, to notice its end.
+//! Reads a body in advance, to detect its end.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use http_body::{Body, Frame};
 use super::{BodyError, UpstreamBody};
 use crate::memory::{Budget, Charge, FREE, holding_cost};
 
-/// Most bytes that are read ahead. Beyond that, the server has to wait.
+/// Maximum number of bytes that are read in advance. Beyond that, the server has to wait.
 const MAX: usize = 256 * 1024;
 
-/// What was read of a body ahead of its use, and the rest of it.
+/// The part of a body that was read in advance, and the rest.
 pub struct ReadAhead {
     data: Vec<u8>,
     charge: Charge,
@@ -34,7 +34,7 @@ impl ReadAhead {
         }
     }
 
-    /// The body without what was read of it.
+    /// The body without the part that was read.
     pub(super) const fn rest(&self) -> &UpstreamBody {
         &self.rest
     }
@@ -43,7 +43,7 @@ impl ReadAhead {
         &mut self.rest
     }
 
-    /// Reads what there is. Ready once the body has ended.
+    /// Reads the available data. Ready once the body has ended.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>, memory: &Arc<Budget>) -> Poll<()> {
         while !self.ended {
             let most = if memory.is_tight() { FREE } else { MAX };
@@ -115,7 +115,7 @@ mod tests {
         UpstreamBody::Local(StreamBody::new(frames).boxed_unsync())
     }
 
-    /// What a body yields until it has to wait.
+    /// Everything that a body yields until it has to wait.
     fn yields(body: &mut UpstreamBody) -> Vec<String> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut all = Vec::new();

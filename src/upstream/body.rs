@@ -55,7 +55,7 @@ pub enum UpstreamBody {
     Whole(Bytes),
     /// Bytes that were already read, then the rest of the body.
     Begun(Bytes, Box<UpstreamBody>),
-    /// Read ahead of its use.
+    /// Read in advance.
     Ahead(Box<ReadAhead>),
     Http1(h1::Incoming),
     Http2(h2::Incoming),
@@ -90,7 +90,7 @@ impl UpstreamBody {
         }
     }
 
-    /// Does the body end when the connection closes? Then a crash of the server looks like a complete body.
+    /// Does the body end when the connection closes? If so, a crash of the server looks like a complete body.
     #[must_use]
     pub fn ends_with_connection(&self) -> bool {
         match self {
@@ -130,7 +130,7 @@ impl UpstreamBody {
         }
     }
 
-    /// Reads the body ahead, within limits, and keeps what comes. Ready once it has ended.
+    /// Reads the body in advance, within limits, and keeps the data. Ready once the body has ended.
     pub fn poll_end(&mut self, cx: &mut Context<'_>, memory: &Arc<Budget>) -> Poll<()> {
         if let Self::Ahead(ahead) = self {
             return ahead.poll_end(cx, memory);

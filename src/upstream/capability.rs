@@ -1,6 +1,6 @@
 //! The capabilities that an endpoint has proven: for which models and APIs it can continue a text, and which models it lists.
 //!
-//! A proof of an endpoint says that it is worth asking for the rest of a stream. It is not enough for sending a continuation:
+//! The proof of an endpoint shows that it is worth asking for the rest of a stream. It is not enough for sending a continuation:
 //! another server may have taken the address since. For that, [`ProvenConnection`] is the proof.
 //!
 //! Whether a result may be used, and when to probe again, are pure functions of the time.
@@ -21,9 +21,9 @@ use super::Endpoint;
 use crate::backoff::Backoff;
 use crate::continuation::{Capability, Probe};
 
-/// How long an answer may be used.
+/// How long a result may be used.
 const LIFE: Duration = Duration::from_secs(600);
-/// The age at which a question is asked again, so that there is always an answer that may be used.
+/// The age at which a probe is repeated, so that there is always a usable result.
 const RENEWAL: Duration = Duration::from_secs(240);
 /// The delays after probes without a response.
 const BACKOFF: Backoff = Backoff {
@@ -31,27 +31,27 @@ const BACKOFF: Backoff = Backoff {
     longest: Duration::from_secs(10),
 };
 
-/// Most models whose answers an endpoint keeps.
+/// Maximum number of models for which an endpoint keeps results.
 pub const MAX_MODELS: usize = 64;
-/// Longest name of a model that is asked for, in bytes.
+/// Maximum length of the name of a probed model, in bytes.
 pub const MAX_MODEL_NAME: usize = 256;
 
-/// A question and what came of it.
+/// A probe and its result.
 #[derive(Clone, Debug)]
 struct ProbeRecord<T> {
-    /// The last answer, and when it was given.
+    /// The last result, and its time.
     answer: Option<(T, Instant)>,
-    /// When the question was asked last.
+    /// When the probe was last sent.
     at: Instant,
-    /// How many times in a row it has been asked without an answer.
+    /// How many times in a row it was sent without a result.
     failures: u32,
-    /// The plan and the run of the server that it was asked under.
+    /// The plan and the run of the server for which it was sent.
     plan: u64,
     run: u32,
 }
 
 impl<T: Clone> ProbeRecord<T> {
-    /// The question after it was asked at `now`: `answer` is `None` if there was none.
+    /// The state after a probe at `now`; `answer` is `None` if there was no result.
     fn next(previous: Option<&Self>, answer: Option<T>, now: Instant, plan: u64, run: u32) -> Self {
         let failures = match &answer {
             Some(_) => 0,
@@ -59,7 +59,7 @@ impl<T: Clone> ProbeRecord<T> {
                 .map_or(0, |previous| previous.failures)
                 .saturating_add(1),
         };
-        // A server that does not answer keeps what it proved, until that is too old.
+        // A server that does not respond keeps its proofs until they are too old.
         let kept = || {
             previous
                 .filter(|previous| previous.run == run)?
@@ -75,14 +75,14 @@ impl<T: Clone> ProbeRecord<T> {
         }
     }
 
-    /// The answer, if it may be used at `now`.
+    /// The result, if it may be used at `now`.
     fn usable(&self, now: Instant, run: u32) -> Option<&T> {
         let (answer, given) = self.answer.as_ref()?;
         let valid = self.run == run && now.saturating_duration_since(*given) < LIFE;
         valid.then_some(answer)
     }
 
-    /// Should the question be asked again at `now`?
+    /// Should the probe be repeated at `now`?
     fn is_due(&self, now: Instant, plan: u64, run: u32) -> bool {
         let waited = now.saturating_duration_since(self.at);
         match self.failures {
@@ -92,7 +92,7 @@ impl<T: Clone> ProbeRecord<T> {
     }
 }
 
-/// The pause after `failures` questions in a row without an answer.
+/// The pause after `failures` probes in a row without a result.
 fn pause(failures: u32) -> Duration {
     BACKOFF.delay(failures.saturating_sub(1))
 }
@@ -135,7 +135,7 @@ impl Endpoint {
             .unwrap_or(Capability::Unknown)
     }
 
-    /// The models with an answer or a question, in the order of their names, and what is known of each.
+    /// The models with a result or a probe, in the order of their names, and what is known about each.
     #[must_use]
     pub fn capabilities(&self, probe: Probe, now: Instant) -> Vec<(Arc<str>, Capability)> {
         let by_model = self.proofs.of(probe).load();
@@ -149,21 +149,21 @@ impl Endpoint {
             .collect()
     }
 
-    /// It refused a connection: the next server at this address has proven nothing.
+    /// It refused a connection: the next server at this address has not proven anything.
     pub(in crate::upstream) fn went_away(&self) {
         self.proofs.runs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection broke in mid-stream: its server may have been replaced, so what it proved no longer counts.
+    /// A connection broke in mid-stream: its server may have been replaced, so its proofs no longer count.
     ///
-    /// An address that several servers share keeps its proofs: one of them that breaks says nothing about the others.
+    /// An address that several servers share keeps its proofs: a failure of one says nothing about the others.
     pub fn may_have_restarted(&self) {
         if !self.shared {
             self.went_away();
         }
     }
 
-    /// The models to ask for, out of those that requests name (`wanted`) and, about Chat, those that it lists.
+    /// The models to probe, out of those that requests name (`wanted`) and, for Chat, those that it lists.
     #[must_use]
     pub fn models_to_probe(&self, probe: Probe, wanted: &[ModelDemand]) -> Vec<Arc<str>> {
         let wanted = wanted.iter().filter(|(of, _)| *of == probe);
@@ -193,14 +193,14 @@ impl Endpoint {
         asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
     }
 
-    /// Did it not answer when it was asked last whether it can continue a text of `model`?
+    /// Did it not respond to the last probe of whether it can continue a text of `model`?
     #[must_use]
     pub fn is_silent(&self, probe: Probe, model: &str) -> bool {
         let by_model = self.proofs.of(probe).load();
         by_model.get(model).is_some_and(|asked| asked.failures > 0)
     }
 
-    /// Should it be asked at `now`, under the plan of this epoch, whether it can continue a text of `model`?
+    /// Should it be probed at `now`, under the plan of this epoch, for whether it can continue a text of `model`?
     #[must_use]
     pub fn is_proof_due(&self, probe: Probe, model: &str, now: Instant, plan: u64) -> bool {
         let by_model = self.proofs.of(probe).load();
@@ -208,7 +208,7 @@ impl Endpoint {
         asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
     }
 
-    /// Records an answer to a question that was sent during `run`.
+    /// Records the result of a probe that was sent during `run`.
     fn proved(&self, of: (Probe, &str), answer: Capability, now: Instant, plan: u64, run: u32) {
         let (probe, model) = of;
         let answer = (answer != Capability::Unknown).then_some(answer);
@@ -216,7 +216,7 @@ impl Endpoint {
             let mut by_model = BTreeMap::clone(by_model);
             let previous = by_model.get(model);
             let mut asked = ProbeRecord::next(previous, answer, now, plan, run);
-            // Who does not say who he is learns nothing, so what a client's question proved counts on.
+            // An unauthenticated probe learns nothing, so the result of a probe with a client's credentials stays valid.
             if let (Some(Capability::Unauthorized), Some(previous)) = (answer, previous)
                 && previous.usable(now, run).is_some()
             {
@@ -234,7 +234,7 @@ impl Endpoint {
         });
     }
 
-    /// Forgets an answer that a server at this address has contradicted. The question is then due at once.
+    /// Discards a result that a server at this address has contradicted. The probe is then due immediately.
     fn doubts(&self, probe: Probe, model: &str) {
         self.proofs.of(probe).rcu(|by_model| {
             let mut by_model = BTreeMap::clone(by_model);
@@ -243,7 +243,7 @@ impl Endpoint {
         });
     }
 
-    /// Records its list of models, `None` if it gave none.
+    /// Records its list of models; `None` if it did not return one.
     fn listed(&self, models: Option<Models>, now: Instant, plan: u64, run: u32) {
         self.proofs.models.rcu(|asked| {
             let asked = asked.as_ref().as_ref();
@@ -315,7 +315,7 @@ mod tests {
             service.capability(Probe::Chat, "m", now),
             Capability::Supported
         );
-        // The answer of a question that was sent before the restart.
+        // The result of a probe that was sent before the restart.
         own.proved((Probe::Chat, "m"), Capability::Supported, now, 1, 0);
         assert_eq!(own.capability(Probe::Chat, "m", now), Capability::Unknown);
         own.proved((Probe::Chat, "m"), Capability::Supported, now, 1, 1);

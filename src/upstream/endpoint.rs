@@ -11,7 +11,7 @@ use super::lifetime::Life;
 use super::outlier::{Ejection, Failure, Record};
 use super::quick_ack::Trials;
 
-/// Duration of the first ejection. It doubles with each further one.
+/// Duration of the first ejection. It doubles with each subsequent one.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 /// Maximum duration of an ejection.
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
@@ -44,9 +44,9 @@ pub struct Endpoint {
     proven: AtomicBool,
     /// What ALPN selected last: 0 is unknown, 1 is HTTP/1.1, 2 is HTTP/2.
     spoken: AtomicU8,
-    /// Whether its servers wait for acknowledgements.
+    /// Whether its servers wait for TCP acknowledgements.
     pub(super) trials: Trials,
-    /// Which models it can continue a text of.
+    /// The models of which it can continue a text.
     pub(super) proofs: Proofs,
 }
 
@@ -103,7 +103,7 @@ impl Endpoint {
         until != 0 && until > millis(now)
     }
 
-    /// Is it unlikely to respond at all at `now`? Not if it was ejected for error responses only.
+    /// Is it unlikely to respond at all at `now`? Not if it was ejected only because of error responses.
     #[must_use]
     pub fn is_gone(&self, now: Instant) -> bool {
         self.is_unreachable(now) || self.is_ejected_as_silent(now)
@@ -138,7 +138,7 @@ impl Endpoint {
         self.proven.load(Ordering::Relaxed)
     }
 
-    /// Checks that the endpoint accepts a connection, and closes that connection at once.
+    /// Checks that the endpoint accepts a connection, and closes that connection immediately.
     pub async fn prove(&self) -> bool {
         let connecting = tokio::net::TcpStream::connect(self.address);
         let proven = matches!(tokio::time::timeout(PROVE, connecting).await, Ok(Ok(_)));
@@ -215,9 +215,9 @@ impl Endpoint {
 #[derive(Debug)]
 pub struct Lease {
     endpoint: Arc<Endpoint>,
-    /// The lifetime of the connection that carries the exchange.
+    /// The lifetime of the connection that the exchange uses.
     pub(super) life: Life,
-    /// Where the exchange leaves the connection, if not in the pool of the thread.
+    /// Where the exchange leaves the connection, if not in the thread's pool.
     pub(super) slot: Option<Slot>,
 }
 

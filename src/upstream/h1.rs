@@ -39,7 +39,8 @@ const ONE_WRITE: usize = 16 * 1024;
 /// How long a model server may leave `Expect: 100-continue` unanswered before the body is sent anyway.
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends a request over `transport` and reads the response head. `used` says whether the connection carried an exchange before.
+/// Sends a request over `transport` and reads the response head. `used` tells whether the connection has served an exchange
+/// before.
 ///
 /// # Errors
 /// The error, with the lease and the body, so that the caller can retry over a new connection.
@@ -62,7 +63,7 @@ pub(super) async fn exchange(
             return Err((error, lease, body.unwrap_or(RequestBody::empty())));
         }
     };
-    // RFC 9110 §7.8, §15.2.2: a server must not switch to a protocol that was not asked for, nor before the request is complete.
+    // RFC 9110 §7.8, §15.2.2: a server must not switch to a protocol that was not requested, nor before the request is complete.
     // The rest of the request would be read as the new protocol.
     if head.status == StatusCode::SWITCHING_PROTOCOLS
         && !(switches_as_asked(&outgoing.head.headers, &head.headers) && sender.is_done())
@@ -105,7 +106,7 @@ fn begin(
         if let Some(bytes) = &whole {
             out.extend_from_slice(bytes);
         }
-        // The next write returns the same error, and it is handled there.
+        // The next write returns the same error, which is handled there.
         let written = transport.try_write(out).unwrap_or(0);
         let rest = out.get(written..);
         (written, rest.map_or(Bytes::new(), Bytes::copy_from_slice))

@@ -1,5 +1,5 @@
 //! Per-thread pool of idle HTTP/1.1 connections to model servers. A thread reuses only connections that it opened itself, so
-//! there is no lock and no wake-up across cores. The most recently used connection is taken first.
+//! there is no lock and no wake-up across cores. The most recently used connection is reused first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

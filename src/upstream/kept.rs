@@ -1,6 +1,6 @@
 //! Keeps the connection of an exchange for another request to the same server process.
 //!
-//! An address says little about who answers: the process that listens on it may have been replaced, and a Service picks one of
+//! An address does not identify the server: the process that listens on it may have been replaced, and a Service picks one of
 //! several servers for each connection.
 
 use std::fmt;
@@ -10,19 +10,19 @@ use super::h2_link::Reserved;
 use super::lifetime::Life;
 use crate::transport::Transport;
 
-/// A connection that can carry another request.
+/// A connection that can be reused for another request.
 pub(super) enum Connection {
     Http1(Transport),
     Http2(Reserved),
 }
 
-/// Where an exchange leaves its connection instead of in the pool of the thread. It stays empty if the server closes the
-/// connection after its response.
+/// Where an exchange leaves its connection instead of in the thread's pool. It stays empty if the server closes the connection
+/// after its response.
 #[derive(Clone, Default)]
 pub(super) struct Slot(Arc<Mutex<Option<(Connection, Life)>>>);
 
 impl Slot {
-    /// Leaves a connection here, with what is left of its lifetime.
+    /// Leaves a connection here, with its remaining lifetime.
     pub(super) fn put(&self, connection: Connection, mut life: Life) {
         // The request that follows is allowed in any case. After it, the pool refuses a connection whose lifetime is over.
         life.spend();

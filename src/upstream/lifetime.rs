@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// The limits of a connection to an address that several servers may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Maximum age at which the connection takes another exchange; `None` means no limit.
+    /// Maximum age at which the connection is reused; `None` means no limit.
     pub age: Option<Duration>,
     /// Maximum number of exchanges; `None` means no limit.
     pub exchanges: Option<u32>,

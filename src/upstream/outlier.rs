@@ -6,9 +6,8 @@
 //! An endpoint is ejected after:
 //!
 //! - [`CONNECTS`] consecutive failures to connect, or [`SILENCES`] consecutive attempts without a response in time.
-//! - A failure ratio of [`RATIO`] % over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can make a server
-//!   respond with 503 as often as it likes, so such responses count only as a share of all requests, and a single later success
-//!   ends the ejection.
+//! - A failure ratio of [`RATIO`] % over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can provoke any number
+//!   of 503 responses, so they count only as a share of all requests, and a single later success ends the ejection.
 //! - A single failure to connect, or a single attempt without a response in time, once it has been ejected before.
 
 /// Consecutive failures to connect that eject an endpoint.
@@ -337,7 +336,7 @@ mod tests {
             let mut record = Record::default();
             let (mut failures, mut all) = (0, 0);
             for failed in failed {
-                // Nothing is counted before the first failure.
+                // Counting starts with the first failure.
                 failures += u32::from(failed);
                 all += u32::from(failed || failures > 0);
                 if !failed {

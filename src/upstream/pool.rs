@@ -126,7 +126,7 @@ impl Pool {
                     continue;
                 }
                 let known = previous.and_then(|pool| pool.endpoints.iter().find(same));
-                // A name may be that of a Service. A literal IP address is that of a single server.
+                // A name may belong to a Service. A literal IP address belongs to a single server.
                 let shared = matches!(target.host, Host::Name(_));
                 endpoints.push(known.cloned().unwrap_or_else(|| {
                     Arc::new(Endpoint::new(address, server_name.clone(), shared))
@@ -146,8 +146,8 @@ impl Pool {
         &self.endpoints
     }
 
-    /// Sends one request to one endpoint. If the first endpoint certainly did not receive it, tries a second one where that may
-    /// help ([`Error::another_may_do`]).
+    /// Sends one request to one endpoint. If the first endpoint certainly did not receive it, tries a second one if that may help
+    /// ([`Error::another_may_do`]).
     ///
     /// # Errors
     /// Why there is no response head.
@@ -230,7 +230,7 @@ impl Pool {
         result
     }
 
-    /// When a response head must have come, and the error if it has not.
+    /// The deadline for the response head, and the error after it.
     fn limit(&self, now: Instant, terms: Terms) -> Option<(Instant, Error)> {
         let head_limit = self.settings.head_timeout;
         let limits = [
@@ -382,9 +382,9 @@ fn note(endpoint: &Endpoint, result: &Result<Response<UpstreamBody>, Error>, ter
     }
 }
 
-/// Did an exchange over a reused connection, begun at `since`, fail because the server had already closed it? Then it is
-/// repeated at once on a new connection. If the server may have read the request, this applies only if it `may_repeat`
-/// (RFC 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
+/// Did an exchange over a reused connection, begun at `since`, fail because the server had already closed it? If so, it is
+/// repeated immediately on a new connection. If the server may have read the request, this applies only if it `may_repeat` (RFC
+/// 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
 fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
     match error {
         Error::Unread(_) => true,

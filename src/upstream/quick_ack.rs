@@ -5,9 +5,9 @@
 //! Nagle's algorithm (RFC 9293 §3.7.4) would hold back the next event until then, and such servers are common: Dynamo's
 //! frontend is one.
 //!
-//! So each stream first tests that its server does not wait: an event that arrives while the acknowledgement of the previous
-//! one is owed was not held back for it. A failed test delays an event by some milliseconds. The stream then does not try
-//! again, and after a few failures without a success no other stream of the endpoint does.
+//! So each stream first tests that its server does not wait: an event that arrives while the acknowledgement of the previous one
+//! is pending was not held back for it. A failed test delays an event by some milliseconds. The stream then does not try again,
+//! and after a few failures without a success no other stream of the endpoint does.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -21,8 +21,8 @@ use crate::transport::tcp;
 const SHORT: Duration = Duration::from_millis(30);
 /// Shorter gaps gain nothing: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
-/// Slices with suitable gaps before a stream tries. A trial costs six system calls and an immediate acknowledgement, which does
-/// not pay for a stream that ends soon.
+/// Slices with suitable gaps before a stream tries. A trial costs six system calls and an immediate acknowledgement, which is not
+/// worthwhile for a stream that ends soon.
 const SETTLED: u8 = 8;
 /// How many streams of an endpoint may try without a success. Abandoned trials count.
 const TRIALS: u8 = 3;
@@ -31,8 +31,8 @@ const TRIALS: u8 = 3;
 #[derive(Debug, Default)]
 pub struct Trials {
     asked: AtomicU8,
-    /// A trial showed that the server does not wait. Then every stream may try: a few chance failures must not disable it for
-    /// all.
+    /// A trial showed that the server does not wait. In that case, every stream may try: a few coincidental failures must not
+    /// disable it for all.
     succeeded: AtomicBool,
 }
 
@@ -114,8 +114,8 @@ impl QuickAck {
         }
     }
 
-    /// The stream ended by itself. If that was too early to know, and nothing has been acknowledged since (so the server cannot
-    /// have waited for it), its trial does not count.
+    /// The stream ended by itself. If it ended too early for a result, and nothing has been acknowledged since (so the server
+    /// cannot have waited for it), its trial does not count.
     pub fn ended(&mut self, socket: &impl Socket, trials: &Trials) {
         let (Self::Asked(before) | Self::Owed(before)) = *self else {
             return;
@@ -170,7 +170,7 @@ impl Socket for TcpStream {
     fn counts(&self) -> io::Result<Counts> {
         let info = tcp::info(self)?;
         // A server that closes sends what Nagle's algorithm held back together with its FIN, acknowledged or not, so it proves
-        // nothing. Where segments of data are not counted, nothing is known: at least the request was sent.
+        // nothing. If data segments are not counted, nothing is known: at least the request was sent.
         if !info.is_established || info.data_segments_sent == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }

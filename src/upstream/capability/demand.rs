@@ -8,26 +8,26 @@ use arc_swap::ArcSwap;
 use super::MAX_MODEL_NAME;
 use crate::continuation::Probe;
 
-/// Most models that are remembered. The one that was named first is dropped for a further one.
+/// Maximum number of models that are remembered. A further one replaces the one that was named first.
 const MAX_WANTED: usize = 16;
 
-/// A model, and what is asked about it.
+/// A model and its probe.
 pub type ModelDemand = (Probe, Arc<str>);
 
 /// The models that requests name. Only requests that a model server answered with status 200 may add to it, since clients choose
 /// the names.
 #[derive(Debug, Default)]
 pub struct Demand {
-    /// Those that are asked for. Oldest first.
+    /// The models to probe, oldest first.
     known: ArcSwap<VecDeque<ModelDemand>>,
-    /// A model that is still to be taken up.
+    /// A model that has not been added yet.
     next: Mutex<Option<ModelDemand>>,
 }
 
 impl Demand {
-    /// A request for `model` was answered with status 200, whose stream is continued if `probe` succeeds.
+    /// A request for `model`, whose stream can be continued if `probe` succeeds, was answered with status 200.
     ///
-    /// At most one new model is noted until [`Demand::take`]. The next request names the others again.
+    /// At most one new model is recorded until [`Demand::take`]. Later requests name the others again.
     pub fn want(&self, probe: Probe, model: &str) {
         let fits = (1..=MAX_MODEL_NAME).contains(&model.len());
         let known = self.known.load();
@@ -38,7 +38,7 @@ impl Demand {
         {
             return;
         }
-        // Do not wait for another thread: this runs on the request path.
+        // Do not wait for another thread, because this runs on the request path.
         if let Ok(mut next) = self.next.try_lock()
             && next.is_none()
         {
@@ -46,7 +46,7 @@ impl Demand {
         }
     }
 
-    /// The models to ask for, with one more that was named meanwhile.
+    /// The models to probe, including one that was named in the meantime.
     pub fn take(&self) -> Vec<ModelDemand> {
         let next = self
             .next

@@ -19,16 +19,16 @@ use crate::upstream::kept::{Connection, Slot};
 use crate::upstream::lifetime::Life;
 use crate::upstream::{Added, Endpoint, Error, Head, Outgoing, Pool};
 
-/// The guard header, by which other proxies of the update do not forward a request again.
+/// The guard header, which prevents other proxies of the update from forwarding a request again.
 pub type GuardField = (HeaderName, HeaderValue);
 
-/// How long an answer may take.
+/// How long a response may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same while a stream waits, for an endpoint without any proof, which may never respond.
+/// The same while a stream waits and the endpoint has no proof, so that it may never respond.
 const SHORT_PATIENCE: Duration = Duration::from_secs(2);
-/// The longest list of models that is read, in bytes.
+/// Maximum size of a list of models, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
-/// The longest answer to a proof that is read, in bytes: an error, or a response of one token.
+/// Maximum size of the response to a probe, in bytes: an error, or a response of one token.
 const MAX_ANSWER: usize = 64 * 1024;
 
 /// A connection whose server has just proven, over this connection, that it continues texts of a model.
@@ -39,9 +39,9 @@ pub struct ProvenConnection {
 }
 
 impl Pool {
-    /// Asks `endpoint` whether it can continue a text of `model`, and records the answer.
+    /// Probes whether `endpoint` can continue a text of `model`, and records the result.
     ///
-    /// A server that would continue a text refuses the question without generating anything.
+    /// A server that can continue texts rejects the probe without generating anything.
     pub async fn prove(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -68,10 +68,10 @@ impl Pool {
         learn(endpoint, (probe, model), answer, plan, run);
     }
 
-    /// Asks a server at `endpoint` whether it can continue a text of `model`, and returns the connection over which it proved it.
-    /// The request carries the credentials of the client whose stream is continued.
+    /// Probes whether a server at `endpoint` can continue a text of `model`, and returns the connection over which it proved
+    /// this. The request contains the credentials of the client whose stream is continued.
     ///
-    /// # Errors The known capability instead. [`Capability::Unknown`] also if the server proved it but closed the connection.
+    /// # Errors The known capability otherwise. This is [`Capability::Unknown`] if the server proved it but closed the connection.
     pub async fn prove_connection(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -100,10 +100,11 @@ impl Pool {
         }
         let answer = classify((probe, model), answer);
         match (known, answer) {
-            // Which of the servers at this address is right is not known here, and no client is to decide it for all others.
+            // It is unknown which of the servers at this address is right, and a single client must not decide this for all
+            // others.
             (Capability::Supported, Capability::Unsupported) => {
                 tracing::info!(
-                    endpoint = %endpoint.address, api = probe.as_str(), model, "a server at this address does not continue texts, unlike the one before it"
+                    endpoint = %endpoint.address, api = probe.as_str(), model, "a server at this address cannot continue texts, unlike the previous one"
                 );
                 endpoint.doubts(probe, model);
             }
@@ -139,8 +140,9 @@ impl Pool {
         endpoint.listed(models, Instant::now(), plan, run);
     }
 
-    /// Probes `endpoint`, and once more if the connection breaks: that says nothing about the server, which may have closed an idle
-    /// connection, or lost an HTTP/2 connection with all its streams. A probe may be repeated, because it generates nothing.
+    /// Probes `endpoint`, and probes again if the connection breaks, because that says nothing about the server, which may have
+    /// closed an idle connection, or lost an HTTP/2 connection with all its streams. A probe may be repeated, because it
+    /// generates nothing.
     async fn probe(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -159,8 +161,8 @@ impl Pool {
         }
     }
 
-    /// Sends a question of the proxy itself, and reads the whole answer, of up to `most` bytes. The error is `None` if the answer
-    /// ended early or is too long.
+    /// Sends a request of the proxy itself, and reads the whole response of up to `most` bytes. The error is `None` if the
+    /// response ended early or is too long.
     async fn question(
         &self,
         lease: Lease,
@@ -197,7 +199,7 @@ fn classify(
     }
 }
 
-/// Records an answer, and logs what is new.
+/// Records a result, and logs it if it is new.
 fn learn(
     endpoint: &Endpoint,
     (probe, model): (Probe, &str),
@@ -215,7 +217,7 @@ fn learn(
     }
 }
 
-/// The head of a question that the proxy asks by itself.
+/// The head of a probe that the proxy sends by itself.
 fn own(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
     let mut headers = HeaderMap::new();
     if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
@@ -231,7 +233,7 @@ fn own(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
     }
 }
 
-/// The head of a question that is asked as a client.
+/// The head of a probe that is sent as a client.
 fn as_client(client: &Head) -> Head {
     let mut head = client.clone();
     head.headers.remove(ACCEPT_ENCODING);
@@ -240,13 +242,13 @@ fn as_client(client: &Head) -> Head {
     head
 }
 
-/// Servers of Messages demand the version of the API.
+/// Messages servers require the version of the API.
 const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// Marks a question of a proxy. A proxy that receives it, with its own update's guard, does not count it as a request.
+/// Marks a probe of a proxy. A proxy that receives it, with its own update's guard, does not count it as a request.
 pub const QUESTION: HeaderName = HeaderName::from_static("x-crossfade-question");
 
-/// The first models of a list; `None` if this is no list of models.
+/// The first models of a list; `None` if this is not a list of models.
 fn models(list: &[u8]) -> Option<Models> {
     let list: serde_json::Value = serde_json::from_slice(list).ok()?;
     let models = list.get("data")?.as_array()?;

@@ -46,12 +46,12 @@ enum Reading {
 /// The response body over HTTP/1.1. Dropping it before its end closes the connection, which cancels the request.
 pub struct Incoming {
     framing: Reading,
-    /// Data that was read together with the head, or a slice that is deferred.
+    /// Data that was read together with the head, or a deferred slice.
     rest: BytesMut,
     /// Whether any data was passed on. The first slice goes out with the head and is never deferred.
     begun: bool,
-    /// Whether the last slice was deferred or too large to be. A slice that is already there now is not deferred, so that it
-    /// does not miss the same write.
+    /// Whether the last slice was deferred, or too large to be deferred. A slice that is already available is not deferred, so
+    /// that it can be part of the same write.
     has_waited: bool,
     allowance: Allowance,
     trailers: Option<Box<HeaderMap>>,
@@ -68,8 +68,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The body of the response to the request that `sender` sends, framed as the response head says. `rest` was read with the
-    /// head.
+    /// The body of the response to the request that `sender` sends, framed according to the response head. `rest` was read with
+    /// the head.
     pub(super) fn new(
         framing: Framing,
         keep_alive: bool,

@@ -32,13 +32,13 @@ pub(super) struct Sender {
     written: u64,
     /// Why nothing more can be written. The model server may still respond, for example to a body that is too large.
     broken: Option<io::Error>,
-    /// The client broke off its body: there is nothing more to send and no response to wait for.
+    /// The client aborted its body: there is nothing more to send and no response to wait for.
     abandoned: bool,
 }
 
 impl Sender {
     /// The rest of a request whose head announced `framing`. `written` bytes have been written, and `first` is encoded but not
-    /// written. `body` follows: at once, or after `100 Continue` if it `waits`. Without a body, `first` is all that is left.
+    /// written. `body` follows immediately, or after `100 Continue` if it `waits`. Without a body, only `first` is left.
     pub(super) fn new(
         written: usize,
         first: Bytes,
@@ -190,7 +190,7 @@ impl Sender {
         self.written
     }
 
-    /// Did the client break off its body?
+    /// Did the client abort its body?
     pub(super) const fn is_abandoned(&self) -> bool {
         self.abandoned
     }

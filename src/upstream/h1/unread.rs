@@ -1,10 +1,10 @@
 //! Determines from the state of TCP whether a server can have read any of a request, and whether data can be its response.
 //!
-//! A server may close an idle connection just as a request is sent over it. Such a request may be retried whatever its method
-//! is (RFC 9112 §9.3.1), but only if it is certain that the server has not read it. That is certain if the server's FIN has
-//! arrived while all bytes of the request are still unacknowledged, because a FIN acknowledges everything that arrived before
-//! it was sent. A reset proves nothing: it acknowledges nothing, so a server that read the request and then died looks like one
-//! that never received it.
+//! A server may close an idle connection just as a request is sent over it. Such a request may be retried with any method (RFC
+//! 9112 §9.3.1), but only if it is certain that the server has not read it. That is certain if the server's FIN has arrived while
+//! all bytes of the request are still unacknowledged, because a FIN acknowledges everything that arrived before it was sent. A
+//! reset proves nothing: it acknowledges nothing, so a server that read the request and then died looks like one that never
+//! received it.
 //!
 //! Data that arrives on a reused connection while all bytes of the request are still unacknowledged was sent before the server
 //! received any of them, so it is not the response (RFC 9112 §9.2).
@@ -29,8 +29,8 @@ impl Unread {
         Self { acknowledged }
     }
 
-    /// Is it certain that none of the `written` bytes had reached the server's machine when it sent the data that arrived last?
-    /// Call this before that data is used: an acknowledgement that arrives later proves nothing about it.
+    /// Is it certain that none of the `written` bytes had reached the server's machine when it sent the most recent data? Call
+    /// this before that data is used: an acknowledgement that arrives later proves nothing about it.
     pub(super) fn is_certain(&self, transport: &Transport, written: u64) -> bool {
         match transport {
             Transport::Tcp(socket) => tcp::unacknowledged(socket).is_ok_and(|left| left >= written),

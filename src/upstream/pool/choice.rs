@@ -22,10 +22,10 @@ impl Pool {
 
     /// Picks the less loaded of two endpoints chosen by `draw` (power of two choices, Mitzenmacher 2001), never `but`.
     ///
-    /// The candidates are the healthy endpoints, as long as they are at least half of all. Below that, endpoints ejected for
-    /// error responses are candidates too (a panic threshold, as in Envoy): otherwise the remaining ones would break down under
-    /// the full load, and errors from all endpoints are more likely caused by the requests. If no candidate is left, all
-    /// endpoints are candidates: an attempt is better than a refusal.
+    /// The candidates are the healthy endpoints, if they are at least half of all. Below that, endpoints ejected for error
+    /// responses are candidates too (a panic threshold, as in Envoy): otherwise the remaining ones would break down under the
+    /// full load, and errors from all endpoints are more likely caused by the requests. If no candidate is left, all endpoints
+    /// are candidates: an attempt is better than a refusal.
     pub(super) fn pick(
         &self,
         now: Instant,
