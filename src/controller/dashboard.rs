@@ -19,7 +19,7 @@ use kube::CustomResourceExt;
 use serde_json::{Value as Json, json};
 
 use super::observer::{Observer, ProxyPod};
-use super::proxies::Heard;
+use super::proxies::LastReport;
 use super::spec_fields::SpecFields;
 use super::{ControllerSettings, Key, parsed};
 use crate::k8s::{Leading, NotSynced, Object};
@@ -45,7 +45,7 @@ struct Record {
     totals: Mutex<Totals>,
 }
 
-type ProxyRows = Vec<(ProxyPod, Option<Heard>)>;
+type ProxyRows = Vec<(ProxyPod, Option<LastReport>)>;
 
 impl Dashboard {
     pub fn new(
@@ -202,7 +202,7 @@ impl Record {
     /// Adds a sample to the history. Skips it until at least one proxy has reported: before that, nothing is known, and a proxy
     /// that does not report is not a problem yet.
     fn sample(&self, update: &Object, proxies: &ProxyRows) {
-        let heard = |(_, heard): &(ProxyPod, Option<Heard>)| heard.is_some();
+        let heard = |(_, heard): &(ProxyPod, Option<LastReport>)| heard.is_some();
         if !proxies.is_empty() && !proxies.iter().any(heard) {
             return;
         }
@@ -242,7 +242,7 @@ fn own<'a>(
     states.filter(|(_, state)| view::other(update, state).is_none())
 }
 
-fn is_silent(heard: &Option<Heard>) -> bool {
+fn is_silent(heard: &Option<LastReport>) -> bool {
     heard.as_ref().is_some_and(|heard| heard.state.is_err())
 }
 
@@ -314,7 +314,7 @@ impl Reader {
             });
         event["proxies"] = proxies.map_or(Json::Null, |proxies| {
             let lines = proxies.iter();
-            let line = |(proxy_pod, heard): &(ProxyPod, Option<Heard>)| {
+            let line = |(proxy_pod, heard): &(ProxyPod, Option<LastReport>)| {
                 view::proxy(update, proxy_pod, heard.as_ref(), now)
             };
             lines.map(line).collect()

@@ -51,7 +51,7 @@ pub(super) enum Error {
 
 impl Error {
     /// Whether the request never reached the frontend, so that the error says nothing about it.
-    pub const fn is_unasked(&self) -> bool {
+    pub const fn was_not_sent(&self) -> bool {
         matches!(self, Self::Name(_) | Self::Local(_))
     }
 

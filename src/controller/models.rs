@@ -15,7 +15,7 @@ use http::StatusCode;
 use self::pages::{Page, ids, in_all, in_path};
 use self::probes::Trials;
 use self::reading::Reading;
-pub use self::reading::{Lack, Missing, Served};
+pub use self::reading::{Missing, QueryFailure, Served};
 use super::http::{Answer, FrontendAddress, FrontendClient, FrontendQuery, MAX_LIST};
 use super::limits::{Kept, Share};
 use super::poller::PollSink;
@@ -76,9 +76,9 @@ async fn served(
                 None => format!("{} {error}", place.target),
             },
             how: match &error {
-                error if error.is_unasked() => Lack::Unasked,
-                error if error.is_answer() => Lack::Bad,
-                _ => Lack::Silent,
+                error if error.was_not_sent() => QueryFailure::NotSent,
+                error if error.is_answer() => QueryFailure::Bad,
+                _ => QueryFailure::Silent,
             },
         })
     };
@@ -92,7 +92,7 @@ async fn served(
         let (target, code) = (&place.target, status.as_u16());
         return Err(Missing {
             why: format!("{target} answers /v1/models with status {code}"),
-            how: Lack::Bad,
+            how: QueryFailure::Bad,
         });
     }
     let mut listed = ids(&body);

@@ -45,7 +45,7 @@ use super::models::Served;
 use super::parsed::{self, ParsedUpdate};
 use super::poller::Pollers;
 use super::proof::Proof;
-use super::proxies::Heard;
+use super::proxies::LastReport;
 use super::spec_fields::SpecFields;
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
@@ -54,7 +54,7 @@ use crate::resource::precedence::{self, Standing};
 use crate::rollout::{Observation, Sides};
 
 /// How long a proxy or frontend may take for its first report before it counts as silent.
-const UNHEARD: Duration = Duration::from_secs(2);
+const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why an observation is incomplete.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ pub(super) struct Observed {
 impl Observed {
     /// Records a proxy or frontend that has been polled since `since` and has not reported yet. Returns whether its time is up.
     fn misses(early_until: &mut Option<Instant>, since: Instant) -> bool {
-        let until = since + UNHEARD;
+        let until = since + FIRST_REPORT_TIMEOUT;
         let is_over = Instant::now() >= until;
         if !is_over {
             *early_until = Some(early_until.map_or(until, |other| other.max(until)));
@@ -110,9 +110,9 @@ pub(super) struct ProxyPod {
 pub(super) struct Observer {
     pub cache: Cache,
     settings: Arc<ControllerSettings>,
-    proxies: Pollers<Heard>,
+    proxies: Pollers<LastReport>,
     /// The proxies of other frontends, which may send requests to old because of another update.
-    beyond: Pollers<Heard>,
+    beyond: Pollers<LastReport>,
     models: Pollers<Served>,
     comparisons: Pollers<Compared>,
     loads: Pollers<Option<u64>>,
@@ -180,12 +180,12 @@ impl Observer {
 
     /// The last report of each proxy of an update, if there is one. `None` until [`Self::follow`] or [`Self::observe`] has
     /// run.
-    pub fn heard(&self, key: &Key) -> Option<Vec<(ProxyPod, Option<Heard>)>> {
+    pub fn heard(&self, key: &Key) -> Option<Vec<(ProxyPod, Option<LastReport>)>> {
         let proxy_pods = self.known().get(key).cloned()?;
         let heard = |proxy_pod: &ProxyPod| {
             let heard = match &proxy_pod.place {
                 Some(place) => self.proxies.heard(place),
-                None => Some(Heard::no_port(&self.settings.proxies.port)),
+                None => Some(LastReport::no_port(&self.settings.proxies.port)),
             };
             (proxy_pod.clone(), heard)
         };

@@ -205,7 +205,7 @@ fn lengths(histogram: &Histogram) -> Lengths {
 
 /// The last report of a proxy.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct LastReport {
     /// Its state, or why there is none.
     pub state: Result<Arc<State>, Arc<str>>,
     /// When the proxy last reported, if ever.
@@ -214,7 +214,7 @@ pub(super) struct Heard {
     pub new_serves: Experience,
 }
 
-impl Heard {
+impl LastReport {
     /// For a pod without this port, which cannot be polled.
     pub fn no_port(port: &str) -> Self {
         Self {
@@ -236,7 +236,7 @@ impl Heard {
 }
 
 /// Follows the proxy with the admin port at `address`, and reconnects forever.
-pub(super) async fn follow(address: String, sink: PollSink<Heard>, _share: ProxyShare) {
+pub(super) async fn follow(address: String, sink: PollSink<LastReport>, _share: ProxyShare) {
     let mut last: Option<(Report, Instant)> = None;
     let mut at = None;
     loop {
@@ -247,7 +247,7 @@ pub(super) async fn follow(address: String, sink: PollSink<Heard>, _share: Proxy
         tracing::debug!(address, error = silence, "a proxy does not answer");
         let before = last.take();
         at = before.as_ref().map(|(_, at)| *at).or(at);
-        let heard = Heard {
+        let heard = LastReport {
             state: Err(silence.into()),
             at,
             new_serves: Experience::None,
@@ -259,7 +259,7 @@ pub(super) async fn follow(address: String, sink: PollSink<Heard>, _share: Proxy
 
 async fn watch(
     address: &str,
-    sink: &PollSink<Heard>,
+    sink: &PollSink<LastReport>,
     last: &mut Option<(Report, Instant)>,
 ) -> Result<(), Error> {
     let client = Client::connect(address, PATIENCE).await?;
@@ -273,7 +273,7 @@ async fn watch(
         let changed = std::mem::replace(&mut experience, seen) != seen;
         let before = last.as_ref().map(|(report, _)| report.essence());
         let matters = changed || before != Some(report.essence());
-        let heard = Heard {
+        let heard = LastReport {
             state: Ok(Arc::new(state)),
             at: Some(now),
             new_serves: seen,
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn proxies_without_recent_counts_of_both_generations_count_as_silent() {
-        let heard_at = |state: State, at: Instant| Heard {
+        let heard_at = |state: State, at: Instant| LastReport {
             state: Ok(Arc::new(state)),
             at: Some(at),
             new_serves: Experience::None,

@@ -244,7 +244,7 @@ impl Rollouts {
         self.queue.wake_at(key.clone(), Instant::now() + interval);
         if matches!(work.step, Step::Nothing)
             && let Some(tracked) = self.tracked.get_mut(&key)
-            && tracked.unkeepable.is_none()
+            && tracked.keep_rejected_at.is_none()
         {
             tracked.refused = None;
         }
@@ -278,8 +278,8 @@ impl Rollouts {
             tracing::info!(rollout = %key, reason = notice.reason, "{}", notice.note);
             self.notices.publish(notice);
         }
-        if done.is_unmarkable {
-            tracked.unmarkable = Some(now);
+        if done.cannot_mark {
+            tracked.mark_rejected_at = Some(now);
         }
         if let Some(action) = done.acted {
             self.metrics.rollouts.acted(key, action);
@@ -290,7 +290,7 @@ impl Rollouts {
         }
         if done.has_stepped {
             tracked.refused = None;
-            tracked.unkeepable = None;
+            tracked.keep_rejected_at = None;
         }
         match done.failed {
             None => {
@@ -304,7 +304,7 @@ impl Rollouts {
                 }
                 if let Some(why) = error.refusal() {
                     tracked.refused = Some(format!("the API server rejected a write: {why}"));
-                    tracked.unkeepable = done.keeps.then_some(now);
+                    tracked.keep_rejected_at = done.keeps.then_some(now);
                 }
                 let cause = match &error {
                     apply::Error::Changed => "changed",

@@ -95,11 +95,11 @@ pub(super) fn status(
             .collect(),
         memory: Some(decision.memory.clone()),
     };
-    vouched(status, before, now)
+    limit_promises(status, before, now)
 }
 
 /// Sets the time limit of the promises in a status. Keeps the previous one if it is the same promise and recent.
-fn vouched(
+fn limit_promises(
     mut status: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
     now: jiff::Timestamp,
@@ -411,9 +411,9 @@ mod tests {
             // By hand.
             (said("2026-01-01T00:00:40Z", "2036-01-01T00:00:00Z"), &fresh),
         ] {
-            assert_eq!(&vouched(promised.clone(), &before, now), expected);
+            assert_eq!(&limit_promises(promised.clone(), &before, now), expected);
         }
         let nothing = DynamoUpdateConfigStatus::default();
-        assert_eq!(vouched(nothing.clone(), &earlier, now), nothing);
+        assert_eq!(limit_promises(nothing.clone(), &earlier, now), nothing);
     }
 }

@@ -96,7 +96,7 @@ impl Addresses {
 impl Addresses {
     /// The targets without a known address that have never been looked up. A plan that names them waits for the resolver.
     #[must_use]
-    pub fn unasked(&self, targets: &[Target]) -> Vec<Target> {
+    pub fn never_resolved(&self, targets: &[Target]) -> Vec<Target> {
         let mut unknown = self.unknown(targets);
         unknown.retain(|target| !self.asked.contains(target));
         unknown
@@ -142,10 +142,10 @@ mod tests {
         let target = |text: &str| text.parse::<Target>().unwrap();
         let all = ["a:1", "b:1", "10.0.0.1:1"].map(target);
         let mut addresses = Addresses::default();
-        assert_eq!(addresses.unasked(&all), all);
+        assert_eq!(addresses.never_resolved(&all), all);
         assert!(!addresses.learn(all[0].clone(), Err("no such name".to_owned())));
         assert!(addresses.learn(all[1].clone(), Ok(vec![([10, 0, 0, 2], 1).into()])));
-        assert_eq!(addresses.unasked(&all), all[2..]);
+        assert_eq!(addresses.never_resolved(&all), all[2..]);
         // It remains an unknown name, and those are resolved again in the background.
         assert_eq!(addresses.unknown(&all), [all[0].clone(), all[2].clone()]);
     }

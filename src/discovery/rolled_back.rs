@@ -50,14 +50,14 @@ impl Failed {
             };
             let had = self.addresses.get(failed).map_or(&[][..], Vec::as_slice);
             let mut targets = targets.iter();
-            targets.any(|(other, has)| are_one((&target, had), (other, has)))
+            targets.any(|(other, has)| are_same_server((&target, had), (other, has)))
         })
     }
 }
 
 /// Do two targets lead to the same server? They do if they have the same host and port, or if one is an address to which the
 /// other's name resolves. Two names are two servers even at the same address, as behind an ingress. The scheme does not matter.
-fn are_one(
+fn are_same_server(
     (one, its): (&Target, &[SocketAddr]),
     (other, others): (&Target, &[SocketAddr]),
 ) -> bool {
@@ -198,7 +198,7 @@ mod tests {
                 ((&one, &*had), (&other, &*has)),
                 ((&other, &*has), (&one, &*had)),
             ] {
-                assert_eq!(are_one(one, other), is_same, "{failed} {named}");
+                assert_eq!(are_same_server(one, other), is_same, "{failed} {named}");
             }
         }
     }

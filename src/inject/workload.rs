@@ -22,11 +22,11 @@ pub(super) struct Workload {
     pub spec: Path,
     pub annotations: Path,
     pub labels: Path,
-    pub maker: Maker,
+    pub creator: PodCreator,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Maker {
+pub(super) enum PodCreator {
     /// Kubernetes itself.
     Kubernetes,
     /// Dynamo's operator, which adds what the manifest leaves out.
@@ -126,7 +126,7 @@ fn plain(object: &Json, path: &Path, kind: &str) -> Found {
         spec: below(&template, ["spec"]),
         annotations: below(&template, ["metadata", "annotations"]),
         labels: below(&template, ["metadata", "labels"]),
-        maker: Maker::Kubernetes,
+        creator: PodCreator::Kubernetes,
     }))
 }
 
@@ -143,7 +143,7 @@ fn graph(object: &Json, path: &Path, found: &mut Vec<Found>) {
             spec,
             annotations: below(&pod, ["annotations"]),
             labels: below(&pod, ["labels"]),
-            maker: Maker::Operator { main_apart },
+            creator: PodCreator::Operator { main_apart },
         }))
     };
     let before = found.len();
@@ -187,7 +187,7 @@ impl Workload {
     /// The containers of the pod that may be the frontend, each with its path.
     pub fn containers<'j>(&self, root: &'j Json) -> Vec<(Path, &'j Json)> {
         let mut containers = self.list(root, "containers");
-        if self.maker == (Maker::Operator { main_apart: true }) {
+        if self.creator == (PodCreator::Operator { main_apart: true }) {
             let path = below(&self.spec, ["mainContainer"]);
             if let Some(main) = get(root, &path) {
                 containers.insert(0, (path, main));
@@ -198,7 +198,7 @@ impl Workload {
 
     /// The path where the container `main` would be added, which the operator creates if the manifest does not contain it.
     pub fn place_of_main(&self, root: &Json, main: &str) -> Option<Path> {
-        let Maker::Operator { main_apart } = self.maker else {
+        let PodCreator::Operator { main_apart } = self.creator else {
             return None;
         };
         if main_apart {
@@ -219,9 +219,11 @@ impl Workload {
         let spec = get(root, &self.spec).unwrap_or(&Json::Null);
         let own = spec["serviceAccountName"].as_str();
         let own = own.or(spec["serviceAccount"].as_str());
-        match (own, self.maker, self.deployment.as_deref()) {
+        match (own, self.creator, self.deployment.as_deref()) {
             (Some(own), ..) => own.to_owned(),
-            (None, Maker::Operator { .. }, Some(name)) => format!("{name}-k8s-service-discovery"),
+            (None, PodCreator::Operator { .. }, Some(name)) => {
+                format!("{name}-k8s-service-discovery")
+            }
             _ => "default".to_owned(),
         }
     }

@@ -7,7 +7,7 @@ use crate::inject;
 use crate::inject::shown;
 
 /// Kinds of workers whose next generation is not created here.
-const UNPLANNED: [&str; 5] = [
+const UNSUPPORTED_KINDS: [&str; 5] = [
     "LeaderWorkerSet",
     "ModelServing",
     "PodClique",
@@ -127,7 +127,7 @@ pub(super) fn labels(object: &Json) -> &Json {
 pub(super) fn is_unplanned(object: &Json) -> bool {
     object["kind"]
         .as_str()
-        .is_some_and(|kind| UNPLANNED.contains(&kind))
+        .is_some_and(|kind| UNSUPPORTED_KINDS.contains(&kind))
 }
 
 /// Why there is no next generation of such an object.

@@ -120,12 +120,12 @@ impl ProxyContext {
     }
 
     /// Records a request that has arrived in part, until the result is dropped: the request is not assigned yet, so nothing else
-    /// reports it. `is_use` tells whether a client may depend on it.
-    pub fn arrives(self: &Arc<Self>, is_use: bool) -> Arriving {
+    /// reports it. `is_client_use` tells whether a client may depend on it.
+    pub fn arrives(self: &Arc<Self>, is_client_use: bool) -> Arriving {
         self.metrics.arrives();
         Arriving {
             context: Arc::clone(self),
-            is_use,
+            is_client_use,
         }
     }
 
@@ -144,12 +144,12 @@ impl ProxyContext {
 /// A request that has arrived in part.
 pub struct Arriving {
     context: Arc<ProxyContext>,
-    is_use: bool,
+    is_client_use: bool,
 }
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        if self.is_use {
+        if self.is_client_use {
             self.context.metrics.used(Instant::now());
         }
         self.context.metrics.arrived();

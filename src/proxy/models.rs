@@ -147,7 +147,7 @@ async fn send<O: OldBackend>(
     head: &Head,
     target: Target,
 ) -> Result<List, Failed> {
-    let asked = deadline::timeout(PATIENCE, ask_for_ever(attempts, head, target));
+    let asked = deadline::timeout(PATIENCE, ask_without_timeout(attempts, head, target));
     let late = || {
         Err(Failed {
             target,
@@ -158,7 +158,7 @@ async fn send<O: OldBackend>(
     asked.await.unwrap_or_else(late)
 }
 
-async fn ask_for_ever<O: OldBackend>(
+async fn ask_without_timeout<O: OldBackend>(
     attempts: &Attempts<O>,
     head: &Head,
     target: Target,

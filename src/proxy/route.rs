@@ -49,7 +49,7 @@ impl Route {
 
     /// Whether a client may depend on the response. This excludes health checks, scrapes, and lists of models.
     #[must_use]
-    pub const fn is_use(self) -> bool {
+    pub const fn is_client_use(self) -> bool {
         matches!(self, Self::Inference(_) | Self::Upgrade | Self::Unsplit)
     }
 }

@@ -62,7 +62,7 @@ impl<O: OldBackend> Proxy<O> {
             let now = Instant::now();
             // Clients do not know the guard, so they cannot hide requests this way.
             let is_question = guard.is_none() && names.hold(request.headers(), &QUESTION);
-            if route.is_use() && !is_question {
+            if route.is_client_use() && !is_question {
                 self.context.metrics.used(now);
             }
             let mut started = now;
@@ -71,8 +71,8 @@ impl<O: OldBackend> Proxy<O> {
                 let affinity = &snapshot.plan.affinity;
                 key = attributes::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
-                    let is_use = !is_question;
-                    key = Box::pin(self.body_key(&snapshot, &mut request, is_use)).await;
+                    let is_client_use = !is_question;
+                    key = Box::pin(self.body_key(&snapshot, &mut request, is_client_use)).await;
                     // Time spent waiting for the client's body does not count against the first attempt.
                     started = Instant::now();
                 }
@@ -216,9 +216,9 @@ impl<O: OldBackend> Proxy<O> {
         &self,
         snapshot: &Snapshot,
         request: &mut Request<RequestBody>,
-        is_use: bool,
+        is_client_use: bool,
     ) -> Option<Key> {
-        let _arriving = is_use.then(|| self.context.arrives(true));
+        let _arriving = is_client_use.then(|| self.context.arrives(true));
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
         // The rest of the body is limited, and may be kept, like any other body.

@@ -185,7 +185,7 @@ fn parse(text: &str) -> Result<Target, String> {
         Some(_) => rest.strip_suffix('/').unwrap_or(rest),
         None => rest,
     };
-    refuse_more_than_an_authority(authority)?;
+    check_is_authority(authority)?;
     let (host, port) = split_port(authority)?;
     let host = parse_host(host)?;
     let port = match port {
@@ -201,7 +201,7 @@ fn parse(text: &str) -> Result<Target, String> {
     })
 }
 
-fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {
+fn check_is_authority(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("names no host; write host:port".into());
     }

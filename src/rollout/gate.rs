@@ -172,12 +172,12 @@ impl GateInput<'_> {
         let is_known = matches!(self.wanted, RequiredModels::Models(_));
         let serves = is_known && missing.is_empty() && !frontend.models.is_empty();
         match &frontend.answer {
-            Answer::Heard | Answer::NotYet if serves => Verdict::Serves,
-            Answer::Heard if !missing.is_empty() => {
+            Answer::Responded | Answer::NotYet if serves => Verdict::Serves,
+            Answer::Responded if !missing.is_empty() => {
                 Verdict::Fails(Obstacle::ModelsMissing(missing))
             }
-            Answer::Heard if frontend.models.is_empty() => Verdict::Fails(Obstacle::NoModel),
-            Answer::Heard | Answer::NotYet | Answer::Unasked(_) => Verdict::Unknown,
+            Answer::Responded if frontend.models.is_empty() => Verdict::Fails(Obstacle::NoModel),
+            Answer::Responded | Answer::NotYet | Answer::NotQueried(_) => Verdict::Unknown,
             Answer::Bad(why) => Verdict::Fails(Obstacle::NoAnswer(why.clone())),
             Answer::Silent(why) if self.is_silence_of_frontend() => {
                 Verdict::Fails(Obstacle::NoAnswer(why.clone()))
@@ -190,7 +190,7 @@ impl GateInput<'_> {
     fn is_silence_of_frontend(&self) -> bool {
         let mut others = self.frontends.asked.iter();
         let some_answer =
-            others.any(|other| matches!(other.answer, Answer::Heard | Answer::Bad(_)));
+            others.any(|other| matches!(other.answer, Answer::Responded | Answer::Bad(_)));
         let proxies = self.by_proxies;
         match proxies.serves {
             true => some_answer && proxies.is_impaired,
@@ -210,7 +210,7 @@ impl GateInput<'_> {
     /// The obstacles of a side all of whose frontends fail.
     fn closed(&self) -> Vec<Obstacle> {
         let each = self.frontends.asked.iter();
-        let heard = each.filter(|frontend| frontend.answer == Answer::Heard);
+        let heard = each.filter(|frontend| frontend.answer == Answer::Responded);
         let common = heard.clone().map(|frontend| frontend.models.clone());
         let common = common.reduce(|all, models| all.intersection(&models).cloned().collect());
         let (Some(common), RequiredModels::Models(models)) = (common, self.wanted) else {

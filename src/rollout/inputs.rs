@@ -178,12 +178,12 @@ pub struct Frontend {
 pub enum Answer {
     /// It answered.
     #[default]
-    Heard,
+    Responded,
     /// The first query is still open, or a model is being tried for the first time: `models` holds what is proven so
     /// far.
     NotYet,
     /// The query was not sent, for a reason within the controller: `models` holds what was known before.
-    Unasked(String),
+    NotQueried(String),
     /// No response was received. The frontend or the network may be at fault.
     Silent(String),
     /// It responded, but not as expected.
@@ -194,15 +194,15 @@ impl Answer {
     /// Whether it is unknown what the frontend serves now.
     #[must_use]
     pub const fn is_open(&self) -> bool {
-        matches!(self, Self::NotYet | Self::Unasked(_))
+        matches!(self, Self::NotYet | Self::NotQueried(_))
     }
 
     /// Why the query failed, if it did.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         match self {
-            Self::Heard | Self::NotYet => None,
-            Self::Unasked(why) | Self::Silent(why) | Self::Bad(why) => Some(why),
+            Self::Responded | Self::NotYet => None,
+            Self::NotQueried(why) | Self::Silent(why) | Self::Bad(why) => Some(why),
         }
     }
 }
@@ -230,7 +230,7 @@ impl Frontends {
     /// Whether at least one is ready and each of those that are queried has answered.
     pub(super) fn all_answer(&self) -> bool {
         let mut each = self.asked.iter();
-        let answer = each.all(|frontend| frontend.answer == Answer::Heard);
+        let answer = each.all(|frontend| frontend.answer == Answer::Responded);
         answer && !self.asked.is_empty() && self.trouble.is_none()
     }
 

@@ -111,13 +111,13 @@ impl PartialOrd for Ratio {
 /// A stored ratio has a denominator of 0.
 #[derive(Debug, thiserror::Error)]
 #[error("the denominator of a ratio must be more than 0")]
-struct NoWhole;
+struct ZeroDenominator;
 
 impl TryFrom<Parts> for Ratio {
-    type Error = NoWhole;
+    type Error = ZeroDenominator;
 
-    fn try_from(parts: Parts) -> Result<Self, NoWhole> {
-        Self::new(parts.of, parts.whole).ok_or(NoWhole)
+    fn try_from(parts: Parts) -> Result<Self, ZeroDenominator> {
+        Self::new(parts.of, parts.whole).ok_or(ZeroDenominator)
     }
 }
 

@@ -39,7 +39,7 @@ fn seconds(seconds: u64) -> Duration {
 fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
-        asked: vec![frontend(Answer::Heard)],
+        asked: vec![frontend(Answer::Responded)],
         left_out: 0,
         trouble: None,
     }
@@ -57,8 +57,8 @@ fn frontend(answer: Answer) -> Frontend {
     }
 }
 
-fn unasked() -> Answer {
-    Answer::Unasked("Too many open files".to_owned())
+fn not_queried() -> Answer {
+    Answer::NotQueried("Too many open files".to_owned())
 }
 
 fn silent() -> Answer {

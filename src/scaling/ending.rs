@@ -82,8 +82,8 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
             Switch::Automatic => act(Action::Retarget(Generation::New)),
         };
     }
-    if let Some(unretirable) = obstacles::unretirable(assessment) {
-        return wait(unretirable);
+    if let Some(retire_obstacle) = obstacles::retire_obstacle(assessment) {
+        return wait(retire_obstacle);
     }
     match handover.retire {
         Retire::Keep => (Some(Progress::Complete), Next::Wait(Vec::new())),

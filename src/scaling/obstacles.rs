@@ -79,11 +79,11 @@ fn both(assessment: &Assessment) -> u32 {
 }
 
 /// Why old cannot be retired as the rollout requests.
-pub(super) fn unretirable(assessment: &Assessment) -> Option<Wait> {
-    let why = assessment.seen.unretirable.clone();
+pub(super) fn retire_obstacle(assessment: &Assessment) -> Option<Wait> {
+    let why = assessment.seen.retire_obstacle.clone();
     let is_requested =
         assessment.settings.handover.retire != Retire::Keep && !assessment.seen.clients.retired;
-    why.filter(|_| is_requested).map(Wait::Unretirable)
+    why.filter(|_| is_requested).map(Wait::CannotRetire)
 }
 
 /// What prevents the first write.
@@ -91,7 +91,7 @@ pub(super) fn before_first_write(assessment: &Assessment) -> Vec<Wait> {
     if assessment.has_begun() || assessment.goes_back {
         return Vec::new();
     }
-    let mut waits = Vec::from_iter(unretirable(assessment));
+    let mut waits = Vec::from_iter(retire_obstacle(assessment));
     if feasible::way(assessment.settings, assessment.seen).is_none() {
         waits.push(match assessment.settings.in_place {
             true => Wait::InPlace,

@@ -35,7 +35,7 @@ pub struct RolloutObservation {
     /// Whether the rollout was edited after sizes were last recorded: its owner accepts what others have set.
     pub accepts_sizes: bool,
     /// Why the frontends of old cannot be retired, as text for users.
-    pub unretirable: Option<String>,
+    pub retire_obstacle: Option<String>,
 }
 
 /// One side.

@@ -90,7 +90,7 @@ pub enum Wait {
     /// It is not yet safe to delete old.
     Unsafe,
     /// The frontends of old cannot be retired, for this reason.
-    Unretirable(String),
+    CannotRetire(String),
     /// Pods end.
     Terminating(Generation),
 }
@@ -226,7 +226,7 @@ impl fmt::Display for Wait {
             Self::Frontend(side) => write!(f, "a ready frontend of {side}"),
             Self::Clients => f.write_str("clients to be routed to the frontends of new"),
             Self::Unsafe => f.write_str("old to be safe to delete"),
-            Self::Unretirable(why) => write!(
+            Self::CannotRetire(why) => write!(
                 f,
                 "the frontends of old to be retired: {why}; set frontends.source to their Deployment, or set handover.retire to Keep and retire them yourself"
             ),

@@ -56,7 +56,7 @@ impl Cluster<'_> {
             pods_left: None,
             resources_left: BTreeMap::new(),
             accepts_sizes: false,
-            unretirable: None,
+            retire_obstacle: None,
         }
     }
 

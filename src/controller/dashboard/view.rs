@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::controller::observer::ProxyPod;
 use crate::controller::parsed;
-use crate::controller::proxies::Heard;
+use crate::controller::proxies::LastReport;
 use crate::controller::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::resource::is_lifted;
@@ -143,7 +143,7 @@ pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
 pub(super) fn proxy(
     update: &Object,
     proxy_pod: &ProxyPod,
-    heard: Option<&Heard>,
+    heard: Option<&LastReport>,
     now: Instant,
 ) -> Json {
     let at = heard.and_then(|heard| heard.at);

@@ -97,7 +97,7 @@ async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
         };
         match place.send(&query, PROBE).await {
             Ok((status, _)) if status.is_success() => return Some(true),
-            Err(error) if error.is_unasked() => answers = None,
+            Err(error) if error.was_not_sent() => answers = None,
             Ok(_) | Err(_) => {}
         }
     }

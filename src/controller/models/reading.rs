@@ -32,14 +32,14 @@ pub struct Served {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub why: String,
-    pub how: Lack,
+    pub how: QueryFailure,
 }
 
 /// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum QueryFailure {
     /// No request reached the frontend, so the failure says nothing about it: what was known before still holds.
-    Unasked,
+    NotSent,
     /// There was no response.
     Silent,
     /// The response was not usable.
@@ -84,7 +84,10 @@ impl Reading {
         }
         let served = answer.unwrap_or_else(|missing| {
             // The frontend was not reached, so what was known before still holds.
-            let known = self.last.as_ref().filter(|_| missing.how == Lack::Unasked);
+            let known = self
+                .last
+                .as_ref()
+                .filter(|_| missing.how == QueryFailure::NotSent);
             Served {
                 trouble: Some(missing),
                 ..known.cloned().unwrap_or_default()
@@ -113,7 +116,7 @@ mod tests {
             });
             let results = reading.take(served.map_err(|()| Missing {
                 why: "late".to_owned(),
-                how: Lack::Silent,
+                how: QueryFailure::Silent,
             }));
             results.map_or_else(
                 || ".".to_owned(),
@@ -152,7 +155,7 @@ mod tests {
         let missing = || {
             Err(Missing {
                 why: "Too many open files".to_owned(),
-                how: Lack::Unasked,
+                how: QueryFailure::NotSent,
             })
         };
         let serves = Served {
@@ -166,7 +169,7 @@ mod tests {
             is_changed
                 && results
                     .trouble
-                    .is_some_and(|missing| missing.how == Lack::Unasked)
+                    .is_some_and(|missing| missing.how == QueryFailure::NotSent)
         );
         assert_eq!(results.models, serves.models);
         assert!(!reading.take(missing()).unwrap().1);

@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 
 use super::super::endpoints::{self, Endpoint};
 use super::super::http::FrontendAddress;
-use super::super::models::{self, Lack, Served};
+use super::super::models::{self, QueryFailure, Served};
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::super::poller::Pace;
@@ -205,12 +205,12 @@ impl Observer {
 fn frontend(served: Served) -> Frontend {
     let answer = match served.trouble {
         Some(missing) => match missing.how {
-            Lack::Unasked => Answer::Unasked(missing.why),
-            Lack::Silent => Answer::Silent(missing.why),
-            Lack::Bad => Answer::Bad(missing.why),
+            QueryFailure::NotSent => Answer::NotQueried(missing.why),
+            QueryFailure::Silent => Answer::Silent(missing.why),
+            QueryFailure::Bad => Answer::Bad(missing.why),
         },
         None if served.is_trying => Answer::NotYet,
-        None => Answer::Heard,
+        None => Answer::Responded,
     };
     Frontend {
         models: served.models,

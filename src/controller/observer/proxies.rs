@@ -8,7 +8,7 @@ use super::super::limits::Limits;
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::super::poller::{Pace, Pollers};
-use super::super::proxies::{self, Heard, Report};
+use super::super::proxies::{self, LastReport, Report};
 use super::{Observed, Observer, ProxyPod};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
@@ -25,10 +25,10 @@ impl Observer {
     /// The last report of the proxy at `place`, which `pollers` follow from now on. `None` if there are too many.
     pub(super) fn hear(
         &self,
-        pollers: &Pollers<Heard>,
+        pollers: &Pollers<LastReport>,
         key: &Key,
         place: &str,
-    ) -> Option<Result<Heard, Instant>> {
+    ) -> Option<Result<LastReport, Instant>> {
         let address = place.to_owned();
         let permit = || self.limits.proxy(&key.namespace);
         let follow = |sink, share| proxies::follow(address, sink, share);
@@ -41,7 +41,7 @@ impl Observer {
         &self,
         key: &Key,
         pods: &[Object],
-    ) -> Vec<(ProxyPod, Option<Result<Heard, Instant>>)> {
+    ) -> Vec<(ProxyPod, Option<Result<LastReport, Instant>>)> {
         let follow = |pod: &Object| {
             let proxy_pod = ProxyPod {
                 pod: pod.metadata.name.clone().unwrap_or_default(),

@@ -81,7 +81,7 @@ pub(in crate::controller) struct Done {
     /// Whether the step was to keep a revision.
     pub(super) keeps: bool,
     /// Whether pods cannot be marked to be removed first.
-    pub(super) is_unmarkable: bool,
+    pub(super) cannot_mark: bool,
     /// The Events to publish.
     pub events: Vec<Notice>,
     /// The action that was carried out, as a label.
@@ -132,7 +132,7 @@ impl Work {
             failed: None,
             has_stepped: false,
             keeps: matches!(self.step, Step::Keep(_)),
-            is_unmarkable: false,
+            cannot_mark: false,
             events: Vec::new(),
             acted: None,
         };
@@ -144,7 +144,7 @@ impl Work {
             Ok(()) => done.has_stepped = is_step,
             Err(error) => done.failed = Some(error),
         }
-        let is_done = done.failed.is_none() && !done.is_unmarkable;
+        let is_done = done.failed.is_none() && !done.cannot_mark;
         let mut acted = self.action.take().filter(|_| is_done);
         // Sizes that were written are recorded even if another write has failed.
         if self.is_changed() && (self.write_status || !done.written.is_empty()) {
@@ -220,7 +220,7 @@ impl Work {
                                 error = &error as &dyn std::error::Error,
                                 "cannot mark the workers with the fewest requests for removal; grant the permission to patch pods"
                             );
-                            done.is_unmarkable = true;
+                            done.cannot_mark = true;
                             return Ok(());
                         }
                         Err(error) => return Err(error),

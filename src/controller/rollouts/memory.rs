@@ -146,7 +146,7 @@ mod tests {
             pods_left: None,
             resources_left: BTreeMap::new(),
             accepts_sizes: false,
-            unretirable: None,
+            retire_obstacle: None,
         }
     }
 

@@ -195,7 +195,7 @@ pub(super) fn observe(
         pods_left: pods_left(&quotas),
         resources_left: resources_left(&quotas),
         accepts_sizes: accepts_sizes(input),
-        unretirable: owners.as_ref().err().cloned(),
+        retire_obstacle: owners.as_ref().err().cloned(),
     };
     Ok(Observed {
         seen,

@@ -50,22 +50,22 @@ impl Rollouts {
             Err(error) => return Ok(refused(subject, "NotSynced", error_chain(&error))),
         };
         let revisions = revisions::of(subject.rollout, &objects);
-        let mut unkept = None;
+        let mut keep_error = None;
         if let Some(step) = self.tend(subject, &spec, &revisions)? {
             // Meanwhile, requests still move away from anything that cannot serve.
-            unkept = self.unkept(subject.key);
-            if unkept.is_none() {
+            keep_error = self.keep_error(subject.key);
+            if keep_error.is_none() {
                 return Ok(Work::step(subject, subject.before.clone(), step));
             }
         }
         let plan = |accepted, course| Plan {
             spec: &spec,
             accepted,
-            course: match unkept {
+            course: match keep_error {
                 Some(_) => Course::Nowhere,
                 None => course,
             },
-            obstacle: unkept.clone().map(|why| (REFUSED, why)),
+            obstacle: keep_error.clone().map(|why| (REFUSED, why)),
             revisions: &revisions,
         };
         let why = match next::next(subject.before, &spec, &revisions) {

@@ -288,7 +288,7 @@ fn conditions(
                 | Wait::Infeasible
                 | Wait::InPlace
                 | Wait::DirectClients
-                | Wait::Unretirable(_)
+                | Wait::CannotRetire(_)
         )
     };
     let stalls = decision.action.is_none() && decision.waits.iter().any(needs_somebody);

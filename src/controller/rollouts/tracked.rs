@@ -16,9 +16,9 @@ const FIGURES: Duration = Duration::from_secs(10);
 /// client.
 const DELIVERED: Duration = Duration::from_secs(5);
 /// Interval between attempts to keep a revision that the API server has rejected.
-const UNKEEPABLE: Duration = Duration::from_secs(10);
+const KEEP_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// How long no pod is marked after the API server has rejected it.
-const UNMARKABLE: Duration = Duration::from_secs(600);
+const MARK_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 /// What this process knows about a rollout. None of it needs to survive a restart.
 #[derive(Default)]
@@ -38,11 +38,11 @@ pub(super) struct Tracked {
     /// When the status was last written.
     pub status_written_at: Option<Instant>,
     /// When the API server last rejected marking a pod.
-    pub unmarkable: Option<Instant>,
+    pub mark_rejected_at: Option<Instant>,
     /// The API server's message if it rejected the last write, as text for users.
     pub refused: Option<String>,
     /// When it last rejected keeping a revision.
-    pub unkeepable: Option<Instant>,
+    pub keep_rejected_at: Option<Instant>,
 }
 
 impl Rollouts {
@@ -83,17 +83,17 @@ impl Rollouts {
     }
 
     /// The API server's message if it has recently rejected keeping a revision.
-    pub(super) fn unkept(&self, key: &Key) -> Option<String> {
+    pub(super) fn keep_error(&self, key: &Key) -> Option<String> {
         let tracked = self.tracked.get(key)?;
-        let is_recent = tracked.unkeepable?.elapsed() < UNKEEPABLE;
+        let is_recent = tracked.keep_rejected_at?.elapsed() < KEEP_RETRY_DELAY;
         tracked.refused.clone().filter(|_| is_recent)
     }
 
     /// Whether pods can be marked to be removed first, as far as known.
     pub(super) fn may_mark(&self, key: &Key) -> bool {
         let tracked = self.tracked.get(key);
-        let refused = tracked.and_then(|tracked| tracked.unmarkable);
-        refused.is_none_or(|at| at.elapsed() >= UNMARKABLE)
+        let refused = tracked.and_then(|tracked| tracked.mark_rejected_at);
+        refused.is_none_or(|at| at.elapsed() >= MARK_RETRY_DELAY)
     }
 
     /// Whether no write with an unknown result can still take effect.

@@ -78,18 +78,18 @@ impl Client {
 
     /// One exchange, from the request to the end of the response.
     pub(super) async fn send_request(&mut self) -> Report {
-        let mut hearing = Hearing::new(Instant::now());
+        let mut received = ReceivedResponse::new(Instant::now());
         let ending = match self.send().await {
             None => Ending::Unreachable,
             Some(response) if response.status() == StatusCode::OK => {
-                hearing.follow(response.into_body()).await
+                received.follow(response.into_body()).await
             }
             Some(_) => Ending::Failed,
         };
         if ending != Ending::Completed {
             self.connection = None;
         }
-        hearing.report(ending)
+        received.report(ending)
     }
 
     async fn send(&mut self) -> Option<Response<Incoming>> {
@@ -132,7 +132,7 @@ impl Client {
 
 /// The response so far.
 #[derive(Debug)]
-struct Hearing {
+struct ReceivedResponse {
     asked: Instant,
     last_token: Option<Instant>,
     first_token: Option<Duration>,
@@ -143,7 +143,7 @@ struct Hearing {
     unparsed: Vec<u8>,
 }
 
-impl Hearing {
+impl ReceivedResponse {
     fn new(asked: Instant) -> Self {
         Self {
             asked,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn ending_of(stream: &str) -> Option<Ending> {
-        Hearing::new(Instant::now()).take(stream.as_bytes(), Instant::now())
+        ReceivedResponse::new(Instant::now()).take(stream.as_bytes(), Instant::now())
     }
 
     #[test]
@@ -279,13 +279,13 @@ mod tests {
     #[test]
     fn what_is_heard_does_not_depend_on_how_the_bytes_are_cut() {
         let stream = ": ping\n\n".to_owned() + &speech(4) + FINISH + DONE;
-        let mut hearing = Hearing::new(Instant::now());
+        let mut received = ReceivedResponse::new(Instant::now());
         let mut endings = stream
             .as_bytes()
             .chunks(3)
-            .filter_map(|cut| hearing.take(cut, Instant::now()));
+            .filter_map(|cut| received.take(cut, Instant::now()));
         assert_eq!(endings.next(), Some(Ending::Completed));
-        let report = hearing.report(Ending::Completed);
+        let report = received.report(Ending::Completed);
         assert_eq!(
             (report.generation, report.gaps.len()),
             (Some(Generation::New), 3)

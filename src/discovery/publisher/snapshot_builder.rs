@@ -58,7 +58,7 @@ impl SnapshotBuilder {
     /// Resolves targets that have not been resolved yet, because requests need the addresses of new. A name that did not resolve
     /// earlier must not delay later plans.
     pub async fn resolve(&mut self, targets: &[Target]) {
-        for (target, resolved) in resolve(self.addresses.unasked(targets)).await {
+        for (target, resolved) in resolve(self.addresses.never_resolved(targets)).await {
             self.addresses.learn(target, resolved);
         }
     }

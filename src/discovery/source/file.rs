@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const STILL: Duration = Duration::from_secs(1);
 
 /// How long an invalid file must stay unchanged before it is rejected.
-const RECONSIDER: Duration = Duration::from_millis(100);
+const INVALID_FILE_GRACE: Duration = Duration::from_millis(100);
 
 /// Reads and validates a plan file.
 fn read(path: &Path) -> Result<RequestedPlan, Problems> {
@@ -233,7 +233,7 @@ impl PlanFile {
                 Err(problems) => problems,
             };
             // An invalid file may be half written, so it is rejected only once it has stayed unchanged for a moment.
-            tokio::time::sleep(RECONSIDER).await;
+            tokio::time::sleep(INVALID_FILE_GRACE).await;
             let now = Stamp::of(&self.path)?;
             if now == stamp && self.seen.as_ref() == Some(&stamp) {
                 return Some(SourceEvent::Rejected { problems, source });

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::Frontend;
 use crate::inject::path::{Path, get};
 use crate::inject::server::{self, Server};
-use crate::inject::workload::{Maker, Workload};
+use crate::inject::workload::{PodCreator, Workload};
 use crate::inject::{Options, Refused};
 
 /// The name of a Dynamo frontend's container.
@@ -23,7 +23,7 @@ pub(in crate::inject) fn choose(
     let containers = workload.containers(root);
     let name = |container: &Json| container["name"].as_str().unwrap_or(MAIN).to_owned();
     let labels = get(root, &workload.labels);
-    let by_operator = workload.maker != Maker::Kubernetes;
+    let by_operator = workload.creator != PodCreator::Kubernetes;
     let component = labels.and_then(|labels| labels["nvidia.com/dynamo-component-type"].as_str());
     let is_dynamo = by_operator || component == Some("frontend");
     if matches!(component, Some(other) if other != "frontend") {

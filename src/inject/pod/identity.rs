@@ -3,7 +3,7 @@
 use super::super::Refused;
 use super::super::path::below;
 use super::super::server::Server;
-use super::super::workload::Maker;
+use super::super::workload::PodCreator;
 use super::Injection;
 
 impl Injection<'_, '_> {
@@ -30,7 +30,7 @@ impl Injection<'_, '_> {
         if given.is_some() && !is_label(&name) {
             return Err(self.refuse(format!("--deployment: {}", no_label(&name))));
         }
-        if self.workload.maker != Maker::Kubernetes {
+        if self.workload.creator != PodCreator::Kubernetes {
             let of_graph = self.workload.deployment.as_ref();
             return match of_graph {
                 Some(graph) if *graph != name => Err(self.refuse(format!(

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Injection, Path, Refused, Step, below};
 use crate::inject::path::get;
-use crate::inject::workload::Maker;
+use crate::inject::workload::PodCreator;
 
 /// The probes that a `v1alpha1` component itself can have.
 const PROBES: [&str; 2] = ["livenessProbe", "readinessProbe"];
@@ -76,8 +76,8 @@ impl Injection<'_, '_> {
 
     /// Whether the operator creates the container for a component, and whether the manifest contains it separately.
     fn of_component(&self) -> Option<bool> {
-        match self.workload.maker {
-            Maker::Operator { main_apart } if self.frontend.name == "main" => Some(main_apart),
+        match self.workload.creator {
+            PodCreator::Operator { main_apart } if self.frontend.name == "main" => Some(main_apart),
             _ => None,
         }
     }

@@ -2,14 +2,14 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::workload::Maker;
+use super::super::workload::PodCreator;
 use super::command::{Mentions, exchange, mentions};
 use super::ports::is_other_notation;
 use super::{HUNG, Injection, Path, Ports, Refused, Step, below, sidecar};
 
 impl Injection<'_, '_> {
     pub(super) fn probes(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
-        let by_operator = matches!(self.workload.maker, Maker::Operator { .. });
+        let by_operator = matches!(self.workload.creator, PodCreator::Operator { .. });
         let has = |probe: &str| container[probe].is_object();
         let readiness = sidecar::readiness(ports.admin);
         let place = self.probe("readinessProbe");
@@ -66,7 +66,7 @@ impl Injection<'_, '_> {
         let mut is_changed = false;
         let by_number = (ports.port.to_string(), ports.behind.to_string());
         // The operator declares a port 'http' where the manifest declares none.
-        let by_operator = matches!(self.workload.maker, Maker::Operator { .. });
+        let by_operator = matches!(self.workload.creator, PodCreator::Operator { .. });
         let has_name = ports.entry.is_some() || by_operator;
         let by_name = has_name.then(|| (ports.name.clone(), ports.behind_name.to_owned()));
         for way in ["httpGet", "tcpSocket", "grpc"] {

@@ -12,13 +12,13 @@ use super::{Cache, NotSynced};
 use crate::rollout::Role;
 
 /// The labels of the pods that an owner creates for one role, and the number of workers that they form.
-struct Makes {
+struct CreatedPods {
     pod: DynamicObject,
     workers: u32,
 }
 
 /// What the owners of a kind create.
-type By = fn(&[&DynamicObject]) -> Vec<Makes>;
+type By = fn(&[&DynamicObject]) -> Vec<CreatedPods>;
 
 /// The optional kinds, which may not be installed.
 fn optional() -> [(ApiResource, By); 3] {
@@ -65,7 +65,7 @@ pub(super) fn wanted(
         made.extend(by(&owners));
     }
     let mut wanted = BTreeMap::new();
-    for Makes { pod, workers } in made {
+    for CreatedPods { pod, workers } in made {
         if workers == 0 || !is_meant(&pod) {
             continue;
         }
@@ -88,19 +88,19 @@ fn desired(owner: &DynamicObject) -> u32 {
     replicas(owner, "").desired
 }
 
-fn by_template(owner: &DynamicObject) -> Option<Makes> {
+fn by_template(owner: &DynamicObject) -> Option<CreatedPods> {
     let labels = owner.data.pointer("/spec/template/metadata/labels")?;
-    Some(Makes {
+    Some(CreatedPods {
         pod: pod(owner, labels)?,
         workers: desired(owner),
     })
 }
 
 /// A replica is one worker, no matter how many pods it has.
-fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<Makes> {
+fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<CreatedPods> {
     let of = |owner: &&DynamicObject| {
         let template = &owner.data["spec"]["leaderWorkerTemplate"]["workerTemplate"];
-        Some(Makes {
+        Some(CreatedPods {
             pod: pod(owner, &template["metadata"]["labels"])?,
             workers: desired(owner),
         })
@@ -109,7 +109,7 @@ fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<Makes> {
 }
 
 /// The pods of a clique have its labels. All cliques of one replica of a scaling group form one worker.
-fn by_cliques(owners: &[&DynamicObject]) -> Vec<Makes> {
+fn by_cliques(owners: &[&DynamicObject]) -> Vec<CreatedPods> {
     let mut groups = BTreeSet::new();
     let of = |owner: &&DynamicObject| {
         let workers = match (label(owner, GROUP), label(owner, INDEX)) {
@@ -122,19 +122,19 @@ fn by_cliques(owners: &[&DynamicObject]) -> Vec<Makes> {
             (None, _) => desired(owner),
         };
         let pod = (**owner).clone();
-        Makes { pod, workers }
+        CreatedPods { pod, workers }
     };
     owners.iter().map(of).collect()
 }
 
 /// Each replica has the given number of every role, with the labels of the role's entry pod.
-fn by_model_servings(owners: &[&DynamicObject]) -> Vec<Makes> {
-    let of = |owner: &&DynamicObject| -> Vec<Makes> {
+fn by_model_servings(owners: &[&DynamicObject]) -> Vec<CreatedPods> {
+    let of = |owner: &&DynamicObject| -> Vec<CreatedPods> {
         let roles = owner.data.pointer("/spec/template/roles");
         let roles = roles.and_then(Json::as_array).into_iter().flatten();
         let made = roles.filter_map(|role| {
             let each = u32::try_from(role["replicas"].as_u64().unwrap_or(1)).unwrap_or(u32::MAX);
-            Some(Makes {
+            Some(CreatedPods {
                 pod: pod(owner, &role["entryTemplate"]["metadata"]["labels"])?,
                 workers: desired(owner).saturating_mul(each),
             })
@@ -156,7 +156,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     }
 
-    fn reported(made: Vec<Makes>) -> Vec<(Option<String>, Option<Role>, u32)> {
+    fn reported(made: Vec<CreatedPods>) -> Vec<(Option<String>, Option<Role>, u32)> {
         let reported = made.into_iter().map(|made| {
             let app = label(&made.pod, "app").map(str::to_owned);
             (app, role(&made.pod), made.workers)

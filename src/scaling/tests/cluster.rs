@@ -33,7 +33,7 @@ pub(super) struct Cluster {
     pub selector_saved: bool,
     pub retired: bool,
     pub accepts_sizes: bool,
-    pub unretirable: Option<String>,
+    pub retire_obstacle: Option<String>,
     pub lost: Sides<Option<String>>,
     pub needs_last_worker: bool,
     /// Pods of new never become ready.
@@ -116,7 +116,7 @@ impl Cluster {
             selector_saved: false,
             retired: false,
             accepts_sizes: false,
-            unretirable: None,
+            retire_obstacle: None,
             lost: Sides::default(),
             needs_last_worker: false,
             new_is_broken: false,
@@ -306,7 +306,7 @@ impl Cluster {
             pods_left: self.pods_left,
             resources_left: self.resources_left.clone(),
             accepts_sizes: self.accepts_sizes,
-            unretirable: self.unretirable.clone(),
+            retire_obstacle: self.retire_obstacle.clone(),
         }
     }
 

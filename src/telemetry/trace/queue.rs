@@ -23,7 +23,7 @@ use super::no_exporter::{self as exporter, LastFailure};
 use super::settings::{Error, TraceSettings};
 
 /// Log interval of failed exports.
-const REMIND: Duration = Duration::from_secs(60);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counters of spans.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ impl<E> Counted<E> {
                 tracing::info!("spans can be exported again");
                 *said = None;
             }
-            (Err(_), Some(last)) if last.elapsed() < REMIND => {}
+            (Err(_), Some(last)) if last.elapsed() < FAILURE_LOG_INTERVAL => {}
             (Err(error), _) => {
                 tracing::warn!(%error, cause, "cannot export spans; they are dropped, requests are not affected");
                 *said = Some(Instant::now());

@@ -185,7 +185,7 @@ impl Follower {
         let _ = self.events.send(events).await;
         match outcome.await {
             Ok(Err(problems)) => {
-                self.say_invalid(identity, problems);
+                self.report_invalid(identity, problems);
                 false
             }
             _ => {
@@ -207,7 +207,7 @@ impl Follower {
             source: source(&identity),
         };
         let _ = self.events.send(events).await;
-        self.say_invalid(identity, problems);
+        self.report_invalid(identity, problems);
     }
 
     /// There is no update, so a rejected plan no longer matters.
@@ -217,7 +217,7 @@ impl Follower {
         }
     }
 
-    fn say_invalid(&mut self, identity: Identity, problems: Problems) {
+    fn report_invalid(&mut self, identity: Identity, problems: Problems) {
         let refused = (identity, problems);
         if self.refused.as_ref() == Some(&refused) {
             return;

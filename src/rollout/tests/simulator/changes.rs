@@ -235,9 +235,9 @@ fn list_namespaces(one: &mut Frontend, own: &str, draw: &mut Draw) {
 fn any_answer(draw: &mut Draw) -> Answer {
     match draw.below(8) {
         0 => Answer::NotYet,
-        1 => unasked(),
+        1 => not_queried(),
         2 => silent(),
         3 => Answer::Bad("503".to_owned()),
-        _ => Answer::Heard,
+        _ => Answer::Responded,
     }
 }

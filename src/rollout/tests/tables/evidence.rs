@@ -64,7 +64,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "new was not heard, though it served when it was",
-            |fixture| fixture.seen.frontends.new.asked[0].answer = unasked(),
+            |fixture| fixture.seen.frontends.new.asked[0].answer = not_queried(),
             NewServes,
         ),
         (

@@ -156,16 +156,16 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
 
     // A frontend that cannot be queried is unknown as well, and that is reported.
     let trouble = Some("no such file".to_owned());
-    let unasked = Frontends {
+    let not_queried = Frontends {
         trouble,
         asked: Vec::new(),
         ..unheard
     };
-    fixture.seen.frontends.new = unasked.clone();
+    fixture.seen.frontends.new = not_queried.clone();
     let no_answer = Obstacle::NoAnswer("no such file".to_owned());
     assert_eq!(fixture.settle().obstacles, [no_answer]);
     let mut fixture = Fixture::settled(4, 2);
-    fixture.seen.frontends.new = unasked;
+    fixture.seen.frontends.new = not_queried;
     let decision = fixture.new_ready(4).settle();
     assert_eq!(fixture.seen.split, ratio(2, 1));
     assert_eq!(

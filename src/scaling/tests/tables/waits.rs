@@ -7,12 +7,12 @@ fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_t
     let mut four = settings(&FOUR);
     four.handover.retire = Retire::ScaleToZero;
     let mut cluster = Cluster::of(four);
-    cluster.unretirable = Some("there is no Deployment old".to_owned());
+    cluster.retire_obstacle = Some("there is no Deployment old".to_owned());
     let (decision, way) = cluster.run(500);
-    let unretirable = Wait::Unretirable("there is no Deployment old".to_owned());
+    let retire_obstacle = Wait::CannotRetire("there is no Deployment old".to_owned());
     assert_eq!(way, [""; 0]);
     assert_eq!(decision.progress, Progress::Refused);
-    assert_eq!(decision.waits, std::slice::from_ref(&unretirable));
+    assert_eq!(decision.waits, std::slice::from_ref(&retire_obstacle));
     // The owner asks for it when the rollout is under way.
     cluster.settings.handover.retire = Retire::Keep;
     cluster.settings.strategy.partition = 2;
@@ -23,8 +23,8 @@ fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_t
     let (decision, way) = cluster.run(500);
     assert_eq!(way.last().map(|last| &**last), Some("old-0"));
     assert_eq!(decision.progress, Progress::Forward);
-    assert_eq!(decision.waits, [unretirable]);
-    cluster.unretirable = None;
+    assert_eq!(decision.waits, [retire_obstacle]);
+    cluster.retire_obstacle = None;
     assert_eq!(cluster.run(500).0.progress, Progress::Complete);
 }
 
