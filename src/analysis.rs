@@ -8,7 +8,7 @@
 //!   the verdict.
 //! - Failures: new fails if its rate exceeds old's by more than `max_failure_rate_increase`. [`Memory::interim_look`] checks only
 //!   failures, so that a crash is detected within seconds. New's first requests are also compared with what old did before; see
-//!   [`crash`]. A crash at any later time has a test of its own, too; see [`late_crash`].
+//!   [`crash`]. A crash at any later time also has a separate test; see [`late_crash`].
 //! - Latencies: a request of old counts as slow if it takes longer than a threshold near old's quantile; a request of new counts
 //!   as slow if it takes longer than `ratio` times that threshold. New fails if it has the larger share of slow requests. The
 //!   threshold is chosen before the look that uses it, and old is compared with it as well, so an error in the threshold affects
@@ -252,7 +252,7 @@ impl Memory {
             return;
         }
         let failed = rows.iter().find(|row| {
-            // Evidence on failures needs no minimum: a new side that fails everything must be found at once.
+            // Evidence on failures needs no minimum: a new side that fails everything must be detected immediately.
             let enough = row.metric == Metric::Failures
                 || self.seen[row.metric as usize] >= rules.min_samples;
             enough && row.confidence >= rules.confidence

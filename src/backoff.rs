@@ -21,8 +21,8 @@ impl Backoff {
         doubled.min(self.longest)
     }
 
-    /// The same, with jitter, so that many clients do not retry at once: from half of the delay to all of it, for a `chance` from 0 to
-    /// 1.
+    /// The same, with jitter, so that many clients do not retry at the same time: from half of the delay to all of it, for a
+    /// `chance` from 0 to 1.
     #[must_use]
     pub fn jittered(&self, failures: u32, chance: f64) -> Duration {
         self.delay(failures).mul_f64(0.5 + chance / 2.0)

@@ -103,7 +103,7 @@ impl Cause {
     }
 }
 
-/// The outcome for a stream that was to be continued. A closed set: metric label.
+/// The outcome for a stream that should be continued. A closed set: metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Another server continues it.
@@ -157,7 +157,7 @@ reasons! {
     BodyNotKept = "body_not_kept",
     /// The request body has a form that is not understood, or names a field twice.
     Request = "request",
-    /// The request asks for several answers.
+    /// The request needs several answers.
     Choices = "choices",
     /// The request or the stream has log probabilities.
     Logprobs = "logprobs",

@@ -28,7 +28,7 @@ pub enum Error {
 /// seconds and does not wait for the drain.
 ///
 /// # Errors
-/// When there is no such process or it refuses.
+/// When there is no such process, or it rejects the command.
 pub fn drain(admin: SocketAddr) -> Result<(), Error> {
     put(admin, "/drain", "")
 }
@@ -36,7 +36,7 @@ pub fn drain(admin: SocketAddr) -> Result<(), Error> {
 /// Sets what the process whose admin port is at `admin` logs.
 ///
 /// # Errors
-/// When there is no such process or it refuses.
+/// When there is no such process, or it rejects the command.
 pub fn log_level(admin: SocketAddr, level: &Level) -> Result<(), Error> {
     put(admin, "/log-level", &level.to_string())
 }

@@ -27,7 +27,7 @@ pub struct Attempts {
     /// First attempts with a known result: they ended, or their response has started with content. The others have neither failed
     /// nor succeeded.
     pub decided: u64,
-    /// First attempts that ended, in whatever way.
+    /// First attempts that ended, in any way.
     pub ended: u64,
     /// First attempts whose response was complete and without an error.
     pub completed: u64,

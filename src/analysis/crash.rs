@@ -2,7 +2,7 @@
 //! any other fault.
 //!
 //! Evidence from old's requests of the same moment is slow while new gets few requests: at a share of 10 %, each failure of new
-//! counts at most tenfold, whatever old did before. So this test also uses how often old failed *before* new began.
+//! counts at most tenfold, no matter what old did before. So this test also uses how often old failed *before* new began.
 //!
 //! # What has to be true
 //!

@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// A pod that ends cuts its streams, whatever their number.
+    /// A pod that ends cuts its streams, no matter how many there are.
     #[test]
     fn one_look_decides_nothing() {
         let all = Block {

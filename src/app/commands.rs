@@ -240,7 +240,7 @@ fn print(text: &str) -> Result<bool, Error> {
 /// Shows what a verb changes in an update, asks for confirmation, and makes the changes.
 ///
 /// # Errors
-/// When the cluster cannot be read or refuses the edit, and when there is no terminal to confirm on.
+/// When the cluster cannot be read or rejects the edit, or when there is no terminal for the confirmation.
 pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
         let cluster = Cluster::open(choice).await?;

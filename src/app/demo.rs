@@ -66,7 +66,7 @@ fn spec(new: SocketAddr, percent: u8, continuation: bool) -> DynamoUpdateConfigS
     spec.traffic_split_percent = Some(percent);
     if continuation {
         spec.failover.continuation.mode = ContinuationMode::AnyGeneration;
-        // The kill breaks half of all streams at once.
+        // The kill breaks half of all streams at the same time.
         spec.failover.retry_budget_percent = 100;
     }
     spec

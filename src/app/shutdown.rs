@@ -118,7 +118,7 @@ impl Signals {
         self.heard(1).await;
     }
 
-    /// Waits until two have arrived: the second one asks for an immediate end.
+    /// Waits until two have arrived: the second one requests an immediate end.
     async fn second(&mut self) {
         self.heard(2).await;
     }

@@ -107,7 +107,8 @@ pub(super) fn secret(text: &str) -> Result<String, String> {
     }
 }
 
-/// A header that only carries the generation. A header that HTTP, gateways, or this proxy use could be forged or lost.
+/// The name of a header that contains only the generation. A header that HTTP, gateways, or this proxy use could be forged or
+/// lost.
 pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text
         .parse()

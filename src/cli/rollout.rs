@@ -92,7 +92,7 @@ impl HistoryArgs {
 }
 
 impl RolloutEdit {
-    /// What is asked for, and of which rollout.
+    /// The requested edit, and the rollout.
     #[must_use]
     pub fn parts(&self) -> (&RolloutEditArgs, RolloutVerb) {
         match self {

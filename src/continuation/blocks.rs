@@ -78,7 +78,7 @@ mod tests {
         let mut place = |step, index| blocks.place(step, index, &mut shift);
         assert_eq!([place(Start, 8), place(Stop, 8)], [2, 2]);
         assert_eq!(blocks.close(), None);
-        // One that begins with a block of its own.
+        // A server that begins with a new block.
         assert_eq!(blocks.place(Start, 0, &mut None), 3);
     }
 }

@@ -82,14 +82,14 @@ impl<'a> Request<'a> {
         Ok(json::edited(self.object.text, edits).into())
     }
 
-    /// Does it ask for text and nothing else?
+    /// Does it request only text?
     fn is_plain(&self) -> Result<(), Reason> {
         let object = &self.object;
         let asks = |key: &str| {
             let value = object.given(key);
             value.is_some_and(|value| value != b"false" && !json::is_blank(value))
         };
-        // In Completions a number, and 0 asks for one too.
+        // In Completions, this is a number, and 0 also requests log probabilities.
         if ["logprobs", "prompt_logprobs"].into_iter().any(asks)
             || object
                 .given("top_logprobs")

@@ -202,7 +202,7 @@ fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
         (&broken.text()[..], broken.tokens()),
         (&br"ab\n\n c\n"[..], 5)
     );
-    // White space alone is asked for again.
+    // If there is only white space, it is requested again.
     let mut blank = sent(&[&delta("a", r#"{"reasoning":"hm"}"#), &text("\n\n", 2)]);
     assert_eq!(blank.resumption(), Ok(Resumption::Resend));
     blank.join(Resumption::Resend, 0);

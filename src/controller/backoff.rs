@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(until, now + WRITES.first);
         assert_eq!(backoffs.until(&to_new, now), Some(until));
         assert_eq!(backoffs.until(&to_new, until), None);
-        assert_eq!(backoffs.until(&to_old, now), None, "away at once");
+        assert_eq!(backoffs.until(&to_old, now), None, "moves away immediately");
         assert_eq!(backoffs.until(&Part::Status, now), None);
         backoffs.refused(Part::Status, now, 1.0);
         backoffs.written(&to_new);

@@ -321,7 +321,7 @@ impl Rollouts {
 /// Something has not been listed or reported yet.
 struct Early;
 
-/// The rollout that is looked at.
+/// The rollout that is being reconciled.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
     key: &'a Key,

@@ -1,4 +1,4 @@
-//! The arguments of the demo, as a subcommand and as a program of its own.
+//! The arguments of the demo, as a subcommand and as a separate program.
 
 use clap::Args;
 use clap::builder::BoolishValueParser;

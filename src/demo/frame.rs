@@ -117,12 +117,12 @@ impl DemoFrame<'_> {
     }
 }
 
-/// A share from 0 to 1 in percent; a dash without one.
+/// A share from 0 to 1 in percent; a dash without a value.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), printable::percent)
 }
 
-/// A time in milliseconds, with as many decimals; a dash without one.
+/// A time in milliseconds, with this number of decimals; a dash without a value.
 pub(super) fn milliseconds(time: Option<Duration>, decimals: usize) -> String {
     time.map_or_else(
         || "-".to_owned(),

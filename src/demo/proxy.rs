@@ -20,7 +20,7 @@ pub struct Sample {
     pub wanted: f64,
     /// Share of the new generation among the latest assignments, 0 to 1; `None` without traffic.
     ///
-    /// The window should be a few seconds, or start with the plan, since it is shown beside `wanted`.
+    /// The window should be a few seconds, or start with the plan, since it is shown next to `wanted`.
     pub observed: Option<f64>,
     /// Streams open now.
     pub open: [i64; 2],

@@ -217,7 +217,7 @@ mod tests {
         snapshots.store(snapshot(None));
         assert_eq!(wakes(), 1);
         look();
-        assert_eq!(wakes(), 0, "what was seen is no news any more");
+        assert_eq!(wakes(), 0, "a snapshot that was seen is no longer new");
         snapshots.store(snapshot(Some(Probe {
             question: ProbeKind::AnyModel,
             interval: PATIENCE,

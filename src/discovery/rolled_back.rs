@@ -106,8 +106,8 @@ impl RolledBack {
         Self { file }
     }
 
-    /// The roll-back that an earlier process recorded. If the record cannot be read, the new generation of `plan` is assumed to
-    /// be the failed one: old can take all requests, and a failed new must not.
+    /// The rollback that an earlier process recorded. If the record cannot be read, the new generation of `plan` is assumed to be
+    /// the failed one: old can take all requests, and a failed new must not.
     pub fn read(&self, plan: &Plan) -> Option<Failed> {
         let text = match files::read_own(&self.file, MOST) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),

@@ -41,7 +41,7 @@ impl State {
         &self.file
     }
 
-    /// The record of a roll-back, stored beside the plan.
+    /// The record of a rollback, stored next to the plan.
     pub(super) fn rolled_back(&self) -> RolledBack {
         RolledBack::at(self.file.with_file_name("rolled-back.json"))
     }

@@ -105,7 +105,7 @@ impl<O: OldBackend> Connection<O> {
                     break;
                 }
             };
-            // Rare branches are boxed: otherwise every open stream would carry their idle state.
+            // Rare branches are boxed: otherwise every open stream would contain their idle state.
             match self.exchange(head).await {
                 Ok(Next::Another) => {}
                 Ok(Next::Close) => {

@@ -8,7 +8,7 @@ use crate::snapshot::SnapshotStore;
 /// Service leads there; otherwise they would use old's pods for as long as they have requests.
 const MAX_AGE_IN_DRAIN: Duration = Duration::from_secs(10);
 
-/// Whether a connection that began at `since` is to end with its current exchange, so that its client reconnects.
+/// Whether a connection that began at `since` should end with its current exchange, so that its client reconnects.
 pub fn should_reconnect(snapshots: &SnapshotStore, since: Instant) -> bool {
     snapshots.has_left_old() && since.elapsed() >= MAX_AGE_IN_DRAIN
 }

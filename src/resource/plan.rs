@@ -51,7 +51,7 @@ pub struct Plan {
     pub tls: Option<Tls>,
 }
 
-/// Where a request carries its session ID. Either list may be empty; neither has duplicates.
+/// Where a request contains its session ID. Either list may be empty; neither has duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affinity {
     /// Request headers. The first one present counts.

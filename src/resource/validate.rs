@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// Reports every problem, and returns the plan if there is none.
+/// Reports every problem, and returns the plan if there are none.
 ///
 /// An empty `newFrontendService` gives neither a plan nor a problem, because the schema already reports it. `unless_given` is
 /// the split if the spec gives none; if it is `None` too, that is a problem.

@@ -106,7 +106,7 @@ struct Reader<'a> {
     unfolded: usize,
     /// The current position, as in [`Problem::path`].
     path: String,
-    /// Of the current document.
+    /// The anchors of the current document.
     problems: Problems,
 }
 

@@ -1,4 +1,4 @@
-//! Damps capacity: losses count at once, gains only after they have lasted.
+//! Damps capacity: losses count immediately, gains only after they have lasted.
 //!
 //! There is no other damping. It applies to the capacity of each side, not to the split, so that one side's loss never waits for
 //! the other side's gain.

@@ -68,7 +68,7 @@ impl fmt::Display for Obstacle {
 pub enum RequiredModels<'a> {
     /// These models; if empty, at least one model.
     Models(&'a BTreeSet<String>),
-    /// The models that old serves are not known yet.
+    /// The models that old serves are still unknown.
     NotYet,
     /// The models that old serves cannot be determined.
     Unknown,

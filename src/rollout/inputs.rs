@@ -14,9 +14,9 @@ use crate::split::{Generation, Weights};
 /// A pair of values, one per generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sides<T> {
-    /// Of the old generation.
+    /// The value for the old generation.
     pub old: T,
-    /// Of the new generation.
+    /// The value for the new generation.
     pub new: T,
 }
 

@@ -252,7 +252,7 @@ impl Fixture {
         self
     }
 
-    /// Steps until nothing changes any more.
+    /// Steps until nothing changes.
     fn settle(&mut self) -> Decision {
         for _ in 0..4 {
             self.step();

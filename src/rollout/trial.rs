@@ -76,7 +76,7 @@ pub struct TrialResult {
 pub struct Analysis {
     /// The verdict.
     pub verdict: Verdict,
-    /// The name of its reason, as in the metrics; empty if it is not known.
+    /// The name of its reason, as in the metrics; empty if it is unknown.
     pub reason: String,
     /// The verdict in one sentence.
     pub sentence: String,

@@ -212,7 +212,7 @@ mod tests {
         for (old, new) in [(1, 1), (2, 1), (95, 5), (u32::MAX, 1), (1, u32::MAX)] {
             let weights = Weights::new(old, new).unwrap();
             let Share::Part(step) = share(&weights) else {
-                panic!("{weights:?} is no end");
+                panic!("{weights:?} is not an extreme");
             };
             assert!(0 < step && step < ONE);
             let total = i128::from(weights.total());

@@ -1,5 +1,5 @@
-//! A naive implementation of the decoder: the whole stream at once, line by line. Tests and the fuzzer include this file, so it
-//! uses nothing from the crate.
+//! A naive implementation of the decoder: the whole stream, line by line. Tests and the fuzzer include this file, so it uses
+//! nothing from the crate.
 
 /// An event of the stream, independent of how the stream is split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

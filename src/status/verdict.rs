@@ -338,7 +338,7 @@ mod tests {
                 proxy("b", [1, 1], "code", ""),
                 "b sends 50 % to new at http://new:80, by update code.",
             ),
-            // Another one's failure is no less one.
+            // A failure of another one counts, too.
             (proxy("b", [1, 0], "chat", "New fails."), ""),
         ] {
             let analysed = ComparisonRun::new(Rules::default()).past(&[one.clone(), other]);

@@ -88,7 +88,7 @@ mod tests {
     use crate::resource::status::{DynamoUpdateConfigStatus, SplitStatus};
     use crate::status::ProxyAnswer;
 
-    /// An update that asks for this percentage.
+    /// An update that requests this percentage.
     fn asks(percent: u8) -> Report {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.traffic_split_percent = Some(percent);

@@ -123,7 +123,7 @@ pub mod tests {
 
     use super::*;
 
-    /// What this many tasks do, ready at once, that each read and write.
+    /// The operations of this many tasks that are ready at the same time and each read and write.
     pub async fn ready_at_once(tasks: usize) -> String {
         let done = Rc::new(RefCell::new(String::new()));
         let local = LocalSet::new();

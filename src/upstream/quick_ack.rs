@@ -1,9 +1,9 @@
 //! Controls when the kernel acknowledges the slices of an event stream.
 //!
 //! Linux acknowledges a small segment as soon as it is read: one packet per event, paid for by the reader. With `TCP_QUICKACK`
-//! off (tcp(7)) it waits for the next segment, usually for at most 40 ms, and acknowledges both at once. But a server that uses
-//! Nagle's algorithm (RFC 9293 §3.7.4) would hold back the next event until then, and such servers are common: Dynamo's
-//! frontend is one.
+//! off (tcp(7)) it waits for the next segment, usually for at most 40 ms, and acknowledges both together. But a server that uses
+//! Nagle's algorithm (RFC 9293 §3.7.4) would hold back the next event until then, and such servers are common: Dynamo's frontend
+//! is one.
 //!
 //! So each stream first tests that its server does not wait: an event that arrives while the acknowledgement of the previous one
 //! is pending was not held back for it. A failed test delays an event by some milliseconds. The stream then does not try again,
@@ -19,7 +19,7 @@ use crate::transport::tcp;
 
 /// Longer gaps may exceed the kernel's delay (40 ms, less a tick of its clock).
 const SHORT: Duration = Duration::from_millis(30);
-/// Shorter gaps gain nothing: several segments are read at once.
+/// Shorter gaps gain nothing: several segments are read together.
 const CROWDED: Duration = Duration::from_millis(1);
 /// Slices with suitable gaps before a stream tries. A trial costs six system calls and an immediate acknowledgement, which is not
 /// worthwhile for a stream that ends soon.
@@ -69,7 +69,7 @@ pub enum QuickAck {
     Owed(Counts),
     /// The trial succeeded: two slices share one acknowledgement.
     Delayed,
-    /// As `Delayed`, until a slice had to be acknowledged alone, which makes the kernel acknowledge at once again.
+    /// As `Delayed`, until a slice had to be acknowledged alone, which makes the kernel acknowledge immediately again.
     Lapsed,
     /// The server may have waited, or that is unknown.
     Never,

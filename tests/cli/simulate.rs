@@ -105,7 +105,7 @@ fn without_manifests_replicas_must_be_given_and_all_assumptions_are_printed() {
     let (status, out, err) = simulate(&[], ROLLOUT);
     assert_eq!((status, &*out), (Some(2), ""));
     assert!(
-        err.contains("the size of source is not known (role worker)"),
+        err.contains("the size of source is unknown (role worker)"),
         "{err}"
     );
     assert!(err.contains("--replicas"), "{err}");

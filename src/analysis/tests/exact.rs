@@ -70,7 +70,8 @@ fn a_look_raises_the_evidence_by_a_limited_factor_at_most() {
     evidence.begin();
     evidence.multiply(Law::Slow, &[block], 1.5);
     let most = 1.5_f64.exp();
-    // One half of the mixture is the products so far. Of the other one, a part begins now; the rest begins later and counts for nothing.
+    // One half of the mixture consists of the products so far. A part of the other half begins now; the rest begins later and
+    // does not count.
     let now = 1.0 - 1.0 / (1.0 + 2.0_f64.ln());
     assert!(
         (evidence.value() - 0.5 * (1.0 + now) * most).abs() < 1e-9,

@@ -259,7 +259,7 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
         }
         report = memory.look(rules, counts, Duration::from_secs_f64(now));
         if matches!(report.verdict, Verdict::Fail(_)) {
-            // One that was failed while it was good was found at once, and wrongly.
+            // A good new generation that fails was detected immediately, and wrongly.
             return (Some(began.map_or(0.0, |began| now - began)), report);
         }
     }

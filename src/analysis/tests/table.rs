@@ -19,7 +19,7 @@ pub struct Case {
     pub rollouts: u64,
     /// New is worse than its rules allow.
     pub finds: bool,
-    /// 99 % of the rollouts must be failed within so many seconds.
+    /// The time within which 99 % of the rollouts must fail, in seconds.
     pub limit: Option<f64>,
     /// It takes so long to be found that only the table has it.
     pub is_slow: bool,
@@ -27,7 +27,7 @@ pub struct Case {
 
 const HOUR: f64 = 3600.0;
 
-/// 10 % of 50 requests a second, looked at every five seconds.
+/// 10 % of 50 requests per second, with a look every five seconds.
 pub(super) fn traffic(new: Behaviour) -> Traffic {
     Traffic {
         rate: 50.0,
@@ -270,7 +270,7 @@ pub fn run(case: &Case, rollouts: u64, seed: u64) -> Outcome {
     outcome(times(case, 0..rollouts, seed))
 }
 
-/// What came of each case, on as many threads as there are cores.
+/// The result of each case, computed on one thread per core.
 fn run_all() -> Vec<(Case, Outcome)> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let run = |case: Case| {

@@ -41,7 +41,7 @@ impl Frame {
     }
 }
 
-/// The first lines that fit, and a note about the rest. The cursor needs a row of its own below them.
+/// The first lines that fit, and a note about the rest. The cursor needs a separate row below them.
 fn cut(text: &str, columns: usize, rows: usize) -> String {
     let height = |line: &str| line.chars().count().div_ceil(columns).max(1);
     let room = rows.saturating_sub(1).max(1);

@@ -62,7 +62,7 @@ pub fn rollout_history(name: &str, choice: &Choice) -> Result<ExitCode, Error> {
 /// Shows what a verb changes in a rollout, asks for confirmation, and makes the changes.
 ///
 /// # Errors
-/// When the cluster cannot be read or refuses the edit, and when there is no terminal to confirm on.
+/// When the cluster cannot be read or rejects the edit, or when there is no terminal for the confirmation.
 pub fn edit_rollout(
     name: &str,
     choice: &Choice,

@@ -13,7 +13,7 @@ use crate::status::{self, AnalysisReport, Choice, Cluster, Compared, ComparisonR
 
 /// The exit status if new is worse. Usage errors have 2.
 const FAIL: u8 = 1;
-/// The exit status if there is no verdict, for whatever reason.
+/// The exit status if there is no verdict, for any reason.
 const INCONCLUSIVE: u8 = 3;
 
 /// The options of `judge`.
@@ -200,7 +200,7 @@ async fn analysed(options: &JudgeOptions) -> Result<AnalysisReport, status::Erro
                 };
                 let analysed = run.observe(&answers, elapsed);
                 let analysed = source.complete(analysed, options.rules);
-                // Before a proxy has answered, its margins are not known.
+                // Until a proxy has responded, its margins are unknown.
                 judge = (has_begun || analysed.has_data()).then_some(run);
                 Some(analysed)
             }

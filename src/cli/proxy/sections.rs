@@ -188,8 +188,8 @@ pub(super) struct LimitArgs {
     /// Maximum time for which a client's connection may be idle between two requests
     #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "DURATION", default_value = "90", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
-    /// How long a request body may stall (a body with a Content-Length of up to 64 KiB: take in total) before the client gets a 408.
-    /// For any other body, the stalls in each 64 KiB may add up to ten times as long
+    /// How long a request body may stall before the client gets a 408; for a body with a Content-Length of up to 64 KiB, the
+    /// total time that it may take. For any other body, the stalls in each 64 KiB may add up to ten times as long
     #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "DURATION", default_value = "60", value_parser = seconds)]
     pub(super) body_timeout: Duration,
     /// Reset the connection of a client that reads nothing of its response for this long
@@ -239,10 +239,10 @@ pub(super) struct UpstreamArgs {
         requires = "upstream_cert"
     )]
     pub(super) upstream_key: Option<PathBuf>,
-    /// Maximum age of a connection to a host name, behind which there may be several servers; 0 is no limit
+    /// Maximum age of a connection to a host name, which may stand for several servers; 0 means no limit
     #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "DURATION", default_value = "60", value_parser = seconds_or_none)]
     pub(super) upstream_max_age: Duration,
-    /// Maximum number of exchanges on such a connection; 0 is no limit
+    /// Maximum number of exchanges on such a connection; 0 means no limit
     #[arg(
         long,
         env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",

@@ -131,7 +131,7 @@ impl Workers {
         };
         full_sizes(spec, &now).map_err(|error| match error {
             SizeError::NoSize(role) => format!(
-                "the size of source is not known (role {role}): add its manifest with -f, or use --replicas"
+                "the size of source is unknown (role {role}): add its manifest with -f, or use --replicas"
             ),
             error => format!("{error}, or use --replicas"),
         })

@@ -194,7 +194,7 @@ fn a_server_with_nothing_to_add_ends_the_block_that_the_client_has_open() {
     assert_eq!(passed(&mut first, stop), stop);
 }
 
-/// The stream of a server that is asked for `text`, after it was given `given` of it.
+/// The stream of a server that generates `text`, of which it was given `given`.
 fn stream(id: &str, text: &str, given: &str, piece: usize, index: u32, bare_end: bool) -> Vec<u8> {
     let rest = text
         .strip_prefix(given)

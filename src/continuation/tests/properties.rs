@@ -65,7 +65,7 @@ fn escaped(text: &str, ascii: bool) -> String {
     out
 }
 
-/// The stream of a server that is asked for `text`, after it was given `given` of it.
+/// The stream of a server that generates `text`, of which it was given `given`.
 fn stream(api: Api, id: &str, text: &str, given: &str, style: &Style) -> Vec<u8> {
     let rest = text
         .strip_prefix(given)

@@ -141,7 +141,7 @@ mod tests {
             results(&[Ok("a"), Err(()), Err(()), Ok("a")]),
             ["a", ".", "!", "a"]
         );
-        // A frontend that has just started serves no model for a moment; one that stops serving a model is believed at once.
+        // A frontend that has just started serves no model for a moment; one that stops serving a model is believed immediately.
         assert_eq!(
             results(&[Ok(""), Ok("a"), Ok(""), Ok("a")]),
             [".", "a", "-", "a"]

@@ -30,7 +30,7 @@ pub(super) const OF_ISTIO: &[GroupKind] = &[
     of(ISTIO, "WorkloadEntry", "workloadentries"),
 ];
 
-/// The kinds that offer the Service of their own name to other clusters or networks.
+/// The kinds that export the Service with the same name to other clusters or networks.
 pub(super) const EXPORTS: &[GroupKind] = &[
     of("multicluster.x-k8s.io", "ServiceExport", "serviceexports"),
     of("net.gke.io", "ServiceExport", "serviceexports"),
@@ -218,7 +218,7 @@ pub(super) const OWNERS: &[GroupKind] = &[
     ),
 ];
 
-/// The group whose objects name Services without a namespace, whichever that is.
+/// The group whose objects name Services without a namespace, which may be any.
 pub(super) const CONSUL: &str = "consul.hashicorp.com";
 
 const fn of(group: &'static str, kind: &'static str, plural: &'static str) -> GroupKind {

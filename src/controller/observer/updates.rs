@@ -71,7 +71,7 @@ impl Observer {
         let mut is_used = |source: Option<&str>| {
             let pods = self.frontend_pods(&key, source.unwrap_or_default());
             let namespace = BTreeSet::from([key.namespace.clone()]);
-            // The absence of frontends elsewhere needs a confirmation of its own.
+            // The absence of frontends elsewhere must be confirmed separately.
             let is_unknown = is_elsewhere && !self.cache.are_confirmed(&namespace);
             rests_on.extend(namespace);
             pods.ok()

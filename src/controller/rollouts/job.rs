@@ -78,7 +78,7 @@ pub(in crate::controller) struct Done {
     pub failed: Option<apply::Error>,
     /// Whether the step was carried out.
     pub(super) has_stepped: bool,
-    /// Whether the step was to keep a revision.
+    /// Whether the step should keep a revision.
     pub(super) keeps: bool,
     /// Whether pods cannot be marked to be removed first.
     pub(super) cannot_mark: bool,

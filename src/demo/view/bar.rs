@@ -9,7 +9,7 @@ use ratatui::widgets::Widget;
 use super::{NEW, OLD};
 use crate::demo::frame::percent;
 
-/// Columns beside the bar itself: name, both letters, figure.
+/// Columns besides the bar itself: name, both letters, figure.
 const NAME: usize = 10;
 const FIGURE: usize = 8;
 

@@ -67,8 +67,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Appends a mapping that has only a `name` to the list at `path`, for members that are added to it. Uninject removes it
-    /// only if nobody else has added a member.
+    /// Appends a mapping that has only a `name` to the list at `path`, for members that are added to it. Uninject removes it only
+    /// if no other member has been added.
     pub fn push_named(&mut self, path: &[Step], name: &str) -> Result<(), Refused> {
         let words = self.append(path, json!({"name": name}))?;
         self.record.made.push(words);

@@ -21,7 +21,7 @@ pub(in crate::inject) enum Move {
     Arguments { list: &'static str, flag: String },
 }
 
-/// How to set a server's port if it is not known.
+/// How to set the port of an unknown server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::inject) struct PortOptions<'a> {
     pub port: Option<u16>,

@@ -307,7 +307,7 @@ mod tests {
         let absent = [kind("a.b", "Cup", "cups"), kind("c.d", "Teapot", "teapots")];
         assert!(
             groups.are_confirmed(Duration::ZERO),
-            "nothing was asked for"
+            "nothing was requested"
         );
         for kind in [TEAPOT, kettle].iter().chain(&absent) {
             let unknown = NotSynced::NotYet("API groups".to_owned());
@@ -324,7 +324,7 @@ mod tests {
         let served = |kind: &GroupKind, version| groups.serves(&kind.in_version(version)).unwrap();
         assert!(served(&TEAPOT, "v2") && served(&kettle, "v1"));
         assert!(!served(&kettle, "v2") && !served(&absent[0], "v1") && !served(&absent[1], "v1"));
-        // A group that was not asked for when the others were looked up.
+        // A group that had not been requested when the others were looked up.
         let late = kind("e.f", "Cup", "cups");
         assert!(groups.versions(&late).is_err() && groups.serves(&late.in_version("v1")).is_err());
     }

@@ -108,7 +108,7 @@ impl Simulation {
                 self.fixture.step();
                 let mut again = self.fixture.peek();
                 if self.fixture.seen.proxies.is_empty() {
-                    // Without proxies nothing has to be applied first, so the end continues at once.
+                    // Without proxies, nothing has to be applied first, so the end continues immediately.
                     again.events.retain(|event| event.reason != "Draining");
                 }
                 assert_eq!(

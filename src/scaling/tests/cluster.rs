@@ -60,7 +60,7 @@ pub(super) struct Cluster {
 pub(super) struct Versions {
     pub objects: BTreeMap<(bool, Role), u64>,
     pub split: u64,
-    /// Of the Service of the clients, and of what is retired.
+    /// The state of the clients' Service, and of what has been retired.
     pub service: u64,
 }
 

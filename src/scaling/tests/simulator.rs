@@ -216,7 +216,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing happens any more: the rollout must end with one generation, or at its partition.
+    /// Nothing more happens: the rollout must end with one generation, or at its partition.
     fn calm(&mut self) -> Progress {
         self.heal();
         let cluster = &mut self.cluster;

@@ -55,7 +55,7 @@ fn blocks_without_data_are_comments_in_every_family() {
     }
 }
 
-/// The errors that come as an object with an `error` of its own are the same in every family.
+/// Errors in the form of an object with its own `error` are the same in every family.
 #[test]
 fn a_top_level_error_is_an_error_in_every_family() {
     for api in Api::ALL {
@@ -106,7 +106,7 @@ fn the_word_error_in_content_is_content() {
 fn a_chat_stream_begins_with_content_unlike_a_bare_role() {
     #[rustfmt::skip]
     check(Api::Chat, &[
-        // Dynamo: role and content at once.
+        // Dynamo: role and content in the same chunk.
         (r#"data: {"id":"chatcmpl-83087757","choices":[{"index":0,"delta":{"content":"any","role":"assistant"},"finish_reason":null,"logprobs":null}],"created":1795217637,"model":"tiny","object":"chat.completion.chunk"}"#, Content),
         (r#"data: {"id":"chatcmpl-83087757","choices":[{"index":0,"delta":{},"finish_reason":"length","logprobs":null}],"created":1795217637,"model":"tiny","object":"chat.completion.chunk"}"#, Content),
         (r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#, Preamble),

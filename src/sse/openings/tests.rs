@@ -70,7 +70,7 @@ fn framed(event: &Value) -> Vec<u8> {
     format!("data: {event}\n\n").into_bytes()
 }
 
-/// What a client gets when targets follow one another, each but the last cut after so many events of its opening.
+/// What a client gets from successive targets, each except the last cut after this many events of its opening.
 fn continued(api: Api, targets: &[(&str, usize)]) -> Result<Vec<Value>, Opening> {
     let mut openings = Openings::default();
     let mut client = Vec::new();

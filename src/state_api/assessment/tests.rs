@@ -1,4 +1,4 @@
-//! How a split stands, in a sentence.
+//! Tests the sentence that assesses a split.
 
 use super::*;
 

@@ -67,7 +67,7 @@ impl Default for Metrics {
         );
         let stream = by_generation.histograms(
             "crossfade_stream_duration_seconds",
-            "Time from the attempt to the end of an event stream, whatever its outcome, by the generation that answered",
+            "Time from the attempt to the end of an event stream, with any outcome, by the generation that answered",
             &STREAM_BUCKETS,
         );
         let open = by_generation.add(IntGaugeVec::new(

@@ -475,7 +475,7 @@ mod tests {
         span.did_not_take_over(Some(Cause::ServerError), at(2));
         span.asked_to_take_over(Generation::New, at(3));
         span.took_over(at(4));
-        // Nothing is asked any more.
+        // No attempt is pending.
         span.took_over(at(5));
         span.did_not_take_over(Some(Cause::Broken), at(5));
         span.retried(Generation::New, Cause::Broken, at(6));

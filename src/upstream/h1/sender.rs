@@ -171,7 +171,7 @@ impl Sender {
         matches!(self.rest, Rest::Held(_))
     }
 
-    /// Releases a held body: the model server asked for it, or did not respond to the expectation in time.
+    /// Releases a held body: the model server requested it, or did not respond to the expectation in time.
     pub(super) fn go_on(&mut self) {
         self.rest = match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Held(body) => Rest::Flowing(body),

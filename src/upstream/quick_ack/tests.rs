@@ -168,7 +168,7 @@ fn what_proves_nothing_ends_it_for_the_stream() {
     assert_eq!(
         when(1, paid),
         QuickAck::Never,
-        "it was acknowledged at once"
+        "it was acknowledged immediately"
     );
     let upload = |socket: &Scripted| socket.change(|counts| counts.data_sent += 1);
     assert_eq!(

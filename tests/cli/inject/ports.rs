@@ -277,7 +277,7 @@ fn a_port_that_cannot_be_detected_must_be_declared_or_given() {
         let report = injected(&deployment(container)).unwrap();
         let warnings = report.notes[0].warnings.join("\n");
         assert!(
-            warnings.contains(warned) && warnings.contains("8000 is assumed"),
+            warnings.contains(warned) && warnings.contains("it assumes 8000"),
             "{warnings}"
         );
     }

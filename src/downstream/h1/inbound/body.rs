@@ -19,7 +19,7 @@ use crate::transport::deadline::Deadline;
 use crate::transport::lend;
 use crate::transport::write_timeout::WriteTimeout;
 
-/// A body of at most this size, in bytes, is read in full before anything is sent, so that one write carries the whole
+/// A body of at most this size, in bytes, is read in full before anything is sent, so that a single write sends the whole
 /// request.
 const READ_WHOLE: usize = 64 * 1024;
 

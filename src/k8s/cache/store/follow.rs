@@ -336,7 +336,7 @@ mod tests {
         let store = listed();
         assert!(is_current(&store, later(almost, almost)));
         assert!(!is_current(&store, later(CURRENT, CURRENT)));
-        // The machine slept, or somebody set its clock.
+        // The machine slept, or its clock was set.
         assert!(!is_current(&store, later(Duration::ZERO, CURRENT)));
         assert!(!is_current(&store, later(CURRENT, Duration::ZERO)));
         // An API server that cannot list in time has not refused, but has not confirmed anything either: a new list that has only

@@ -47,7 +47,7 @@ fn refused(set: Json) -> String {
     whole.map(|_| ()).unwrap_err().to_string()
 }
 
-/// What is asked for, present, terminating and ready.
+/// The desired, present, terminating, and ready replicas.
 fn counts(scaled: &Scaled) -> [u32; 4] {
     let since = scaled.ready_since.as_ref().unwrap();
     assert_eq!(scaled.ready as usize, since.len());

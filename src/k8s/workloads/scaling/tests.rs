@@ -262,7 +262,7 @@ fn a_component_that_is_missing_is_an_error_that_names_it() {
         let graph = object(json!({"metadata": {"name": "g"}, "spec": spec}));
         assert!(
             scaling.parts(&graph).len() < 2,
-            "one without a name is no part"
+            "a component without a name is not a part"
         );
         let part = Part {
             role: Role::Decode,

@@ -26,7 +26,7 @@ impl Simulation {
         }
         let seen = self.fixture.seen.clone();
         for proxy in &mut self.fixture.seen.proxies {
-            // Most proxies apply a change at once.
+            // Most proxies apply a change immediately.
             if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
                 state.follow(&seen);
                 // The proxy has a cap of its own, or reports an earlier plan as the later one.
@@ -110,7 +110,7 @@ impl Simulation {
         }
     }
 
-    /// The analysis says something, of this trial or an earlier one; seldom, a person asks for another try.
+    /// The analysis has a result, of this trial or an earlier one; rarely, a user requests a retry.
     fn trial(&mut self) {
         let (fixture, draw) = (&mut self.fixture, &mut self.draw);
         let trial = &fixture.memory.trial;

@@ -1,4 +1,4 @@
-//! Tests that losses count at once, and gains only after they have lasted and the proxies have had their time.
+//! Tests that losses count immediately, and gains only after they have lasted and the proxies have had time to apply them.
 
 use super::*;
 

@@ -54,7 +54,7 @@ fn the_end_comes_in_its_order() {
     assert_eq!(
         unreported.peek().phase,
         Phase::Draining,
-        "nobody was told yet"
+        "no proxy has been told yet"
     );
     fixture.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     assert_eq!(
@@ -72,7 +72,7 @@ fn the_end_comes_in_its_order() {
     assert!(decision.last_old_worker_dispensable);
     assert_eq!(reasons(&decision), ["Complete"]);
 
-    // The pods of old carry streams of new.
+    // The pods of old serve streams of new.
     assert!(!decision.safe_to_delete_old);
     fixture.clients_left();
     assert!(!fixture.step().safe_to_delete_old);
@@ -168,7 +168,7 @@ fn an_update_goes_back_when_the_targets_workers_go_away() {
                 .scale_old(0);
         }
         assert_eq!(fixture.settle().phase, from);
-        // Old is wanted again: it is a fallback at once, and gets a share once its workers have lasted.
+        // Old is needed again: it is a fallback immediately, and gets a share once its workers have lasted.
         fixture.seen.workers.old.insert(
             Role::Worker,
             Workers {

@@ -38,7 +38,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             SeesElsewhere,
         ),
         (
-            "somebody deletes the update, whose finalizer waits",
+            "the update is being deleted and waits for its finalizer",
             |fixture| fixture.seen.is_being_deleted = true,
             UpdateStays,
         ),
@@ -53,12 +53,12 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             Complete,
         ),
         (
-            "old is wanted again",
+            "old is needed again",
             |fixture| _ = fixture.scale_old(1),
             Complete,
         ),
         (
-            "new cannot serve any more",
+            "new can no longer serve",
             |fixture| fixture.seen.frontends.new.endpoints = 0,
             NewServes,
         ),
@@ -205,7 +205,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             NoWayAroundProxies,
         ),
         (
-            "it is not known what leads around the proxies",
+            "it is not known what bypasses the proxies",
             |fixture| fixture.seen.clients.around_proxies = None,
             NoWayAroundProxies,
         ),

@@ -143,7 +143,11 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     fixture.seen.frontends.new = unheard.clone();
     assert_eq!(fixture.new_ready(4).settle().actions, []);
     assert_eq!(fixture.seen.split, ratio(2, 1), "no gain");
-    assert_eq!(fixture.new_ready(1).next(), ratio(4, 1), "a loss at once");
+    assert_eq!(
+        fixture.new_ready(1).next(),
+        ratio(4, 1),
+        "a loss counts immediately"
+    );
     assert_eq!(fixture.old_ready(2).next(), ratio(2, 1), "of either side");
     assert_eq!(fixture.new_ready(0).next(), Weights::ALL_OLD);
 
@@ -175,7 +179,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     fixture.new_ready(0).settle();
     assert_eq!(fixture.seen.split, Weights::ALL_OLD);
 
-    // A proxy that has not been queried before is waited for. That is no fault.
+    // Wait for a proxy that has not been queried before. This is not a fault.
     let mut fixture = Fixture::settled(4, 1);
     fixture.seen.proxies[1].state = Err(Silence::NotYet);
     fixture.seen.resource_generation += 1;

@@ -1,4 +1,4 @@
-//! Tests what users write: pauses, caps, and splits of their own.
+//! Tests what users write: pauses, caps, and manual splits.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
         (false, "Paused")
     );
 
-    // Ending the pause with one more edit is no contested edit either.
+    // Ending the pause with another edit is not a contested edit either.
     fixture.settings.paused = false;
     fixture.edit(percent(60));
     let decision = fixture.settle();

@@ -102,7 +102,7 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
         assert_eq!(fixture.seen.split, ratio(1, 1));
         with_verdict(&mut fixture, Verdict::Fail).step();
         assert_eq!(fixture.seen.split, Weights::ALL_OLD);
-        // Removing the annotation is no request.
+        // Removing the annotation is not a request.
         fixture.settings.retry = None;
         fixture.settle();
         assert_eq!(fixture.seen.split, Weights::ALL_OLD);

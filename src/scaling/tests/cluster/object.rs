@@ -20,7 +20,7 @@ pub(in super::super) struct Object {
     pub pods: Vec<u32>,
     /// How long its pods that end still take.
     pub ending: Vec<u32>,
-    /// In place: the ages of its pods that are to be of the other side, by their names, until somebody deletes them.
+    /// In place: the ages of its pods that should belong to the other side, by name, until they are deleted.
     pub leaving: BTreeMap<u64, u32>,
     /// How many pods have been to leave so far.
     pub named: u64,
@@ -65,12 +65,12 @@ impl Object {
         self.pods.iter().filter(|age| **age >= START).count() as u32
     }
 
-    /// Whether a request that comes now is served. Pods that are to leave serve until then.
+    /// Whether a request that arrives now is served. Pods that will be replaced serve until then.
     pub fn serves(&self) -> bool {
         self.ready() > 0 || self.leaving.values().any(|age| *age >= START)
     }
 
-    /// Whether streams that are open go on. Pods that end carry theirs until they have ended.
+    /// Whether open streams continue. Terminating pods serve their streams until they have ended.
     pub fn carries(&self) -> bool {
         self.serves() || !self.ending.is_empty()
     }

@@ -190,7 +190,7 @@ impl Counted<'_> {
         assert!(before == 0 || after > 0, "something must serve");
     }
 
-    /// No role takes up more than the full size and the surge, rounded up on both sides, and no more GPUs than there may be.
+    /// No role occupies more than the full size plus the surge, rounded up on both sides, and no more GPUs than allowed.
     fn has_room(&self, side: Generation, sizes: &Sizes) {
         let occupied = |of: Generation| -> Vec<(Role, u32)> {
             let roles = self.seen.sides.of(of).roles.iter();
@@ -330,7 +330,7 @@ impl Counted<'_> {
         assert!(before == 0 || after > 0, "something must serve");
     }
 
-    /// Ready pods of a side that serves, but that are to be replaced.
+    /// Ready pods that have to be replaced, of a side that serves.
     fn leaving(&self, side: Generation) -> u32 {
         let is_bad = side == Generation::New && self.new_is_bad();
         let seen = self.seen.sides.of(side);

@@ -85,7 +85,8 @@ fn in_place_pods_that_are_to_leave_are_replaced_in_part_while_nothing_else_serve
     );
 }
 
-/// Another client has raised the partition, and the owner has accepted that: one pod of old is ready beside several that leave.
+/// Another client has raised the partition, and the owner has accepted that: one pod of old is ready, and several will be
+/// replaced.
 fn leaving_three_of_four() -> Cluster {
     let mut cluster = Cluster::of(in_place(&FOUR));
     cluster.settings.strategy.partition = 1;
@@ -134,7 +135,7 @@ fn in_place_pods_that_are_to_leave_and_do_not_serve_are_replaced_at_once() {
     assert_eq!(way.join(" "), "1:0 replace3");
 }
 
-/// The owner has accepted it, but nobody has checked what the streams need.
+/// The owner has accepted it, but the needs of the streams have not been checked.
 #[test]
 fn in_place_pods_that_are_to_leave_get_the_time_that_their_streams_need() {
     let mut cluster = leaving_three_of_four();

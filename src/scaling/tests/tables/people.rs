@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A rollout that rested at half and goes on.
+/// A rollout that paused at half and continues.
 fn from_half() -> Cluster {
     let mut half = settings(&FOUR);
     half.strategy.partition = 2;

@@ -13,7 +13,7 @@ fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_t
     assert_eq!(way, [""; 0]);
     assert_eq!(decision.progress, Progress::Refused);
     assert_eq!(decision.waits, std::slice::from_ref(&retire_obstacle));
-    // The owner asks for it when the rollout is under way.
+    // The owner requests it while the rollout is under way.
     cluster.settings.handover.retire = Retire::Keep;
     cluster.settings.strategy.partition = 2;
     cluster.run(500);

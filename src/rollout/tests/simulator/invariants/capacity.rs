@@ -1,4 +1,4 @@
-//! The capacities in the simulation, and that losses take effect at once.
+//! Checks the capacities in the simulation, and that losses take effect immediately.
 
 use super::*;
 
@@ -94,7 +94,7 @@ pub(super) fn losses_are_at_once(
         return;
     };
     let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Cap)
-        // With `drainOld`, the cap limits everything, whatever the capacity.
+        // With `drainOld`, the cap limits everything, regardless of the capacity.
         && !before.settings.drain_old;
     let exact = Ratio::weights(credit.old.capacity, credit.new.capacity);
     let Some(exact) = exact.filter(|_| by_capacity) else {

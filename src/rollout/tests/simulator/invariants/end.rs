@@ -53,7 +53,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
         assert_eq!(
             (from, to),
             (Phase::Complete, Phase::Complete),
-            "nobody found is nobody who agrees"
+            "no proxies means no confirmation"
         );
     }
     if to == Phase::Complete && from != Phase::Complete {

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A failure stays until another trial begins, and new gets nothing more by it; a step is passed by a pass of its own time.
+/// A failure stays until another trial begins, and does not give new more requests; a step is only passed by a pass from its own
+/// time.
 pub(super) fn the_trial_is_kept(before: &Fixture, decision: &Decision, next: Weights) {
     let (settings, seen) = (&before.settings, &before.seen);
     let (earlier, trial) = (&before.memory.trial, &decision.memory.trial);
