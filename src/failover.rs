@@ -210,7 +210,7 @@ pub fn next_target(
         && match cause {
             Cause::Overloaded => rules.overloaded,
             Cause::Local | Cause::Malformed => false,
-            // The new generation is on trial: its own faults must not reach a client while old can answer.
+            // The new generation is on trial: its faults must not reach clients while old can respond.
             Cause::ServerError => failed == Target::New || rules.old_server_errors,
             _ => true,
         };

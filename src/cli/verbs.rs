@@ -137,8 +137,8 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// What follows `rollout` is a name or a verb, so the parser takes a mistyped verb for a name, and blames the name behind it. Most
-/// commands that read a file take its name as an argument, `simulate` takes it as an option.
+/// `rollout` is followed by a name or a verb, so the parser takes a mistyped verb for a name, and rejects the name after it. Most
+/// commands that read a file take its name as an argument, but `simulate` takes it as an option.
 fn explained(mut error: Error, arguments: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument

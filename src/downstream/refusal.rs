@@ -9,7 +9,7 @@ use crate::proxy::error_answer;
 use crate::sse::Api;
 use crate::telemetry::Reject;
 
-/// Why a request is refused: the status and message of the response.
+/// Why a request is rejected: the status and message of the response.
 #[derive(Debug)]
 pub struct Refusal {
     pub status: StatusCode,

@@ -21,7 +21,7 @@ use self::upload::{Task, Upload};
 use self::waiting::Waiting;
 use super::connect::Connector;
 use super::endpoint::Lease;
-use super::h2_link::{self, Link, Reserved, Stream};
+use super::h2_link::{self, Answered, Link, Reserved};
 use super::kept::Connection;
 use super::lifetime::Life;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
@@ -207,13 +207,13 @@ async fn over(
 /// The resources that an exchange holds while its response arrives.
 struct HeldUpload {
     upload: Option<Task>,
-    stream: Stream,
+    stream: Answered,
     lease: Lease,
 }
 
 impl HeldUpload {
     /// The response has ended. A request that has not ended by now is reset.
-    fn answered(mut self) {
+    fn answered(self) {
         if self.upload.as_ref().is_none_or(Task::is_finished) {
             self.stream.ended();
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 
-pub(super) use self::load::{Load, Stream};
+pub(super) use self::load::{Answered, Load, Stream};
 use super::Error;
 use super::lifetime::Life;
 use crate::memory::{Budget, Charge, Purpose};

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::upload::Upload;
 use crate::transport::h2::Sent;
-use crate::upstream::h2_link::Stream;
+use crate::upstream::h2_link::{Answered, Stream};
 
 /// Maximum number of interim responses (1xx) to one request.
 const MAX_INTERIM: u32 = 64;
@@ -23,37 +23,39 @@ struct InFlight {
     response: ResponseFuture,
     upload: Option<Upload>,
     stream: Stream,
+    /// When the request was sent.
+    since: Instant,
 }
 
 /// A response head, the rest of the request if there is one, and the stream.
-pub type Answered = (Response<RecvStream>, Option<Upload>, Stream);
+pub type Headed = (Response<RecvStream>, Option<Upload>, Answered);
 
 impl Waiting {
-    pub fn new(response: ResponseFuture, upload: Option<Upload>, mut stream: Stream) -> Self {
-        stream.sent(Instant::now());
+    pub fn new(response: ResponseFuture, upload: Option<Upload>, stream: Stream) -> Self {
         Self(Some(InFlight {
             response,
             upload,
             stream,
+            since: Instant::now(),
         }))
     }
 
     /// Sends the body until the response head arrives. Counts the interim responses before it.
-    pub async fn head(mut self, interim: &mut u32) -> Result<Answered, ::h2::Error> {
+    pub async fn head(mut self, interim: &mut u32) -> Result<Headed, ::h2::Error> {
+        const TAKEN: &str = "it is taken only at the end";
         let head = std::future::poll_fn(|cx| {
-            let in_flight = self.0.as_mut().expect("it is taken only below");
+            let in_flight = self.0.as_mut().expect(TAKEN);
             in_flight.poll(cx, interim)
         });
-        let head = head.await;
-        let mut in_flight = self.0.take().expect("it is taken only here");
-        match head {
+        match head.await {
             Ok(response) => {
-                in_flight.stream.answered();
-                Ok((response, in_flight.upload, in_flight.stream))
+                let InFlight { upload, stream, .. } = self.0.take().expect(TAKEN);
+                Ok((response, upload, Answered::new(stream)))
             }
             Err(error) => {
                 if error.is_remote() {
-                    in_flight.stream.ended();
+                    // The stream has ended.
+                    self.0 = None;
                 }
                 Err(error)
             }
@@ -87,10 +89,10 @@ impl InFlight {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(mut in_flight) = self.0.take() else {
+        let Some(in_flight) = self.0.take() else {
             return;
         };
-        let wait = in_flight.stream.cancelled(Instant::now());
+        let wait = in_flight.stream.cancelled(in_flight.since.elapsed());
         // Without a runtime, the process or the thread ends.
         if !wait.is_zero()
             && let Ok(runtime) = Handle::try_current()

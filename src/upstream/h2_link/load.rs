@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Requests that may be cancelled on a connection before it gets no more requests. Servers close a connection on which too many
 /// are cancelled (CVE-2023-44487), with the streams of all other clients. Netty does so at 200 within 30 seconds, nghttp2 (Node.js)
@@ -40,79 +40,47 @@ impl Load {
 }
 
 /// A stream, counted on its connection until it is dropped.
-pub struct Stream {
-    load: Arc<Load>,
-    progress: Progress,
-}
-
-/// What becomes of a stream that is dropped now.
-#[derive(Clone, Copy, Debug)]
-enum Progress {
-    /// Nothing was sent, or the stream has ended.
-    Idle,
-    /// It is reset before the response head. The request was sent at this time.
-    Sent(Instant),
-    /// It is reset while the response arrives.
-    Answered,
-}
-
-impl Progress {
-    /// How much it counts towards [`MAX_CANCELS`] if the stream is dropped at `now`.
-    fn counts(self, now: Instant) -> u32 {
-        match self {
-            Self::Idle => 0,
-            Self::Sent(at) if now.saturating_duration_since(at) < EARLY => EARLY_COUNTS,
-            Self::Sent(_) | Self::Answered => 1,
-        }
-    }
-
-    /// How long the server may still need, at `now`, to accept the request.
-    fn settles(self, now: Instant) -> Duration {
-        match self {
-            Self::Sent(at) => (at + ACCEPTED).saturating_duration_since(now),
-            Self::Idle | Self::Answered => Duration::ZERO,
-        }
-    }
-}
+pub struct Stream(Arc<Load>);
 
 impl Stream {
     pub fn new(load: &Arc<Load>) -> Self {
         load.streams.fetch_add(1, Ordering::Relaxed);
-        Self {
-            load: Arc::clone(load),
-            progress: Progress::Idle,
-        }
+        Self(Arc::clone(load))
     }
 
-    /// The request was sent at `now`.
-    pub fn sent(&mut self, now: Instant) {
-        self.progress = Progress::Sent(now);
-    }
-
-    /// The response head has arrived.
-    pub fn answered(&mut self) {
-        self.progress = Progress::Answered;
-    }
-
-    /// The request is cancelled at `now`. Counts that, and returns how long to wait before the stream is reset.
-    pub fn cancelled(&mut self, now: Instant) -> Duration {
-        let progress = std::mem::replace(&mut self.progress, Progress::Idle);
-        let counts = progress.counts(now);
-        self.load.cancels.fetch_add(counts, Ordering::Relaxed);
-        progress.settles(now)
-    }
-
-    /// The stream has ended, so that dropping it resets nothing.
-    pub fn ended(&mut self) {
-        self.progress = Progress::Idle;
+    /// Counts a request that is cancelled this long after it was sent, without a response head. Returns how long to wait before the
+    /// stream is reset.
+    pub fn cancelled(&self, waited: Duration) -> Duration {
+        let counts = if waited < EARLY { EARLY_COUNTS } else { 1 };
+        self.0.cancels.fetch_add(counts, Ordering::Relaxed);
+        ACCEPTED.saturating_sub(waited)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.load.streams.fetch_sub(1, Ordering::Relaxed);
-        if !matches!(self.progress, Progress::Idle) {
-            self.cancelled(Instant::now());
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream with a response head. Counts as cancelled if it is dropped before its end. Each open stream has one, so it is small.
+pub struct Answered(Option<Stream>);
+
+impl Answered {
+    pub const fn new(stream: Stream) -> Self {
+        Self(Some(stream))
+    }
+
+    /// The stream has ended, so that dropping it resets nothing.
+    pub fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        if let Some(Stream(load)) = &self.0 {
+            load.cancels.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -121,48 +89,45 @@ impl Drop for Stream {
 mod tests {
     use super::*;
 
-    #[test]
-    fn requests_that_are_cancelled_early_wear_a_connection_soonest() {
-        let start = Instant::now();
-        let at = |millis| start + Duration::from_millis(millis);
-        assert_eq!(Progress::Idle.counts(at(0)), 0);
-        assert_eq!(Progress::Sent(start).counts(at(999)), EARLY_COUNTS);
-        assert_eq!(Progress::Sent(start).counts(at(1000)), 1);
-        assert_eq!(Progress::Answered.counts(at(0)), 1);
+    const fn after(millis: u64) -> Duration {
+        Duration::from_millis(millis)
     }
 
     #[test]
     fn only_a_request_that_the_server_may_not_have_accepted_is_reset_later() {
-        let start = Instant::now();
-        let at = |millis| start + Duration::from_millis(millis);
-        let left = |progress: Progress, millis| progress.settles(at(millis)).as_millis();
-        assert_eq!(left(Progress::Sent(start), 0), 100);
-        assert_eq!(left(Progress::Sent(start), 70), 30);
-        assert_eq!(left(Progress::Sent(start), 200), 0);
-        assert_eq!(left(Progress::Answered, 0), 0);
-        assert_eq!(left(Progress::Idle, 0), 0);
+        let stream = Stream::new(&Arc::default());
+        assert_eq!(stream.cancelled(after(0)), after(100));
+        assert_eq!(stream.cancelled(after(70)), after(30));
+        assert_eq!(stream.cancelled(after(200)), after(0));
     }
 
     #[test]
-    fn a_connection_is_worn_by_streams_that_are_dropped_before_their_end() {
-        let load = Arc::<Load>::default();
-        let drop_each = |times, change: fn(&mut Stream)| {
-            for _ in 0..times {
-                let mut stream = Stream::new(&load);
-                change(&mut stream);
+    fn a_connection_is_worn_by_requests_that_are_cancelled_and_soonest_by_early_ones() {
+        for (late, early, is_worn) in [
+            (0, 15, false),
+            (5, 15, false),
+            (6, 15, true),
+            (0, 16, true),
+            (95, 0, false),
+            (96, 0, true),
+        ] {
+            let load = Arc::<Load>::default();
+            for _ in 0..1000 {
+                drop(Stream::new(&load));
+                Answered::new(Stream::new(&load)).ended();
             }
-        };
-        drop_each(1000, |_| {});
-        drop_each(1000, |stream| {
-            stream.sent(Instant::now());
-            stream.answered();
-            stream.ended();
-        });
-        drop_each(15, |stream| stream.sent(Instant::now()));
-        drop_each(5, Stream::answered);
-        assert!(!load.is_worn());
-        drop_each(1, Stream::answered);
-        assert!(load.is_worn());
-        assert_eq!(load.streams.load(Ordering::Relaxed), 0);
+            for _ in 0..early {
+                Stream::new(&load).cancelled(after(999));
+            }
+            for number in 0..late {
+                let stream = Stream::new(&load);
+                match number % 2 {
+                    0 => drop(Answered::new(stream)),
+                    _ => drop(stream.cancelled(after(1000))),
+                }
+            }
+            assert_eq!(load.is_worn(), is_worn, "{late} {early}");
+            assert_eq!(load.streams(), 0);
+        }
     }
 }
