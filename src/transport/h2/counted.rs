@@ -177,6 +177,14 @@ impl<T> Counted<T> {
         Ok(())
     }
 
+    /// Waits for more. An error ends the connection.
+    fn waits(&mut self) -> Poll<io::Result<()>> {
+        match self.rest() {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
     /// Follows what was received. Returns how much of it is to be passed on.
     fn received(&mut self, bytes: &mut [u8]) -> usize {
         let (frames_before, blocks_before) = (self.frames.frames(), self.frames.of_blocks());
@@ -233,7 +241,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
                 this.split.pass_on(buffer);
                 return Poll::Ready(Ok(()));
             }
-            ready!(this.allowance.poll(cx, AT_ONCE));
+            if this.allowance.poll(cx, AT_ONCE).is_pending() {
+                return this.waits();
+            }
             let read = match this.split.length {
                 0 => this.poll_read_frames(cx, buffer),
                 _ => this.poll_read_head(cx),
@@ -244,11 +254,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     this.allowance.renew();
-                    // An error ends the connection.
-                    return match this.rest() {
-                        Ok(()) => Poll::Pending,
-                        Err(error) => Poll::Ready(Err(error)),
-                    };
+                    return this.waits();
                 }
             }
         }
