@@ -717,14 +717,16 @@ async fn a_collector_over_http_that_is_slow_or_rejects_or_responds_too_much_cost
         proxy.chat().await.assert_is(chat_text("old"));
         let failed = [("result", "failed")];
         proxy.counts("crossfade_spans_total", &failed, 2.0).await;
-        let lines = proxy.lines();
-        let line = lines
-            .iter()
-            .find(|line| line.contains("cannot export spans"));
-        assert!(
-            line.is_some_and(|line| line.contains(expected)),
-            "{lines:?}"
-        );
+        // The line follows the count.
+        let reported = || {
+            let lines = proxy.lines();
+            lines
+                .into_iter()
+                .find(|line| line.contains("cannot export spans"))
+        };
+        eventually("the failure is logged", async || reported().is_some()).await;
+        let line = reported().unwrap();
+        assert!(line.contains(expected), "{line}");
     }
 }
 
