@@ -275,6 +275,15 @@ async fn silence_beyond_the_gap_timeout_ends_the_stream() {
 }
 
 #[tokio::test]
+async fn silence_after_the_terminal_event_ends_the_stream_cleanly() {
+    let text = content("old", 0) + DONE;
+    let old = Upstream::always(stream_of(&text).hang()).await;
+    let proxy = Proxy::before(&old, &["--gap-timeout", "0.1"]).await;
+    proxy.chat().await.assert_is(text);
+    eventually("cancelled upstream", async || old.last().is_gone()).await;
+}
+
+#[tokio::test]
 async fn a_stream_with_gaps_below_the_timeout_is_not_ended() {
     let mut script = Script::new().sse();
     let mut text = String::new();

@@ -74,6 +74,13 @@ impl Relay {
     /// Ends the response because a time limit has passed.
     pub(super) fn silent(&mut self, limit_passed: &str) {
         let side = self.side();
+        if self.sse.is_some() && self.exchange().timeline.terminal() {
+            // The client has everything that it was waiting for.
+            let why = format!("{side} {limit_passed} after the terminal event");
+            self.exchange().because(why);
+            self.source = UpstreamBody::empty();
+            return self.finish(End::Cut);
+        }
         let is_committed = self.sse.as_ref().is_some_and(SseRelay::committed);
         let message = match is_committed && self.lacks_its_end() {
             true => format!("{side} {limit_passed}; the stream lacks its terminal event"),
