@@ -15,6 +15,7 @@ use super::emit::{self, Style};
 use super::path::{self, Step};
 use super::record::{Record, Replaced, Swapped};
 use super::tree::{Entry, Node, Tree, Value};
+use super::undo::original;
 
 /// Maximum length of a value that is kept in a record, in bytes.
 const MAX_WAS: usize = 64 * 1024;
@@ -150,11 +151,19 @@ impl<'a> Editor<'a> {
         }
         let column = (!is_flow).then_some(key);
         let words = self.words(path);
-        self.record.replaced.push(Replaced {
+        let mut replaced = Replaced {
             path: words,
             was,
             column,
-        });
+            value: None,
+        };
+        if original(&replaced).is_none() {
+            let value = path::get(&self.wanted, path);
+            replaced.value = value
+                .filter(|value| value.to_string().len() <= MAX_WAS)
+                .cloned();
+        }
+        self.record.replaced.push(replaced);
         self.cut(range, new, path.len());
         if let Some(place) = path::get_mut(&mut self.wanted, path) {
             *place = value;

@@ -2,6 +2,7 @@
 //! object that creates the pods; list items appear in them as `[name]` or `[#index]`.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 /// The annotation.
 pub const ANNOTATION: &str = "crossfade/injected";
@@ -44,4 +45,7 @@ pub(super) struct Replaced {
     /// The column of the key; `None` in flow style.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
+    /// The original value, if the text has an alias: the anchor is elsewhere, and not in what a cluster returns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Json>,
 }

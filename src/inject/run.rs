@@ -4,7 +4,9 @@ mod record;
 
 use serde_json::Value as Json;
 
-use self::record::{annotate, image_of, is_in, line, prove, start, template_hint, unchanged};
+use self::record::{
+    annotate, image_of, is_in, line, prove, start, template_hint, unchanged, with_this_version,
+};
 use super::documents::{Document, content, split};
 use super::edit::Editor;
 use super::pod::{Injection, choose};
@@ -167,7 +169,7 @@ impl Run {
             }));
         }
         let clean = undo.finish();
-        let before = json;
+        let before = with_this_version(json, &workloads);
         let clean_document = Document {
             text: &clean,
             ..document
@@ -316,6 +318,20 @@ impl Run {
             note.warnings.extend(object.and_then(live::before_uninject));
             self.notes.push(note);
         }
-        Ok(Some(undo.finish()))
+        let text = undo.finish();
+        if self
+            .read(Document {
+                text: &text,
+                ..document
+            })
+            .is_err()
+        {
+            let refused = Refused::at(
+                tree.root.span.start,
+                "cannot be restored: its aliases and anchors do not match",
+            );
+            return Err(self.refused(document, &tree, "the document", refused));
+        }
+        Ok(Some(text))
     }
 }

@@ -50,6 +50,7 @@ impl Editor<'_> {
                     path: words,
                     was: self.tree.text[entry.colon..entry.node.span.end].to_owned(),
                     column: None,
+                    value: None,
                 });
             }
             _ => self.record.added.push(words),
@@ -116,6 +117,7 @@ impl Editor<'_> {
                     path: words,
                     was,
                     column,
+                    value: None,
                 });
             }
             None => self.record.made.push(words),

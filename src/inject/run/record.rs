@@ -80,6 +80,20 @@ pub(super) fn unchanged(note: &mut Note) {
         .retain(|warning| *warning != live::not_applied());
 }
 
+/// The document as if this version had written its records. A new version alone must not change the pods, which would restart them.
+pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> Json {
+    for workload in workloads {
+        let place = below(&workload.annotations, [ANNOTATION]);
+        if let Some(Json::String(text)) = path::get_mut(&mut document, &place)
+            && let Ok(mut record) = serde_json::from_str::<Record>(text)
+        {
+            env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
+            *text = serde_json::to_string(&record).unwrap_or_default();
+        }
+    }
+    document
+}
+
 /// Whether `before` contains everything in `text`. The rest of `before` is what an API server adds, such as defaults.
 pub(super) fn is_in(before: &Json, text: &str) -> bool {
     let tree = Tree::read(text).ok().flatten();

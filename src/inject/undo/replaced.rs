@@ -56,7 +56,8 @@ impl Undo<'_> {
         let breaks = replaced.was.matches('\n').count();
         let same_breaks =
             breaks == 0 || (newline == "\r\n") == (replaced.was.matches("\r\n").count() == breaks);
-        let new = if is_as_it_was && same_breaks {
+        let can_be_read = replaced.value.is_none() || has_anchors(text, &replaced.was);
+        let new = if is_as_it_was && same_breaks && can_be_read {
             replaced.was.clone()
         } else {
             let Some(json) = original(replaced) else {
@@ -96,9 +97,22 @@ pub(in crate::inject) fn original(replaced: &Replaced) -> Option<Json> {
     let indent = " ".repeat(replaced.column.unwrap_or(0));
     let text = format!("{indent}k:{}\n", replaced.was);
     let tree = Tree::read(&text).ok().flatten();
-    let json = match tree {
-        Some(tree) => tree.json().ok()?,
-        None => Json::Object(Map::new()),
+    let read = match tree {
+        Some(tree) => tree.json().ok(),
+        None => Some(Json::Object(Map::new())),
     };
-    json.get("k").cloned()
+    let read = read.and_then(|json| json.get("k").cloned());
+    read.or_else(|| replaced.value.clone())
+}
+
+/// Does the document contain the anchors of all aliases in `was`?
+fn has_anchors(document: &str, was: &str) -> bool {
+    let ends = |at: char| at.is_whitespace() || "[]{},".contains(at);
+    let mut aliases = was.split(ends).filter_map(|word| word.strip_prefix('*'));
+    aliases.all(|alias| {
+        let anchors = document
+            .split(ends)
+            .filter_map(|word| word.strip_prefix('&'));
+        anchors.into_iter().any(|anchor| anchor == alias)
+    })
 }

@@ -281,3 +281,28 @@ fn the_objects_of_a_json_stream_are_edited_one_by_one() {
     }
     assert_eq!(uninject(&report.text).unwrap().text, text);
 }
+
+#[test]
+fn the_output_of_another_version_is_left_as_it_is_unless_the_pods_would_change() {
+    let image = |tag: &str| Options {
+        image: Some(format!("registry.example/crossfade:{tag}")),
+        ..Options::default()
+    };
+    let text = deployment("        image: vllm/vllm-openai\n");
+    let this = injected_with(&text, &image("1")).unwrap().text;
+    let version = format!("\\\"version\\\":\\\"{}\\\"", env!("CARGO_PKG_VERSION"));
+    let other = [version.clone(), version.replace("\\\"", "\"")]
+        .into_iter()
+        .find(|version| this.contains(version.as_str()))
+        .map(|version| {
+            this.replace(
+                &version,
+                &version.replace(env!("CARGO_PKG_VERSION"), "0.0.9"),
+            )
+        });
+    let other = other.expect("the record has a version");
+    assert_eq!(injected(&other).unwrap().text, other);
+    let updated = injected_with(&other, &image("2")).unwrap().text;
+    assert_eq!(updated, injected_with(&this, &image("2")).unwrap().text);
+    assert!(updated.contains(":2") && updated != this);
+}

@@ -63,6 +63,38 @@ fn anchors_and_aliases_across_the_edited_part_are_rejected_and_others_are_not() 
     );
 }
 
+/// A cluster returns values without anchors and aliases.
+#[test]
+fn an_alias_is_restored_as_its_value_where_its_anchor_is_gone() {
+    let probe = "&p {httpGet: {path: /health, port: 8000}, periodSeconds: 7}";
+    for probes in [
+        format!("        livenessProbe: {probe}\n        readinessProbe: *p\n"),
+        format!(
+            "        lifecycle: {{}}\n        startupProbe: {probe}\n        readinessProbe: *p\n"
+        ),
+        format!(
+            "        startupProbe: {}\n        readinessProbe: *p\n",
+            probe.replace("8000", "9000")
+        ),
+    ] {
+        let text = deployment(&format!(
+            "{SERVER}        args: [--port, \"8000\"]\n{probes}"
+        ));
+        let report = injected(&text).unwrap();
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+        let read = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).unwrap();
+        let value = read(&report.text);
+        for returned in [
+            serde_saphyr::to_string(&value).unwrap(),
+            serde_json::to_string(&value).unwrap(),
+        ] {
+            let restored = uninject(&returned).unwrap().text;
+            assert_eq!(read(&restored), read(&text), "{restored}");
+            assert_eq!(read(&injected(&returned).unwrap().text), value);
+        }
+    }
+}
+
 #[test]
 fn rare_styles_are_edited_as_well() {
     for text in [
