@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::capability::Proofs;
@@ -42,8 +42,8 @@ pub struct Endpoint {
     probe_failed: AtomicBool,
     /// Set by a success or a connection, cleared by a failure.
     proven: AtomicBool,
-    /// What ALPN selected last: 0 is unknown, 1 is HTTP/1.1, 2 is HTTP/2.
-    spoken: AtomicU8,
+    /// Whether ALPN selected HTTP/2 for the last connection.
+    spoke_http2: AtomicBool,
     /// Whether its servers wait for TCP acknowledgements.
     pub(super) trials: Trials,
     /// The models of which it can continue a text.
@@ -80,7 +80,7 @@ impl Endpoint {
             ejected_until: AtomicU64::new(0),
             probe_failed: AtomicBool::new(false),
             proven: AtomicBool::new(false),
-            spoken: AtomicU8::new(0),
+            spoke_http2: AtomicBool::new(false),
             trials: Trials::default(),
             proofs: Proofs::default(),
         }
@@ -199,15 +199,13 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn speaks_http2(&self) -> Option<bool> {
-        match self.spoken.load(Ordering::Relaxed) {
-            0 => None,
-            version => Some(version == 2),
-        }
+    /// Did ALPN select HTTP/2 for the last connection? The next one may get another version.
+    pub(crate) fn spoke_http2(&self) -> bool {
+        self.spoke_http2.load(Ordering::Relaxed)
     }
 
     pub(crate) fn spoke(&self, http2: bool) {
-        self.spoken.store(1 + u8::from(http2), Ordering::Relaxed);
+        self.spoke_http2.store(http2, Ordering::Relaxed);
     }
 }
 

@@ -19,7 +19,6 @@ use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 use self::upload::{Task, Upload};
 use self::waiting::Waiting;
-use super::connect::Connector;
 use super::endpoint::Lease;
 use super::h2_link::{self, Answered, Link, Reserved};
 use super::kept::Connection;
@@ -30,41 +29,6 @@ use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
 use crate::transport::h2::{Received, prepare};
-
-/// Sends a request over an existing connection of this thread, or over a new one.
-pub(super) async fn send(
-    lease: Lease,
-    connector: &Connector<'_>,
-    outgoing: Outgoing<'_>,
-    body: RequestBody,
-) -> Result<Response<UpstreamBody>, Error> {
-    let sent = match h2_link::existing(lease.id, !body.is_end_stream()) {
-        Some(link) => over(lease, link, outgoing, body).await,
-        None => over_new(lease, connector, outgoing, body).await?,
-    };
-    match sent {
-        Err(Failed::Unread { error, lease, body }) => {
-            let Some(body) = body.and_then(|body| body.again()) else {
-                return Err(Error::Http2(error));
-            };
-            let sent = over_new(lease, connector, outgoing, body).await?;
-            sent.map_err(Failed::into)
-        }
-        sent => sent.map_err(Failed::into),
-    }
-}
-
-async fn over_new(
-    mut lease: Lease,
-    connector: &Connector<'_>,
-    outgoing: Outgoing<'_>,
-    body: RequestBody,
-) -> Result<Result<Response<UpstreamBody>, Failed>, Error> {
-    let (transport, _, life) = connector.connect().await?;
-    lease.life = life;
-    let link = h2_link::begin(lease.id, transport, life, outgoing.memory).await?;
-    Ok(over(lease, link, outgoing, body).await)
-}
 
 /// Sends a request over a new connection and keeps the connection for others.
 pub(super) async fn send_over(
@@ -90,7 +54,7 @@ pub(super) async fn send_on(
 }
 
 /// Why there is no response.
-enum Failed {
+pub(super) enum Failed {
     /// The server has not begun to process the request, so it may be retried whatever its method is.
     Unread {
         error: ::h2::Error,
@@ -135,7 +99,8 @@ fn blames_request(error: &::h2::Error) -> bool {
     error.is_remote() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
 }
 
-async fn over(
+/// Sends a request over a connection that has room for it.
+pub(super) async fn over(
     mut lease: Lease,
     mut link: Link,
     outgoing: Outgoing<'_>,

@@ -1,5 +1,6 @@
 //! The pool of a generation: its endpoints, and one attempt at one of them.
 
+mod attempt;
 mod choice;
 
 use std::net::SocketAddr;
@@ -9,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use http::{Response, StatusCode};
 
-use super::connect::Connector;
 use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::kept::Connection;
 use super::lifetime::Lifetime;
-use super::{Endpoint, Error, Failure, ProvenConnection, UpstreamBody, h1, h2, idle};
+use super::{Endpoint, Error, Failure, ProvenConnection, UpstreamBody, h1, h2};
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
@@ -33,10 +33,6 @@ pub enum Protocol {
     /// HTTP/2 always; in clear text by prior knowledge (RFC 9113 §3.3).
     Http2,
 }
-
-/// A reused connection that breaks within this time was probably already closed when it was taken. After this time the server
-/// may have been processing the request.
-const STALE: Duration = Duration::from_millis(50);
 
 /// How a pool connects.
 #[derive(Clone, Debug)]
@@ -283,80 +279,6 @@ impl Pool {
         self.attempt(lease, outgoing, body, Instant::now(), false)
             .await
     }
-
-    pub(super) async fn attempt(
-        &self,
-        mut lease: Lease,
-        outgoing: Outgoing<'_>,
-        body: RequestBody,
-        now: Instant,
-        was_sent: bool,
-    ) -> Result<Response<UpstreamBody>, Error> {
-        let http2 = match self.settings.protocol {
-            Protocol::Http1 => Some(false),
-            Protocol::Http2 => Some(true),
-            Protocol::Auto if lease.server_name.is_none() => Some(false),
-            Protocol::Auto => lease.speaks_http2(),
-        };
-        if http2 == Some(true) {
-            let endpoint = Arc::clone(&lease);
-            let connector = self.connector(&endpoint);
-            return Box::pin(h2::send(lease, &connector, outgoing, body)).await;
-        }
-        if let Some((transport, life)) = idle::take(lease.id) {
-            lease.life = life;
-            return match h1::exchange(lease, transport, true, outgoing, body).await {
-                Err((error, lease, body))
-                    if is_stale(
-                        &error,
-                        !was_sent && outgoing.head.method.is_idempotent(),
-                        now,
-                    ) =>
-                {
-                    match body.again() {
-                        Some(body) => Box::pin(self.fresh(lease, outgoing, body, http2)).await,
-                        None => Err(error),
-                    }
-                }
-                other => other.map_err(|(error, ..)| error),
-            };
-        }
-        Box::pin(self.fresh(lease, outgoing, body, http2)).await
-    }
-
-    async fn fresh(
-        &self,
-        mut lease: Lease,
-        outgoing: Outgoing<'_>,
-        body: RequestBody,
-        http2: Option<bool>,
-    ) -> Result<Response<UpstreamBody>, Error> {
-        let (transport, agreed, life) = self.connector(&lease).connect().await?;
-        lease.life = life;
-        if http2.is_none() {
-            lease.spoke(agreed);
-        }
-        if agreed && http2 != Some(false) {
-            return h2::send_over(lease, transport, outgoing, body).await;
-        }
-        h1::exchange(lease, transport, false, outgoing, body)
-            .await
-            .map_err(|(error, ..)| error)
-    }
-
-    fn connector<'a>(&'a self, endpoint: &'a Endpoint) -> Connector<'a> {
-        Connector {
-            endpoint,
-            tls: self.tls.as_ref(),
-            http2: match self.settings.protocol {
-                Protocol::Auto => None,
-                Protocol::Http1 => Some(false),
-                Protocol::Http2 => Some(true),
-            },
-            limit: self.settings.connect_timeout,
-            lifetime: self.settings.lifetime,
-        }
-    }
 }
 
 /// Records the result of an attempt for the health of the endpoint.
@@ -379,16 +301,5 @@ fn note(endpoint: &Endpoint, result: &Result<Response<UpstreamBody>, Error>, ter
                 endpoint.failed(failure, now, &error_chain(error));
             }
         }
-    }
-}
-
-/// Did an exchange over a reused connection, begun at `since`, fail because the server had already closed it? If so, it is
-/// repeated immediately on a new connection. If the server may have read the request, this applies only if it `may_repeat` (RFC
-/// 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
-fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
-    match error {
-        Error::Unread(_) => true,
-        Error::Silent(_) => may_repeat && since.elapsed() < STALE,
-        _ => false,
     }
 }

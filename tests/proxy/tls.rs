@@ -1,9 +1,13 @@
 //! TLS on both sides: trust, client certificates, ALPN, and certificates that are renewed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::rig::client::http2::Client as Http2;
 use crate::rig::tls::{Authority, connect};
 use crate::rig::*;
 use http::Version;
+use tokio::net::{TcpListener, TcpStream};
 
 const BOTH: [&str; 2] = ["h2", "http/1.1"];
 
@@ -306,4 +310,103 @@ async fn the_plan_configures_the_tls_of_the_new_generation() {
     let proxy = Proxy::planned(&old, &plan, &[]).await;
     proxy.chat().await.assert_is(chat_text("new"));
     assert_eq!(old.count(), 0);
+}
+
+/// An address that forwards each connection to one of two servers.
+struct Either {
+    port: u16,
+    picked: Arc<AtomicUsize>,
+}
+
+impl Either {
+    async fn start(servers: [&Upstream; 2]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let servers = servers.map(|server| server.address);
+        let picked = Arc::new(AtomicUsize::new(0));
+        let pick = Arc::clone(&picked);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let server = servers[pick.load(Ordering::Relaxed)];
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(server).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        Self { port, picked }
+    }
+
+    /// Forwards the connections that follow to this server.
+    fn pick(&self, server: usize) {
+        self.picked.store(server, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn each_connection_uses_the_protocol_that_alpn_selected_for_it() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    let server = async |alpn: &[&str]| {
+        let config = authority.server(&files, alpn, false);
+        Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
+    };
+    let (http1, http2) = (server(&["http/1.1"]).await, server(&BOTH).await);
+    let either = Either::start([&http1, &http2]).await;
+    let url = format!("https://localhost:{}", either.port);
+    let flags = ["--upstream-ca", &ca, "--threads", "1"];
+    // Each request has a connection of its own.
+    let once = [&flags[..], &["--upstream-max-exchanges", "1"]].concat();
+    for first in [0, 1] {
+        let proxy = Proxy::before_url(&url, &once).await;
+        for server in [first, 1 - first, 1 - first, first, 1 - first, first, first] {
+            either.pick(server);
+            let before = [&http1, &http2].map(Upstream::count);
+            proxy.chat().await.assert_is(chat_text("old"));
+            let after = [&http1, &http2].map(Upstream::count);
+            let sent: Vec<_> = after
+                .iter()
+                .zip(before)
+                .map(|(now, was)| now - was)
+                .collect();
+            assert_eq!(sent[server], 1, "{sent:?}");
+            assert_eq!(sent.iter().sum::<usize>(), 1, "{sent:?}");
+        }
+    }
+    assert_eq!(http1.last().version, Version::HTTP_11);
+    assert_eq!(http2.last().version, Version::HTTP_2);
+}
+
+#[tokio::test]
+async fn a_server_that_is_replaced_by_one_with_another_protocol_is_reached() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    let server = async |alpn: &[&str]| {
+        let config = authority.server(&files, alpn, false);
+        Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
+    };
+    for order in [[&["http/1.1"][..], &BOTH], [&BOTH, &["http/1.1"]]] {
+        let [before, after] = [server(order[0]).await, server(order[1]).await];
+        let either = Either::start([&before, &after]).await;
+        let url = format!("https://127.0.0.1:{}", either.port);
+        let flags = ["--upstream-ca", &ca, "--threads", "1"];
+        let proxy = Proxy::before_url(&url, &flags).await;
+        for _ in 0..2 {
+            proxy.chat().await.assert_is(chat_text("old"));
+        }
+        assert_eq!((before.count(), before.connections()), (2, 1));
+        either.pick(1);
+        drop(before);
+        // A request on the connection that is just closing may still fail.
+        eventually("the other server responds", async || {
+            proxy.chat().await.status == 200
+        })
+        .await;
+        for _ in 0..2 {
+            proxy.chat().await.assert_is(chat_text("old"));
+        }
+        assert_eq!((after.count(), after.connections()), (3, 1));
+    }
 }

@@ -1,0 +1,160 @@
+//! One attempt at one endpoint: over a connection of this thread, or over a new one.
+
+use std::time::{Duration, Instant};
+
+use http::Response;
+use http_body::Body;
+
+use super::{Pool, Protocol};
+use crate::request_body::RequestBody;
+use crate::upstream::connect::Connector;
+use crate::upstream::endpoint::Lease;
+use crate::upstream::head::Outgoing;
+use crate::upstream::{Endpoint, Error, UpstreamBody, h1, h2, h2_link, idle};
+
+/// A reused connection that breaks within this time was probably already closed when it was taken. After this time the server
+/// may have been processing the request.
+const STALE: Duration = Duration::from_millis(50);
+
+/// What is constant during an attempt.
+#[derive(Clone, Copy)]
+struct Attempt<'a> {
+    outgoing: Outgoing<'a>,
+    /// HTTP/2 only (`true`), HTTP/1.1 only (`false`), or what ALPN selects for the connection (`None`).
+    http2: Option<bool>,
+    since: Instant,
+    was_sent: bool,
+}
+
+impl Pool {
+    pub(in crate::upstream) async fn attempt(
+        &self,
+        mut lease: Lease,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        now: Instant,
+        was_sent: bool,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let attempt = Attempt {
+            outgoing,
+            http2: self.version(&lease),
+            since: now,
+            was_sent,
+        };
+        // The last result of ALPN only decides which connections are looked for first: the servers behind an address may differ,
+        // or be replaced by others.
+        let http2_first = attempt.http2.unwrap_or_else(|| lease.spoke_http2());
+        if !http2_first && let Some((transport, life)) = idle::take(lease.id) {
+            lease.life = life;
+            return match h1::exchange(lease, transport, true, outgoing, body).await {
+                Ok(response) => Ok(response),
+                Err(failed) => Box::pin(self.after(failed, attempt)).await,
+            };
+        }
+        Box::pin(self.send_over_another(lease, body, attempt, http2_first)).await
+    }
+
+    /// The HTTP version for the endpoint, as [`Attempt::http2`].
+    fn version(&self, endpoint: &Endpoint) -> Option<bool> {
+        match self.settings.protocol {
+            Protocol::Http1 => Some(false),
+            Protocol::Http2 => Some(true),
+            Protocol::Auto => endpoint.server_name.is_none().then_some(false),
+        }
+    }
+
+    /// Sends over an HTTP/2 connection of this thread, over an idle HTTP/1.1 connection that was not looked for yet, or over a new
+    /// connection.
+    async fn send_over_another(
+        &self,
+        mut lease: Lease,
+        body: RequestBody,
+        attempt: Attempt<'_>,
+        http2_first: bool,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let outgoing = attempt.outgoing;
+        if attempt.http2 != Some(false)
+            && let Some(link) = h2_link::existing(lease.id, !body.is_end_stream())
+        {
+            return match h2::over(lease, link, outgoing, body).await {
+                Err(h2::Failed::Unread { error, lease, body }) => {
+                    let Some(body) = body.and_then(|body| body.again()) else {
+                        return Err(Error::Http2(error));
+                    };
+                    Box::pin(self.fresh(lease, body, attempt)).await
+                }
+                sent => sent.map_err(h2::Failed::into),
+            };
+        }
+        if http2_first
+            && attempt.http2.is_none()
+            && let Some((transport, life)) = idle::take(lease.id)
+        {
+            lease.life = life;
+            let sending = h1::exchange(lease, transport, true, outgoing, body);
+            return match Box::pin(sending).await {
+                Ok(response) => Ok(response),
+                Err(failed) => Box::pin(self.after(failed, attempt)).await,
+            };
+        }
+        Box::pin(self.fresh(lease, body, attempt)).await
+    }
+
+    /// Repeats an exchange over a new connection if it failed because the server had already closed the reused one.
+    async fn after(
+        &self,
+        (error, lease, body): (Error, Lease, RequestBody),
+        attempt: Attempt<'_>,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let may_repeat = !attempt.was_sent && attempt.outgoing.head.method.is_idempotent();
+        if !is_stale(&error, may_repeat, attempt.since) {
+            return Err(error);
+        }
+        match body.again() {
+            Some(body) => self.fresh(lease, body, attempt).await,
+            None => Err(error),
+        }
+    }
+
+    /// Opens a connection and sends over it, by the version that ALPN selected for this connection.
+    async fn fresh(
+        &self,
+        mut lease: Lease,
+        body: RequestBody,
+        attempt: Attempt<'_>,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let connector = self.connector(&lease, attempt.http2);
+        let (transport, agreed, life) = connector.connect().await?;
+        lease.life = life;
+        if attempt.http2.is_none() {
+            lease.spoke(agreed);
+        }
+        if attempt.http2.unwrap_or(agreed) {
+            return h2::send_over(lease, transport, attempt.outgoing, body).await;
+        }
+        h1::exchange(lease, transport, false, attempt.outgoing, body)
+            .await
+            .map_err(|(error, ..)| error)
+    }
+
+    fn connector<'a>(&'a self, endpoint: &'a Endpoint, http2: Option<bool>) -> Connector<'a> {
+        Connector {
+            endpoint,
+            tls: self.tls.as_ref(),
+            http2,
+            limit: self.settings.connect_timeout,
+            lifetime: self.settings.lifetime,
+        }
+    }
+}
+
+/// Did an exchange over a reused connection, begun at `since`, fail because the server had already closed it? If so, it is
+/// repeated immediately on a new connection. If the server may have read the request, this applies only if it `may_repeat` (RFC
+/// 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
+fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
+    match error {
+        Error::Unread(_) => true,
+        Error::Silent(_) => may_repeat && since.elapsed() < STALE,
+        _ => false,
+    }
+}
