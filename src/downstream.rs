@@ -9,6 +9,7 @@ mod body_channel;
 mod h1;
 mod h2;
 mod limits;
+mod linger;
 mod listener;
 mod protocol;
 mod refusal;

@@ -11,6 +11,7 @@ pub mod descriptors;
 mod fair;
 pub mod h2;
 mod resolve;
+pub mod returned;
 pub mod seldom;
 pub mod tcp;
 pub mod write_timeout;
@@ -261,6 +262,11 @@ impl<T> Rewound<T> {
     /// The transport itself.
     pub const fn get_ref(&self) -> &T {
         &self.transport
+    }
+
+    /// The transport without the bytes that were read before.
+    pub fn into_inner(self) -> T {
+        self.transport
     }
 }
 

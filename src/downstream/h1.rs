@@ -3,7 +3,6 @@
 //! connection's task.
 
 mod inbound;
-mod linger;
 mod outbound;
 
 use std::pin::Pin;
@@ -15,6 +14,7 @@ use http::{Request, Response, Version};
 use tokio::io::AsyncWriteExt;
 
 use super::limits::{Limits, should_reconnect};
+use super::linger;
 use super::refusal::{Refusal, SHUTTING_DOWN};
 use crate::http1::RequestHead;
 use crate::lifecycle::{ProcessPhase, Watch};

@@ -21,6 +21,7 @@ use tokio::time::Sleep;
 use self::connection::{Open, Seat};
 use self::on_demand::{ContinueExpected, OnDemand, continue_response, expectation};
 use super::limits::Limits;
+use super::linger;
 use super::refusal::{Refusal, SHUTTING_DOWN};
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::{Budget, Charge, Purpose};
@@ -30,6 +31,7 @@ use crate::sse::Api;
 use crate::transport::h2::{
     Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
 };
+use crate::transport::returned::Returned;
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, lend};
 
@@ -59,6 +61,7 @@ pub async fn run<O: OldBackend>(
     lifecycle: Lifecycle,
 ) {
     let memory = Arc::clone(&proxy.context().memory);
+    let (transport, returned) = Returned::new(transport);
     let (transport, traffic) = Counted::new(transport, &memory);
     let counted = Arc::clone(&traffic);
     let handshake = Builder::new()
@@ -94,7 +97,7 @@ pub async fn run<O: OldBackend>(
         );
         tokio::spawn(stream.serve(answer));
     };
-    if let Err(error) = connection::serve(
+    let ended = connection::serve(
         handshake,
         traffic,
         &open,
@@ -103,9 +106,14 @@ pub async fn run<O: OldBackend>(
         (&memory, &proxy.context().snapshots),
         serve,
     )
-    .await
-    {
-        tracing::debug!(error, "an HTTP/2 connection of a client ended");
+    .await;
+    match (ended, returned.take()) {
+        // The client may not have received all of the last responses, and what it sends must not draw a reset until then.
+        (Ok(()), Some(transport)) => {
+            Box::pin(linger::linger(&mut transport.into_inner())).await;
+        }
+        (Ok(()), None) => {}
+        (Err(error), _) => tracing::debug!(error, "an HTTP/2 connection of a client ended"),
     }
 }
 

@@ -1222,6 +1222,80 @@ async fn an_http2_connection_that_is_idle_for_too_long_is_closed() {
     assert_eq!(stream.response().await.end, End::Clean);
 }
 
+/// Why the proxy closes a connection whose client has not received its whole response yet.
+#[derive(Clone, Copy, Debug)]
+enum Closing {
+    Idle,
+    Drain,
+    DrainWithTls,
+}
+
+/// Reads a response of `size` bytes slowly and returns every byte to the flow-control windows. Returns how many have arrived.
+async fn received_slowly(closing: Closing, size: usize) -> usize {
+    let authority = tls::Authority::new();
+    let files = authority.issue("proxy");
+    let gate = Gate::closed();
+    let script = Script::new().wait(&gate);
+    let old = Upstream::always(script.answer(200, "text/plain", "x".repeat(size))).await;
+    let flags = match closing {
+        Closing::Idle => &["--idle-timeout", "0.1"][..],
+        Closing::Drain => &[],
+        Closing::DrainWithTls => &["--tls-cert", files.cert(), "--tls-key", files.key()],
+    };
+    let mut proxy = Proxy::before(&old, flags).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(32 * 1024).unwrap();
+    let stream = socket.connect(proxy.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut frames = match closing {
+        Closing::DrainWithTls => {
+            let config = authority.client(&["h2"], None);
+            Frames::over(tls::over(stream, config).await.unwrap())
+        }
+        _ => Frames::over(stream),
+    };
+    // The windows let the proxy send the whole response at once.
+    let window = u32::try_from(size).unwrap();
+    frames.raw(PREFACE).await;
+    frames.settings(&[(INITIAL_WINDOW_SIZE, window)]).await;
+    let add = window.to_be_bytes();
+    frames.send(WINDOW_UPDATE, 0, 0, &add).await;
+    frames.request(1, END_STREAM, "GET", "/slow").await;
+    if !matches!(closing, Closing::Idle) {
+        eventually("the request arrives", async || old.count() == 1).await;
+        proxy.terminate();
+        // The client acknowledges the PING after it, so that the connection ends with the stream.
+        frames.next_of(&[GOAWAY]).await.unwrap();
+        frames.next_of(&[PING]).await.unwrap();
+    }
+    gate.open();
+    let mut received = 0;
+    while let Some(frame) = frames.next_of(&[DATA]).await {
+        received += frame.payload.len();
+        if frame.ends_stream() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let add = u32::try_from(frame.payload.len()).unwrap().to_be_bytes();
+        frames.send(WINDOW_UPDATE, 0, 0, &add).await;
+    }
+    drop(frames);
+    if !matches!(closing, Closing::Idle) {
+        assert_eq!(proxy.end().await, Some(0), "{closing:?}");
+    }
+    received
+}
+
+#[tokio::test]
+async fn a_slow_http2_client_receives_its_whole_response_before_its_connection_is_closed() {
+    let size = 800_000;
+    let received = [Closing::Idle, Closing::Drain, Closing::DrainWithTls]
+        .map(|closing| async move { (closing, received_slowly(closing, size).await) });
+    for (closing, received) in futures_util::future::join_all(received).await {
+        assert_eq!(received, size, "{closing:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_does_not_complete_the_http2_preface_is_closed_at_the_head_timeout() {
     let authority = tls::Authority::new();

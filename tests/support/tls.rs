@@ -134,6 +134,13 @@ pub async fn connect(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
+    over(stream, config).await
+}
+
+pub async fn over(
+    stream: TcpStream,
+    config: Arc<ClientConfig>,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from("localhost").unwrap();
     TlsConnector::from(config).connect(name, stream).await
 }

@@ -19,6 +19,7 @@ use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::Budget;
 use crate::snapshot::SnapshotStore;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
+use crate::transport::returned::Returned;
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, deadline};
 
@@ -104,9 +105,11 @@ impl Resets {
     }
 }
 
+type ClientTransport = Counted<Returned<Rewound<WriteTimeout>>>;
+
 /// A connection that is being served.
 struct Connection<'a, S> {
-    inner: server::Connection<Counted<Rewound<WriteTimeout>>, Bytes>,
+    inner: server::Connection<ClientTransport, Bytes>,
     traffic: Arc<Traffic>,
     watch: Watch,
     serve: S,
@@ -127,6 +130,8 @@ struct Connection<'a, S> {
     leaving_since: Option<Instant>,
     /// When the connection was shut down; only the last frame is left.
     over_since: Option<Instant>,
+    /// Why it was shut down.
+    reason: Reason,
     timer: Pin<Box<Sleep>>,
     memory: &'a Budget,
     window: Window,
@@ -137,7 +142,7 @@ struct Connection<'a, S> {
 /// # Errors
 /// Why the connection ended, unless it ended cleanly.
 pub(super) async fn serve(
-    handshake: Handshake<Counted<Rewound<WriteTimeout>>>,
+    handshake: Handshake<ClientTransport>,
     traffic: Arc<Traffic>,
     open: &Open,
     limits: &Limits,
@@ -173,6 +178,7 @@ pub(super) async fn serve(
         since: Instant::now(),
         leaving_since: None,
         over_since: None,
+        reason: Reason::NO_ERROR,
         timer: Box::pin(tokio::time::sleep_until(begins_by.into())),
         memory,
         window: Window::new(STREAM_WINDOW),
@@ -216,7 +222,8 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             let (request, mut respond) = match ready!(self.inner.poll_accept(cx)) {
                 Some(Ok(stream)) => stream,
                 Some(Err(error)) => return Poll::Ready(Err(error.to_string())),
-                None => return Poll::Ready(Ok(())),
+                None if self.reason == Reason::NO_ERROR => return Poll::Ready(Ok(())),
+                None => return Poll::Ready(Err(self.reason.to_string())),
             };
             let resets = self.open.resets.load(Ordering::Relaxed);
             if self.over_since.is_none() && self.resets.are_too_many(resets, Instant::now) {
@@ -293,6 +300,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
     fn end(&mut self, now: Instant, reason: Reason) {
         self.inner.abrupt_shutdown(reason);
         self.over_since = Some(now);
+        self.reason = reason;
     }
 }
 
