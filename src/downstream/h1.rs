@@ -101,7 +101,7 @@ impl<O: OldBackend> Connection<O> {
                 Err(refusal) => {
                     let is_head = self.inbound.begins_with_head_method();
                     Box::pin(self.refuse(refusal, &Refused::Unread, is_head)).await;
-                    Box::pin(linger::linger(&mut self.transport)).await;
+                    Box::pin(linger::linger(&mut self.transport, linger::OF_HTTP1)).await;
                     break;
                 }
             };
@@ -113,7 +113,7 @@ impl<O: OldBackend> Connection<O> {
                         tcp::reset_on_close(self.transport.socket(), false);
                     }
                     self.inbound.discard();
-                    Box::pin(linger::linger(&mut self.transport)).await;
+                    Box::pin(linger::linger(&mut self.transport, linger::OF_HTTP1)).await;
                     break;
                 }
                 Ok(Next::Reset) => return Box::pin(linger::reset(self.transport)).await,

@@ -110,7 +110,11 @@ pub async fn run<O: OldBackend>(
     match (ended, returned.take()) {
         // The client may not have received all of the last responses, and what it sends must not draw a reset until then.
         (Ok(()), Some(transport)) => {
-            Box::pin(linger::linger(&mut transport.into_inner())).await;
+            Box::pin(linger::linger(
+                &mut transport.into_inner(),
+                linger::OF_HTTP2,
+            ))
+            .await;
         }
         (Ok(()), None) => {}
         (Err(error), _) => tracing::debug!(error, "an HTTP/2 connection of a client ended"),

@@ -16,9 +16,16 @@ const LINGER_BYTES: usize = 1024 * 1024;
 /// How long a client has to acknowledge the rest of a truncated response.
 const BEFORE_RESET: Duration = Duration::from_secs(1);
 
-/// Closes the write side and reads on, so that a client that is still sending can read its response: for a short time,
-/// and for as long as it keeps acknowledging data. After that, closing means a reset, and unacknowledged data is lost.
-pub async fn linger(transport: &mut WriteTimeout) {
+/// How long an HTTP/2 client may acknowledge nothing. When it reads again, it acknowledges data by a frame, which a closed
+/// connection would answer with a reset.
+pub const OF_HTTP2: Duration = Duration::from_secs(5);
+/// The same for HTTP/1.1, whose clients have nothing to send.
+pub const OF_HTTP1: Duration = LINGER;
+
+/// Closes the write side and reads on, so that a client that is still sending can read its response: for a short time, and for as
+/// long as it keeps acknowledging data, with pauses of up to `patience`. After that, closing means a reset, and unacknowledged data
+/// is lost.
+pub async fn linger(transport: &mut WriteTimeout, patience: Duration) {
     if !matches!(
         tokio::time::timeout(LINGER, transport.shutdown()).await,
         Ok(Ok(()))
@@ -26,9 +33,10 @@ pub async fn linger(transport: &mut WriteTimeout) {
         return;
     }
     let latest = Instant::now() + LONGEST_LINGER;
-    let mut until = Instant::now() + LINGER;
     let mut left = LINGER_BYTES;
     let mut untaken = tcp::unacknowledged(transport.socket()).unwrap_or(0);
+    let mut progress = Instant::now();
+    let mut until = progress + LINGER;
     while left > 0 || untaken > 0 {
         let read = std::future::poll_fn(|cx| transport.poll_read_shared(cx));
         let read = tokio::time::timeout_at(until.into(), read).await;
@@ -36,10 +44,14 @@ pub async fn linger(transport: &mut WriteTimeout) {
         match read {
             Ok(Ok(bytes)) if !bytes.is_empty() => left = left.saturating_sub(bytes.len()),
             Err(_) if (1..untaken).contains(&now) => {}
+            Err(_) if now > 0 && progress.elapsed() < patience => {
+                until = latest.min(Instant::now() + LINGER);
+            }
             _ => return,
         }
         if now < untaken {
-            until = latest.min(Instant::now() + LINGER);
+            progress = Instant::now();
+            until = latest.min(progress + LINGER);
         }
         untaken = now;
     }

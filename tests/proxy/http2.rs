@@ -1270,10 +1270,14 @@ async fn received_slowly(closing: Closing, size: usize) -> usize {
     }
     gate.open();
     let mut received = 0;
+    let mut pauses = true;
     while let Some(frame) = frames.next_of(&[DATA]).await {
         received += frame.payload.len();
         if frame.ends_stream() {
             break;
+        }
+        if received > size / 4 && std::mem::take(&mut pauses) {
+            tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         let add = u32::try_from(frame.payload.len()).unwrap().to_be_bytes();
