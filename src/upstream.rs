@@ -97,6 +97,9 @@ pub enum Error {
     /// its fault: a client could otherwise eject servers with requests that only crossfade accepts.
     #[error("the model server rejected the request as malformed")]
     Malformed(#[source] ::h2::Error),
+    /// The request asks for an upgrade, and the server can only be reached over HTTP/2, which has none. Nothing was sent.
+    #[error("an upgrade needs HTTP/1.1, and the model server is reached over HTTP/2 only")]
+    NoUpgrade,
     /// From a generation that is a service in this process.
     #[error("the service in this process failed")]
     Local(#[source] tower::BoxError),
@@ -140,6 +143,16 @@ impl Error {
             )
     }
 
+    /// Did the server speak none of the protocols that ALPN offered (RFC 7301 §3.2)?
+    fn is_alpn_refusal(&self) -> bool {
+        use rustls::{AlertDescription::NoApplicationProtocol, Error::AlertReceived};
+        let Self::Connect { source, .. } = self else {
+            return false;
+        };
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
+        matches!(inner, Some(AlertReceived(NoApplicationProtocol)))
+    }
+
     /// How the endpoint failed, or `None` if the failure is not its fault.
     #[must_use]
     pub const fn of_endpoint(&self) -> Option<Failure> {
@@ -160,6 +173,7 @@ impl Error {
             | Self::RequestBody(_)
             | Self::RequestHeadTooLarge(_)
             | Self::Malformed(_)
+            | Self::NoUpgrade
             | Self::Local(_) => None,
         }
     }
@@ -197,6 +211,7 @@ impl Error {
             Self::NoMemory => "the memory budget is exhausted",
             Self::Http2(_) => "HTTP/2 error before the response",
             Self::Malformed(_) => "rejected the request as malformed",
+            Self::NoUpgrade => "no upgrade over HTTP/2",
             Self::Local(_) => "the service failed",
         }
     }

@@ -48,8 +48,8 @@ struct Failure {
     answer: Option<Response<UpstreamBody>>,
     /// Nothing was sent, because all endpoints of the target are ejected.
     not_attempted: bool,
-    /// Nothing was sent, because the server accepts at most this many bytes of fields.
-    too_large: Option<u32>,
+    /// Nothing was sent, because the request cannot be sent to the server. Another target is not tried.
+    refused: Option<Error>,
 }
 
 impl Failure {
@@ -58,7 +58,7 @@ impl Failure {
             cause,
             answer: None,
             not_attempted: false,
-            too_large: None,
+            refused: None,
         }
     }
 }
@@ -200,8 +200,8 @@ impl<O: OldBackend> Attempts<O> {
                 Some(Fault::Gone) => return Err(Error::ClientGone),
                 None => {}
             }
-            if let Some(limit) = failure.too_large {
-                return Err(Error::HeadTooLarge(limit));
+            if let Some(error) = failure.refused {
+                return Err(error);
             }
             let cause = failure.cause;
             let was_tried = !failure.not_attempted;
@@ -237,8 +237,9 @@ impl<O: OldBackend> Attempts<O> {
         self.record_failure_as(error.in_general(), &error_chain(&error));
         Err(Failure {
             not_attempted: matches!(error, upstream::Error::Ejected),
-            too_large: match error {
-                upstream::Error::RequestHeadTooLarge(limit) => Some(limit),
+            refused: match error {
+                upstream::Error::RequestHeadTooLarge(limit) => Some(Error::HeadTooLarge(limit)),
+                upstream::Error::NoUpgrade => Some(Error::NoUpgrade),
                 _ => None,
             },
             ..Failure::without_answer(cause)

@@ -19,6 +19,7 @@ pub(super) fn cause_of(error: &upstream::Error) -> Cause {
         } => Cause::LocalPorts,
         upstream::Error::Exhausted { .. }
         | upstream::Error::NoMemory
+        | upstream::Error::NoUpgrade
         | upstream::Error::RequestHeadTooLarge(_) => Cause::Local,
         error if error.nothing_sent() => Cause::Connect,
         upstream::Error::Malformed(_) => Cause::Malformed,

@@ -18,6 +18,9 @@ pub enum Error {
     /// The model server has announced this limit (HTTP/2).
     #[error("the request head exceeds the model server's limit of {0} bytes")]
     HeadTooLarge(u32),
+    /// The request can only be sent over HTTP/2.
+    #[error("an upgrade needs HTTP/1.1, and the model server is reached over HTTP/2 only")]
+    NoUpgrade,
     #[error("the request body exceeds the limit of {0} bytes")]
     BodyTooLarge(u64),
     #[error("the request body did not arrive in time")]
@@ -69,6 +72,7 @@ impl Error {
         match self {
             Self::TooManyRequests | Self::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
             Self::HeadTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::NoUpgrade => StatusCode::NOT_IMPLEMENTED,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Loop => StatusCode::LOOP_DETECTED,
@@ -96,7 +100,7 @@ impl Error {
             Self::BodyTooLarge(_) => Some(Reject::BodyTooLarge),
             Self::BodyTimeout => Some(Reject::BodyTimeout),
             Self::Loop => Some(Reject::Loop),
-            Self::RequestBody | Self::ClientGone | Self::Upstream { .. } => None,
+            Self::NoUpgrade | Self::RequestBody | Self::ClientGone | Self::Upstream { .. } => None,
         }
     }
 

@@ -410,3 +410,67 @@ async fn a_server_that_is_replaced_by_one_with_another_protocol_is_reached() {
         assert_eq!((after.count(), after.connections()), (3, 1));
     }
 }
+
+const UPGRADE: [(&str, &str); 2] = [("connection", "upgrade"), ("upgrade", "websocket")];
+
+#[tokio::test]
+async fn an_upgrade_uses_http_1_1_with_a_server_that_prefers_http2() {
+    let switch =
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    let config = authority.server(&files, &BOTH, false);
+    let old = Upstream::listen("127.0.0.1:0", Some(config), move |received| match received
+        .header("upgrade")
+    {
+        Some(_) => Script::new().raw(switch).raw("begun").hang(),
+        None => healthy("old")(received),
+    })
+    .await;
+    let url = format!("https://127.0.0.1:{}", old.address.port());
+    let flags = ["--upstream-ca", &ca, "--threads", "1"];
+    let proxy = Proxy::before_url(&url, &flags).await;
+    for round in 1..3 {
+        proxy.chat().await.assert_is(chat_text("old"));
+        assert_eq!(old.last().version, Version::HTTP_2);
+        assert_eq!(old.connections(), round);
+        let mut client = Client::connect(proxy.address).await;
+        client.get("/v1/realtime", &UPGRADE).await;
+        assert_eq!(client.head().await.status, 101);
+        assert_eq!(client.exactly(5).await, b"begun");
+        let seen = old.last();
+        assert_eq!(seen.version, Version::HTTP_11);
+        assert_eq!(seen.header("upgrade"), Some("websocket"));
+        assert_eq!(old.connections(), round + 1);
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_that_could_only_be_sent_over_http2_is_501() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    for (protocol, alpn) in [("auto", &["h2"][..]), ("http2", &BOTH)] {
+        let config = authority.server(&files, alpn, false);
+        let old = Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await;
+        let url = format!("https://127.0.0.1:{}", old.address.port());
+        let flags = ["--upstream-ca", &ca, "--upstream-protocol", protocol];
+        let proxy = Proxy::before_url(&url, &flags).await;
+        // More than would eject a server that fails.
+        for path in ["/v1/realtime", "/ws"].repeat(5) {
+            let mut client = Client::connect(proxy.address).await;
+            client.get(path, &UPGRADE).await;
+            let response = client.response().await;
+            assert_eq!(response.status, 501, "{protocol} {path}");
+            assert_eq!(
+                response.own_error()["message"],
+                "an upgrade needs HTTP/1.1, and the model server is reached over HTTP/2 only"
+            );
+        }
+        assert_eq!(old.count(), 0);
+        proxy.chat().await.assert_is(chat_text("old"));
+        let ejected = |line: &String| line.contains("endpoint ejected");
+        assert!(!proxy.lines().iter().any(ejected));
+    }
+}

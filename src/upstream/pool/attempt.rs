@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::Response;
+use http::header::UPGRADE;
 use http_body::Body;
 
 use super::{Pool, Protocol};
@@ -37,7 +38,7 @@ impl Pool {
     ) -> Result<Response<UpstreamBody>, Error> {
         let attempt = Attempt {
             outgoing,
-            http2: self.version(&lease),
+            http2: self.version(&lease, outgoing)?,
             since: now,
             was_sent,
         };
@@ -54,12 +55,15 @@ impl Pool {
         Box::pin(self.send_over_another(lease, body, attempt, http2_first)).await
     }
 
-    /// The HTTP version for the endpoint, as [`Attempt::http2`].
-    fn version(&self, endpoint: &Endpoint) -> Option<bool> {
+    /// The HTTP version of a request to the endpoint, as [`Attempt::http2`]. Only HTTP/1.1 has `Upgrade` (RFC 9113 §8.2.2).
+    fn version(&self, endpoint: &Endpoint, outgoing: Outgoing<'_>) -> Result<Option<bool>, Error> {
+        let upgrades = || outgoing.head.headers.contains_key(UPGRADE);
         match self.settings.protocol {
-            Protocol::Http1 => Some(false),
-            Protocol::Http2 => Some(true),
-            Protocol::Auto => endpoint.server_name.is_none().then_some(false),
+            Protocol::Http1 => Ok(Some(false)),
+            Protocol::Http2 if upgrades() => Err(Error::NoUpgrade),
+            Protocol::Http2 => Ok(Some(true)),
+            Protocol::Auto if endpoint.server_name.is_none() || upgrades() => Ok(Some(false)),
+            Protocol::Auto => Ok(None),
         }
     }
 
@@ -124,7 +128,14 @@ impl Pool {
         attempt: Attempt<'_>,
     ) -> Result<Response<UpstreamBody>, Error> {
         let connector = self.connector(&lease, attempt.http2);
-        let (transport, agreed, life) = connector.connect().await?;
+        let connected = connector.connect().await;
+        let (transport, agreed, life) = connected.map_err(|error| {
+            // A server without HTTP/1.1 works; only this request cannot be sent to it.
+            match self.settings.protocol == Protocol::Auto && error.is_alpn_refusal() {
+                true => Error::NoUpgrade,
+                false => error,
+            }
+        })?;
         lease.life = life;
         if attempt.http2.is_none() {
             lease.spoke(agreed);
