@@ -111,7 +111,8 @@ if $compile; then
   log=$(mktemp)
   cargo test --locked --no-run >"$log" 2>&1 &
   compiler=$!
-  trap 'kill "$compiler" 2>/dev/null; rm -f "$log"' EXIT
+  # `set -e` holds in a trap too, and there is nothing to kill once the compiler has finished.
+  trap 'kill "$compiler" 2>/dev/null || true; rm -f "$log"' EXIT
 fi
 browser
 "$here/dynamo/install.sh"
