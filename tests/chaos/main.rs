@@ -78,7 +78,7 @@ async fn no_invariant_breaks_under_random_faults() {
 }
 
 #[tokio::test]
-async fn no_seed_that_once_showed_a_fault_does_so_again() {
+async fn no_seed_finds_a_fixed_fault_again() {
     for seed in REGRESSIONS {
         played(seed).await;
     }

@@ -171,7 +171,7 @@ impl Administrator {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn charts_come_are_upgraded_and_go_under_load_and_the_update_and_its_definition_stay() {
+async fn charts_are_installed_upgraded_and_uninstalled_under_load_and_the_update_stays() {
     let cluster = Cluster::around();
     if !cluster.is_own() {
         return println!(

@@ -69,7 +69,7 @@ async fn assert_complete(fixture: &Fixture, open: Vec<Streams>, words: usize) {
     }
 }
 
-/// The number of streams that all sidecars have continued. Asserts that none has ended for want of a continuation.
+/// The number of streams that all sidecars have continued. Asserts that none has ended because no server could continue it.
 async fn continued(fixture: &Fixture) -> f64 {
     let mut continued = 0.0;
     for admin in fixture.sidecars() {

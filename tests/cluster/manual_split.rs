@@ -45,7 +45,7 @@ async fn an_update_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn a_resource_deleted_half_way_sends_all_back_to_old() {
+async fn all_requests_go_to_old_after_the_resource_is_deleted_half_way() {
     let fixture = Fixture::ready().await;
     fixture.update(50).await;
     let load = Load::start_outside_phases(fixture.address, 50, SHAPE);

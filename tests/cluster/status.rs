@@ -20,7 +20,7 @@ fn status(kubeconfig: &Path, form: &str) -> String {
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn a_status_asks_the_sidecars_through_the_api_server_where_it_may() {
+async fn status_queries_the_sidecars_through_the_api_server() {
     let fixture = Fixture::ready().await;
     fixture.update(25).await;
     for _ in 0..4 {

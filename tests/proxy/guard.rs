@@ -1,4 +1,4 @@
-//! The guard header prevents that a request is forwarded twice for the same update, and cannot be forged.
+//! The guard header prevents a request from being forwarded twice for the same update, and cannot be forged.
 
 use crate::rig::*;
 

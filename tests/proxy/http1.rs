@@ -496,7 +496,7 @@ async fn a_cut_response_to_an_http_1_0_client_ends_with_a_reset() {
 }
 
 #[tokio::test]
-async fn so_does_a_response_whose_client_half_closed_or_whose_proxy_died() {
+async fn a_cut_response_ends_with_a_reset_if_its_client_half_closed_or_its_proxy_died() {
     let script = Script::new().sse().chunk(content("old", 0)).hang();
     let old = Upstream::always(script).await;
     let proxy = Proxy::before(&old, &[]).await;
@@ -717,7 +717,7 @@ async fn a_request_is_forwarded_while_its_client_does_not_read_the_response() {
 }
 
 #[tokio::test]
-async fn the_same_holds_for_an_http2_client() {
+async fn a_request_is_forwarded_while_its_http2_client_does_not_read_the_response() {
     let (address, mut counted) = talks_while_it_listens(true).await;
     let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let client = client::http2::Client::connect(proxy.address).await;

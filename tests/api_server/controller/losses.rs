@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::fixture::{Controller, Fixture, pods, resource};
 use crate::gateway::{Gateway, Withheld};
 
-/// Four workers of each generation, which `workers` may count otherwise, behind an API server that now responds to no list.
+/// Four workers of each generation, which `workers` can count in another way, behind an API server that now responds to no list.
 async fn without_lists(
     spec: Value,
     create: impl AsyncFn(&Fixture),

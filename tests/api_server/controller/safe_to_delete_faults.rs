@@ -267,7 +267,7 @@ async fn old_is_not_safe_to_delete_while_it_owns_what_clients_or_new_need() {
     let graphs = of_dynamo("DynamoGraphDeployment", "dynamographdeployments");
     let parts = of_dynamo("DynamoComponentDeployment", "dynamocomponentdeployments");
 
-    // Old is two plain Deployments of any name, of which the second has no pods any more. Nothing is called as their label says.
+    // Old is two plain Deployments of any name, of which the second has no pods any more. No object has the name in their label.
     let of_old = |component| json!({GRAPH: "old", COMPONENT: component, "app": component});
     let frontend = json!({"spec": without_pods(&of_old("frontend"))});
     let frontend = fixture.create(&deployments, "web", frontend).await;
