@@ -132,7 +132,7 @@ impl Handle {
         let event = SourceEvent::Plan {
             wanted: plan.into(),
             source: source.into(),
-            heard: Instant::now(),
+            received: Instant::now(),
             done: None,
         };
         // A full channel means a flood of plans, and the sender repeats the last one.

@@ -83,7 +83,7 @@ fn exit_now(context: &ProxyContext) -> Ended {
 pub(super) struct Signals {
     sources: Option<[Signal; 3]>,
     at_terminal: bool,
-    heard: u32,
+    received: u32,
 }
 
 impl Signals {
@@ -100,7 +100,7 @@ impl Signals {
                 .map(listen),
             ),
             at_terminal: std::io::stdin().is_terminal(),
-            heard: 0,
+            received: 0,
         }
     }
 
@@ -109,22 +109,22 @@ impl Signals {
         Self {
             sources: None,
             at_terminal: false,
-            heard: 0,
+            received: 0,
         }
     }
 
     /// Waits until one has arrived.
     pub(super) async fn first(&mut self) {
-        self.heard(1).await;
+        self.reached(1).await;
     }
 
     /// Waits until two have arrived: the second one requests an immediate end.
     async fn second(&mut self) {
-        self.heard(2).await;
+        self.reached(2).await;
     }
 
-    async fn heard(&mut self, count: u32) {
-        while self.heard < count {
+    async fn reached(&mut self, count: u32) {
+        while self.received < count {
             match &mut self.sources {
                 Some([terminate, interrupt, hangup]) => {
                     tokio::select! {
@@ -140,7 +140,7 @@ impl Signals {
                 }
                 None => std::future::pending().await,
             }
-            self.heard += 1;
+            self.received += 1;
         }
     }
 }

@@ -279,13 +279,13 @@ fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Opt
         .filter(|update| SpecFields::of(update).source() == Some(source));
     let of_source: Vec<_> = of_source.map(|object| parsed::update(object)).collect();
     let contenders: Vec<_> = of_source.iter().map(|update| update.contender()).collect();
-    let ranked = precedence::rule(&contenders)?;
+    let ranked = precedence::resolve(&contenders)?;
     let own = contenders
         .iter()
         .position(|contender| contender.name == parsed.key.name)?;
     let other = match ranked.standings[own] {
         Standing::Active => return None,
-        Standing::SupersededBy(heir) => heir,
+        Standing::SupersededBy(successor) => successor,
         Standing::Conflicts => ranked.active,
     };
     Some(contenders[other].name.to_owned())

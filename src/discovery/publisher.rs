@@ -130,10 +130,10 @@ impl Publisher {
             SourceEvent::Plan {
                 wanted,
                 source,
-                heard,
+                received,
                 done,
             } => {
-                let outcome = self.want(wanted, source, heard).await;
+                let outcome = self.want(wanted, source, received).await;
                 if let Some(done) = done {
                     // The receiver may be gone.
                     let _ = done.send(outcome);
@@ -203,7 +203,7 @@ impl Publisher {
         &mut self,
         wanted: RequestedPlan,
         source: Arc<str>,
-        heard: Instant,
+        received: Instant,
     ) -> Result<(), Problems> {
         let wanted = self.without_failed(wanted).await;
         let current = self.snapshots.load();
@@ -228,7 +228,7 @@ impl Publisher {
         match self.apply(wanted.clone(), Arc::clone(&source)).await {
             Ok(()) => {
                 self.accept();
-                let took = heard.elapsed().as_secs_f64();
+                let took = received.elapsed().as_secs_f64();
                 self.metrics.plan_apply.observe(took);
                 Ok(())
             }

@@ -40,7 +40,7 @@ pub enum SourceEvent {
     Plan {
         wanted: RequestedPlan,
         source: Arc<str>,
-        heard: Instant,
+        received: Instant,
         /// Receives the outcome, if the source waits for it.
         done: Option<oneshot::Sender<Result<(), Problems>>>,
     },

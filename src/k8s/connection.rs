@@ -62,17 +62,17 @@ impl Connection {
         let client = Client::try_from(config.clone()).map_err(unusable)?;
         config.read_timeout = Some(SILENCE_OF_WATCH);
         let watching_unnoted = Client::try_from(config.clone()).map_err(unusable)?;
-        let (heard, contact) = watch::channel(Instant::now());
+        let (contacts, contact) = watch::channel(Instant::now());
         let note = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
             if !response.status().is_success() {
                 return response;
             }
-            heard.send_replace(Instant::now());
+            contacts.send_replace(Instant::now());
             // Bookmarks count too: while nothing changes they may be all that arrives.
-            let heard = heard.clone();
+            let contacts = contacts.clone();
             response.map(|body| -> Box<DynBody> {
                 Box::new(body.map_frame(move |frame| {
-                    heard.send_replace(Instant::now());
+                    contacts.send_replace(Instant::now());
                     frame
                 }))
             })

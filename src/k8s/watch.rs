@@ -39,8 +39,11 @@ pub enum WatchEvent {
     Is(Update),
     /// The update of this name was removed.
     Gone(String),
-    /// The API server cannot be reached or returns errors; `heard` is when it last answered.
-    Lost { cause: String, heard: Instant },
+    /// The API server cannot be reached or returns errors; `last_contact` is when it last answered.
+    Lost {
+        cause: String,
+        last_contact: Instant,
+    },
     /// The API server can be reached again.
     Found,
 }
@@ -56,7 +59,7 @@ pub struct Watch {
     /// The objects of a list that is still incomplete.
     listed: Vec<Update>,
     contact: tokio::sync::watch::Receiver<Instant>,
-    heard: Instant,
+    last_contact: Instant,
     lost: Option<String>,
     failures: u32,
     resume: Instant,
@@ -81,7 +84,7 @@ impl Watch {
             source,
             listed: Vec::new(),
             contact: connection.contact.clone(),
-            heard: Instant::now(),
+            last_contact: Instant::now(),
             lost: None,
             failures: 0,
             resume: Instant::now(),
@@ -106,7 +109,7 @@ impl Watch {
             let event = tokio::select! {
                 event = event => event,
                 Ok(()) = self.contact.changed() => {
-                    self.heard = *self.contact.borrow_and_update();
+                    self.last_contact = *self.contact.borrow_and_update();
                     if self.lost.take().is_some() {
                         return WatchEvent::Found;
                     }
@@ -130,7 +133,7 @@ impl Watch {
             }
         };
         if !matches!(event, Event::Init) {
-            self.heard = Instant::now();
+            self.last_contact = Instant::now();
             self.failures = 0;
         }
         match event {
@@ -174,14 +177,17 @@ impl Watch {
         }
         // Ignore responses from before the error: they do not indicate recovery.
         self.contact.mark_unchanged();
-        self.heard = self.heard.max(*self.contact.borrow());
+        self.last_contact = self.last_contact.max(*self.contact.borrow());
         let cause = error_chain(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
         }
         self.lost = Some(cause.clone());
-        let heard = self.heard;
-        Some(WatchEvent::Lost { cause, heard })
+        let last_contact = self.last_contact;
+        Some(WatchEvent::Lost {
+            cause,
+            last_contact,
+        })
     }
 }
 

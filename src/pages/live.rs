@@ -28,8 +28,8 @@ const STYLE: &str = include_str!("live/live.css");
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
     include_str!("live/dom.js"),
-    include_str!("live/now.js"),
-    include_str!("live/past.js"),
+    include_str!("live/current.js"),
+    include_str!("live/history.js"),
     include_str!("live/fleet.js"),
     include_str!("live/main.js"),
     "})();\n",

@@ -51,16 +51,16 @@ pub struct Precedence {
 /// Only a younger update can replace an older one, which rules out cycles: `supersedes` has no effect on a younger update. If
 /// several name the same update, the oldest of them replaces it.
 #[must_use]
-pub fn rule(contenders: &[Contender<'_>]) -> Option<Precedence> {
+pub fn resolve(contenders: &[Contender<'_>]) -> Option<Precedence> {
     let oldest =
         |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|at| contenders[*at].age());
     let mut standings = vec![Standing::Conflicts; contenders.len()];
     let mut active = oldest(&mut (0..contenders.len()))?;
-    while let Some(heir) = oldest(
+    while let Some(successor) = oldest(
         &mut (0..contenders.len()).filter(|at| contenders[*at].replaces(&contenders[active])),
     ) {
-        standings[active] = Standing::SupersededBy(heir);
-        active = heir;
+        standings[active] = Standing::SupersededBy(successor);
+        active = successor;
     }
     standings[active] = Standing::Active;
     Some(Precedence { active, standings })
@@ -83,7 +83,8 @@ mod tests {
                 supersedes,
             })
             .collect();
-        rule(&contenders).map(|ruling| (contenders[ruling.active].name, ruling.standings))
+        resolve(&contenders)
+            .map(|precedence| (contenders[precedence.active].name, precedence.standings))
     }
 
     #[test]

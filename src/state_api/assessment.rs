@@ -150,7 +150,9 @@ fn outage(state: &v1::State) -> Option<String> {
 fn stale_plan(state: &v1::State) -> Option<String> {
     let plan = state.plan.as_ref()?;
     if plan.refusal.is_some() {
-        return Some("A newer plan was rejected; the last good plan stays in force.".to_owned());
+        return Some(
+            "The newest plan could not be applied; the last good plan stays in force.".to_owned(),
+        );
     }
     plan.source_lost_for
         .as_ref()

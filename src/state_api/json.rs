@@ -40,7 +40,7 @@ impl v1::State {
         let assessment = super::assess(self, verdict);
         json!({
             "time": instant(time.as_ref()),
-            "standing": {"level": assessment.level.as_str(), "text": assessment.text},
+            "assessment": {"level": assessment.level.as_str(), "text": assessment.text},
             "process": who.as_ref().map(process),
             "phase": self.phase().as_word(),
             "ready": ready,

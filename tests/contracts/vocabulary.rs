@@ -31,6 +31,9 @@ const NAMES: &[&str] = &[
     "epilogue",
     "eyes",
     "concerned",
+    "complaints",
+    "happened",
+    "heir",
 ];
 
 /// Names that no type may have.
@@ -186,7 +189,7 @@ fn parts(text: &str) -> Vec<String> {
     parts
 }
 
-/// A Rust file without comments and literals.
+/// A Rust or JavaScript file without comments and literals.
 fn code(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;
@@ -265,9 +268,6 @@ fn found() -> BTreeSet<(String, String)> {
         let module = path.file_stem().unwrap().to_string_lossy().into_owned();
         if MODULES.contains(&&*module) && !is_excepted(&file, &module) {
             found.insert((module, file.clone()));
-        }
-        if path.extension().is_none_or(|kind| kind != "rs") {
-            continue;
         }
         let code = code(&fs::read_to_string(path).unwrap());
         let names = code.split(|c: char| !c.is_alphanumeric() && c != '_');

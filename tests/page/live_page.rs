@@ -85,14 +85,14 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     let says = |begins: &'static str| move |text: &str| text.starts_with(begins);
     browser
         .until(
-            "#standing",
+            "#assessment",
             says("New gets 50.0 % of the requests. No requests ended"),
         )
         .await;
     // It is the first visible element.
     let shown =
         "[...document.querySelectorAll('main > *')].find((part) => part.checkVisibility()).id";
-    assert_eq!(browser.value(shown).await, "standing");
+    assert_eq!(browser.value(shown).await, "assessment");
     let send = async |ending: &str, count: u32| {
         for _ in 0..count {
             client::post(proxy.address, CHAT, &[("x-ends", ending)], STREAMING).await;
@@ -101,7 +101,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     send("well", 120).await;
     browser
         .until(
-            "#standing",
+            "#assessment",
             says("New gets 50.0 % of the requests. Not enough data: "),
         )
         .await;
@@ -115,11 +115,11 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     }
     send("cut", 40).await;
     browser
-        .until("#standing", says("New fails more requests than old: "))
+        .until("#assessment", says("New fails more requests than old: "))
         .await;
     assert_eq!(
         browser
-            .value("document.querySelector('#standing').className")
+            .value("document.querySelector('#assessment').className")
             .await,
         "wide attention"
     );
@@ -221,12 +221,12 @@ async fn with_an_analysis_it_shows_the_verdict_first() {
             for _ in 0..requests {
                 client::post(proxy.address, CHAT, &[("x-ends", ending)], STREAMING).await;
             }
-            let text = browser.text("#standing").await;
+            let text = browser.text("#assessment").await;
             text.starts_with(says).then_some(())
         })
         .await;
         let class = browser
-            .value("document.querySelector('#standing').className")
+            .value("document.querySelector('#assessment').className")
             .await;
         assert_eq!(class, format!("wide {level}"));
         browser.picture(&format!("verdict-{level}")).await;
@@ -281,7 +281,7 @@ async fn while_the_split_changes_the_wanted_share_is_also_shown_over_the_seconds
     let lately = async |browser: &mut Browser, is: fn(f64) -> bool| {
         eventually("the share of the last minute", async || {
             proxy.chat().await;
-            let text = browser.text("#share-lately").await;
+            let text = browser.text("#share-recent").await;
             let share = text.strip_suffix(" %").and_then(|text| text.parse().ok());
             share.is_some_and(is)
         })

@@ -118,8 +118,11 @@ impl Cluster {
     /// Applies a watch event. Returns true if the updates may have changed.
     fn see(&mut self, seen: WatchEvent) -> bool {
         match seen {
-            WatchEvent::Lost { cause, heard } => {
-                self.lose(&cause, heard.into_std());
+            WatchEvent::Lost {
+                cause,
+                last_contact,
+            } => {
+                self.lose(&cause, last_contact.into_std());
                 return false;
             }
             WatchEvent::Found => {
@@ -144,12 +147,12 @@ impl Cluster {
         }
     }
 
-    fn lose(&mut self, cause: &str, heard: Instant) {
+    fn lose(&mut self, cause: &str, last_contact: Instant) {
         tracing::warn!(
             cause,
             "the API server is unreachable; the last good plan stays in force"
         );
-        self.lost.get_or_insert(heard);
+        self.lost.get_or_insert(last_contact);
     }
 }
 

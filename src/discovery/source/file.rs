@@ -210,7 +210,7 @@ impl PlanFile {
 
     /// Checks for a change. The file is only read if it is `whole` or has been unmodified for long enough.
     async fn check(&mut self, whole: bool) -> Option<SourceEvent> {
-        let heard = Instant::now();
+        let received = Instant::now();
         let Some(mut stamp) = Stamp::of(&self.path) else {
             self.seen = None;
             return self.lost();
@@ -226,7 +226,7 @@ impl PlanFile {
                     return Some(SourceEvent::Plan {
                         wanted,
                         source,
-                        heard,
+                        received,
                         done: None,
                     });
                 }

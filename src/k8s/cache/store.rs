@@ -62,7 +62,7 @@ pub struct State {
     /// Why the kind cannot be listed or watched now. Objects that were listed before stay.
     refused: Option<String>,
     /// When the API server last granted a request.
-    heard: Option<BothClocks>,
+    last_contact: Option<BothClocks>,
     /// Since when the API server has answered only that it does not know the kind.
     unknown_since: Option<Instant>,
     /// What lists have confirmed in addition to the watch.
@@ -92,9 +92,9 @@ impl State {
 
     /// Whether the API server confirmed the objects recently and has rejected nothing since.
     pub fn is_current(&self, now: BothClocks) -> bool {
-        let is_heard = |at: BothClocks| at.elapsed(now) < CURRENT;
-        let is_heard = self.absent || self.heard.is_some_and(is_heard);
-        !self.listed || (self.refused.is_none() && is_heard)
+        let is_recent = |at: BothClocks| at.elapsed(now) < CURRENT;
+        let is_recent = self.absent || self.last_contact.is_some_and(is_recent);
+        !self.listed || (self.refused.is_none() && is_recent)
     }
 }
 
@@ -134,8 +134,10 @@ impl Store {
 
     fn check_at(&self, state: &State, now: Instant) -> Result<(), NotSynced> {
         let plural = self.plural.clone();
-        let heard = state.heard.map_or(self.begun, |heard| heard.0);
-        let is_silent = now.saturating_duration_since(heard) >= PATIENCE;
+        let last_contact = state
+            .last_contact
+            .map_or(self.begun, |last_contact| last_contact.0);
+        let is_silent = now.saturating_duration_since(last_contact) >= PATIENCE;
         match &state.refused {
             _ if state.listed => Ok(()),
             Some(cause) => Err(NotSynced::Refused {
@@ -164,7 +166,7 @@ mod tests {
         assert!(is_awaited(later(9)));
         assert!(matches!(check(later(10)), Err(NotSynced::Refused { .. })));
         // A page of it has arrived.
-        store.state().heard = Some(BothClocks(later(8), std::time::SystemTime::now()));
+        store.state().last_contact = Some(BothClocks(later(8), std::time::SystemTime::now()));
         assert!(is_awaited(later(17)) && !is_awaited(later(18)));
         // The API server responds, but does not know the kind yet.
         store.state().unknown_since = Some(later(8));

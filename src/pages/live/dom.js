@@ -12,7 +12,7 @@ function time(seconds) {
   return `${value >= 100 ? value.toFixed(0) : Number(value.toPrecision(3))} ${unit}`;
 }
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
-function lasting(seconds) {
+function duration(seconds) {
   if (seconds < 120) return `${Math.floor(seconds)} s`;
   if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} days`;
@@ -20,7 +20,7 @@ function lasting(seconds) {
 const label = (name) => name.replaceAll("_", " ");
 const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
-function say(id, text) {
+function setText(id, text) {
   const element = byId(id);
   if (element.textContent !== text) element.textContent = text;
 }
@@ -41,7 +41,7 @@ function html(name, attributes = {}, ...children) {
 const figure = (id, text, name = "td") => html(name, { "data-figure": id }, text);
 
 // Replaces the children of `parent` but keeps equal elements, so that selection, focus, and scroll position stay.
-function renew(parent, children) {
+function updateChildren(parent, children) {
   children.forEach((child, index) => {
     const there = parent.children[index];
     if (!there) parent.append(child);

@@ -19,23 +19,23 @@ function drawUpdates(chosen) {
   show("updates", updates.length > 1 || !chosen);
   if (chosen && !isChosen) byId("all").open = false;
   isChosen ||= Boolean(chosen);
-  say("h-updates", updates.length ? plural(updates.length, "update") : "No updates");
+  setText("h-updates", updates.length ? plural(updates.length, "update") : "No updates");
   const lines = updates.map((update) => {
     const current = chosen && nameOf(update) === nameOf(chosen);
     const link = html("a", { href: pageOf(update), ...(current ? { "aria-current": "page" } : {}) }, nameOf(update));
     const share = known(update.wanted) ? `${percent(update.wanted)} to new` : "";
     return html("li", {}, link, html("span", { class: "phase" }, update.phase ?? "no status yet"), html("span", {}, share), html("p", {}, update.message ?? ""));
   });
-  renew(byId("list"), lines);
+  updateChildren(byId("list"), lines);
 }
 
 const ROLLOUT_COLUMNS = { phase: "phase", step: "units", old: "old ready", new: "new ready", split: "split", verdict: "verdict", gpus: "GPUs", waits: "waiting for" };
 
 function drawRollouts() {
   show("rollouts", rollouts.length);
-  say("h-rollouts", plural(rollouts.length, "rollout"));
+  setText("h-rollouts", plural(rollouts.length, "rollout"));
   const column = (name) => html("th", { role: "columnheader", scope: "col" }, name);
-  renew(document.querySelector("#rollout-table thead tr"), ["rollout", ...Object.values(ROLLOUT_COLUMNS)].map(column));
+  updateChildren(document.querySelector("#rollout-table thead tr"), ["rollout", ...Object.values(ROLLOUT_COLUMNS)].map(column));
   const rows = rollouts.map((rollout) => {
     const asked = known(rollout.undoTo) ? `, to revision ${rollout.undoTo}` : rollout.intent && rollout.intent !== "Run" ? `, ${rollout.intent}` : "";
     const side = ({ workers }) => workers ?? "–";
@@ -56,13 +56,13 @@ function drawRollouts() {
     const link = html("a", { href: pageOf(rollout) }, nameOf(rollout));
     return html("tr", { role: "row" }, html("th", { role: "rowheader", scope: "row" }, link), ...Object.entries(cells).map(cell));
   });
-  renew(document.querySelector("#rollout-table tbody"), rows);
+  updateChildren(document.querySelector("#rollout-table tbody"), rows);
 }
 
 function drawUpdate(update) {
-  say("h-update", nameOf(update));
-  say("phase", update.phase ?? "no status yet");
-  say("message", update.message ?? "no controller has written a status");
+  setText("h-update", nameOf(update));
+  setText("phase", update.phase ?? "no status yet");
+  setText("message", update.message ?? "no controller has written a status");
   show("standby", fleet.role === "standby");
   const side = ({ workers, capacityPercent, readyFrontends }) => {
     const parts = [];
@@ -80,27 +80,27 @@ function drawUpdate(update) {
   if (known(update.cap)) facts.push(["cap", `${update.cap} %${update.capIsLifted ? ", lifted: no worker of old is ready" : ""}`]);
   if (update.paused) facts.push(["paused", "yes: the split is held manually"]);
   if (update.since) facts.push(["phase since", new Date(update.since).toLocaleString("en-GB")]);
-  if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${lasting(update.estimatedDrainSeconds)} more`]);
+  if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${duration(update.estimatedDrainSeconds)} more`]);
   if (known(update.safeToDeleteOld)) facts.push(["old can be deleted", update.safeToDeleteOld === "unknown" ? "not known" : update.safeToDeleteOld ? "yes" : "not yet"]);
-  renew(byId("facts"), facts.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
+  updateChildren(byId("facts"), facts.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
 }
 
-const COLUMNS = { plan: "plan", phase: "phase", old: "open on old", new: "open on new", observed: "new has", heard: "heard" };
+const COLUMNS = { plan: "plan", phase: "phase", old: "open on old", new: "open on new", observed: "observed share", heard: "last report" };
 
 function drawProxies(update, proxies) {
   const own = proxies?.filter(({ state }) => !state?.follows) ?? [];
   const answer = own.filter((proxy) => proxy.answers).length;
-  say("h-proxies", !proxies ? "Proxies: not discovered yet" : own.length ? `Proxies: ${answering(answer, own.length)}` : "Proxies: none");
+  setText("h-proxies", !proxies ? "Proxies: not discovered yet" : own.length ? `Proxies: ${responding(answer, own.length)}` : "Proxies: none");
   show("proxy-table", proxies?.length);
   const head = [html("th", { role: "columnheader", scope: "col" }, "pod"), ...Object.values(COLUMNS).map((name) => html("th", { role: "columnheader", scope: "col" }, name))];
-  renew(document.querySelector("#proxy-table thead tr"), head);
+  updateChildren(document.querySelector("#proxy-table thead tr"), head);
   const rows = (proxies ?? []).map((proxy) => {
     const name = html("th", { role: "rowheader", scope: "row" }, proxy.name);
     const state = proxy.state;
     if (!state) {
-      const last = known(proxy.heardSecondsAgo) ? `, last heard ${lasting(proxy.heardSecondsAgo)} ago` : "";
-      const words = proxy.answers === null ? "has not been queried yet" : `does not respond${last}: ${proxy.silence}`;
-      return html("tr", { role: "row", class: "silent" }, name, html("td", { role: "cell", colspan: 6 }, words));
+      const last = known(proxy.heardSecondsAgo) ? `, last heard ${duration(proxy.heardSecondsAgo)} ago` : "";
+      const text = proxy.answers === null ? "has not been queried yet" : `does not respond${last}: ${proxy.silence}`;
+      return html("tr", { role: "row", class: "silent" }, name, html("td", { role: "cell", colspan: 6 }, text));
     }
     const behind = update.generation - state.generation;
     const edit = behind > 0 ? `edit ${state.generation}, ${behind} behind` : `edit ${state.generation}`;
@@ -111,29 +111,29 @@ function drawProxies(update, proxies) {
       new: count(state.new),
       observed: percent(state.observed),
       // A proxy reports once a second: less than three seconds is not late.
-      heard: proxy.heardSecondsAgo < 3 ? "now" : `${lasting(proxy.heardSecondsAgo)} ago`,
+      heard: proxy.heardSecondsAgo < 3 ? "now" : `${duration(proxy.heardSecondsAgo)} ago`,
     };
     // On a small screen, a cell is on a separate line, with the name of its column.
     const cell = ([field, text]) => html("td", { role: "cell", "data-figure": `proxy.${proxy.name}.${field}`, "data-name": COLUMNS[field] }, text);
     return html("tr", state.follows ? { role: "row", class: "other" } : { role: "row" }, name, ...Object.entries(cells).map(cell));
   });
-  renew(document.querySelector("#proxy-table tbody"), rows);
+  updateChildren(document.querySelector("#proxy-table tbody"), rows);
   return { answer, all: own.length };
 }
 
 // Problems of proxies, as text.
-function complaints(proxies) {
-  const told = [];
+function proxyProblems(proxies) {
+  const lines = [];
   const silent = (proxies ?? []).filter(({ answers }) => answers === false);
   if (silent.length) {
     const names = silent.map(({ name, silence }) => `${name} (${silence})`);
-    told.push(`${plural(silent.length, "proxy does", "proxies do")} not respond and ${silent.length === 1 ? "is" : "are"} left out of all figures: ${names.join(", ")}`);
+    lines.push(`${plural(silent.length, "proxy does", "proxies do")} not respond and ${silent.length === 1 ? "is" : "are"} left out of all figures: ${names.join(", ")}`);
   }
   for (const { name, state } of proxies ?? []) {
-    if (state?.refusal) told.push(`${name} has rejected a newer plan: ${state.refusal}`);
-    if (state?.moving) told.push(`${name} moves ${plural(state.moving, "stream")} off old`);
-    if (known(state?.sourceLostSeconds)) told.push(`${name} has not reached the API server for ${lasting(state.sourceLostSeconds)}; its last good plan stays in force`);
-    for (const remark of state?.remarks ?? []) told.push(`${name}: ${remark}`);
+    if (state?.refusal) lines.push(`${name} could not apply a newer plan: ${state.refusal}`);
+    if (state?.moving) lines.push(`${name} moves ${plural(state.moving, "stream")} off old`);
+    if (known(state?.sourceLostSeconds)) lines.push(`${name} has not reached the API server for ${duration(state.sourceLostSeconds)}; its last good plan stays in force`);
+    for (const remark of state?.remarks ?? []) lines.push(`${name}: ${remark}`);
   }
-  return told;
+  return lines;
 }

@@ -1,49 +1,49 @@
 // Renders the events of `live`, each time from the last state and the samples of the last minutes.
 
-const SILENCE = 10_000; // a stream without events for this long counts as lost
+const LOST_AFTER = 10_000; // a stream without events for this long counts as lost
 
-let told = null; // the last event
-let heard = 0;
+let latest = null; // the last event
+let lastEventAt = 0;
 let source = null;
-let refused = false;
+let isRejected = false;
 
 function connect() {
   source?.close();
-  heard = Date.now();
+  lastEventAt = Date.now();
   source = new EventSource(`live${location.search}`);
   source.onmessage = (event) => {
-    heard = Date.now();
-    take(JSON.parse(event.data));
-    link("live", "live");
-    refused = false;
+    lastEventAt = Date.now();
+    receive(JSON.parse(event.data));
+    showConnection("live", "live");
+    isRejected = false;
     show("refusal", false);
   };
   // The browser reconnects by itself, except after a response that is not a stream: see below.
   source.onerror = () => {
-    link("lost", "connection lost, reconnecting");
-    if (source.readyState === EventSource.CLOSED) explain(source.url);
+    showConnection("lost", "connection lost, reconnecting");
+    if (source.readyState === EventSource.CLOSED) showRejection(source.url);
   };
 }
 
 setInterval(() => {
-  const silent = Date.now() - heard;
-  const patience = source.readyState !== EventSource.CLOSED ? SILENCE : refused ? 5000 : 1000;
-  if (silent > patience) {
-    link("lost", "connection lost, reconnecting");
+  const silent = Date.now() - lastEventAt;
+  const limit = source.readyState !== EventSource.CLOSED ? LOST_AFTER : isRejected ? 5000 : 1000;
+  if (silent > limit) {
+    showConnection("lost", "connection lost, reconnecting");
     connect();
   }
 }, 1000);
 
 // An event source does not report why it was rejected, so another request finds out.
-async function explain(url) {
+async function showRejection(url) {
   const stop = new AbortController();
   try {
     const answer = await fetch(url, { signal: stop.signal });
     if (answer.ok) return;
-    say("why", (await answer.text()).trim());
-    refused = true;
+    setText("why", (await answer.text()).trim());
+    isRejected = true;
     show("refusal", true);
-    link("lost", "refused, retrying");
+    showConnection("lost", "rejected, retrying");
   } catch {
     // Unreachable, which is already shown.
   } finally {
@@ -51,26 +51,26 @@ async function explain(url) {
   }
 }
 
-function link(kind, words) {
+function showConnection(kind, text) {
   byId("link").className = kind;
-  say("link", words);
+  setText("link", text);
 }
 
-function take(telling) {
+function receive(event) {
   const started = (it) => (it?.controller ?? it?.state?.process)?.started;
-  if (started(telling) && started(telling) !== started(told)) starts.push(Date.parse(started(telling)));
-  told = telling;
-  fleet = told.controller ?? null;
-  updates = told.updates ?? updates;
-  rollouts = told.rollouts ?? rollouts;
-  remember(told.samples ?? []);
+  if (started(event) && started(event) !== started(latest)) starts.push(Date.parse(started(event)));
+  latest = event;
+  fleet = latest.controller ?? null;
+  updates = latest.updates ?? updates;
+  rollouts = latest.rollouts ?? rollouts;
+  addSamples(latest.samples ?? []);
   show("main", true);
   draw();
 }
 
 function draw() {
-  if (!told || document.hidden) return;
-  const { state, update, proxies } = told;
+  if (!latest || document.hidden) return;
+  const { state, update, proxies } = latest;
   show("of-proxy", !fleet);
   for (const section of document.querySelectorAll("[data-needs]")) {
     const is = { proxy: state && !fleet, state, samples: samples.length && (update || !fleet), update }[section.dataset.needs];
@@ -81,22 +81,22 @@ function draw() {
     drawFleetHead(update);
     drawUpdates(update);
     drawRollouts();
-    alerts = complaints(proxies);
+    alerts = proxyProblems(proxies);
   } else {
     drawHead(state);
-    alerts = concerns(state.plan);
+    alerts = planProblems(state.plan);
   }
   show("alert", alerts.length);
-  renew(byId("alert"), alerts.map((text) => html("p", {}, text)));
-  drawStanding(state?.standing);
-  say("note", "All exchanges since the process started.");
+  updateChildren(byId("alert"), alerts.map((text) => html("p", {}, text)));
+  drawAssessment(state?.assessment);
+  setText("note", "All exchanges since the process started.");
   if (update) {
     drawUpdate(update);
     const { answer } = drawProxies(update, proxies);
-    say("note", `Totals of the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "responds" : "respond"}, since each of them started. Addresses are those of the proxy with the fewest healthy ones.`);
+    setText("note", `Totals of the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "responds" : "respond"}, since each of them started. Addresses are those of the proxy with the fewest healthy ones.`);
   }
   drawShares(update ? update.wanted : state?.split.wanted, state?.split.observed);
-  drawPast();
+  drawHistory();
   drawLog();
   if (!state) return;
   drawSides(state);
@@ -108,26 +108,26 @@ function draw() {
 
 function drawHead({ process, phase, ready, plan }) {
   const serves = phase === "ready" && !ready ? "not ready: cannot reach any model server" : phase;
-  say("who", `${process?.name ?? "?"} · ${serves} · version ${process?.version ?? "?"} · up ${lasting(process?.uptimeSeconds ?? 0)}`);
+  setText("who", `${process?.name ?? "?"} · ${serves} · version ${process?.version ?? "?"} · up ${duration(process?.uptimeSeconds ?? 0)}`);
   document.title = `${plan?.percent ?? "?"} % new · crossfade`;
 }
 
 function drawFleetHead(update) {
-  say("who", `controller ${fleet.name} · ${role(fleet)} · version ${fleet.version} · up ${lasting(fleet.uptimeSeconds)}`);
+  setText("who", `controller ${fleet.name} · ${role(fleet)} · version ${fleet.version} · up ${duration(fleet.uptimeSeconds)}`);
   document.title = update ? `${percent(update.wanted)} new · ${nameOf(update)} · crossfade` : "updates · crossfade";
 }
 
 // Problems of a proxy's plan, as text.
-function concerns(plan) {
-  const told = [];
+function planProblems(plan) {
+  const lines = [];
   const refusal = plan?.refusal;
   if (refusal) {
     const problems = refusal.problems.map((problem) => [problem.path, problem.message].filter(Boolean).join(": "));
-    told.push(`A newer plan was rejected at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
+    lines.push(`The newest plan could not be applied at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
   }
-  if (known(plan?.sourceLostSeconds)) told.push("The plan source cannot be reached; the last good plan stays in force.");
-  told.push(...(plan?.remarks ?? []));
-  return told;
+  if (known(plan?.sourceLostSeconds)) lines.push("The plan source cannot be reached; the last good plan stays in force.");
+  lines.push(...(plan?.remarks ?? []));
+  return lines;
 }
 
 byId("moment").addEventListener("input", (event) => {

@@ -111,9 +111,13 @@ fn the_sentence_says_how_it_stands_and_why() {
         (
             bad_and_refused,
             Level::Attention,
-            "New fails more requests than old: 4.0 % versus 0.10 % in the last 5 minutes. A newer plan was rejected",
+            "New fails more requests than old: 4.0 % versus 0.10 % in the last 5 minutes. The newest plan could not be applied",
         ),
-        (refused, Level::Attention, "A newer plan was rejected"),
+        (
+            refused,
+            Level::Attention,
+            "The newest plan could not be applied",
+        ),
     ] {
         let assessment = assess(&state, None);
         assert_eq!(assessment.level, level, "{}", assessment.text);

@@ -65,7 +65,7 @@ impl Page {
                     .collect();
                 self.put(
                     4,
-                    &format!("  rejected a newer plan: {}", problems.join("; ")),
+                    &format!("  could not apply a newer plan: {}", problems.join("; ")),
                 );
             }
             for remark in &plan.remarks {

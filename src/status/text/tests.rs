@@ -299,7 +299,7 @@ fn the_verdict_on_new_comes_first() {
         assert_eq!(shown, format!("summary     {reported}"), "{text}");
         let json = crate::status::json(&report);
         assert!(
-            !is_reported || json["total"]["standing"]["text"] == reported,
+            !is_reported || json["total"]["assessment"]["text"] == reported,
             "{json}"
         );
     }

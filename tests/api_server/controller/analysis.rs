@@ -89,7 +89,7 @@ async fn leads_with_the_verdict(fixture: &Fixture, controller: &Controller) {
     };
     browser.open(&format!("http://{}/", controller.admin)).await;
     browser
-        .until("#standing", |text| text.starts_with(verdict))
+        .until("#assessment", |text| text.starts_with(verdict))
         .await;
     browser.picture("verdict-controller").await;
 }

@@ -99,11 +99,11 @@ impl Follower {
         };
         tokio::select! {
             seen = self.cluster.watch.next() => {
-                let heard = Instant::now();
+                let received = Instant::now();
                 let changed = self.cluster.see(seen);
                 self.show();
                 if changed {
-                    self.decide(heard).await;
+                    self.decide(received).await;
                 }
             }
             answers = answered => {
@@ -122,7 +122,7 @@ impl Follower {
     }
 
     /// Decides on the current updates and acts on the decision.
-    async fn decide(&mut self, heard: Instant) {
+    async fn decide(&mut self, received: Instant) {
         self.note_old();
         let decision = self
             .cluster
@@ -135,14 +135,14 @@ impl Follower {
                 identity,
                 plan: Ok(plan),
                 ..
-            }) => self.want(identity, plan.into(), heard).await,
+            }) => self.want(identity, plan.into(), received).await,
             Some(ActiveUpdate {
                 identity,
                 plan: Err(problems),
                 instead,
             }) => {
                 if let Some(plan) = instead.filter(|plan| self.is_other(plan)) {
-                    self.want(identity.clone(), plan.into(), heard).await;
+                    self.want(identity.clone(), plan.into(), received).await;
                 }
                 self.refuse(identity, problems).await;
                 false
@@ -173,12 +173,12 @@ impl Follower {
     }
 
     /// Requests that a plan be put in force. Returns false if it is rejected.
-    async fn want(&mut self, identity: Identity, wanted: RequestedPlan, heard: Instant) -> bool {
+    async fn want(&mut self, identity: Identity, wanted: RequestedPlan, received: Instant) -> bool {
         let (done, outcome) = oneshot::channel();
         let events = SourceEvent::Plan {
             wanted,
             source: source(&identity),
-            heard,
+            received,
             done: Some(done),
         };
         // The send fails only if the process is about to exit.

@@ -94,16 +94,16 @@ impl View {
         let updates = self.0.values().filter(|update| is_own(update, own));
         let updates: Vec<_> = updates.collect();
         let contenders: Vec<_> = updates.iter().map(|update| update.contender()).collect();
-        let Some(ruling) = precedence::rule(&contenders) else {
+        let Some(precedence) = precedence::resolve(&contenders) else {
             return PrecedenceDecision {
                 active: None,
                 conflicts: Vec::new(),
             };
         };
-        let active = updates[ruling.active];
+        let active = updates[precedence.active];
         let plan = active.plan(scope);
         let by_last_valid = plan.is_err().then(|| active.by_last_valid()).flatten();
-        let losers = updates.iter().zip(&ruling.standings);
+        let losers = updates.iter().zip(&precedence.standings);
         let losers = losers.filter(|(_, standing)| **standing == Standing::Conflicts);
         PrecedenceDecision {
             conflicts: losers

@@ -93,7 +93,7 @@ impl Store {
         let mut state = self.state();
         // Before the list begins, the API server has confirmed nothing.
         if !matches!(event, Event::Init) {
-            state.heard = Some(BothClocks::now());
+            state.last_contact = Some(BothClocks::now());
         }
         match event {
             Event::Init => listed.clear(),
@@ -129,10 +129,10 @@ impl Store {
     }
 
     /// Records that the API server granted a request.
-    fn is_heard(&self) {
+    fn record_contact(&self) {
         let mut state = self.state();
         state.unknown_since = None;
-        state.heard = Some(BothClocks::now());
+        state.last_contact = Some(BothClocks::now());
         if state.refused.take().is_some() && state.listed {
             tracing::info!(kind = self.plural, "the watch has recovered");
         }
@@ -207,7 +207,7 @@ pub fn noting(client: Client, store: Arc<Store>) -> Client {
         async move {
             let response = client.send(request).await?;
             if response.status().is_success() {
-                store.is_heard();
+                store.record_contact();
             }
             Ok::<_, ClientError>(response)
         }
@@ -295,7 +295,7 @@ mod tests {
     fn an_answer_in_between_begins_the_wait_again() {
         let (now, store) = (Instant::now(), listed());
         store.fails(&refusal(404), true, now);
-        store.is_heard();
+        store.record_contact();
         store.fails(&refusal(404), true, now + GONE);
         assert_eq!(count(&store), 1);
     }
@@ -341,15 +341,15 @@ mod tests {
         assert!(!is_current(&store, later(CURRENT, Duration::ZERO)));
         // An API server that cannot list in time has not refused, but has not confirmed anything either: a new list that has only
         // begun does not make the cache current.
-        let heard = |store: &Store| store.state().heard.unwrap().0;
-        let before = heard(&store);
+        let last_contact = |store: &Store| store.state().last_contact.unwrap().0;
+        let before = last_contact(&store);
         for code in [504, 410] {
             store.fails(&refusal(code), true, Instant::now());
             store.take(Event::Init, &mut Vec::new());
         }
-        assert_eq!(heard(&store), before);
+        assert_eq!(last_contact(&store), before);
         store.take(Event::InitDone, &mut Vec::new());
-        assert!(heard(&store) > before);
+        assert!(last_contact(&store) > before);
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
         store.fails(&refusal(403), true, now + 10 * GONE);
         assert_eq!(count(&store), 1);
         assert!(store.check(&store.state()).is_ok() && store.state().refused.is_some());
-        store.is_heard();
+        store.record_contact();
         assert!(store.state().refused.is_none());
     }
 }

@@ -49,7 +49,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "another update rules",
-            |fixture| fixture.seen.superseded_by = Some("heir".into()),
+            |fixture| fixture.seen.superseded_by = Some("successor".into()),
             Complete,
         ),
         (

@@ -2,17 +2,17 @@
 
 const SIDES = ["old", "new"];
 
-function drawStanding(standing) {
-  show("standing", known(standing));
-  if (!standing) return;
-  byId("standing").className = `wide ${standing.level}`;
-  say("standing", standing.text);
+function drawAssessment(assessment) {
+  show("assessment", known(assessment));
+  if (!assessment) return;
+  byId("assessment").className = `wide ${assessment.level}`;
+  setText("assessment", assessment.text);
 }
 
 function drawShares(wanted, observed) {
-  const lately = wantedLately(60_000);
-  for (const [kind, share] of Object.entries({ wanted, lately, observed })) {
-    say(`share-${kind}`, percent(share));
+  const recent = meanWanted(60_000);
+  for (const [kind, share] of Object.entries({ wanted, recent, observed })) {
+    setText(`share-${kind}`, percent(share));
     const meter = byId(kind);
     meter.value = share ?? 0;
     meter.setAttribute("aria-valuetext", percent(share));
@@ -42,7 +42,7 @@ function drawSides(state) {
       }
     }
   }
-  renew(document.querySelector("#sides tbody"), rows);
+  updateChildren(document.querySelector("#sides tbody"), rows);
   drawTotals(state);
 }
 
@@ -58,7 +58,7 @@ function compared(old, fresh) {
 
 function drawTotals(state) {
   const row = (name, id, value, kind) => html("tr", kind ? { class: kind } : {}, html("th", { scope: "row" }, name), ...SIDES.map((side) => figure(`${side}.${id}`, state[side] ? count(value(state[side])) : "–")));
-  renew(document.querySelector("#totals tbody"), [
+  updateChildren(document.querySelector("#totals tbody"), [
     html("tr", { class: "head" }, html("th", {}, "Outcomes"), html("th", { scope: "col" }, "old"), html("th", { scope: "col" }, "new")),
     ...["completed", "truncated", "failed", "cancelled"].map((outcome) => row(outcome, outcome, (side) => side.outcomes?.[outcome])),
     row("first tokens measured", "firstEvent.count", (side) => side.firstEvent?.count),
@@ -80,8 +80,8 @@ function drawTimes(state, id, key, name) {
   const box = byId(id);
   const width = Math.max(box.clientWidth, 200);
   const height = 190;
-  const told = SIDES.map((side) => state[side]?.lastFiveMinutes?.[key]);
-  const used = told.flatMap((latencies) => latencies?.buckets ?? []);
+  const reported = SIDES.map((side) => state[side]?.lastFiveMinutes?.[key]);
+  const used = reported.flatMap((latencies) => latencies?.buckets ?? []);
   if (!used.length) {
     box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${name}: nothing yet` }, svg("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing yet")));
     return;
@@ -90,7 +90,7 @@ function drawTimes(state, id, key, name) {
   const together = Math.ceil((Math.max(...used) - first + 1) / BARS);
   const bars = Math.max(3, Math.ceil((Math.max(...used) - first + 1) / together));
   const bound = (place) => lower(first + place * together);
-  const parts = told.map((latencies) => {
+  const parts = reported.map((latencies) => {
     const shares = Array(bars).fill(0);
     latencies?.buckets.forEach((bucket, index) => (shares[Math.floor((bucket - first) / together)] += latencies.counts[index] / latencies.count));
     return shares;
@@ -117,11 +117,11 @@ function drawTimes(state, id, key, name) {
       children.push(svg("line", { class: "grid", x1: at, x2: at, y1: bottom, y2: bottom + 5 }), svg("text", { x: anchor === "end" ? width : at, y: bottom + 18, "text-anchor": anchor }, time(bound(place + 1))));
     }
   }
-  const median = (number) => (known(told[number]?.p50) ? time(told[number].p50) : FEW);
+  const median = (number) => (known(reported[number]?.p50) ? time(reported[number].p50) : FEW);
   SIDES.forEach((side, number) => {
     children.push(svg("text", { class: `text-${side}`, x: left + (number * (width - left)) / 2, y: height - 2 }, `${side} p50 ${median(number)}`));
   });
-  const quantiles = (number) => (known(told[number]?.p50) ? `half within ${time(told[number].p50)}, 95 % within ${time(told[number].p95)}, 99 % within ${time(told[number].p99)}` : FEW);
+  const quantiles = (number) => (known(reported[number]?.p50) ? `half within ${time(reported[number].p50)}, 95 % within ${time(reported[number].p95)}, 99 % within ${time(reported[number].p99)}` : FEW);
   const label = `${name}, last 5 minutes. ${SIDES.map((side, number) => `${side}: ${quantiles(number)}`).join(". ")}`;
   box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...children));
 }
@@ -135,7 +135,7 @@ function drawRecovered(state) {
   ];
   const continuations = state.continuations;
   const continues = continuations && (continuations.mode !== "Off" || continuations.total > 0);
-  renew(document.querySelector("#recovered tbody"), [
+  updateChildren(document.querySelector("#recovered tbody"), [
     ...(continues
       ? [
           ...group("Streams continued by another server", "continued", continuations.continued),
@@ -164,5 +164,5 @@ function drawPlan(plan) {
   if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was requested`)]);
   if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: nothing is retried on it")]);
   rows.push(["plans rejected", figure("plan.refused", count(plan.refusedTotal), "dd")]);
-  renew(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));
+  updateChildren(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));
 }

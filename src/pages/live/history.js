@@ -9,7 +9,7 @@ let samples = [];
 let chosen = null; // the moment that a person chose; null follows the present
 let starts = []; // when processes started that were seen by this page
 
-function remember(fresh) {
+function addSamples(fresh) {
   if (!fresh.length) return;
   // A new stream sends all samples again.
   const kept = samples.filter((sample) => sample.at < fresh[0].at);
@@ -19,13 +19,13 @@ function remember(fresh) {
   starts = starts.filter((at) => at >= first);
 }
 
-function drawPast() {
+function drawHistory() {
   if (!samples.length) return;
   const width = Math.max(byId("chart-share").clientWidth, 200);
   const end = samples.at(-1).at;
   const begin = Math.max(end - SPAN, Math.min(samples[0].at, end - SHORTEST));
   const x = (at) => LEFT + ((at - begin) / (end - begin)) * (width - LEFT - RIGHT);
-  const index = moment();
+  const index = selectedIndex();
   const now = samples[index];
   const at = x(now.at);
   const frame = (id, height, label, ...children) => {
@@ -38,16 +38,16 @@ function drawPast() {
   frame("chart-share", 170, `Share of new: wanted ${percent(now.wanted)}, observed ${percent(now.observed)}`, ...shares(x, width));
   frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (side) => (sample, at) => perSecond(side, at), rate));
   frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (side) => (sample) => sample[side], count));
-  frame("chart-events", 92, "Plans, recovered requests, and broken streams: see the timeline below", ...happenings(x, width, begin, end));
+  frame("chart-events", 92, "Plans, recovered requests, and broken streams: see the timeline below", ...eventMarks(x, width, begin, end));
   const slider = byId("moment");
   slider.max = samples.length - 1;
   slider.value = index;
-  const reading = read(now, samples[index - 1]);
+  const reading = describe(now, samples[index - 1]);
   slider.setAttribute("aria-valuetext", reading);
-  say("reading", reading);
+  setText("reading", reading);
 }
 
-function moment() {
+function selectedIndex() {
   if (chosen === null) return samples.length - 1;
   return Math.max(0, samples.findIndex((sample) => sample.at >= chosen));
 }
@@ -56,23 +56,23 @@ function nearest(at) {
 }
 function choose(at) {
   chosen = at;
-  drawPast();
+  drawHistory();
 }
-function read(sample, before) {
-  const more = (key) => risen(sample, before, key);
+function describe(sample, before) {
+  const more = (key) => increase(sample, before, key);
   const parts = [`${clock(sample.at)}: wanted ${percent(sample.wanted)}, observed ${percent(sample.observed)} over 5 s`, `open streams old ${sample.old ?? "–"}, new ${sample.new ?? "–"}`];
   if (more("recovered")) parts.push(`${more("recovered")} recovered`);
   if (more("broken")) parts.push(`${more("broken")} truncated or failed`);
   return parts.join("; ");
 }
 // The desired share during the seconds that the observed share covers: while the split changes, the current one does not apply to them.
-function wantedLately(milliseconds) {
+function meanWanted(milliseconds) {
   const since = samples.at(-1)?.at - milliseconds;
   const recent = samples.filter((sample) => sample.at > since && known(sample.wanted) && known(sample.observed));
   return recent.length ? recent.reduce((sum, sample) => sum + sample.wanted, 0) / recent.length : null;
 }
 // A counter that decreased belongs to another process.
-const risen = (sample, before, key) => (before && sample[key] > before[key] ? sample[key] - before[key] : 0);
+const increase = (sample, before, key) => (before && sample[key] > before[key] ? sample[key] - before[key] : 0);
 
 // The fill of new, distinguishable from that of old without colour. Defined once in the document, for all charts.
 const pattern = svg("pattern", { id: "hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("rect", { class: "hatch-ground", width: 7, height: 7 }), svg("line", { class: "hatch-line", x1: 2.5, x2: 2.5, y1: 0, y2: 7 }));
@@ -83,7 +83,7 @@ function grid(width, marks) {
 }
 
 // The runs of samples for which `value` is known; a restart or a gap ends a run.
-function stretches(value) {
+function runsOf(value) {
   const found = [];
   let last = null;
   for (const sample of samples) {
@@ -103,15 +103,15 @@ function shares(x, width) {
   const [top, bottom] = [8, 160];
   const y = (share) => bottom - share * (bottom - top);
   const parts = grid(width, [[y(0), "0 %"], [y(0.5), "50 %"], [y(1), "100 %"]]);
-  for (const stretch of stretches((sample) => sample.observed)) {
-    const line = stretch.map((sample) => [x(sample.at), y(sample.observed)]);
+  for (const run of runsOf((sample) => sample.observed)) {
+    const line = run.map((sample) => [x(sample.at), y(sample.observed)]);
     const [from, to] = [line[0][0], line.at(-1)[0]];
     parts.push(svg("path", { class: "area-old", d: `${path(line)}L${to} ${top}L${from} ${top}Z` }));
     parts.push(svg("path", { class: "area-new", d: `${path(line)}L${to} ${bottom}L${from} ${bottom}Z` }));
     parts.push(svg("path", { class: "line-new", d: path(line) }));
   }
-  for (const stretch of stretches((sample) => sample.wanted)) {
-    const steps = stretch.flatMap((sample, index) => [...(index ? [[x(sample.at), y(stretch[index - 1].wanted)]] : []), [x(sample.at), y(sample.wanted)]]);
+  for (const run of runsOf((sample) => sample.wanted)) {
+    const steps = run.flatMap((sample, index) => [...(index ? [[x(sample.at), y(run[index - 1].wanted)]] : []), [x(sample.at), y(sample.wanted)]]);
     parts.push(svg("path", { class: "wanted", d: path(steps) }));
   }
   const now = samples.at(-1);
@@ -147,8 +147,8 @@ function lines(x, width, of, text) {
   const parts = grid(width, [[y(0), "0"], [y(most / 2), count(most / 2)], [y(most), count(most)]]);
   SIDES.forEach((side, number) => {
     const value = new Map(samples.map((sample, index) => [sample, values[number][index]]));
-    for (const stretch of stretches((sample) => value.get(sample))) {
-      parts.push(svg("path", { class: `line-${side}${side === "new" ? " dashed" : ""}`, d: path(stretch.map((sample) => [x(sample.at), y(value.get(sample))])) }));
+    for (const run of runsOf((sample) => value.get(sample))) {
+      parts.push(svg("path", { class: `line-${side}${side === "new" ? " dashed" : ""}`, d: path(run.map((sample) => [x(sample.at), y(value.get(sample))])) }));
     }
   });
   const now = SIDES.map((side, number) => [side, values[number].at(-1)]).filter(([, value]) => known(value));
@@ -165,7 +165,7 @@ function perSecond(side, index) {
   return to[key] < from[key] ? null : ((to[key] - from[key]) * 1000) / (to.at - from.at);
 }
 
-function happenings(x, width, begin, end) {
+function eventMarks(x, width, begin, end) {
   const rows = { plan: 16, recovered: 40, broken: 64 };
   const parts = Object.entries(rows).flatMap(([name, y]) => [svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, name), svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y + 8, y2: y + 8 })]);
   let free = 0;
@@ -180,7 +180,7 @@ function happenings(x, width, begin, end) {
       }
     }
     for (const [key, row] of [["recovered", "recovered"], ["broken", "broken"]]) {
-      const number = risen(sample, before, key);
+      const number = increase(sample, before, key);
       const height = Math.min(16, 3 + 2 * number);
       if (number) parts.push(svg("rect", { class: `bar-${key}`, x: at - 2, width: 4, y: rows[row] + 8 - height, height }));
     }
@@ -194,20 +194,20 @@ function happenings(x, width, begin, end) {
 }
 
 function drawLog() {
-  const happened = starts.map((at) => ({ at, text: fleet ? "the controller started" : "the process started" }));
+  const entries = starts.map((at) => ({ at, text: fleet ? "the controller started" : "the process started" }));
   let runs = {}; // of what goes on second after second under one plan, which is one line
   samples.forEach((sample, index) => {
     const before = samples[index - 1];
     if (!before) return;
     const { at } = sample;
     if (sample.plan !== before.plan || sample.phase !== before.phase) runs = {};
-    if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new requested` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
-    if (sample.phase !== before.phase && sample.phase) happened.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
-    if (`${sample.proxies}` !== `${before.proxies}`) happened.push({ at, text: answering(...sample.proxies) });
+    if (sample.plan !== before.plan) entries.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new requested` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
+    if (sample.phase !== before.phase && sample.phase) entries.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
+    if (`${sample.proxies}` !== `${before.proxies}`) entries.push({ at, text: responding(...sample.proxies) });
     for (const [key, one, what] of [["refused", "plan", "rejected"], ["recovered", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
-      const number = risen(sample, before, key);
+      const number = increase(sample, before, key);
       if (!number) continue;
-      if (!runs[key] || at - runs[key].until > 5000) happened.push((runs[key] = { at, number: 0 }));
+      if (!runs[key] || at - runs[key].until > 5000) entries.push((runs[key] = { at, number: 0 }));
       const run = runs[key];
       run.until = at;
       run.number += number;
@@ -215,7 +215,7 @@ function drawLog() {
       run.text = `${plural(run.number, one)} ${what}${seconds ? ` within ${seconds} s` : ""}`;
     }
   });
-  const latest = happened.toSorted((one, other) => other.at - one.at).slice(0, 20);
+  const latest = entries.toSorted((one, other) => other.at - one.at).slice(0, 20);
   const lines = latest.map(({ at, text }) => html("li", {}, html("time", { datetime: new Date(at).toISOString() }, clock(at)), text));
-  renew(byId("log"), lines.length ? lines : [html("li", {}, "no events in the last five minutes")]);
+  updateChildren(byId("log"), lines.length ? lines : [html("li", {}, "no events in the last five minutes")]);
 }
