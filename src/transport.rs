@@ -10,9 +10,9 @@ pub mod deadline;
 pub mod descriptors;
 mod fair;
 pub mod h2;
+pub mod log_throttle;
 mod resolve;
 pub mod returned;
-pub mod seldom;
 pub mod tcp;
 pub mod write_timeout;
 

@@ -33,16 +33,16 @@ struct Poll<T> {
 /// How often a place is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    Usual,
+    Normal,
     /// No decision currently depends on it.
-    Seldom,
+    Slow,
 }
 
 impl<T> Poll<T> {
     /// Sets the pace to the fastest that any owner requires.
     fn keep_pace(&self) {
-        let is_seldom = self.owners.values().all(|pace| *pace == Pace::Seldom);
-        let pace = if is_seldom { Pace::Seldom } else { Pace::Usual };
+        let is_slow = self.owners.values().all(|pace| *pace == Pace::Slow);
+        let pace = if is_slow { Pace::Slow } else { Pace::Normal };
         self.pace
             .send_if_modified(|known| std::mem::replace(known, pace) != pace);
     }
@@ -150,14 +150,14 @@ impl<T> PollSink<T> {
 }
 
 impl<T> PollSink<T> {
-    /// Waits until the next poll is due: after `usual`, or after `seldom` if that is enough for all owners. Returns immediately
-    /// when the pace changes from seldom to usual.
-    pub async fn pause(&mut self, usual: Duration, seldom: Duration) {
+    /// Waits until the next poll is due: after `normal`, or after `slow` if that is enough for all owners. Returns immediately
+    /// when the pace changes from slow to normal.
+    pub async fn pause(&mut self, normal: Duration, slow: Duration) {
         loop {
             let pace = *self.pace.borrow_and_update();
             let wait = match pace {
-                Pace::Usual => usual,
-                Pace::Seldom => seldom,
+                Pace::Normal => normal,
+                Pace::Slow => slow,
             };
             let over = tokio::time::sleep(wait);
             let changed = async {
@@ -170,7 +170,7 @@ impl<T> PollSink<T> {
                 () = over => return,
                 () = changed => {}
             }
-            if pace == Pace::Seldom {
+            if pace == Pace::Slow {
                 return;
             }
         }
@@ -210,16 +210,16 @@ mod tests {
             let woken = tokio::time::timeout(Duration::from_millis(300), woken.recv());
             woken.await.is_ok()
         };
-        hear("a", Pace::Seldom);
+        hear("a", Pace::Slow);
         assert!(is_polled().await && !is_polled().await);
-        // A place that an incomplete update needs is polled immediately, and at the usual pace from then on.
-        hear("b", Pace::Usual);
+        // A place that an incomplete update needs is polled immediately, and at the normal pace from then on.
+        hear("b", Pace::Normal);
         for _ in 0..20 {
             assert!(is_polled().await);
         }
-        hear("b", Pace::Seldom);
+        hear("b", Pace::Slow);
         while is_polled().await {}
-        hear("b", Pace::Usual);
+        hear("b", Pace::Normal);
         for _ in 0..20 {
             assert!(is_polled().await);
         }
@@ -239,7 +239,7 @@ mod tests {
                 (left >= 0).then_some(())
             };
             let task = |_, ()| std::future::pending();
-            pollers.hear(&key("a"), place, Pace::Usual, permit, task)
+            pollers.hear(&key("a"), place, Pace::Normal, permit, task)
         };
         assert!(hear("first").is_some());
         assert!(hear("second").is_none());

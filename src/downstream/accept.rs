@@ -22,7 +22,7 @@ use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept::{AcceptErrors, is_exhaustion};
 use crate::transport::batching;
 use crate::transport::descriptors::{self, Shares};
-use crate::transport::seldom::Seldom;
+use crate::transport::log_throttle::LogThrottle;
 use crate::transport::write_timeout::WriteLimit;
 
 /// How long a draining process still accepts new connections: clients may not know yet that it is draining.
@@ -56,7 +56,7 @@ pub async fn serve<O: OldBackend>(
     // Not a JoinSet, which would wake this task whenever a connection ends.
     let connections = TaskTracker::new();
     let mut batch = AcceptBatch::default();
-    let (mut errors, mut refused) = (AcceptErrors::default(), Seldom::default());
+    let (mut errors, mut refused) = (AcceptErrors::default(), LogThrottle::default());
     loop {
         tokio::select! {
             biased;
@@ -122,7 +122,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
     fn admit(
         &self,
         connections: &TaskTracker,
-        refused: &mut Seldom,
+        refused: &mut LogThrottle,
         stream: TcpStream,
         peer: SocketAddr,
     ) {
@@ -133,7 +133,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         };
         if let Some(permit) = ConnectionPermit::take(context, most) {
             connections.spawn(self.clone().serve(stream, peer, permit));
-        } else if let Some(times) = refused.happened(Instant::now()) {
+        } else if let Some(times) = refused.record(Instant::now()) {
             let open = context.metrics.connections.get();
             let reached = match most < self.limits.max_connections {
                 true => "the open file limit",
@@ -161,7 +161,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         &self,
         listener: TcpListener,
         connections: &TaskTracker,
-        refused: &mut Seldom,
+        refused: &mut LogThrottle,
         mut errors: AcceptErrors,
     ) -> io::Result<()> {
         let begun = Instant::now();

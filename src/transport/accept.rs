@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use super::seldom::Seldom;
+use super::log_throttle::LogThrottle;
 use crate::backoff::Backoff;
 
 /// Pause after an error that persists while descriptors or memory are exhausted.
@@ -35,7 +35,7 @@ pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
 #[derive(Debug, Default)]
 pub struct AcceptErrors {
     in_a_row: u32,
-    log: Seldom,
+    log: LogThrottle,
 }
 
 impl AcceptErrors {
@@ -47,7 +47,7 @@ impl AcceptErrors {
     /// The pause after `error` before the next accept. A first error usually concerns a single connection whose peer has
     /// disconnected (accept(2)) and needs no pause. Logged at intervals.
     pub fn pause(&mut self, error: &io::Error, now: Instant) -> Duration {
-        if let Some(times) = self.log.happened(now) {
+        if let Some(times) = self.log.record(now) {
             tracing::warn!(%error, times, "cannot accept connections");
         }
         let before = self.in_a_row;

@@ -14,11 +14,11 @@ use super::lifetime::{Life, Lifetime};
 use super::{Endpoint, Error, idle};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::descriptors::{self, Shares};
-use crate::transport::seldom::Seldom;
+use crate::transport::log_throttle::LogThrottle;
 use crate::transport::{Fair, Transport, deadline, keep_alive};
 
 thread_local! {
-    static EXHAUSTED: RefCell<Seldom> = RefCell::default();
+    static EXHAUSTED: RefCell<LogThrottle> = RefCell::default();
 }
 
 /// Everything needed to open a connection to an endpoint.
@@ -65,7 +65,7 @@ fn failure(address: SocketAddr, source: io::Error) -> Error {
     let here_only = code == Some(libc::EADDRNOTAVAIL);
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     if here_only || code.is_some_and(|code| exhausted.contains(&code)) {
-        let times = EXHAUSTED.with_borrow_mut(|seldom| seldom.happened(Instant::now()));
+        let times = EXHAUSTED.with_borrow_mut(|throttle| throttle.record(Instant::now()));
         if let Some(times) = times {
             tracing::warn!(%address, error = %source, times, descriptors = descriptors::limit(), "this host cannot open connections to a model server");
         }

@@ -30,9 +30,9 @@ const NAMES: &[&str] = &[
     "traits",
     "epilogue",
     "eyes",
+    "seldom",
     "concerned",
     "complaints",
-    "happened",
     "heir",
 ];
 
@@ -49,6 +49,7 @@ const MODULES: &[&str] = &[
     "saves",
     "moved",
     "eyes",
+    "seldom",
     "held",
     "concern",
     "story",

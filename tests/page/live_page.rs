@@ -61,7 +61,7 @@ async fn its_figures_are_those_of_the_metrics() {
         wanted.insert(format!("plan.{figure}"), sum(name, &[]).to_string());
     }
     assert_eq!(figures(&mut browser).await, wanted);
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_errors, [""; 0]);
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn it_shows_the_streams_that_are_to_move_off_old_until_they_have() {
     browser
         .until("[data-figure='continued.planned_move']", |text| text == "1")
         .await;
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_errors, [""; 0]);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn with_an_analysis_it_shows_the_verdict_first() {
         assert_eq!(class, format!("wide {level}"));
         browser.picture(&format!("verdict-{level}")).await;
     }
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_errors, [""; 0]);
 }
 
 #[tokio::test]
@@ -393,7 +393,7 @@ async fn it_fits_a_phone_and_works_without_a_mouse() {
     // Every image has a text alternative, and every control has a name.
     let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
     assert_eq!(browser.value(mute).await, 0);
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_errors, [""; 0]);
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub struct Browser {
     session: Option<String>,
     sent: u64,
     /// The errors that the tab reported: of scripts, of loading, of its policies.
-    pub complaints: Vec<String>,
+    pub console_errors: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
@@ -99,7 +99,7 @@ impl Browser {
             answers: BufReader::new(answers),
             session: None,
             sent: 0,
-            complaints: Vec::new(),
+            console_errors: Vec::new(),
             _profile: profile,
         };
         let tab = browser
@@ -210,7 +210,7 @@ impl Browser {
 
     fn handle_event(&mut self, event: &Value) {
         let parameters = &event["params"];
-        let complaint = match event["method"].as_str() {
+        let error = match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => &parameters["exceptionDetails"],
             Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => {
                 &parameters["entry"]
@@ -218,7 +218,7 @@ impl Browser {
             Some("Runtime.consoleAPICalled") if parameters["type"] == "error" => parameters,
             _ => return,
         };
-        self.complaints.push(complaint.to_string());
+        self.console_errors.push(error.to_string());
     }
 }
 

@@ -42,8 +42,8 @@ impl Observer {
         self.comparisons.keep(key, &places.collect::<BTreeSet<_>>());
         let split = parsed.split();
         let pace = match split.is_all_old() || split.is_all_new() {
-            true => Pace::Seldom,
-            false => Pace::Usual,
+            true => Pace::Slow,
+            false => Pace::Normal,
         };
         let begun = parsed.memory().trial.generation;
         let asked = pods.into_iter().map(|pod| {

@@ -104,8 +104,8 @@ impl Observer {
         let namespace = &parsed.key.namespace;
         let name = self.polled_as(&place, namespace);
         let pace = match parsed.status.phase {
-            Some(UpdatePhase::Complete) => Pace::Seldom,
-            _ => Pace::Usual,
+            Some(UpdatePhase::Complete) => Pace::Slow,
+            _ => Pace::Normal,
         };
         let heard = self.models.hear(
             &parsed.key,

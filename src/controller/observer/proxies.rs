@@ -32,7 +32,7 @@ impl Observer {
         let address = place.to_owned();
         let permit = || self.limits.proxy(&key.namespace);
         let follow = |sink, share| proxies::follow(address, sink, share);
-        pollers.hear(key, place, Pace::Usual, permit, follow)
+        pollers.hear(key, place, Pace::Normal, permit, follow)
     }
 
     /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a pod

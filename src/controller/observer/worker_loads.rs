@@ -28,7 +28,7 @@ impl Observer {
             let heard = self.loads.hear(
                 rollout,
                 &name,
-                Pace::Usual,
+                Pace::Normal,
                 || self.limits.share(&rollout.namespace),
                 |sink, share| worker_load::follow(place, share, sink),
             );

@@ -160,7 +160,7 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
             log.contains("requests recovered") && log.contains("streams truncated")
         })
         .await;
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_errors, [""; 0]);
     // The page opens no further connections to the proxies: it uses the controller's watch.
     for proxy in &fixture.proxies {
         eventually("one watch", async || watches(proxy) == 1).await;
@@ -272,7 +272,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
     }
     let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
     assert_eq!(browser.value(mute).await, 0);
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_errors, [""; 0]);
 }
 
 #[tokio::test]

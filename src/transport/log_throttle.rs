@@ -7,14 +7,14 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// One kind of event.
 #[derive(Debug, Default)]
-pub struct Seldom {
+pub struct LogThrottle {
     logged: Option<Instant>,
     times: u64,
 }
 
-impl Seldom {
+impl LogThrottle {
     /// The event has happened at `now`. If it should be logged now, returns how many times it has happened since the last log line.
-    pub fn happened(&mut self, now: Instant) -> Option<u64> {
+    pub fn record(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
         let is_early = self
             .logged
@@ -33,12 +33,12 @@ mod tests {
 
     #[test]
     fn it_is_logged_once_a_second_with_the_number_of_times() {
-        let mut seldom = Seldom::default();
+        let mut throttle = LogThrottle::default();
         let now = Instant::now();
-        assert_eq!(seldom.happened(now), Some(1));
+        assert_eq!(throttle.record(now), Some(1));
         for _ in 0..9 {
-            assert_eq!(seldom.happened(now), None);
+            assert_eq!(throttle.record(now), None);
         }
-        assert_eq!(seldom.happened(now + EVERY), Some(10));
+        assert_eq!(throttle.record(now + EVERY), Some(10));
     }
 }
