@@ -134,7 +134,7 @@ async fn publish(
         };
         tokio::select! {
             event = received.recv() => match event {
-                Some(event) => publisher.hear(event).await,
+                Some(event) => publisher.handle(event).await,
                 None => return,
             },
             () = tokio::time::sleep_until((resolved + pause).into()), if resolving.is_none() => {

@@ -92,7 +92,7 @@ impl Dashboard {
                 let source = SpecFields::of(update).source();
                 let _ = self.observer.follow(key, source.unwrap_or_default());
             }
-            if let Some(proxies) = self.observer.heard(key) {
+            if let Some(proxies) = self.observer.last_reports(key) {
                 record.sample(update, &proxies);
             }
         }
@@ -202,8 +202,8 @@ impl Record {
     /// Adds a sample to the history. Skips it until at least one proxy has reported: before that, nothing is known, and a proxy
     /// that does not report is not a problem yet.
     fn sample(&self, update: &Object, proxies: &ProxyRows) {
-        let heard = |(_, heard): &(ProxyPod, Option<LastReport>)| heard.is_some();
-        if !proxies.is_empty() && !proxies.iter().any(heard) {
+        let has_reported = |(_, last): &(ProxyPod, Option<LastReport>)| last.is_some();
+        if !proxies.is_empty() && !proxies.iter().any(has_reported) {
             return;
         }
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Record {
             totals.add(&proxy_pod.pod, state);
             states.push(state);
         }
-        let silent = proxies.iter().filter(|(_, heard)| is_silent(heard)).count();
+        let silent = proxies.iter().filter(|(_, last)| is_silent(last)).count();
         let now = SystemTime::now();
         let answering = states.len();
         let sum = total(states);
@@ -235,15 +235,15 @@ fn own<'a>(
     update: &'a Object,
     proxies: &'a ProxyRows,
 ) -> impl Iterator<Item = (&'a ProxyPod, &'a v1::State)> {
-    let states = proxies.iter().filter_map(|(proxy_pod, heard)| {
-        let state = heard.as_ref()?.state.as_ref().ok()?;
+    let states = proxies.iter().filter_map(|(proxy_pod, last)| {
+        let state = last.as_ref()?.state.as_ref().ok()?;
         Some((proxy_pod, &**state))
     });
     states.filter(|(_, state)| view::other(update, state).is_none())
 }
 
-fn is_silent(heard: &Option<LastReport>) -> bool {
-    heard.as_ref().is_some_and(|heard| heard.state.is_err())
+fn is_silent(last: &Option<LastReport>) -> bool {
+    last.as_ref().is_some_and(|last| last.state.is_err())
 }
 
 /// One open live page.
@@ -301,7 +301,7 @@ impl Reader {
         }
         let (samples, seen) = record.history.since(self.seen);
         (self.record, self.seen) = (Some(record), seen);
-        let proxies = self.dashboard.observer.heard(key);
+        let proxies = self.dashboard.observer.last_reports(key);
         let now = Instant::now();
         event["update"] = view::update(update);
         event["samples"] = samples.into();
@@ -314,8 +314,8 @@ impl Reader {
             });
         event["proxies"] = proxies.map_or(Json::Null, |proxies| {
             let lines = proxies.iter();
-            let line = |(proxy_pod, heard): &(ProxyPod, Option<LastReport>)| {
-                view::proxy(update, proxy_pod, heard.as_ref(), now)
+            let line = |(proxy_pod, last): &(ProxyPod, Option<LastReport>)| {
+                view::proxy(update, proxy_pod, last.as_ref(), now)
             };
             lines.map(line).collect()
         });

@@ -205,7 +205,7 @@ impl FrontendAddress {
 
 /// A client for repeated requests to one frontend. Keeps its connection between requests if the limits allow it.
 pub(super) struct FrontendClient {
-    pub place: FrontendAddress,
+    pub frontend: FrontendAddress,
     kept: Option<Kept>,
 }
 
@@ -216,8 +216,11 @@ struct Kept {
 }
 
 impl FrontendClient {
-    pub fn new(place: FrontendAddress) -> Self {
-        Self { place, kept: None }
+    pub fn new(frontend: FrontendAddress) -> Self {
+        Self {
+            frontend,
+            kept: None,
+        }
     }
 
     /// Sends a request with the timeout `patience`.
@@ -241,15 +244,15 @@ impl FrontendClient {
     ) -> Result<Answer, Error> {
         // The connection is taken out, so a request that times out drops it.
         if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
-            let request = self.place.request(query)?;
+            let request = self.frontend.request(query)?;
             // The frontend may have closed the idle connection, which is not an error: use a new one.
             if let Ok(answer) = kept.connection.send(request, query.most).await {
                 self.kept = answer.is_whole.then_some(kept);
                 return Ok(answer);
             }
         }
-        let mut connection = self.place.connect().await?;
-        let request = self.place.request(query)?;
+        let mut connection = self.frontend.connect().await?;
+        let request = self.frontend.request(query)?;
         let answer = connection.send(request, query.most).await?;
         if answer.is_whole
             && let Some(room) = share.connection()
@@ -269,7 +272,7 @@ impl FrontendClient {
     /// and becomes invalid when the TLS files change.
     fn is_good(&self, kept: &Kept) -> bool {
         let connection = &kept.connection;
-        let (now, before) = (self.place.tls_cache(), &connection.tls_cache);
+        let (now, before) = (self.frontend.tls_cache(), &connection.tls_cache);
         let is_trusted = match (&now, before) {
             (Some(now), Some(before)) => Arc::ptr_eq(now, before),
             (now, before) => now.is_none() && before.is_none(),

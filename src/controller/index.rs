@@ -61,19 +61,19 @@ impl DependencyIndex {
     /// Indexes what a spec refers to.
     fn note(&mut self, key: &Key, spec: SpecFields<'_>) {
         let own = &*key.namespace;
-        let mut places: BTreeSet<(&str, &str)> = BTreeSet::new();
+        let mut named: BTreeSet<(&str, &str)> = BTreeSet::new();
         for target in spec.targets() {
             let host = target.rsplit("//").next().unwrap_or(target);
             let host = host.split(':').next().unwrap_or(host);
             let mut labels = host.split('.');
             let name = labels.next().unwrap_or_default();
-            places.extend([(own, name), (labels.next().unwrap_or(own), name)]);
+            named.extend([(own, name), (labels.next().unwrap_or(own), name)]);
         }
         let fields = [spec.source(), spec.target(), spec.client_service()];
-        places.extend(fields.into_iter().flatten().map(|name| (own, name)));
+        named.extend(fields.into_iter().flatten().map(|name| (own, name)));
         for side in ["old", "new"] {
             let workers = spec.workers(side);
-            places.extend(workers.name().map(|name| (own, name)));
+            named.extend(workers.name().map(|name| (own, name)));
             let selector = workers.selector();
             if !selector.is_empty() {
                 self.selectors.push((selector, key.clone()));
@@ -83,9 +83,9 @@ impl DependencyIndex {
                 keys.insert(key.clone());
             }
         }
-        for (namespace, name) in places.into_iter().filter(|(_, name)| !name.is_empty()) {
-            let place = (namespace.to_owned(), name.to_owned());
-            self.names.entry(place).or_default().insert(key.clone());
+        for (namespace, name) in named.into_iter().filter(|(_, name)| !name.is_empty()) {
+            let full_name = (namespace.to_owned(), name.to_owned());
+            self.names.entry(full_name).or_default().insert(key.clone());
         }
     }
 
@@ -115,8 +115,8 @@ impl DependencyIndex {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let mut affected = BTreeSet::new();
         let mut by_name = |name: &str| {
-            let place = (namespace.to_owned(), name.to_owned());
-            affected.extend(self.names.get(&place).into_iter().flatten().cloned());
+            let full_name = (namespace.to_owned(), name.to_owned());
+            affected.extend(self.names.get(&full_name).into_iter().flatten().cloned());
         };
         // Owned objects have the owner's name as a prefix.
         let name = object.metadata.name.as_deref().unwrap_or_default();

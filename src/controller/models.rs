@@ -29,10 +29,10 @@ const MAX_MODELS: usize = 512;
 /// Maximum number of Dynamo namespaces kept per frontend, in the order of their names.
 const MAX_NAMESPACES: usize = 32;
 
-/// Polls `place` forever and reports what it serves.
-pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Served>) {
+/// Polls `frontend` forever and reports what it serves.
+pub(super) async fn follow(frontend: FrontendAddress, share: Share, mut sink: PollSink<Served>) {
     let share = Arc::new(share);
-    let mut client = FrontendClient::new(place);
+    let mut client = FrontendClient::new(frontend);
     let mut reading = Reading::default();
     let mut trials = Trials::default();
     // Holds the reservation for the model ids across polls.
@@ -61,7 +61,7 @@ async fn served(
     trials: &mut Trials,
     kept: &mut Option<Kept>,
 ) -> Result<Served, Missing> {
-    let place = client.place.clone();
+    let frontend = client.frontend.clone();
     let mut send = async |path: &str, most: usize| {
         let _turn = share.query_permit().await;
         let query = FrontendQuery {
@@ -72,8 +72,8 @@ async fn served(
         let answer = client.send(&query, PATIENCE, share).await;
         answer.map_err(|error| Missing {
             why: match std::error::Error::source(&error) {
-                Some(cause) => format!("{} {error}: {cause}", place.target),
-                None => format!("{} {error}", place.target),
+                Some(cause) => format!("{} {error}: {cause}", frontend.target),
+                None => format!("{} {error}", frontend.target),
             },
             how: match &error {
                 error if error.was_not_sent() => QueryFailure::NotSent,
@@ -89,7 +89,7 @@ async fn served(
         ..
     } = send("/v1/models", MAX_LIST).await?;
     if status != StatusCode::OK {
-        let (target, code) = (&place.target, status.as_u16());
+        let (target, code) = (&frontend.target, status.as_u16());
         return Err(Missing {
             why: format!("{target} answers /v1/models with status {code}"),
             how: QueryFailure::Bad,
@@ -134,7 +134,7 @@ async fn served(
     if served.left_out == 0 {
         served.registered = in_all(&pages);
     }
-    trials.begin(&place, share, &without_page);
+    trials.begin(&frontend, share, &without_page);
     for model in without_page {
         match trials.known(&model) {
             Some(true) => _ = served.models.insert(model),

@@ -103,7 +103,7 @@ pub(super) struct ProxyPod {
     pub pod: String,
     pub ready: bool,
     /// The address of its admin port, if the pod has that port.
-    place: Option<String>,
+    address: Option<String>,
 }
 
 /// Observes updates.
@@ -180,16 +180,16 @@ impl Observer {
 
     /// The last report of each proxy of an update, if there is one. `None` until [`Self::follow`] or [`Self::observe`] has
     /// run.
-    pub fn heard(&self, key: &Key) -> Option<Vec<(ProxyPod, Option<LastReport>)>> {
+    pub fn last_reports(&self, key: &Key) -> Option<Vec<(ProxyPod, Option<LastReport>)>> {
         let proxy_pods = self.known().get(key).cloned()?;
-        let heard = |proxy_pod: &ProxyPod| {
-            let heard = match &proxy_pod.place {
-                Some(place) => self.proxies.heard(place),
+        let last = |proxy_pod: &ProxyPod| {
+            let report = match &proxy_pod.address {
+                Some(address) => self.proxies.last(address),
                 None => Some(LastReport::no_port(&self.settings.proxies.port)),
             };
-            (proxy_pod.clone(), heard)
+            (proxy_pod.clone(), report)
         };
-        Some(proxy_pods.iter().map(heard).collect())
+        Some(proxy_pods.iter().map(last).collect())
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<[ProxyPod]>>> {
@@ -204,10 +204,10 @@ impl Observer {
 
     /// Stops polling frontends for their models and proxies of new, because this replica does not lead.
     pub fn rest(&self) {
-        self.models.rest();
-        self.comparisons.rest();
-        self.loads.rest();
-        self.beyond.rest();
+        self.models.stop_all();
+        self.comparisons.stop_all();
+        self.loads.stop_all();
+        self.beyond.stop_all();
     }
 
     /// Observes an update.

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::Key;
 
-/// The places that are polled, by a name that identifies each.
+/// The addresses that are polled, by a name that identifies each.
 pub(super) struct Pollers<T> {
     polls: Polls<T>,
     wake: mpsc::UnboundedSender<Key>,
@@ -22,15 +22,15 @@ pub(super) struct Pollers<T> {
 type Polls<T> = Arc<Mutex<HashMap<String, Poll<T>>>>;
 
 struct Poll<T> {
-    /// The updates that need this place, and the pace that each requires.
+    /// The updates that need this address, and the pace that each requires.
     owners: BTreeMap<Key, Pace>,
     pace: watch::Sender<Pace>,
-    heard: Option<T>,
+    last: Option<T>,
     since: Instant,
     task: AbortHandle,
 }
 
-/// How often a place is polled.
+/// How often an address is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     Normal,
@@ -50,14 +50,14 @@ impl<T> Poll<T> {
 
 /// The channel on which a polling task reports its results.
 pub(super) struct PollSink<T> {
-    place: String,
+    address: String,
     pace: watch::Receiver<Pace>,
     polls: Polls<T>,
     wake: mpsc::UnboundedSender<Key>,
 }
 
 impl<T: Clone + Send + 'static> Pollers<T> {
-    /// Sends the keys of a place's owners to `wake` when a result matters.
+    /// Sends the keys of an address's owners to `wake` when a result matters.
     pub fn new(wake: mpsc::UnboundedSender<Key>) -> Self {
         Self {
             polls: Arc::default(),
@@ -65,15 +65,15 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         }
     }
 
-    /// The last result from `place`. Starts `task` to poll it, if none does yet and `permit` allows one more, at the fastest pace
+    /// The last result from `address`. Starts `task` to poll it, if none does yet and `permit` allows one more, at the fastest pace
     /// that any owner requires. `None` if it is not allowed.
     ///
     /// # Errors
     /// Since when it is polled, if there is no result yet.
-    pub fn hear<P, F>(
+    pub fn poll<P, F>(
         &self,
         owner: &Key,
-        place: &str,
+        address: &str,
         pace: Pace,
         permit: impl FnOnce() -> Option<P>,
         task: impl FnOnce(PollSink<T>, P) -> F,
@@ -82,13 +82,13 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         F: Future<Output = ()> + Send + 'static,
     {
         let mut polls = lock(&self.polls);
-        let poll = match polls.entry(place.to_owned()) {
+        let poll = match polls.entry(address.to_owned()) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(free) => {
                 let permit = permit()?;
                 let (sender, receiver) = watch::channel(pace);
                 let sink = PollSink {
-                    place: place.to_owned(),
+                    address: address.to_owned(),
                     pace: receiver,
                     polls: Arc::clone(&self.polls),
                     wake: self.wake.clone(),
@@ -96,7 +96,7 @@ impl<T: Clone + Send + 'static> Pollers<T> {
                 free.insert(Poll {
                     owners: BTreeMap::new(),
                     pace: sender,
-                    heard: None,
+                    last: None,
                     since: Instant::now(),
                     task: tokio::spawn(task(sink, permit)).abort_handle(),
                 })
@@ -105,25 +105,25 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         if poll.owners.insert(owner.clone(), pace) != Some(pace) {
             poll.keep_pace();
         }
-        Some(poll.heard.clone().ok_or(poll.since))
+        Some(poll.last.clone().ok_or(poll.since))
     }
 
-    /// Stops all polling, until [`Self::hear`] is called again.
-    pub fn rest(&self) {
+    /// Stops all polling, until [`Self::poll`] is called again.
+    pub fn stop_all(&self) {
         for (_, poll) in lock(&self.polls).drain() {
             poll.task.abort();
         }
     }
 
-    /// The last result from `place`, if it is polled and has one.
-    pub fn heard(&self, place: &str) -> Option<T> {
-        lock(&self.polls).get(place)?.heard.clone()
+    /// The last result from `address`, if it is polled and has one.
+    pub fn last(&self, address: &str) -> Option<T> {
+        lock(&self.polls).get(address)?.last.clone()
     }
 
-    /// Sets the places that `owner` needs. Stops polling a place that no owner needs.
-    pub fn keep(&self, owner: &Key, places: &BTreeSet<String>) {
-        lock(&self.polls).retain(|place, poll| {
-            if !places.contains(place) && poll.owners.remove(owner).is_some() {
+    /// Sets the addresses that `owner` needs. Stops polling an address that no owner needs.
+    pub fn keep(&self, owner: &Key, addresses: &BTreeSet<String>) {
+        lock(&self.polls).retain(|address, poll| {
+            if !addresses.contains(address) && poll.owners.remove(owner).is_some() {
                 poll.keep_pace();
             }
             let is_needed = !poll.owners.is_empty();
@@ -137,9 +137,9 @@ impl<T: Clone + Send + 'static> Pollers<T> {
 
 impl<T> PollSink<T> {
     /// Reports a result. Wakes the owners if it is the first one or `matters`.
-    pub fn report(&self, heard: T, matters: bool) {
-        if let Some(poll) = lock(&self.polls).get_mut(&self.place) {
-            let is_first = poll.heard.replace(heard).is_none();
+    pub fn report(&self, last: T, matters: bool) {
+        if let Some(poll) = lock(&self.polls).get_mut(&self.address) {
+            let is_first = poll.last.replace(last).is_none();
             if matters || is_first {
                 for owner in poll.owners.keys() {
                     let _ = self.wake.send(owner.clone());
@@ -193,56 +193,56 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_is_asked_as_often_as_the_owner_needs_it_that_needs_it_most() {
+    async fn an_address_is_polled_at_the_pace_of_its_most_demanding_owner() {
         const HOUR: Duration = Duration::from_secs(3600);
         let (wake, mut woken) = mpsc::unbounded_channel();
         let pollers = Pollers::new(wake);
-        let hear = |owner: &str, pace| {
+        let poll = |owner: &str, pace| {
             let task = |mut sink: PollSink<u32>, ()| async move {
-                for asked in 1.. {
-                    sink.report(asked, true);
+                for count in 1.. {
+                    sink.report(count, true);
                     sink.pause(Duration::from_millis(1), HOUR).await;
                 }
             };
-            let _ = pollers.hear(&key(owner), "place", pace, || Some(()), task);
+            let _ = pollers.poll(&key(owner), "address", pace, || Some(()), task);
         };
         let mut is_polled = async || {
             let woken = tokio::time::timeout(Duration::from_millis(300), woken.recv());
             woken.await.is_ok()
         };
-        hear("a", Pace::Slow);
+        poll("a", Pace::Slow);
         assert!(is_polled().await && !is_polled().await);
-        // A place that an incomplete update needs is polled immediately, and at the normal pace from then on.
-        hear("b", Pace::Normal);
+        // An address that an incomplete update needs is polled immediately, and at the normal pace from then on.
+        poll("b", Pace::Normal);
         for _ in 0..20 {
             assert!(is_polled().await);
         }
-        hear("b", Pace::Slow);
+        poll("b", Pace::Slow);
         while is_polled().await {}
-        hear("b", Pace::Normal);
+        poll("b", Pace::Normal);
         for _ in 0..20 {
             assert!(is_polled().await);
         }
-        // An owner that no longer exists needs no place.
+        // An owner that no longer exists needs no address.
         pollers.keep(&key("b"), &BTreeSet::new());
         while is_polled().await {}
     }
 
     #[tokio::test]
-    async fn a_place_that_is_one_too_many_is_not_polled_and_those_that_are_continue() {
+    async fn an_address_beyond_the_limit_is_not_polled_and_the_others_still_are() {
         let (wake, _woken) = mpsc::unbounded_channel();
         let pollers = Pollers::<u32>::new(wake);
         let mut left = 1;
-        let mut hear = |place: &str| {
+        let mut poll = |address: &str| {
             let permit = || {
                 left -= 1;
                 (left >= 0).then_some(())
             };
             let task = |_, ()| std::future::pending();
-            pollers.hear(&key("a"), place, Pace::Normal, permit, task)
+            pollers.poll(&key("a"), address, Pace::Normal, permit, task)
         };
-        assert!(hear("first").is_some());
-        assert!(hear("second").is_none());
-        assert!(hear("first").is_some());
+        assert!(poll("first").is_some());
+        assert!(poll("second").is_none());
+        assert!(poll("first").is_some());
     }
 }

@@ -247,12 +247,12 @@ pub(super) async fn follow(address: String, sink: PollSink<LastReport>, _share: 
         tracing::debug!(address, error = silence, "a proxy does not answer");
         let before = last.take();
         at = before.as_ref().map(|(_, at)| *at).or(at);
-        let heard = LastReport {
+        let report = LastReport {
             state: Err(silence.into()),
             at,
             new_serves: Experience::None,
         };
-        sink.report(heard, before.is_some());
+        sink.report(report, before.is_some());
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -273,12 +273,12 @@ async fn watch(
         let changed = std::mem::replace(&mut experience, seen) != seen;
         let before = last.as_ref().map(|(report, _)| report.essence());
         let matters = changed || before != Some(report.essence());
-        let heard = LastReport {
+        let message = LastReport {
             state: Ok(Arc::new(state)),
             at: Some(now),
             new_serves: seen,
         };
-        sink.report(heard, matters);
+        sink.report(message, matters);
         *last = Some((report, now));
     }
     Ok(())
@@ -291,22 +291,22 @@ mod tests {
 
     #[test]
     fn proxies_without_recent_counts_of_both_generations_count_as_silent() {
-        let heard_at = |state: State, at: Instant| LastReport {
+        let reported_at = |state: State, at: Instant| LastReport {
             state: Ok(Arc::new(state)),
             at: Some(at),
             new_serves: Experience::None,
         };
-        let heard = |state: State| heard_at(state, Instant::now());
+        let reported = |state: State| reported_at(state, Instant::now());
         let mut state = State {
             old: Some(Default::default()),
             new: Some(Default::default()),
             ..State::default()
         };
-        assert!(heard(state.clone()).report().is_some());
+        assert!(reported(state.clone()).report().is_some());
         let long_ago = Instant::now().checked_sub(STALE).unwrap();
-        assert_eq!(heard_at(state.clone(), long_ago).report(), None);
+        assert_eq!(reported_at(state.clone(), long_ago).report(), None);
         state.old = None;
-        assert_eq!(heard(state).report(), None);
+        assert_eq!(reported(state).report(), None);
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Rollouts {
     }
 
     /// Wakes the rollouts of the namespace in which something has changed.
-    pub fn hear(&mut self, changed: &Changed) {
+    pub fn handle_change(&mut self, changed: &Changed) {
         let namespace = changed.object.metadata.namespace.as_deref();
         let namespace = namespace.unwrap_or_default();
         if !self.settings.manages(namespace) {

@@ -126,7 +126,7 @@ impl Controller {
             let due = sleep_until(self.queue.next());
             let rollout_due = sleep_until(self.rollouts.as_ref().and_then(Rollouts::next));
             tokio::select! {
-                Some(changed) = self.changes.recv() => self.hear(changed),
+                Some(changed) = self.changes.recv() => self.handle_change(changed),
                 Some(key) = self.woken.recv() => self.queue.wake(key, Instant::now()),
                 Some(done) = self.running.join_next_with_id(), if !self.running.is_empty() => {
                     match done {
@@ -225,10 +225,10 @@ impl Controller {
     }
 
     /// Wakes the updates that a change affects.
-    fn hear(&mut self, changed: Changed) {
+    fn handle_change(&mut self, changed: Changed) {
         let now = Instant::now();
         if let Some(rollouts) = &mut self.rollouts {
-            rollouts.hear(&changed);
+            rollouts.handle_change(&changed);
         }
         if changed.plural == "dynamorollouts" {
             return;

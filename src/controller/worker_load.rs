@@ -20,9 +20,13 @@ const GAUGES: [&[&str]; 3] = [
 const INTERVAL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Polls `place` forever. Reports `None` while there is no value.
-pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Option<u64>>) {
-    let mut client = FrontendClient::new(place);
+/// Polls `frontend` forever. Reports `None` while there is no value.
+pub(super) async fn follow(
+    frontend: FrontendAddress,
+    share: Share,
+    mut sink: PollSink<Option<u64>>,
+) {
+    let mut client = FrontendClient::new(frontend);
     loop {
         sink.report(asked(&mut client, &share).await, false);
         sink.pause(INTERVAL, INTERVAL).await;
@@ -38,7 +42,7 @@ async fn asked(client: &mut FrontendClient, share: &Share) -> Option<u64> {
     };
     let answer = client.send(&query, PATIENCE, share).await;
     let answer = answer
-        .inspect_err(|error| tracing::debug!(%error, place = %client.place, "a worker does not report its load"))
+        .inspect_err(|error| tracing::debug!(%error, frontend = %client.frontend, "a worker does not report its load"))
         .ok()?;
     let body = std::str::from_utf8(&answer.body).ok()?;
     load(body).filter(|_| answer.status == StatusCode::OK)

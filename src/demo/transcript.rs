@@ -71,7 +71,7 @@ impl Transcript {
 mod tests {
     use super::*;
 
-    fn heard<'a>(tokens: impl Iterator<Item = &'a str>) -> Transcript {
+    fn transcript_of<'a>(tokens: impl Iterator<Item = &'a str>) -> Transcript {
         let mut transcript = Transcript::default();
         tokens.for_each(|token| transcript.push(token));
         transcript
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn each_generation_is_known_by_its_words() {
         for generation in Generation::ALL {
-            let transcript = heard(words(generation).take(100));
+            let transcript = transcript_of(words(generation).take(100));
             assert_eq!(transcript.generation(), Some(generation));
             assert!(transcript.is_complete());
         }
@@ -107,10 +107,13 @@ mod tests {
     #[test]
     fn a_word_lost_or_doubled_or_of_the_other_generation_is_noticed() {
         let old = || words(Generation::Old);
-        assert!(!heard(old().take(3).chain(old().skip(4).take(3))).is_complete());
-        assert!(!heard(old().take(3).chain(old().skip(2).take(3))).is_complete());
-        assert!(!heard(old().take(3).chain(words(Generation::New).skip(3).take(3))).is_complete());
-        assert!(!heard(["Bonjour"].into_iter()).is_complete());
-        assert!(!heard([].into_iter()).is_complete());
+        assert!(!transcript_of(old().take(3).chain(old().skip(4).take(3))).is_complete());
+        assert!(!transcript_of(old().take(3).chain(old().skip(2).take(3))).is_complete());
+        assert!(
+            !transcript_of(old().take(3).chain(words(Generation::New).skip(3).take(3)))
+                .is_complete()
+        );
+        assert!(!transcript_of(["Bonjour"].into_iter()).is_complete());
+        assert!(!transcript_of([].into_iter()).is_complete());
     }
 }

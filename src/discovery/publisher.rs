@@ -109,7 +109,7 @@ impl Publisher {
     }
 
     /// Handles an event from a source.
-    pub async fn hear(&mut self, event: SourceEvent) {
+    pub async fn handle(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Rejected { problems, source } => {
                 self.refused = None;

@@ -166,7 +166,7 @@ impl EvidenceInput<'_> {
                 serve && each_is_polled
             }
             Evidence::NewLeavesOldWorkers => self.new_leaves_old_workers(),
-            Evidence::ProxySeen => proxies.heard > 0,
+            Evidence::ProxySeen => proxies.responding > 0,
             Evidence::NoNewRequestOnOld => proxies.have_left_old(),
             Evidence::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),
             Evidence::NoLateRequest => proxies.may_reach_old == Some(0),

@@ -93,7 +93,7 @@ pub struct GateInput<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByProxies {
     /// Whether no proxy responds. In that case, the controller itself may be disconnected, and a missing response proves nothing.
-    pub are_unheard: bool,
+    pub are_silent: bool,
     /// Whether the requests of at least one proxy are answered there.
     pub serves: bool,
     /// Whether at least one proxy excludes an endpoint there, or has none.
@@ -194,7 +194,7 @@ impl GateInput<'_> {
         let proxies = self.by_proxies;
         match proxies.serves {
             true => some_answer && proxies.is_impaired,
-            false => some_answer || !proxies.are_unheard,
+            false => some_answer || !proxies.are_silent,
         }
     }
 
@@ -210,8 +210,8 @@ impl GateInput<'_> {
     /// The obstacles of a side all of whose frontends fail.
     fn closed(&self) -> Vec<Obstacle> {
         let each = self.frontends.asked.iter();
-        let heard = each.filter(|frontend| frontend.answer == Answer::Responded);
-        let common = heard.clone().map(|frontend| frontend.models.clone());
+        let responding = each.filter(|frontend| frontend.answer == Answer::Responded);
+        let common = responding.clone().map(|frontend| frontend.models.clone());
         let common = common.reduce(|all, models| all.intersection(&models).cloned().collect());
         let (Some(common), RequiredModels::Models(models)) = (common, self.wanted) else {
             return vec![self.open()];
@@ -220,7 +220,10 @@ impl GateInput<'_> {
         if missing.is_empty() {
             return vec![Obstacle::NoModel];
         }
-        let left_out = heard.map(|frontend| frontend.left_out).max().unwrap_or(0);
+        let left_out = responding
+            .map(|frontend| frontend.left_out)
+            .max()
+            .unwrap_or(0);
         let too_long = (left_out > 0).then_some(Obstacle::ListTooLong(left_out));
         let mut obstacles = vec![Obstacle::ModelsMissing(missing)];
         obstacles.extend(too_long);

@@ -14,7 +14,7 @@ pub(super) struct ProxySummary {
     /// All live proxies that lag or do not answer, sorted. They hold back the end.
     pub lagging_alive: Vec<String>,
     /// How many answer.
-    pub heard: usize,
+    pub responding: usize,
     /// How many there are.
     count: usize,
     /// How many have no port on which they can be queried.
@@ -54,15 +54,15 @@ impl ProxySummary {
             }
         };
         let ready = || lagging_alive.iter().filter(|proxy| proxy.ready);
-        let heard = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());
-        let left_old = heard().filter(|state| state.applied >= generation && state.leaves_old);
+        let responding = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());
+        let left_old = responding().filter(|state| state.applied >= generation && state.leaves_old);
         Self {
             see_new: ByProxies {
-                are_unheard: heard().next().is_none(),
-                serves: heard().any(|state| state.new_serves == Experience::Good),
-                is_impaired: heard().any(|state| state.new_is_impaired),
+                are_silent: responding().next().is_none(),
+                serves: responding().any(|state| state.new_serves == Experience::Good),
+                is_impaired: responding().any(|state| state.new_is_impaired),
             },
-            heard: heard().count(),
+            responding: responding().count(),
             count: proxies.len(),
             without_port: proxies
                 .iter()
@@ -82,7 +82,7 @@ impl ProxySummary {
             lagging: ready().map(|proxy| name(proxy)).collect(),
             lagging_is_sure: ready().any(|proxy| proxy.state != Err(Silence::NotYet)),
             lagging_alive: lagging_alive.iter().map(|proxy| name(proxy)).collect(),
-            moving: heard()
+            moving: responding()
                 .map(|state| state.moving)
                 .fold(0, u64::saturating_add),
             open: proxies

@@ -19,9 +19,9 @@ impl Registered {
     /// so the highest count is used. `None` if one of them does not report a count.
     pub(super) fn of(frontends: &Frontends) -> Self {
         let each = frontends.asked.iter();
-        let heard = each.filter(|one| one.answer == Answer::Responded);
+        let responding = each.filter(|one| one.answer == Answer::Responded);
         let most = |of: fn(Self) -> Option<u32>| {
-            let counts = heard.clone().map(|one| of(one.registered));
+            let counts = responding.clone().map(|one| of(one.registered));
             let counts = counts.collect::<Option<Vec<u32>>>()?;
             counts.into_iter().max()
         };

@@ -143,18 +143,18 @@ pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
 pub(super) fn proxy(
     update: &Object,
     proxy_pod: &ProxyPod,
-    heard: Option<&LastReport>,
+    last: Option<&LastReport>,
     now: Instant,
 ) -> Json {
-    let at = heard.and_then(|heard| heard.at);
+    let at = last.and_then(|last| last.at);
     let at = at.map(|at| now.saturating_duration_since(at).as_secs_f64());
     let mut line = json!({
         "name": proxy_pod.pod,
         "podIsReady": proxy_pod.ready,
-        "answers": heard.map(|heard| heard.state.is_ok()),
+        "answers": last.map(|last| last.state.is_ok()),
         "heardSecondsAgo": at,
     });
-    match heard.map(|heard| &heard.state) {
+    match last.map(|last| &last.state) {
         None => {}
         Some(Err(silence)) => line["silence"] = json!(&**silence),
         Some(Ok(state)) => line["state"] = brief(update, state),

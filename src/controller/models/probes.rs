@@ -33,7 +33,7 @@ pub(super) struct Trials {
 impl Trials {
     /// Starts probes of the `models` without a valid result, up to the limit: first those never probed, then the least
     /// recently probed.
-    pub fn begin(&mut self, place: &FrontendAddress, share: &Arc<Share>, models: &[String]) {
+    pub fn begin(&mut self, frontend: &FrontendAddress, share: &Arc<Share>, models: &[String]) {
         let lasts = |(answers, since): &(bool, Instant)| *answers && since.elapsed() < PROVEN;
         let mut due: Vec<_> = models
             .iter()
@@ -45,10 +45,10 @@ impl Trials {
         let free = TRIALS.saturating_sub(self.tried.len());
         for (_, model) in due.into_iter().take(free) {
             self.tried.insert(model.clone());
-            let (place, share, model) = (place.clone(), Arc::clone(share), model.clone());
+            let (frontend, share, model) = (frontend.clone(), Arc::clone(share), model.clone());
             self.running.spawn(async move {
                 let _turn = share.trial().await;
-                let answers = answers(&place, &model).await;
+                let answers = answers(&frontend, &model).await;
                 (model, answers)
             });
         }
@@ -81,7 +81,7 @@ impl Trials {
 }
 
 /// Whether the model responds to a request for one token; `None` if the frontend could not be reached.
-async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
+async fn answers(frontend: &FrontendAddress, model: &str) -> Option<bool> {
     let chat =
         json!({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "ping"}]});
     let completion = json!({"model": model, "max_tokens": 1, "prompt": "ping"});
@@ -95,7 +95,7 @@ async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
             body: Some(body.to_string()),
             most: MAX_TRIAL,
         };
-        match place.send(&query, PROBE).await {
+        match frontend.send(&query, PROBE).await {
             Ok((status, _)) if status.is_success() => return Some(true),
             Err(error) if error.was_not_sent() => answers = None,
             Ok(_) | Err(_) => {}

@@ -16,7 +16,7 @@ use super::old_pods::{OldPods, addresses, may_listen};
 use super::pods_of::pods_of_old;
 use super::pools::PoolsToOld;
 use super::routes::Routes;
-use super::services::{AllServices, OldPlace, ServicesToOld};
+use super::services::{AllServices, OldScope, ServicesToOld};
 use super::to_old::ToOld;
 use super::unlabelled::unlabelled_frontends;
 use super::ways::ServiceName;
@@ -52,28 +52,28 @@ impl Observer {
         let (routes, pools) = (self.routes(), self.pools());
         let ownership = self.ownership(parsed, old, &all);
         let (services, slices) = (self.cache.all(&services()), self.cache.all(&slices()));
-        let place = self.old_place(parsed);
-        let (Ok(ownership), Ok(services), Ok(slices), Ok(place)) =
-            (ownership, services, slices, place)
+        let scope = self.old_scope(parsed);
+        let (Ok(ownership), Ok(services), Ok(slices), Ok(scope)) =
+            (ownership, services, slices, scope)
         else {
             return (Clients::default(), None);
         };
         // This reads every Service and slice of the cluster.
-        let services = AllServices::of(&services, &slices, place.domain);
+        let services = AllServices::of(&services, &slices, scope.domain);
         let mut frontends = old.to_vec();
-        let more = unlabelled_frontends(parsed, &all, &ownership, &services, &place);
+        let more = unlabelled_frontends(parsed, &all, &ownership, &services, &scope);
         let is_new = |pod: &Object| !old.iter().any(|one| one.metadata.uid == pod.metadata.uid);
         frontends.extend(more.into_iter().filter(is_new));
         let old = OldPods::of(&frontends, &all);
-        let to_old = ServicesToOld::of(&services, &old, &place);
-        let pools = pools.map(|pools| pools_to_old(parsed, &pools, &old, &all, &place));
+        let to_old = ServicesToOld::of(&services, &old, &scope);
+        let pools = pools.map(|pools| pools_to_old(parsed, &pools, &old, &all, &scope));
         let no_pools = PoolsToOld::default();
         let ways = ToOld {
-            namespace: place.namespace,
+            namespace: scope.namespace,
             old: &old,
             services: &to_old,
             pools: pools.as_ref().unwrap_or(&no_pools),
-            domain: place.domain,
+            domain: scope.domain,
         };
         let (reach_new, reach_old) = self.reach(parsed, &ways, &all);
         let ways = pools.is_ok().then_some(&ways);
@@ -227,17 +227,17 @@ impl Observer {
         let mut ports = BTreeSet::new();
         for target in &parsed.plan.new {
             let behind = self.behind(target)?.into_iter().flatten();
-            let places = behind.filter_map(|endpoint| endpoint.address);
-            ports.extend(places.map(|place| (Some(place.ip()), place.port())));
+            let addresses = behind.filter_map(|endpoint| endpoint.address);
+            ports.extend(addresses.map(|address| (Some(address.ip()), address.port())));
         }
         Ok(ports)
     }
 
-    fn old_place<'a>(&'a self, parsed: &'a ParsedUpdate) -> Result<OldPlace<'a>, NotSynced> {
+    fn old_scope<'a>(&'a self, parsed: &'a ParsedUpdate) -> Result<OldScope<'a>, NotSynced> {
         let namespace = &parsed.key.namespace;
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
         let is_source = |graph: &Object| graph.metadata.name.as_deref() == Some(source);
-        Ok(OldPlace {
+        Ok(OldScope {
             namespace,
             source,
             is_graph: self.cache.of(&graphs(), namespace)?.iter().any(is_source),
@@ -284,11 +284,11 @@ fn pools_to_old(
     pools: &[Object],
     old: &OldPods,
     all: &[Object],
-    place: &OldPlace,
+    scope: &OldScope,
 ) -> PoolsToOld {
     let mut workers = pods_of_old(parsed, all);
     workers.retain(|pod| !old.has(pod.metadata.name.as_deref(), None));
-    PoolsToOld::of(pools, old, &workers, place)
+    PoolsToOld::of(pools, old, &workers, scope)
 }
 
 /// Whether there is an endpoint for each address of a Service: requests to an address only go to endpoints of the same family.

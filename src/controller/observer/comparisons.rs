@@ -38,8 +38,9 @@ impl Observer {
         let pods = self.known().get(key).cloned();
         let pods = pods.filter(|_| parsed.spec.analysis.is_some());
         let pods: Vec<&ProxyPod> = pods.iter().flat_map(|pods| pods.iter()).collect();
-        let places = pods.iter().filter_map(|pod| pod.place.clone());
-        self.comparisons.keep(key, &places.collect::<BTreeSet<_>>());
+        let addresses = pods.iter().filter_map(|pod| pod.address.clone());
+        self.comparisons
+            .keep(key, &addresses.collect::<BTreeSet<_>>());
         let split = parsed.split();
         let pace = match split.is_all_old() || split.is_all_new() {
             true => Pace::Slow,
@@ -74,14 +75,14 @@ impl Observer {
         pace: Pace,
         early_until: &mut Option<std::time::Instant>,
     ) -> Answer {
-        let Some(place) = &pod.place else {
+        let Some(address) = &pod.address else {
             let port = &self.settings.proxies.port;
             return Answer::Silent(format!("has no port {port}"));
         };
         let key = &parsed.key;
         let permit = || self.limits.proxy(&key.namespace);
-        let follow = |sink, share| comparisons::follow(place.clone(), sink, share);
-        match self.comparisons.hear(key, place, pace, permit, follow) {
+        let follow = |sink, share| comparisons::follow(address.clone(), sink, share);
+        match self.comparisons.poll(key, address, pace, permit, follow) {
             None => Answer::Silent("is not queried: too many proxies".to_owned()),
             Some(Ok(compared)) => match &compared.counts {
                 Ok(_) => Answer::Counts(compared),

@@ -33,12 +33,12 @@ impl Observer {
         pods: &[Object],
         early_until: &mut Option<Instant>,
     ) -> Result<Sides<Frontends>, Error> {
-        let mut places = BTreeSet::new();
+        let mut polled = BTreeSet::new();
         let mut old = Frontends::default();
         let port = &self.settings.frontend_port;
         for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
             old.endpoints += 1;
-            if places.len() >= MAX_POLLED {
+            if polled.len() >= MAX_POLLED {
                 continue;
             }
             let target =
@@ -48,16 +48,16 @@ impl Observer {
                 old.trouble = Some(format!("{name} has no port {port}"));
                 continue;
             };
-            let place = self.place(target, None);
+            let frontend = self.address(target, None);
             old.asked
-                .push(self.frontend(parsed, place, &mut places, early_until));
+                .push(self.frontend(parsed, frontend, &mut polled, early_until));
         }
         let mut new = Frontends {
             endpoints: self.endpoints(parsed)?,
             ..Frontends::default()
         };
         if new.endpoints > 0 {
-            let places_of_new = match self.new_places(parsed) {
+            let frontends_of_new = match self.new_frontends(parsed) {
                 Ok(found) => found,
                 Err(Error::NotSynced(not_synced)) => return Err(not_synced.into()),
                 // An error on the controller's side says nothing about the frontends.
@@ -66,25 +66,25 @@ impl Observer {
                     Vec::new()
                 }
             };
-            new.left_out = places_of_new.len().saturating_sub(MAX_POLLED);
-            let asked = places_of_new
+            new.left_out = frontends_of_new.len().saturating_sub(MAX_POLLED);
+            let asked = frontends_of_new
                 .into_iter()
                 .take(MAX_POLLED)
-                .map(|place| self.frontend(parsed, place, &mut places, early_until));
+                .map(|frontend| self.frontend(parsed, frontend, &mut polled, early_until));
             new.asked = asked.collect();
         }
-        self.models.keep(&parsed.key, &places);
+        self.models.keep(&parsed.key, &polled);
         Ok(Sides { old, new })
     }
 
     fn frontend(
         &self,
         parsed: &ParsedUpdate,
-        place: FrontendAddress,
-        places: &mut BTreeSet<String>,
+        address: FrontendAddress,
+        polled: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Frontend {
-        match self.served(parsed, place, places, early_until) {
+        match self.served(parsed, address, polled, early_until) {
             Some(served) => frontend(served),
             None => Frontend {
                 answer: Answer::NotYet,
@@ -96,38 +96,41 @@ impl Observer {
     fn served(
         &self,
         parsed: &ParsedUpdate,
-        place: FrontendAddress,
-        places: &mut BTreeSet<String>,
+        frontend: FrontendAddress,
+        polled: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Option<Served> {
         // Each namespace polls for itself, within its own limits.
         let namespace = &parsed.key.namespace;
-        let name = self.polled_as(&place, namespace);
+        let name = self.polled_as(&frontend, namespace);
         let pace = match parsed.status.phase {
             Some(UpdatePhase::Complete) => Pace::Slow,
             _ => Pace::Normal,
         };
-        let heard = self.models.hear(
+        let served = self.models.poll(
             &parsed.key,
             &name,
             pace,
             || self.limits.share(namespace),
-            |sink, share| models::follow(place, share, sink),
+            |sink, share| models::follow(frontend, share, sink),
         )?;
-        places.insert(name);
-        heard
+        polled.insert(name);
+        served
             .inspect_err(|since| _ = Observed::misses(early_until, *since))
             .ok()
     }
 
-    /// The name under which a place is polled for a namespace.
-    pub(super) fn polled_as(&self, place: &FrontendAddress, namespace: &str) -> String {
-        format!("{place} for {namespace}")
+    /// The name under which a frontend is polled for a namespace.
+    pub(super) fn polled_as(&self, frontend: &FrontendAddress, namespace: &str) -> String {
+        format!("{frontend} for {namespace}")
     }
 
-    pub(super) fn new_places(&self, parsed: &ParsedUpdate) -> Result<Vec<FrontendAddress>, Error> {
+    pub(super) fn new_frontends(
+        &self,
+        parsed: &ParsedUpdate,
+    ) -> Result<Vec<FrontendAddress>, Error> {
         let tls = parsed.plan.tls.as_ref();
-        let mut places = Vec::new();
+        let mut frontends = Vec::new();
         for target in &parsed.plan.new {
             let mut secured = None;
             if target.tls {
@@ -149,23 +152,23 @@ impl Observer {
             // Poll each endpoint at its own address: through the Service, any of them could respond.
             let found = self.behind(target)?.unwrap_or_default();
             let addresses = found.iter().filter(|endpoint| endpoint.ready);
-            let before = places.len();
-            let place = self.place(target.clone(), secured);
-            if place.address.is_none() {
+            let before = frontends.len();
+            let frontend = self.address(target.clone(), secured);
+            if frontend.address.is_none() {
                 let addresses = addresses.filter_map(|endpoint| endpoint.address);
-                places.extend(addresses.map(|address| FrontendAddress {
+                frontends.extend(addresses.map(|address| FrontendAddress {
                     address: Some(address),
-                    ..place.clone()
+                    ..frontend.clone()
                 }));
             }
-            if places.len() == before {
-                places.push(place);
+            if frontends.len() == before {
+                frontends.push(frontend);
             }
         }
-        Ok(places)
+        Ok(frontends)
     }
 
-    pub(super) fn place(
+    pub(super) fn address(
         &self,
         target: Target,
         tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,

@@ -36,13 +36,13 @@ impl Leads {
             return Arc::new(Lead::of(update, scope));
         };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = (uid, scope.anywhere);
-        match known.get(&place) {
+        let key = (uid, scope.anywhere);
+        match known.get(&key) {
             Some((version, lead)) if *version == metadata.resource_version => Arc::clone(lead),
             _ => {
                 let lead = Arc::new(Lead::of(update, scope));
                 let version = metadata.resource_version.clone();
-                known.insert(place, (version, Arc::clone(&lead)));
+                known.insert(key, (version, Arc::clone(&lead)));
                 lead
             }
         }

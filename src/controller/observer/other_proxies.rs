@@ -32,7 +32,7 @@ pub(super) struct OtherProxies {
 struct PolledProxy {
     pod: String,
     namespace: String,
-    place: String,
+    address: String,
 }
 
 impl Observer {
@@ -50,7 +50,7 @@ impl Observer {
             Some(PolledProxy {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-                place: old_frontends::address_of(pod, port)?,
+                address: old_frontends::address_of(pod, port)?,
             })
         });
         let mut asked: Vec<PolledProxy> = asked.collect();
@@ -66,7 +66,7 @@ impl Observer {
         }
         let mut is_known = true;
         for one in &asked {
-            let Some(heard) = self.hear(&self.beyond, &parsed.key, &one.place) else {
+            let Some(last) = self.last_report(&self.beyond, &parsed.key, &one.address) else {
                 let name = format!(
                     "the proxy of {}, which is not queried because there are too many",
                     one.pod
@@ -74,7 +74,7 @@ impl Observer {
                 others.found.push(name);
                 continue;
             };
-            match heard.map(|heard| heard.report()) {
+            match last.map(|last| last.report()) {
                 Err(_) => is_known = false,
                 Ok(Some(report)) => {
                     let is_this = report.uid.is_some() && report.uid == parsed.identity.uid;
@@ -89,8 +89,8 @@ impl Observer {
                 Ok(None) => others.found.push(unknown(one)),
             }
         }
-        let places = asked.into_iter().map(|one| one.place);
-        self.beyond.keep(&parsed.key, &places.collect());
+        let addresses = asked.into_iter().map(|one| one.address);
+        self.beyond.keep(&parsed.key, &addresses.collect());
         is_known.then_some(others)
     }
 
@@ -132,7 +132,7 @@ impl Observer {
         });
         for target in &parsed.plan.new {
             let elsewhere =
-                { target.service(&self.settings.domain) }.filter(|(_, place)| place != own);
+                { target.service(&self.settings.domain) }.filter(|(_, namespace)| namespace != own);
             let Some((_, namespace)) = elsewhere else {
                 continue;
             };
@@ -158,13 +158,13 @@ impl Observer {
             }
         }
         let mut found = Vec::new();
-        for place in self.new_places(parsed).ok()? {
-            let polled = self.polled_as(&place, &parsed.key.namespace);
+        for frontend in self.new_frontends(parsed).ok()? {
+            let polled = self.polled_as(&frontend, &parsed.key.namespace);
             let is_proxied = self
                 .models
-                .heard(&polled)
+                .last(&polled)
                 .is_some_and(|served| served.is_proxied);
-            let address = match (place.address, &place.target.host) {
+            let address = match (frontend.address, &frontend.target.host) {
                 (Some(address), _) => Some(address.ip()),
                 (None, Host::Ip(address)) => Some(*address),
                 (None, Host::Name(_)) => None,
@@ -173,7 +173,7 @@ impl Observer {
             if is_proxied && !can_be_polled {
                 found.push(format!(
                     "a proxy in front of {}, whose pod has no port {port}",
-                    place.target
+                    frontend.target
                 ));
             }
         }

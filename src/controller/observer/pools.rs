@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::old_pods::OldPods;
-use super::services::OldPlace;
+use super::services::OldScope;
 use super::ways::{ServiceName, belongs_to, is_selected_by};
 use crate::k8s::Object;
 
@@ -28,20 +28,20 @@ pub(super) struct PoolsToOld {
 
 impl PoolsToOld {
     /// Finds those among `pools`. `workers` are also pods of old.
-    pub fn of(pools: &[Object], old: &OldPods, workers: &[Object], place: &OldPlace) -> Self {
-        let own_ports = old.own_ports(place.frontend_port);
+    pub fn of(pools: &[Object], old: &OldPods, workers: &[Object], scope: &OldScope) -> Self {
+        let own_ports = old.own_ports(scope.frontend_port);
         let mut found = Self::default();
-        let own = |pool: &&Object| pool.metadata.namespace.as_deref() == Some(place.namespace);
+        let own = |pool: &&Object| pool.metadata.namespace.as_deref() == Some(scope.namespace);
         for pool in pools.iter().filter(own) {
             let (to_frontends, to_workers) = (selects(pool, old.pods()), selects(pool, workers));
             if !to_frontends && !to_workers {
                 continue;
             }
             let name = pool.metadata.name.as_deref().unwrap_or_default();
-            let full_name = (place.namespace.to_owned(), name.to_owned());
+            let full_name = (scope.namespace.to_owned(), name.to_owned());
             found.names.insert(full_name.clone());
             let text = format!("InferencePool {name}");
-            let is_of_old = belongs_to(pool, name, place.source, place.is_graph);
+            let is_of_old = belongs_to(pool, name, scope.source, scope.is_graph);
             let is_around = to_frontends && !ports(pool).is_disjoint(&own_ports);
             if is_around || (to_workers && !is_of_old) {
                 found.around_proxies.push(text.clone());
@@ -116,8 +116,8 @@ mod tests {
                 json!({"selector": {"app": "old"}, "targetPortNumber": 8080}),
             ),
         ];
-        let place = OldPlace::example();
-        let found = PoolsToOld::of(&pools, &OldPods::of(&pods, &pods), &[], &place);
+        let scope = OldScope::example();
+        let found = PoolsToOld::of(&pools, &OldPods::of(&pods, &pods), &[], &scope);
         assert_eq!(found.ways, ["InferencePool stable", "InferencePool alpha"]);
         assert_eq!(found.around_proxies, ["InferencePool alpha"]);
     }
@@ -140,11 +140,11 @@ mod tests {
             pool("made", made, "worker"),
             pool("other", json!({}), "none"),
         ];
-        let place = OldPlace {
+        let scope = OldScope {
             is_graph: true,
-            ..OldPlace::example()
+            ..OldScope::example()
         };
-        let found = PoolsToOld::of(&pools, &OldPods::of(&[], &[]), &workers, &place);
+        let found = PoolsToOld::of(&pools, &OldPods::of(&[], &[]), &workers, &scope);
         assert_eq!(found.ways, ["InferencePool shared"]);
         assert_eq!(found.around_proxies, ["InferencePool shared"]);
         let made = ("n".to_owned(), "made".to_owned());

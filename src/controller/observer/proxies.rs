@@ -22,17 +22,17 @@ pub(super) struct ProxyReports {
 }
 
 impl Observer {
-    /// The last report of the proxy at `place`, which `pollers` follow from now on. `None` if there are too many.
-    pub(super) fn hear(
+    /// The last report of the proxy at `address`, which `pollers` follow from now on. `None` if there are too many.
+    pub(super) fn last_report(
         &self,
         pollers: &Pollers<LastReport>,
         key: &Key,
-        place: &str,
+        address: &str,
     ) -> Option<Result<LastReport, Instant>> {
-        let address = place.to_owned();
+        let owned = address.to_owned();
         let permit = || self.limits.proxy(&key.namespace);
-        let follow = |sink, share| proxies::follow(address, sink, share);
-        pollers.hear(key, place, Pace::Normal, permit, follow)
+        let follow = |sink, share| proxies::follow(owned, sink, share);
+        pollers.poll(key, address, Pace::Normal, permit, follow)
     }
 
     /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a pod
@@ -46,18 +46,18 @@ impl Observer {
             let proxy_pod = ProxyPod {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
-                place: old_frontends::address_of(pod, &self.settings.proxies.port),
+                address: old_frontends::address_of(pod, &self.settings.proxies.port),
             };
-            let place = proxy_pod.place.as_ref();
-            let heard = place.and_then(|place| self.hear(&self.proxies, key, place));
-            (proxy_pod, heard)
+            let address = proxy_pod.address.as_ref();
+            let last = address.and_then(|address| self.last_report(&self.proxies, key, address));
+            (proxy_pod, last)
         };
-        let heard: Vec<_> = pods.iter().map(follow).collect();
-        let proxy_pods: Arc<[ProxyPod]> = heard.iter().map(|(one, _)| one.clone()).collect();
-        let places = proxy_pods.iter().filter_map(|one| one.place.clone());
-        self.proxies.keep(key, &places.collect());
+        let reports: Vec<_> = pods.iter().map(follow).collect();
+        let proxy_pods: Arc<[ProxyPod]> = reports.iter().map(|(one, _)| one.clone()).collect();
+        let addresses = proxy_pods.iter().filter_map(|one| one.address.clone());
+        self.proxies.keep(key, &addresses.collect());
         self.known().insert(key.clone(), proxy_pods);
-        heard
+        reports
     }
 
     /// Follows the proxies in these pods, and returns their reports.
@@ -70,17 +70,17 @@ impl Observer {
         let mut assigned = Sides::default();
         let mut lengths = Lengths::default();
         let followed = self.follow_pods(&parsed.key, pods);
-        let proxies = followed.into_iter().map(|(proxy_pod, heard)| {
-            let state = match heard {
-                None if proxy_pod.place.is_some() => Err(Silence::TooMany(Limits::MOST_PROXIES)),
+        let proxies = followed.into_iter().map(|(proxy_pod, last)| {
+            let state = match last {
+                None if proxy_pod.address.is_some() => Err(Silence::TooMany(Limits::MOST_PROXIES)),
                 None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
                 Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
                 Some(Err(_)) => Err(Silence::NoAnswer),
-                Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
+                Some(Ok(last)) => last.report().ok_or(Silence::NoAnswer).map(|report| {
                     assigned.old += report.assigned.old;
                     assigned.new += report.assigned.new;
                     lengths.add(&report.lengths);
-                    state(parsed, &report, heard.new_serves)
+                    state(parsed, &report, last.new_serves)
                 }),
             };
             ObservedProxy {

@@ -206,7 +206,7 @@ pub(super) mod examples {
 
     use super::super::old_pods::OldPods;
     use super::super::pools::PoolsToOld;
-    use super::super::services::{AllServices, OldPlace, ServicesToOld};
+    use super::super::services::{AllServices, OldScope, ServicesToOld};
     use super::*;
     use crate::k8s::object;
 
@@ -261,14 +261,14 @@ pub(super) mod examples {
                 "selector": {"app": "old"}, "clusterIP": "10.9.0.1", "ports": [{"port": 80, "nodePort": 30080}],
             },
         }))];
-        let place = OldPlace::example();
+        let scope = OldScope::example();
         let old = OldPods::of(&pods, &pods);
         let to_old = ToOld {
             namespace: "n",
             services: &ServicesToOld::of(
-                &AllServices::of(&services, &[], place.domain),
+                &AllServices::of(&services, &[], scope.domain),
                 &old,
-                &place,
+                &scope,
             ),
             old: &old,
             pools: &PoolsToOld::default(),

@@ -19,7 +19,7 @@ use super::ways::{ServiceName, belongs_to, selects_any};
 use crate::k8s::Object;
 
 /// The update whose old generation is meant.
-pub(super) struct OldPlace<'a> {
+pub(super) struct OldScope<'a> {
     pub namespace: &'a str,
     /// `spec.sourceDeployment`
     pub source: &'a str,
@@ -32,7 +32,7 @@ pub(super) struct OldPlace<'a> {
 }
 
 #[cfg(test)]
-impl OldPlace<'_> {
+impl OldScope<'_> {
     /// Of `old` in the namespace `n`.
     pub(super) const fn example() -> Self {
         Self {
@@ -112,7 +112,7 @@ pub(super) struct ServicesToOld {
 
 impl ServicesToOld {
     /// Those among `all`.
-    pub fn of(all: &AllServices, old: &OldPods, place: &OldPlace) -> Self {
+    pub fn of(all: &AllServices, old: &OldPods, scope: &OldScope) -> Self {
         let AllServices {
             services,
             slices,
@@ -120,15 +120,15 @@ impl ServicesToOld {
             followers,
         } = all;
         let mut found = Self::default();
-        let direct = found.direct(slices, by_name, old, place);
+        let direct = found.direct(slices, by_name, old, scope);
         let hosts = services.iter().filter_map(|service| {
             Some((external_name(service)?, service.metadata.namespace.clone()?))
         });
         let of_pods = hosts
-            .flat_map(|(host, own)| references::of_host(host, &own, place.domain))
+            .flat_map(|(host, own)| references::of_host(host, &own, scope.domain))
             .chain(slices.iter().flat_map(|slice| {
                 let own = slice.metadata.namespace.as_deref().unwrap_or_default();
-                hosts_of_slice(slice).flat_map(|host| references::of_host(host, own, place.domain))
+                hosts_of_slice(slice).flat_map(|host| references::of_host(host, own, scope.domain))
             }))
             .filter(|reference| match reference {
                 Reference::Address(address) => old.has(None, Some(*address)),
@@ -151,9 +151,9 @@ impl ServicesToOld {
         }
         let goes = |(own, name): &&ServiceName| {
             let object = by_name.get(&(own.clone(), name.clone()));
-            own == place.namespace
+            own == scope.namespace
                 && object
-                    .is_some_and(|object| belongs_to(object, name, place.source, place.is_graph))
+                    .is_some_and(|object| belongs_to(object, name, scope.source, scope.is_graph))
         };
         found.go_with_old = found.names.iter().filter(goes).cloned().collect();
         found.reached = reached;
@@ -180,13 +180,13 @@ impl ServicesToOld {
         slices: &[Object],
         services: &HashMap<ServiceName, &Object>,
         old: &OldPods,
-        place: &OldPlace,
+        scope: &OldScope,
     ) -> Vec<ServiceName> {
         let is_own = |object: &Object| {
             let namespace = object.metadata.namespace.as_deref();
-            namespace == Some(place.namespace)
+            namespace == Some(scope.namespace)
         };
-        let own_ports = old.own_ports(place.frontend_port);
+        let own_ports = old.own_ports(scope.frontend_port);
         let mut direct = Vec::new();
         for slice in slices {
             let is_by_hand = is_by_hand(slice, services);
@@ -214,7 +214,7 @@ impl ServicesToOld {
         let selecting = services.iter().filter(|(_, service)| is_own(service));
         let selecting = selecting.filter(|(_, service)| selects_any(service, old.pods()));
         for (name, service) in selecting {
-            if targets_any(service, place.frontend_port, &own_ports) {
+            if targets_any(service, scope.frontend_port, &own_ports) {
                 self.around_proxies.insert(name.clone());
             }
             direct.push(name.clone());

@@ -13,7 +13,7 @@ use super::go_with_old::Ownership;
 use super::old_pods::OldPods;
 use super::pods_of::is_stated_worker;
 use super::service_fields::name_of;
-use super::services::{AllServices, OldPlace};
+use super::services::{AllServices, OldScope};
 use super::slices::{SERVICE, leads_to, service_of};
 use super::ways::{belongs_to, selects_any};
 use crate::k8s::Object;
@@ -28,12 +28,12 @@ pub(super) fn unlabelled_frontends(
     all: &[Object],
     ownership: &Ownership,
     services: &AllServices,
-    place: &OldPlace,
+    scope: &OldScope,
 ) -> Vec<Object> {
     // A pod of another graph that old owns does not belong to old: its deletion with old is reported separately.
     let is_of_old = |pod: &DynamicObject| {
         let graph = labels(pod).and_then(|labels| labels.get(GRAPH));
-        graph.map_or_else(|| ownership.goes(pod), |graph| graph == place.source)
+        graph.map_or_else(|| ownership.goes(pod), |graph| graph == scope.source)
     };
     let mut candidates = all.to_vec();
     candidates.retain(|pod| {
@@ -42,10 +42,10 @@ pub(super) fn unlabelled_frontends(
     if candidates.is_empty() {
         return candidates;
     }
-    let is_own = |object: &Object| object.metadata.namespace.as_deref() == Some(place.namespace);
+    let is_own = |object: &Object| object.metadata.namespace.as_deref() == Some(scope.namespace);
     let is_made = |service: &&Object| {
         let name = service.metadata.name.as_deref().unwrap_or_default();
-        is_own(service) && belongs_to(service, name, place.source, place.is_graph)
+        is_own(service) && belongs_to(service, name, scope.source, scope.is_graph)
     };
     // The operator creates Services of components for discovery, which are deleted together with old.
     let (made, others): (Vec<_>, Vec<_>) = services.services().iter().partition(is_made);

@@ -112,9 +112,9 @@ pub(super) fn is_service_of_route(backend: &Json, own: &str) -> Option<ServiceNa
     let kind = backend["kind"].as_str().unwrap_or("Service");
     // An import has the name of the Service that it imports.
     let is_service = matches!(kind, "Service" | "ServiceImport");
-    let place = backend["namespace"].as_str().unwrap_or(own);
+    let namespace = backend["namespace"].as_str().unwrap_or(own);
     let name = backend["name"].as_str()?;
-    is_service.then(|| (place.to_owned(), name.to_owned()))
+    is_service.then(|| (namespace.to_owned(), name.to_owned()))
 }
 
 /// The Service that a `parentRef` refers to: a mesh sends the requests to this Service along the route.
@@ -126,12 +126,12 @@ pub(super) fn is_service_of_parent(parent: &Json, own: &str) -> Option<ServiceNa
 
 /// The InferencePool that a `backendRef` refers to, in a route of the namespace `own`.
 pub(super) fn is_pool_of_route(backend: &Json, own: &str) -> Option<ServiceName> {
-    let place = backend["namespace"].as_str().unwrap_or(own);
+    let namespace = backend["namespace"].as_str().unwrap_or(own);
     let name = backend["name"].as_str()?;
     let kind = backend["kind"].as_str().unwrap_or_default();
     // An import has the name of the pool that it imports.
     let is_pool = matches!(kind, "InferencePool" | "InferencePoolImport");
-    is_pool.then(|| (place.to_owned(), name.to_owned()))
+    is_pool.then(|| (namespace.to_owned(), name.to_owned()))
 }
 
 /// The host that a `backendRef` of Istio refers to.

@@ -15,7 +15,7 @@ impl Observer {
     /// The requests of each of these workers, by the name of its pod. Polls exactly these workers from now on. Leaves out a
     /// worker that does not report its requests.
     pub fn worker_loads(&self, rollout: &Key, pods: &[Object]) -> BTreeMap<String, u64> {
-        let mut places = BTreeSet::new();
+        let mut polled = BTreeSet::new();
         let mut loads = BTreeMap::new();
         for pod in pods.iter().take(MAX_POLLED) {
             let mut ports = worker_load::PORTS.iter();
@@ -23,22 +23,22 @@ impl Observer {
             let Some(target) = target else {
                 continue;
             };
-            let place = self.place(target, None);
-            let name = self.polled_as(&place, &rollout.namespace);
-            let heard = self.loads.hear(
+            let frontend = self.address(target, None);
+            let name = self.polled_as(&frontend, &rollout.namespace);
+            let served = self.loads.poll(
                 rollout,
                 &name,
                 Pace::Normal,
                 || self.limits.share(&rollout.namespace),
-                |sink, share| worker_load::follow(place, share, sink),
+                |sink, share| worker_load::follow(frontend, share, sink),
             );
-            places.insert(name);
+            polled.insert(name);
             let pod = pod.metadata.name.clone().unwrap_or_default();
-            if let Some(Ok(Some(load))) = heard {
+            if let Some(Ok(Some(load))) = served {
                 loads.insert(pod, load);
             }
         }
-        self.loads.keep(rollout, &places);
+        self.loads.keep(rollout, &polled);
         loads
     }
 }

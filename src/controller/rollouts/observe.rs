@@ -135,9 +135,9 @@ pub(super) fn observe(
     let (update_status, _) = read_status(input.update.data.get("status").unwrap_or(&Json::Null));
     let generation = input.update.metadata.generation;
     let is_of_update = update_status.observed_generation == generation;
-    let heard = observer.heard(input.key);
-    let reports = heard.as_ref().map(|heard| {
-        let reports = heard.iter().map(|(_, heard)| heard.as_ref()?.report());
+    let all = observer.last_reports(input.key);
+    let reports = all.as_ref().map(|all| {
+        let reports = all.iter().map(|(_, last)| last.as_ref()?.report());
         reports.collect::<Vec<_>>()
     });
     let scalers = scalers(cache, namespace)?;
@@ -172,7 +172,7 @@ pub(super) fn observe(
     let new_service = cache.one(&services(), namespace, service_name(accepted))?;
     let seen = RolloutObservation {
         // Until this process has observed the update, its status may be outdated.
-        is_current: input.shows_writes && cache.are_current() && heard.is_some(),
+        is_current: input.shows_writes && cache.are_current() && all.is_some(),
         sides: Sides {
             old: side(Generation::Old, &input.before.source),
             new: side(Generation::New, &input.before.target),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::api::DynamicObject;
 
 use super::clocks::BothClocks;
-use super::objects::{Object, Objects, place, put};
+use super::objects::{Object, Objects, key_of, put};
 
 /// How long a confirmation is kept in case it is needed again.
 const KEPT: Duration = Duration::from_secs(600);
@@ -59,7 +59,7 @@ impl Confirmed {
     /// Records an object that the watch reports as deleted.
     pub fn note_deleted(&mut self, object: &DynamicObject) {
         if self.under_way > 0 {
-            self.deleted.insert(place(object), version(object));
+            self.deleted.insert(key_of(object), version(object));
         }
     }
 
@@ -90,28 +90,27 @@ impl Confirmed {
         (begun, version_of_list): (BothClocks, u64),
     ) -> Vec<Object> {
         let mut changed = Vec::new();
-        let mut places = BTreeSet::new();
+        let mut keys = BTreeSet::new();
         for object in listed {
-            let place = place(&object);
-            let known = objects.get(&place.0).and_then(|all| all.get(&place.1));
+            let key = key_of(&object);
+            let known = objects.get(&key.0).and_then(|all| all.get(&key.1));
             let is_known = known.is_some_and(|known| {
                 let is_same = known.metadata.resource_version == object.metadata.resource_version;
                 is_same || version(known) > version(&object)
             });
             let is_deleted = self
                 .deleted
-                .get(&place)
+                .get(&key)
                 .is_some_and(|at| *at > version_of_list);
             if !is_known && !is_deleted {
                 put(objects, Arc::clone(&object));
                 changed.push(object);
             }
-            places.insert(place);
+            keys.insert(key);
         }
         // Objects that are newer than the list cannot be in it.
-        let is_gone = |object: &Object| {
-            version(object) <= version_of_list && !places.contains(&place(object))
-        };
+        let is_gone =
+            |object: &Object| version(object) <= version_of_list && !keys.contains(&key_of(object));
         let of_part = |namespace: &str| part.as_deref().is_none_or(|part| part == namespace);
         for (namespace, of_namespace) in objects.iter_mut() {
             if of_part(namespace) {
@@ -161,7 +160,7 @@ mod tests {
 
     fn names(objects: &Objects) -> Vec<(String, u64)> {
         let all = objects.values().flat_map(BTreeMap::values);
-        all.map(|one| (place(one).1, version(one))).collect()
+        all.map(|one| (key_of(one).1, version(one))).collect()
     }
 
     fn merge(

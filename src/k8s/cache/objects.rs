@@ -18,7 +18,7 @@ pub fn object(object: serde_json::Value) -> Object {
     Arc::new(serde_json::from_value(object).expect("an object"))
 }
 
-pub fn place(object: &DynamicObject) -> (String, String) {
+pub fn key_of(object: &DynamicObject) -> (String, String) {
     let metadata = &object.metadata;
     (
         metadata.namespace.clone().unwrap_or_default(),
@@ -27,7 +27,7 @@ pub fn place(object: &DynamicObject) -> (String, String) {
 }
 
 pub fn put(objects: &mut Objects, object: Object) {
-    let (namespace, name) = place(&object);
+    let (namespace, name) = key_of(&object);
     objects.entry(namespace).or_default().insert(name, object);
 }
 
@@ -35,7 +35,7 @@ pub fn put(objects: &mut Objects, object: Object) {
 pub fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
     let flat = |objects: &Objects| -> BTreeMap<(String, String), Object> {
         let all = objects.values().flat_map(BTreeMap::values);
-        all.map(|object| (place(object), Arc::clone(object)))
+        all.map(|object| (key_of(object), Arc::clone(object)))
             .collect()
     };
     let (before, after) = (flat(before), flat(after));

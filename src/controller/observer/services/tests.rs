@@ -71,9 +71,9 @@ fn a_service_leads_to_old_by_whatever_address_and_from_whatever_namespace() {
         // Kubernetes knows no pod of another namespace: it was the address of another one.
         slice("m", "by-selector", BY_SELECTOR, "10.0.0.1", 8000),
     ];
-    let place = OldPlace::example();
-    let all = AllServices::of(&services, &slices, place.domain);
-    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &place);
+    let scope = OldScope::example();
+    let all = AllServices::of(&services, &slices, scope.domain);
+    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &scope);
     let names = |names: &BTreeSet<ServiceName>| {
         let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
         names.collect::<Vec<_>>()
@@ -114,13 +114,13 @@ fn old_pod() -> Object {
 }
 
 fn ways(services: &[Object], slices: &[Object]) -> (Vec<String>, Vec<String>) {
-    let place = OldPlace {
+    let scope = OldScope {
         is_graph: true,
-        ..OldPlace::example()
+        ..OldScope::example()
     };
     let pods = [old_pod()];
-    let all = AllServices::of(services, slices, place.domain);
-    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &place);
+    let all = AllServices::of(services, slices, scope.domain);
+    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &scope);
     let listed = |names: &BTreeSet<ServiceName>| {
         let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
         names.collect::<Vec<_>>()
@@ -238,9 +238,9 @@ fn a_service_leads_to_old_by_either_family_of_addresses_and_through_a_pod_of_any
         slice("m", "agent", BY_SELECTOR, "192.0.2.7", 80),
         slice("m", "agent-elsewhere", BY_SELECTOR, "192.0.2.8", 80),
     ];
-    let place = OldPlace::example();
-    let all = AllServices::of(&services, &slices, place.domain);
-    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &place);
+    let scope = OldScope::example();
+    let all = AllServices::of(&services, &slices, scope.domain);
+    let found = ServicesToOld::of(&all, &OldPods::of(&pods, &pods), &scope);
     let names: Vec<_> = found.names.iter().map(|(_, name)| &**name).collect();
     assert_eq!(names, ["agent", "dual"]);
 }

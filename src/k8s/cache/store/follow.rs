@@ -13,7 +13,7 @@ use super::{Changed, Store};
 use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
 use crate::k8s::cache::clocks::BothClocks;
-use crate::k8s::cache::objects::{Object, Objects, differing, place, put};
+use crate::k8s::cache::objects::{Object, Objects, differing, key_of, put};
 use crate::k8s::cache::trim::trimmed;
 
 /// How long a watch lasts before it is restarted, in seconds.
@@ -117,7 +117,7 @@ impl Store {
                 return vec![object];
             }
             Event::Delete(object) => {
-                let (namespace, name) = place(&object);
+                let (namespace, name) = key_of(&object);
                 if let Some(objects) = state.objects.get_mut(&namespace) {
                     objects.remove(&name);
                 }
