@@ -168,11 +168,11 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 fn resolved(text: &str) -> Result<(String, SocketAddr), String> {
     let hint = "use HOST:PORT=IP:PORT";
-    let (name, place) = text.split_once('=').ok_or(hint)?;
+    let (name, address) = text.split_once('=').ok_or(hint)?;
     match name.rsplit_once(':') {
         Some((_, port)) if port.parse::<u16>().is_ok() => {}
         _ => return Err(hint.to_owned()),
     }
-    let place = place.parse().map_err(|_| hint.to_owned())?;
-    Ok((name.to_owned(), place))
+    let address = address.parse().map_err(|_| hint.to_owned())?;
+    Ok((name.to_owned(), address))
 }

@@ -40,9 +40,9 @@ impl Key {
     /// compared without rounding.
     #[must_use]
     pub fn side(&self, weights: &Weights) -> Generation {
-        let place = u128::from(self.0) * u128::from(weights.total());
+        let position = u128::from(self.0) * u128::from(weights.total());
         let threshold = u128::from(weights.new_weight()) << u64::BITS;
-        if place < threshold {
+        if position < threshold {
             Generation::New
         } else {
             Generation::Old

@@ -80,8 +80,8 @@ struct Page(String);
 impl Page {
     /// All output goes through here. The further lines of a text are indented below its first line.
     fn put(&mut self, indent: usize, text: &str) {
-        for (place, line) in text.lines().enumerate() {
-            if place > 0 {
+        for (index, line) in text.lines().enumerate() {
+            if index > 0 {
                 self.0 += &" ".repeat(indent);
             }
             self.0 += printable(line).trim_end();

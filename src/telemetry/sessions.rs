@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::split::Key;
 
 /// Number of slots for sessions. Sessions that share a slot may count more than once a minute.
-const PLACES: usize = 1 << 14;
+const SLOTS: usize = 1 << 14;
 
 /// The last session of each slot, and its minute. 128 KiB.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Sessions(Box<[AtomicU64]>);
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+        Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
@@ -25,11 +25,11 @@ impl Sessions {
     #[must_use]
     pub fn is_first(&self, session: Key, second: u64) -> bool {
         let hash = session.hash();
-        let place = usize::try_from(hash).unwrap_or(usize::MAX) % PLACES;
+        let slot = usize::try_from(hash).unwrap_or(usize::MAX) % SLOTS;
         // Never 0, which marks an empty slot.
         let minute = (second / 60 + 1) & 0xffff;
         let entry = (hash & !0xffff) | minute.max(1);
-        self.0[place].swap(entry, Ordering::Relaxed) != entry
+        self.0[slot].swap(entry, Ordering::Relaxed) != entry
     }
 }
 

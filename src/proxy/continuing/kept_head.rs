@@ -98,9 +98,9 @@ impl KeptHead {
 }
 
 fn push_name(text: &mut Vec<u8>, name: &str) {
-    let place = COMMON.iter().position(|common| *common == name);
-    match place.and_then(|place| u8::try_from(place + 1).ok()) {
-        Some(place) => text.push(place),
+    let code = COMMON.iter().position(|common| *common == name);
+    match code.and_then(|code| u8::try_from(code + 1).ok()) {
+        Some(code) => text.push(code),
         None => {
             text.push(0);
             push(text, name.as_bytes());
@@ -109,10 +109,10 @@ fn push_name(text: &mut Vec<u8>, name: &str) {
 }
 
 fn next_name<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (place, after) = rest.split_first()?;
+    let (code, after) = rest.split_first()?;
     *rest = after;
-    match usize::from(*place).checked_sub(1) {
-        Some(place) => COMMON.get(place).map(|name| name.as_bytes()),
+    match usize::from(*code).checked_sub(1) {
+        Some(code) => COMMON.get(code).map(|name| name.as_bytes()),
         None => next(rest),
     }
 }

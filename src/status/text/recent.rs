@@ -57,7 +57,7 @@ impl Page {
                 .map(|side| side.as_ref().and_then(|times| times.reliable_quantile(q)))
         };
         let most = at(0.99).into_iter().flatten().fold(0.0, f64::max);
-        for (place, (quantile, q)) in quantiles.iter().enumerate() {
+        for (index, (quantile, q)) in quantiles.iter().enumerate() {
             let [old, new] = at(*q).map(|value| match value {
                 None => format!("{FEW:>CELL$}"),
                 Some(value) => {
@@ -65,7 +65,7 @@ impl Page {
                     format!("{:>12} {}", latency(value), bar(filled, SMALL_BAR))
                 }
             });
-            let name = if place == 0 { name } else { "" };
+            let name = if index == 0 { name } else { "" };
             self.put(0, &format!("{name:<13}{quantile:<5}{old} {new}"));
         }
     }

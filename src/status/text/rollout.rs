@@ -112,7 +112,7 @@ pub fn rollout_history(rollout: &DynamoRollout, now: Timestamp) -> String {
     );
     for known in &status.revisions {
         let age = known.at.as_ref().map(|at| since(at.0, now));
-        let place = match known.exists {
+        let existence = match known.exists {
             true => known.generation.as_deref().unwrap_or("-"),
             false => "deleted",
         };
@@ -121,7 +121,7 @@ pub fn rollout_history(rollout: &DynamoRollout, now: Timestamp) -> String {
             &row([
                 &known.revision.to_string(),
                 age.as_deref().unwrap_or("-"),
-                place,
+                existence,
                 &known.frontends,
                 &known.workers,
             ]),
@@ -159,8 +159,8 @@ impl Page {
             );
             self.line("step", &said);
         }
-        for (place, wait) in status.waiting_for.iter().enumerate() {
-            let name = if place == 0 { "waiting for" } else { "" };
+        for (index, wait) in status.waiting_for.iter().enumerate() {
+            let name = if index == 0 { "waiting for" } else { "" };
             self.line(
                 name,
                 &format!("{}, for {}", wait.what, since(wait.since.0, now)),
@@ -214,8 +214,8 @@ impl Page {
             if side.roles.is_empty() {
                 self.put(0, &row([name, &object(spec, ""), "-", "-", "-", &streams]));
             }
-            for (place, (role, workers)) in side.roles.iter().enumerate() {
-                let is_first = place == 0;
+            for (index, (role, workers)) in side.roles.iter().enumerate() {
+                let is_first = index == 0;
                 let object = match object(spec, role) {
                     object if side.roles.len() > 1 => format!("{role}: {object}"),
                     object => object,
@@ -240,8 +240,8 @@ impl Page {
             return;
         }
         self.gap();
-        for (place, condition) in status.conditions.iter().enumerate() {
-            let name = if place == 0 { "conditions" } else { "" };
+        for (index, condition) in status.conditions.iter().enumerate() {
+            let name = if index == 0 { "conditions" } else { "" };
             let said = format!(
                 "{} {} ({})",
                 condition.type_, condition.status, condition.reason
