@@ -22,7 +22,7 @@ use super::poller::PollSink;
 
 /// Poll interval, and the interval once all updates that need the result are complete.
 const INTERVAL: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(15);
+const SLOW_INTERVAL: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of models checked per frontend, in the order of their names.
 const MAX_MODELS: usize = 512;
@@ -46,7 +46,11 @@ pub(super) async fn follow(frontend: FrontendAddress, share: Share, mut sink: Po
             sink.report(served, is_changed);
         }
         // After a failure, poll soon to find out whether it persists.
-        let calm = if reading.missed > 0 { INTERVAL } else { SELDOM };
+        let calm = if reading.missed > 0 {
+            INTERVAL
+        } else {
+            SLOW_INTERVAL
+        };
         tokio::select! {
             () = sink.pause(INTERVAL, calm) => {}
             () = trials.next() => {}

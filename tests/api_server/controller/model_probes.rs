@@ -241,7 +241,7 @@ async fn a_frontend_is_probed_on_one_connection_and_rarely_after_the_update_is_c
         wait_for_reconciles(1.0).await;
     }
     // Two requests per probe.
-    let seldom = asked(&fixture.new).len() - before;
+    let rarely = asked(&fixture.new).len() - before;
     let usual = usize::try_from(begun.elapsed().as_secs()).unwrap() * 2;
     assert!(
         seldom <= 4 && seldom * 2 < usual,
