@@ -244,8 +244,8 @@ async fn a_frontend_is_probed_on_one_connection_and_rarely_after_the_update_is_c
     let rarely = asked(&fixture.new).len() - before;
     let usual = usize::try_from(begun.elapsed().as_secs()).unwrap() * 2;
     assert!(
-        seldom <= 4 && seldom * 2 < usual,
-        "{seldom} instead of {usual}"
+        rarely <= 4 && rarely * 2 < usual,
+        "{rarely} instead of {usual}"
     );
 
     // A proxy that may still send to old is noticed at once, because that does not depend on these probes.
