@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::draw::Draw;
+use crate::patience::extended;
 use crate::server::Server;
 use crate::support::plan_file::{PlanFile, manifest};
 
@@ -20,7 +21,10 @@ pub fn text(seed: u64, number: usize, new: &[&Server]) -> (String, bool) {
         _ => new.to_vec(),
     };
     let targets: Vec<_> = targets.iter().map(|server| server.url()).collect();
-    let deadline = draw.pick(&["", "firstEventTimeoutSeconds: 0.4, "]);
+    let deadline = draw.pick(&[None, Some(extended(Duration::from_millis(400)))]);
+    let deadline = deadline.map_or_else(String::new, |time| {
+        format!("firstEventTimeoutSeconds: {}, ", time.as_secs_f64())
+    });
     let hold = draw.pick(&["0", "0.02", "5"]);
     let budget = draw.pick(&["0", "20", "100", "100"]);
     let more = format!(
