@@ -19,7 +19,7 @@ mod outlier;
 mod pool;
 mod quick_ack;
 
-pub use body::{BodyError, UpstreamBody};
+pub use body::{AnsweredBy, BodyError, UpstreamBody, sender};
 pub use capability::{Demand, GuardField, ModelDemand, ProvenConnection, QUESTION};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;

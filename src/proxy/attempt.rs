@@ -326,11 +326,15 @@ impl<O: OldBackend> Attempts<O> {
     }
 
     fn record_failure_as(&mut self, for_client: &str, for_log: &str) {
-        let target = match self.target {
-            Target::Old => "old",
-            Target::New => "new",
-            Target::Peers => "old (sibling pods)",
-        };
-        self.failures.add(target, for_client, for_log);
+        self.failures.add(name(self.target), for_client, for_log);
+    }
+}
+
+/// The name of a target in texts about failures.
+pub const fn name(target: Target) -> &'static str {
+    match target {
+        Target::Old => "old",
+        Target::New => "new",
+        Target::Peers => "old (sibling pods)",
     }
 }

@@ -6,7 +6,7 @@ use http::Response;
 
 use crate::failover::Cause;
 use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
-use crate::upstream::{self, UpstreamBody};
+use crate::upstream::{self, AnsweredBy, UpstreamBody};
 
 /// How much of a 404's body is read to classify it, in bytes.
 const MAX_NOT_FOUND: usize = 16 * 1024;
@@ -33,7 +33,10 @@ pub(super) async fn read_not_found(
     response: Response<UpstreamBody>,
     memory: &Arc<Budget>,
 ) -> Result<(Option<Cause>, Response<UpstreamBody>), Cause> {
-    let (parts, mut body) = response.into_parts();
+    let (mut parts, mut body) = response.into_parts();
+    if let Some(endpoint) = body.endpoint().cloned() {
+        parts.extensions.insert(AnsweredBy(endpoint));
+    }
     let buffer = Buffer::new(memory, Purpose::Answer, None);
     let (cause, body) = match gather(&mut body, buffer, MAX_NOT_FOUND).await {
         Gathered::Whole(read, trailers) => {

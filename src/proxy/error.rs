@@ -63,6 +63,15 @@ impl Failures {
             text.push_str(what);
         }
     }
+
+    /// The text for the log, with the failure of `target` if it is not yet included.
+    #[must_use]
+    pub fn with(mut self, target: &str, what: &str) -> String {
+        if !self.for_log.contains(&format!("{target}: {what}")) {
+            self.add(target, what, what);
+        }
+        self.for_log
+    }
 }
 
 impl Error {

@@ -8,7 +8,8 @@ mod parts;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use self::comparison::Compared;
 use super::context::Permit;
@@ -226,8 +227,22 @@ impl Exchange {
     }
 
     /// Records that the proxy itself responds.
-    pub fn refused(&mut self, status: StatusCode) {
-        self.status = Some(status);
+    pub fn refused(&mut self, response: &Response<Bytes>) {
+        self.status = Some(response.status());
+        if self.method != Method::HEAD {
+            let bytes = response.body().len() as u64;
+            self.timeline.add_bytes(bytes);
+        }
+    }
+
+    /// Records an error that the server reported in its stream, with the status that it stands for.
+    pub fn reported_error(&mut self, code: Option<u16>) {
+        self.timeline.set_error(code);
+        let side = self.answering.as_str();
+        self.because(match code {
+            Some(code) => format!("{side} reported an error in the stream (status {code})"),
+            None => format!("{side} reported an error in the stream"),
+        });
     }
 
     /// Counts an event stream that is relayed unparsed because it is encoded.

@@ -21,7 +21,7 @@ use crate::memory::{Buffer, Gathered, Purpose, gather};
 use crate::printable::seconds;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
-use crate::upstream::{FailFast, Head, Outgoing, Terms, UpstreamBody};
+use crate::upstream::{AnsweredBy, FailFast, Head, Outgoing, Terms, UpstreamBody};
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
@@ -179,13 +179,16 @@ async fn ask_without_timeout<O: OldBackend>(
         .proxy
         .send_to(target, &attempts.snapshot, outgoing, body, terms)
         .await;
-    let (parts, mut body) = sent
+    let (mut parts, mut body) = sent
         .map_err(|error| Failed {
             target,
             for_client: error.in_general(),
             for_log: error_chain(&error),
         })?
         .into_parts();
+    if let Some(endpoint) = body.endpoint().cloned() {
+        parts.extensions.insert(AnsweredBy(endpoint));
+    }
     let buffer = Buffer::new(&attempts.proxy.context.memory, Purpose::Answer, None);
     let read = match gather(&mut body, buffer, MAX_LIST).await {
         Gathered::Whole(read, _) => read,

@@ -35,7 +35,12 @@ impl Rejected<'_> {
             true => Outcome::Failed,
             false => Outcome::Completed,
         };
-        let bytes = response.body().len() as u64;
+        let is_head = self.head.is_some_and(|(method, ..)| method == Method::HEAD);
+        let bytes = if is_head {
+            0
+        } else {
+            response.body().len() as u64
+        };
         self.log(&id, Some(status.as_u16()), outcome, bytes, why);
     }
 

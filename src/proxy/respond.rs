@@ -5,7 +5,7 @@ use std::time::Instant;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
-use super::attempt::{Attempts, Retry};
+use super::attempt::{Attempts, Retry, name};
 use super::backend::OldBackend;
 use super::body::{Relay, SplitBody};
 use super::error::Error;
@@ -18,7 +18,7 @@ use crate::guard::GENERATION;
 use crate::http1::NameFilter;
 use crate::split::Generation;
 use crate::sse::End;
-use crate::upstream::UpstreamBody;
+use crate::upstream::{self, UpstreamBody};
 
 impl<O: OldBackend> Attempts<O> {
     /// The response to the client: the head now, the body as it arrives.
@@ -30,8 +30,12 @@ impl<O: OldBackend> Attempts<O> {
         is_head: bool,
     ) -> Response<SplitBody> {
         let (mut parts, source) = response.into_parts();
-        let endpoint = source.endpoint().cloned();
+        let endpoint = upstream::sender(&parts.extensions, &source).cloned();
         exchange.answered(target.generation(), endpoint, parts.status);
+        if parts.status.is_server_error() {
+            let what = format!("answered {}", parts.status);
+            exchange.because(self.failures.clone().with(name(target), &what));
+        }
         exchange.is_warm = self.is_warm(target, &source);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let mut named = Vec::new();
@@ -92,16 +96,17 @@ pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
     if let Some(cause) = error.reject() {
         exchange.rejected(cause);
     }
-    if matches!(error, Error::ClientGone) {
-        exchange.ended(End::Gone);
-    } else {
-        exchange.refused(error.status());
-    }
     // The server's attempt is already counted.
     exchange.excuse();
     exchange.because(error.for_log());
+    let response = error.answer(exchange.api());
+    if matches!(error, Error::ClientGone) {
+        exchange.ended(End::Gone);
+    } else {
+        exchange.refused(&response);
+    }
     exchange.ended(End::Eof);
-    let mut response = error.answer(exchange.api()).map(SplitBody::own);
+    let mut response = response.map(SplitBody::own);
     mark(response.headers_mut(), exchange.answering(), &exchange);
     response
 }

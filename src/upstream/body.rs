@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{Extensions, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -61,6 +61,21 @@ pub enum UpstreamBody {
     Http2(h2::Incoming),
     /// From a service in this process.
     Local(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+/// The server that sent a response whose body holds no connection. Passed in the extensions of the response.
+#[derive(Clone)]
+pub struct AnsweredBy(pub Arc<Endpoint>);
+
+/// The endpoint that sent a response, if it is known.
+#[must_use]
+pub fn sender<'a>(extensions: &'a Extensions, body: &'a UpstreamBody) -> Option<&'a Arc<Endpoint>> {
+    let named = || {
+        extensions
+            .get::<AnsweredBy>()
+            .map(|AnsweredBy(endpoint)| endpoint)
+    };
+    body.endpoint().or_else(named)
 }
 
 impl UpstreamBody {

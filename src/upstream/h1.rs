@@ -20,7 +20,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 
 use super::endpoint::Lease;
-use super::{Error, Outgoing, UpstreamBody};
+use super::{AnsweredBy, Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::request_body::RequestBody;
@@ -282,6 +282,11 @@ fn respond(
     let mut response = Response::new(UpstreamBody::empty());
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
+    let has_body = !matches!(head.framing, Framing::None | Framing::Length(0));
+    if !has_body || head.status == StatusCode::SWITCHING_PROTOCOLS {
+        let answered_by = AnsweredBy(Arc::clone(&lease));
+        response.extensions_mut().insert(answered_by);
+    }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let io = Rewound::new(rest.freeze(), transport);
         response.extensions_mut().insert(Upgraded::new(io, lease));

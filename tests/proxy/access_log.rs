@@ -96,6 +96,93 @@ async fn the_proxys_own_responses_have_the_id_too_and_a_servers_own_id_is_kept()
 }
 
 #[tokio::test]
+async fn the_line_of_a_failed_request_says_what_went_wrong() {
+    let old = Upstream::always(status(500)).await;
+    let new = Upstream::always(status(503)).await;
+    let proxy = Proxy::split(&old, &new, 100).await;
+    let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+    assert_eq!(response.status, 500);
+    let line = proxy.access_line(1).await;
+    let why = "new: answered 503 Service Unavailable; old: answered 500 Internal Server Error";
+    assert_eq!(
+        (&line["outcome"], &line["why"]),
+        (&"failed".into(), &why.into())
+    );
+    // Requests that are not split are not retried.
+    client::get(proxy.address, "/anything").await;
+    let line = proxy.access_line(2).await;
+    assert_eq!(line["why"], "old: answered 500 Internal Server Error");
+
+    for (text, why) in [
+        (
+            error_event(503),
+            "old reported an error in the stream (status 503)",
+        ),
+        (
+            "data: {\"error\":{\"message\":\"boom\"}}\n\n".to_owned(),
+            "old reported an error in the stream",
+        ),
+    ] {
+        // The connection breaks after the error, which is the cause.
+        let stream = content("old", 0) + &text;
+        let old = Upstream::always(stream_of(&stream).reset()).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        client::post(proxy.address, CHAT, &[], STREAMING).await;
+        let line = proxy.access_line(1).await;
+        assert_eq!(
+            (&line["outcome"], &line["why"]),
+            (&"failed".into(), &why.into())
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_response_of_a_server_names_its_endpoint() {
+    let old = Upstream::start(move |received| match &*received.target {
+        MODELS => models(&["a"]),
+        "/empty" => Script::new().head(204, &[]),
+        _ => model_not_found(),
+    })
+    .await;
+    let new = Upstream::always(status(500)).await;
+    let proxy = Proxy::split(&old, &new, 1).await;
+    let address = old.url().replace("http://", "");
+    let mut count = 0;
+    for path in [MODELS, "/v1/models/b", "/empty", "/missing"] {
+        client::get(proxy.address, path).await;
+        count += 1;
+        let line = proxy.access_line(count).await;
+        assert_eq!(line["endpoint"], address, "{line}");
+    }
+    // A 404 is read before it is forwarded, because the other generation may know the model.
+    let proxy = Proxy::before(&old, &[]).await;
+    let not_found = client::post(proxy.address, CHAT, &[], UNARY).await;
+    assert_eq!(not_found.status, 404);
+    let line = proxy.access_line(1).await;
+    assert_eq!(line["endpoint"], address, "{line}");
+}
+
+#[tokio::test]
+async fn the_bytes_of_the_proxys_own_responses_count_in_the_line_but_not_as_forwarded() {
+    let nobody = Upstream::nobody();
+    let proxy = Proxy::start(&["--old", &format!("http://{nobody}")]).await;
+    let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+    assert_eq!(response.status, 502);
+    let line = proxy.access_line(1).await;
+    assert_eq!(line["bytes"], response.text().len(), "{line}");
+    proxy
+        .counts("crossfade_response_bytes_total", &[], 0.0)
+        .await;
+    let mut client = Client::connect(proxy.address).await;
+    client
+        .send("HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        .await;
+    assert_eq!(client.head().await.status, 502);
+    let line = proxy.access_line(2).await;
+    assert_eq!(line["bytes"], 0, "{line}");
+}
+
+#[tokio::test]
 async fn a_unary_response_names_its_model_and_client_addresses_can_be_omitted() {
     let body = r#"{"object":"chat.completion","model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
     let old = Upstream::always(Script::new().json(200, body)).await;

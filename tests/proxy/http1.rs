@@ -909,6 +909,8 @@ async fn a_websocket_is_tunnelled_both_ways() {
     proxy
         .counts("crossfade_open_streams", &[("generation", "new")], 0.0)
         .await;
+    let line = proxy.access_line(1).await;
+    assert_eq!(line["endpoint"], new.url().replace("http://", ""), "{line}");
 }
 
 #[tokio::test]

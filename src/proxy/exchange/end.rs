@@ -58,6 +58,8 @@ impl Drop for Exchange {
             Some(parts) => {
                 parts.deliver_rest(metrics, self.answering, &self.timeline, self.usage);
             }
+            // A response of the proxy itself does not count as forwarded.
+            None if self.answered.is_none() => {}
             None => metrics.delivered(self.answering, events, bytes, self.usage),
         }
         let line = access::Line {

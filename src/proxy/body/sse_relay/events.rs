@@ -19,7 +19,7 @@ pub(super) fn note(
     }
     match tail {
         Tail::Error { code } => {
-            exchange.timeline.set_error(code);
+            exchange.reported_error(code);
             if sse::is_terminal(api, event) {
                 exchange.timeline.set_terminal();
             }
