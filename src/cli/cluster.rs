@@ -77,6 +77,11 @@ impl ClusterChoice {
 }
 
 impl Early {
+    /// The namespace, for a command that has no other of these flags.
+    pub(super) fn take_namespace(&mut self) -> Option<String> {
+        self.namespace.take()
+    }
+
     /// The first flag that was given, if any.
     pub(super) fn first(&self) -> Option<&'static str> {
         let given = [

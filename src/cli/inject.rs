@@ -1,16 +1,16 @@
 //! `crossfade inject`, `uninject` and `rbac`: their arguments, their input and their output.
 
-use std::path::PathBuf;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use similar::TextDiff;
 
-use super::manifest_file::{WRONG, read};
+use super::manifest_file::{STDIN, WRONG, read};
 use super::output::print_all;
-use super::parse::{path_prefix, port_flag, seconds, variable_name, whole};
+use super::parse::{grace, path_prefix, port_flag, variable_name, whole};
 use crate::inject::{self, Error, Options, Report};
 use crate::printable::{printable, printable_lines};
 
@@ -19,9 +19,9 @@ pub(super) const IMAGE: Option<&str> = option_env!("CROSSFADE_DEFAULT_IMAGE");
 
 #[derive(Debug, Args)]
 pub struct ManifestArgs {
-    /// The manifests, in YAML or JSON; `-` is standard input
+    /// The manifests, in YAML or JSON [default: -, standard input]
     #[arg(value_name = "FILE")]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// Explain only, and print no manifests
     #[arg(long)]
     dry_run: bool,
@@ -71,8 +71,8 @@ pub struct InjectArgs {
     #[arg(long, value_name = "NAME")]
     deployment: Option<String>,
     /// How long open streams have to end when a pod is deleted [default: 870]
-    #[arg(long, value_name = "DURATION", value_parser = seconds)]
-    drain: Option<Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = grace)]
+    drain: Option<u64>,
     /// Replace the preStop hook of the frontend, if it has one
     #[arg(long)]
     replace_pre_stop: bool,
@@ -92,11 +92,14 @@ pub struct UninjectArgs {
 #[command(after_help = "\
 Examples:
   crossfade rbac default | kubectl apply -f -
-  crossfade rbac my-graph-k8s-service-discovery | kubectl apply -n inference -f -")]
+  crossfade rbac my-graph-k8s-service-discovery -n inference | kubectl apply -f -")]
 pub struct RbacArgs {
     /// The service account of the pods with a sidecar; without it, a separate one is created
     #[arg(value_name = "ACCOUNT", value_parser = super::parse::kubernetes_name)]
     account: Option<String>,
+    /// The namespace of the objects [default: none, so that `kubectl apply -n` sets it]
+    #[arg(short, long, value_name = "NAME", value_parser = super::parse::kubernetes_name)]
+    namespace: Option<String>,
 }
 
 impl InjectArgs {
@@ -112,7 +115,7 @@ impl InjectArgs {
             port_env: self.port_env.clone(),
             health: self.health.clone(),
             deployment: self.deployment.clone(),
-            drain: self.drain.map(|drain| drain.as_secs_f64().ceil() as u64),
+            drain: self.drain,
             replace_pre_stop: self.replace_pre_stop,
         };
         self.manifest
@@ -135,17 +138,36 @@ impl UninjectArgs {
 }
 
 impl RbacArgs {
+    /// Takes over a namespace that was given before the subcommand.
+    pub(super) fn after(&mut self, before: Option<String>) {
+        self.namespace = self.namespace.take().or(before);
+    }
+
     /// Prints the role of a sidecar and its binding.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        print_all(inject::rbac(self.account.as_deref()).as_bytes())
+        let text = inject::rbac(self.account.as_deref(), self.namespace.as_deref());
+        print_all(text.as_bytes())
     }
 }
 
 impl ManifestArgs {
     fn run(&self, edit: impl Fn(&str) -> Result<Report, Error>) -> ExitCode {
-        let name = printable(self.file.display()).to_string();
-        let text = match read(&self.file) {
+        let file = match &self.file {
+            Some(file) => file,
+            None if io::stdin().is_terminal() => {
+                eprintln!("crossfade: name a FILE, or `-` for standard input");
+                return ExitCode::from(WRONG);
+            }
+            None => Path::new(STDIN),
+        };
+        let name = printable(file.display()).to_string();
+        let name = if file == Path::new(STDIN) {
+            "standard input".to_owned()
+        } else {
+            name
+        };
+        let text = match read(file) {
             Ok(text) => text,
             Err(message) => {
                 eprintln!("crossfade: {name}: {message}");
@@ -157,7 +179,7 @@ impl ManifestArgs {
                 for note in &report.notes {
                     eprintln!("{}", printable_lines(note));
                 }
-                self.print(&text, &report.text)
+                self.print(file, &text, &report.text)
             }
             Err(error) => {
                 eprintln!("crossfade: {name}: {}", printable_lines(error));
@@ -166,11 +188,11 @@ impl ManifestArgs {
         }
     }
 
-    fn print(&self, before: &str, after: &str) -> ExitCode {
+    fn print(&self, file: &Path, before: &str, after: &str) -> ExitCode {
         let shown = if self.dry_run {
             String::new()
         } else if self.diff {
-            let name = self.file.display().to_string();
+            let name = file.display().to_string();
             let diff = TextDiff::from_lines(before, after);
             diff.unified_diff().header(&name, &name).to_string()
         } else {

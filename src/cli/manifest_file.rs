@@ -6,12 +6,15 @@ use std::path::Path;
 use crate::files;
 use crate::inject::MAX_BYTES;
 
+/// The name that stands for standard input.
+pub(super) const STDIN: &str = "-";
+
 /// The exit status if the input makes the operation impossible.
 pub(super) const WRONG: u8 = 2;
 
 /// The text of a file; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<String, String> {
-    let bytes = if path == Path::new("-") {
+    let bytes = if path == Path::new(STDIN) {
         if io::stdin().is_terminal() {
             eprintln!("reading manifests from standard input");
         }

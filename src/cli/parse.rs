@@ -47,6 +47,24 @@ where
     }
 }
 
+/// A size in bytes of this range.
+pub(super) fn size<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    let whole = whole(range);
+    move |text| {
+        let has_unit = text.starts_with(|c: char| c.is_ascii_digit())
+            && text.ends_with(|c: char| c.is_ascii_alphabetic());
+        whole(text).map_err(|error| match has_unit {
+            true => "must be a number of bytes without a unit, such as 1073741824".to_owned(),
+            false => error,
+        })
+    }
+}
+
 /// The admin port of a proxy, as `host:port` or as the URL of its page. Empty text stays empty, because it ends a list.
 pub(super) fn admin_port(text: &str) -> Result<String, String> {
     let hint = "use HOST:PORT or http://HOST:PORT/";
@@ -158,11 +176,8 @@ pub(super) fn repeated<T: PartialEq>(values: &[T]) -> Option<&T> {
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be more than 0".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("is not an integer".to_owned()),
-    }
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "must be a whole number of at least 1".to_owned())
 }
 
 /// A duration of at least one millisecond.
@@ -176,9 +191,12 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration in seconds, up to 30 days.
+/// The longest duration: 30 days.
+const MAX_SECONDS: u32 = 86_400 * 30;
+
+/// A duration in seconds.
 pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    let number = between(text, 0.0, 86_400.0 * 30.0)?;
+    let number = between(text, 0.0, MAX_SECONDS.into())?;
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
@@ -259,6 +277,11 @@ pub(super) fn comment_interval(text: &str) -> Result<Duration, String> {
 /// `--lease-seconds`.
 pub(super) fn lease(text: &str) -> Result<u64, String> {
     whole_seconds(text, 6..=300)
+}
+
+/// `inject --drain`. A pod's grace period has no fractions of a second.
+pub(super) fn grace(text: &str) -> Result<u64, String> {
+    whole_seconds(text, 1..=MAX_SECONDS)
 }
 
 /// `set --split`: a whole percentage. The error for a fraction explains the alternative.

@@ -92,8 +92,8 @@ impl Cli {
             // Only the explanation needs a usage line: errors of the parser contain that of their subcommand.
             Err(error) => (explained(error, &arguments), Some("rollout".to_owned())),
         };
-        let is_set = |name: &OsStr| std::env::var_os(name).is_some();
-        let error = with_variable(error, &command, &arguments, is_set);
+        let value = |name: &OsStr| std::env::var_os(name);
+        let error = with_variable(error, &command, &arguments, value);
         let verb = verb.and_then(|verb| command.find_subcommand(verb).cloned());
         exit(&error.format(&mut verb.unwrap_or(command)))
     }
@@ -101,7 +101,10 @@ impl Cli {
     /// The parsed command line, with flags before a subcommand passed on to it.
     fn settled(given: &ArgMatches) -> Result<Self, Error> {
         let mut cli = Self::from_arg_matches(given)?;
-        let early = std::mem::take(&mut cli.early);
+        let mut early = std::mem::take(&mut cli.early);
+        if let Command::Rbac(args) = &mut cli.command {
+            args.after(early.take_namespace());
+        }
         let (name, given) = given.subcommand().expect("clap requires one");
         match &mut cli.command {
             Command::Status(args) => args.connection.settle(early, given)?,

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use crate::inject;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,6 +22,7 @@ pub struct VersionArgs {
 enum VersionForm {
     Text,
     Json,
+    Yaml,
 }
 
 impl VersionArgs {
@@ -28,17 +31,16 @@ impl VersionArgs {
     pub fn run(&self) -> ExitCode {
         let version = env!("CARGO_PKG_VERSION");
         let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+        let value = json!({
+            "version": version,
+            "platform": platform,
+            "resource": "nvidia.com/v1alpha1",
+            "state": "crossfade.v1",
+        });
         let text = match self.output {
             VersionForm::Text => format!("crossfade {version} ({platform})\n"),
-            VersionForm::Json => {
-                let value = json!({
-                    "version": version,
-                    "platform": platform,
-                    "resource": "nvidia.com/v1alpha1",
-                    "state": "crossfade.v1",
-                });
-                format!("{value:#}\n")
-            }
+            VersionForm::Json => format!("{value:#}\n"),
+            VersionForm::Yaml => inject::yaml(&value),
         };
         super::print_all(text.as_bytes())
     }

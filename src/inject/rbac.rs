@@ -3,9 +3,23 @@
 const RBAC: &str = include_str!("../../deploy/base/rbac.yaml");
 const OWN: &str = "crossfade-sidecar";
 
-/// The role, and a binding for `account`; without one, for a separate account, which is included.
+/// The role, and a binding for `account`; without one, for a separate account, which is included. The objects name `namespace`, if
+/// there is one.
 #[must_use]
-pub fn rbac(account: Option<&str>) -> String {
+pub fn rbac(account: Option<&str>, namespace: Option<&str>) -> String {
+    let text = of_account(account);
+    let Some(namespace) = namespace else {
+        return text;
+    };
+    // A subject without a namespace is in that of its binding.
+    let namespace = serde_json::Value::from(namespace);
+    text.replace(
+        "\nmetadata:\n",
+        &format!("\nmetadata:\n  namespace: {namespace}\n"),
+    )
+}
+
+fn of_account(account: Option<&str>) -> String {
     let is_comment = |line: &&str| line.starts_with('#');
     let text: Vec<&str> = RBAC.lines().filter(|line| !is_comment(line)).collect();
     let text = text.join("\n") + "\n";
@@ -37,11 +51,11 @@ mod tests {
 
     #[test]
     fn an_account_gets_the_role_by_a_binding_of_its_own() {
-        let own = rbac(None);
+        let own = rbac(None, None);
         assert!(
             own.contains("kind: ServiceAccount") && own.contains("  name: crossfade-sidecar\n")
         );
-        let other = rbac(Some("default"));
+        let other = rbac(Some("default"), None);
         assert!(!other.contains("kind: ServiceAccount\nmetadata"), "{other}");
         let (role, binding) = other.split_once("---\n").unwrap();
         assert!(role.starts_with("apiVersion:") && role.contains("kind: Role\n"));
@@ -57,5 +71,17 @@ mod tests {
             binding.ends_with("- kind: ServiceAccount\n  name: \"default\"\n"),
             "{binding}"
         );
+    }
+
+    #[test]
+    fn a_namespace_is_that_of_every_object() {
+        for (account, objects) in [(None, 3), (Some("default"), 2)] {
+            let text = rbac(account, Some("prod"));
+            let named = text
+                .matches("metadata:\n  namespace: \"prod\"\n  name: ")
+                .count();
+            assert_eq!(named, objects, "{text}");
+            assert_eq!(text.matches("namespace").count(), objects, "{text}");
+        }
     }
 }

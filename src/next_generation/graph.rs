@@ -184,7 +184,7 @@ fn move_namespace(component: &mut Json, names: &Names) -> Result<(), String> {
 /// The permissions that the service account of the new frontends, which the operator chooses, must have.
 fn account(target: &str, graph: &Json) -> Vec<Made> {
     let account = format!("{target}-k8s-service-discovery");
-    let text = inject::rbac(Some(&account));
+    let text = inject::rbac(Some(&account), None);
     let manifests = inject::manifests(&text).unwrap_or_default();
     let objects = manifests.into_iter().flat_map(|manifest| manifest.objects);
     objects

@@ -150,7 +150,7 @@ fn a_real_api_server_accepts_the_role_that_rbac_prints() {
     let established = "--for=condition=Established";
     cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
     for account in [None, Some("default")] {
-        cluster.apply(&crossfade::inject::rbac(account));
+        cluster.apply(&crossfade::inject::rbac(account, None));
         let who = format!(
             "--as=system:serviceaccount:default:{}",
             account.unwrap_or("crossfade-sidecar")

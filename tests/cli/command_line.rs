@@ -58,7 +58,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["proxy", "--old", "a:1", "--max-connections", "0"],
-            "--max-connections <N>': must be more than 0",
+            "--max-connections <N>': must be a whole number of at least 1",
         ),
         (
             &["proxy", "--old", "a:1", "--body-timeout", "0"],
@@ -70,18 +70,50 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["proxy", "--old", "a:1", "--tunnel-idle-timeout", "x"],
-            "--tunnel-idle-timeout <DURATION>': is not a duration; use seconds, or a form such as 5s, 1m30s, or 500ms",
+            "--tunnel-idle-timeout <DURATION>': is not a duration; use seconds, or a form such as 5s, 1m30s, 2h, or 500ms (units: d, h, m, s, ms)",
         ),
         (
             &["proxy", "--old", "a:1", "--max-requests", "0"],
-            "--max-requests <N>': must be more than 0",
+            "--max-requests <N>': must be a whole number of at least 1",
         ),
         (
-            &["proxy", "--old", "a:1", "--idle-timeout", "1e-9"],
+            &["proxy", "--old", "a:1", "--max-requests", "-4"],
+            "--max-requests <N>': must be a whole number of at least 1",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--upstream-max-exchanges", "-4"],
+            "--upstream-max-exchanges <N>': must be a whole number from 0 to 4294967295",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--replay-budget-bytes", "1GiB"],
+            "--replay-budget-bytes <N>': must be a number of bytes without a unit, such as 1073741824",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-body-bytes", "64Mi"],
+            "--max-body-bytes <N>': must be a number of bytes without a unit, such as 1073741824",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-body-bytes", "-1"],
+            "--max-body-bytes <N>': must be a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            &["inject", "-", "--drain", "1.5"],
+            "--drain <DURATION>': must be a whole number of seconds",
+        ),
+        (
+            &["rbac", "-n", "A_b"],
+            "'A_b' for '--namespace <NAME>': is not a name that Kubernetes accepts",
+        ),
+        (
+            &["--context", "x", "rbac"],
+            "--context before `rbac` has no effect",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--idle-timeout", "0.0001"],
             "--idle-timeout <DURATION>': must be at least 0.001",
         ),
         (
-            &["proxy", "--old", "a:1", "--keep-alive-comments", "1e-9"],
+            &["proxy", "--old", "a:1", "--keep-alive-comments", "0.001"],
             "--keep-alive-comments <DURATION>': must be between 0.01 and 86400",
         ),
         (
@@ -98,7 +130,7 @@ fn wrong_usage_exits_with_status_2_and_explains_the_error() {
         ),
         (
             &["proxy", "--old", "a:1", "--hold", "nan"],
-            "--hold <DURATION>': must be between 0 and 86400",
+            "--hold <DURATION>': is not a duration",
         ),
         (
             &["proxy", "--old", "a:1", "--continuation", "always"],
@@ -418,6 +450,37 @@ fn an_invalid_value_of_an_environment_variable_is_reported_with_its_name() {
         assert_eq!(status, Some(2), "{variable}: {stderr}");
         assert!(stderr.contains(&format!("{tip} {variable}")), "{stderr}");
     }
+    for (variable, value, tips) in [
+        (
+            "CROSSFADE_SPLIT",
+            "",
+            &[
+                "tip: the environment variable CROSSFADE_SPLIT is empty: set it to a value, or remove it",
+            ][..],
+        ),
+        (
+            "CROSSFADE_STATE_DIR",
+            "",
+            &[
+                "tip: the environment variable CROSSFADE_STATE_DIR is empty: set it to a value, or remove it",
+            ],
+        ),
+        (
+            "CROSSFADE_KUBE",
+            "maybe",
+            &[
+                "tip: the value comes from the environment variable CROSSFADE_KUBE",
+                "tip: use true or false",
+            ],
+        ),
+    ] {
+        let args = ["proxy", "--old", "a:1"];
+        let (status, _, stderr) = texts(&run_with_env(&args, &[(variable, value)]));
+        assert_eq!(status, Some(2), "{variable}: {stderr}");
+        for tip in tips {
+            assert!(stderr.contains(tip), "{stderr}");
+        }
+    }
     for args in [
         &["proxy", "--old", "a:1", "--listen", "/?"][..],
         &["proxy", "--old", "a:1", "--listen=/?"],
@@ -711,7 +774,30 @@ fn version_reports_which_program_it_is() {
     let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(answer["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(answer["resource"], "nvidia.com/v1alpha1");
-    assert_eq!(run(&["version", "-o", "yaml"]).status.code(), Some(2));
+    let (_, stdout, _) = texts(&run(&["version", "-o", "yaml"]));
+    let lines: Vec<&str> = stdout.lines().collect();
+    let version = format!("version: \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(
+        lines.contains(&&*version) && lines.contains(&"state: crossfade.v1"),
+        "{stdout}"
+    );
+    assert_eq!(run(&["version", "-o", "xml"]).status.code(), Some(2));
+}
+
+#[test]
+fn rbac_takes_a_namespace_before_and_after_the_command() {
+    for args in [
+        &["rbac", "default", "-n", "prod"][..],
+        &["-n", "prod", "rbac", "default"],
+        &["-n", "dev", "rbac", "default", "--namespace=prod"],
+    ] {
+        let (status, stdout, stderr) = texts(&run(args));
+        assert_eq!(status, Some(0), "{stderr}");
+        let count = stdout.matches("  namespace: \"prod\"\n").count();
+        assert_eq!(count, 2, "{args:?}: {stdout}");
+    }
+    let (_, stdout, _) = texts(&run(&["rbac", "default"]));
+    assert!(!stdout.contains("namespace"), "{stdout}");
 }
 
 #[test]

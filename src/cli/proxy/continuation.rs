@@ -3,7 +3,7 @@
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::cli::parse::{move_after, whole};
+use crate::cli::parse::{move_after, size, whole};
 use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec};
 
 /// Upper bound of `--continuation-max-text-bytes`, as in a plan file.
@@ -26,7 +26,7 @@ pub(super) struct ContinuationArgs {
         long,
         env = "CROSSFADE_CONTINUATION_MAX_TEXT_BYTES",
         value_name = "N",
-        value_parser = whole::<u64>(1024..=MAX_TEXT_BYTES),
+        value_parser = size::<u64>(1024..=MAX_TEXT_BYTES),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation_max_text_bytes: Option<u64>,

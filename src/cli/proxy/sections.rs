@@ -9,7 +9,7 @@ use http::HeaderName;
 
 use crate::cli::parse::{
     body_field, comment_interval, count, domain, hold, limit, object_name, probe_interval, seconds,
-    seconds_or_none, whole,
+    seconds_or_none, size, whole,
 };
 use crate::config::ClusterSource;
 use crate::telemetry::log::Level;
@@ -96,7 +96,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_MAX_REPLAY_BYTES",
         value_name = "N",
-        value_parser = whole::<u64>(0..=MAX_REPLAY_BYTES),
+        value_parser = size::<u64>(0..=MAX_REPLAY_BYTES),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) max_replay_bytes: Option<u64>,
@@ -151,14 +151,15 @@ pub(super) struct PolicyArgs {
 pub(super) struct LimitArgs {
     /// Largest request head, in bytes; larger ones get a 431
     #[arg(long, env = "CROSSFADE_MAX_HEADER_BYTES", value_name = "N", default_value_t = 65_536,
-          value_parser = whole::<u32>(256..=1_048_576))]
+          value_parser = size::<u32>(256..=1_048_576))]
     pub(super) max_header_bytes: u32,
     /// Largest request body, in bytes; larger ones get a 413
     #[arg(
         long,
         env = "CROSSFADE_MAX_BODY_BYTES",
         value_name = "N",
-        default_value_t = 268_435_456
+        default_value_t = 268_435_456,
+        value_parser = size::<u64>(0..=u64::MAX)
     )]
     pub(super) max_body_bytes: u64,
     /// Maximum number of concurrent requests; more get a 503 with Retry-After
@@ -179,7 +180,8 @@ pub(super) struct LimitArgs {
         long,
         env = "CROSSFADE_REPLAY_BUDGET_BYTES",
         value_name = "N",
-        default_value_t = 268_435_456
+        default_value_t = 268_435_456,
+        value_parser = size::<usize>(0..=usize::MAX)
     )]
     pub(super) replay_budget_bytes: usize,
     /// Time limit for receiving a request head
@@ -247,7 +249,8 @@ pub(super) struct UpstreamArgs {
         long,
         env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",
         value_name = "N",
-        default_value_t = 16
+        default_value_t = 16,
+        value_parser = whole::<u32>(0..=u32::MAX)
     )]
     pub(super) upstream_max_exchanges: u32,
     /// Interval at which each endpoint is probed for a model in /v1/models [default: off]
