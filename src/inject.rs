@@ -112,6 +112,8 @@ pub enum Error {
         "'{image}' is not a valid image name: set --image or CROSSFADE_IMAGE to a name such as registry.example/crossfade:0.1.0"
     )]
     BadImage { image: String },
+    #[error("the input is empty")]
+    Empty,
     #[error("this build has no default image: set --image or CROSSFADE_IMAGE")]
     NoImage,
     /// It contains no known frontend.
@@ -192,6 +194,9 @@ pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Repo
     }
     let mut run = Run::default();
     let report = run.all(text, |run, document| run.inject(document, options, image))?;
+    if !run.has_objects {
+        return Err(Error::Empty);
+    }
     match run.injected.is_empty() && run.present == 0 {
         true => Err(Error::NoFrontend {
             seen: run.seen,

@@ -220,15 +220,21 @@ impl<'a> Editor<'a> {
                 .filter(|other| other.parent == addition.parent);
             self.add(addition, same.count())?;
         }
+        let changed: Vec<_> = self.cuts.iter().map(|cut| cut.range.clone()).collect();
         let text = cut::apply(self.tree.text, self.cuts);
         let read = Tree::read(&text).ok().flatten();
         match read.map(|tree| tree.json()) {
             Some(Ok(json)) if json == self.wanted => Ok(text),
-            _ => Err(Refused::at(
-                self.tree.root.span.start,
-                "is written in a way that cannot be edited safely: an anchor (&) of a part that must change is used in \
-                 another place, or the style is unusual; write it without anchors, in plain block style",
-            )),
+            _ => Err(match self.tree.shared(&changed) {
+                Some(anchor) => Refused::at(
+                    anchor,
+                    "a part with an anchor (&) must change, and the anchor is used in another place: write both parts without the anchor",
+                ),
+                None => Refused::at(
+                    self.tree.root.span.start,
+                    "is written in a way that cannot be edited safely: write it without anchors, in plain block style",
+                ),
+            }),
         }
     }
 }

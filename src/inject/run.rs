@@ -23,6 +23,8 @@ use super::{
 #[derive(Default)]
 pub(super) struct Run {
     document: usize,
+    /// Whether a document contains more than comments.
+    pub has_objects: bool,
     notes: Vec<Note>,
     /// The result of an injection.
     pub injected: Vec<services::Injected>,
@@ -117,6 +119,7 @@ impl Run {
         let Some((tree, json)) = self.read(document)? else {
             return Ok(None);
         };
+        self.has_objects = true;
         let mut workloads = Vec::new();
         for found in find(&json) {
             match found {
@@ -146,6 +149,13 @@ impl Run {
         if let Some((key, at)) = &tree.twice {
             let refused = Refused::at(*at, format!("the key '{key}' is set twice"));
             return Err(self.refused(document, &tree, &workloads[0].name, refused));
+        }
+        for workload in &workloads {
+            if let Some(path) = workload.malformed(&json) {
+                let message = format!("{} must be a list", path::words(&json, &[], &path));
+                let refused = Refused::of(&path, message);
+                return Err(self.refused(document, &tree, &workload.name, refused));
+            }
         }
         // An existing sidecar is removed first, and its options are reused.
         let mut earlier = Vec::new();

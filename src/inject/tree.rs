@@ -84,6 +84,51 @@ impl<'a> Tree<'a> {
         let mut left = MAX_VALUES;
         json(&self.root, &mut anchors, &mut left)
     }
+
+    /// The position of an anchor that is used in another place, and whose value one of these ranges changes; preferably of one that a
+    /// range is certain to change, because it does not only border on it.
+    pub fn shared(&self, changed: &[Range<usize>]) -> Option<usize> {
+        let mut nodes = Vec::new();
+        flatten(&self.root, &mut nodes);
+        let is_used = |anchor: usize| {
+            let mut nodes = nodes.iter();
+            nodes.any(|node| matches!(node.value, Value::Alias(alias) if alias == anchor))
+        };
+        let shared: Vec<_> = nodes
+            .iter()
+            .filter(|node| node.anchor > 0 && is_used(node.anchor))
+            .map(|node| &node.span)
+            .collect();
+        let within = |span: &&&Range<usize>| {
+            let mut changed = changed.iter();
+            changed.any(|range| range.start < span.end && range.end > span.start)
+        };
+        // What is added to a block begins on the line after it.
+        let beside = |span: &&&Range<usize>| {
+            let rest = &self.text[span.end..];
+            let end = span.end + rest.len() - rest.trim_start().len();
+            let mut changed = changed.iter();
+            changed.any(|range| range.start <= end && range.end >= span.start)
+        };
+        let mut found = shared.iter().find(within);
+        if found.is_none() {
+            found = shared.iter().find(beside);
+        }
+        let span = found?;
+        self.text[..span.start].rfind('&')
+    }
+}
+
+/// All nodes below this one, and itself.
+fn flatten<'n>(node: &'n Node, nodes: &mut Vec<&'n Node>) {
+    nodes.push(node);
+    match &node.value {
+        Value::Scalar { .. } | Value::Alias(_) => {}
+        Value::List { items, .. } => items.iter().for_each(|item| flatten(item, nodes)),
+        Value::Map { entries, .. } => {
+            entries.iter().for_each(|entry| flatten(&entry.node, nodes));
+        }
+    }
 }
 
 impl Node {

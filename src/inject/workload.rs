@@ -235,6 +235,14 @@ impl Workload {
         containers
     }
 
+    /// The path of the containers if they are not a list, so that Kubernetes would reject the object.
+    pub fn malformed(&self, root: &Json) -> Option<Path> {
+        let paths = ["containers", "initContainers"].map(|name| below(&self.spec, [name]));
+        paths
+            .into_iter()
+            .find(|path| get(root, path).is_some_and(|list| !list.is_array() && !list.is_null()))
+    }
+
     fn list<'j>(&self, root: &'j Json, name: &str) -> Vec<(Path, &'j Json)> {
         let path = below(&self.spec, [name]);
         let list = get(root, &path).and_then(Json::as_array);

@@ -1,10 +1,15 @@
 //! Finds the port that a server listens on, and how to change it.
 
+use std::ops::Range;
+
 use serde_json::Value as Json;
 
 use super::script::{self, Command, Start};
 use super::{Server, variable};
 use crate::inject::path::{Path, below};
+
+/// The argument with which most servers set their port.
+const USUAL: &str = "--port";
 
 /// One of the edits that move a server to another port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +54,11 @@ pub(in crate::inject) fn relocate(
     to: u16,
 ) -> Result<Relocated, String> {
     let flag = given.flag.or(server.flag());
+    // Most servers have this argument. One that has it with the port is not asked for its name.
+    let usual = (server == Server::Other && given.port.is_some() && given.variable.is_none())
+        .then_some(USUAL)
+        .filter(|flag| in_arguments(server, container, flag, given.port).is_some());
+    let flag = flag.or(usual);
     let name = given.variable.or(server.variable());
     let known = |(port, how): (u16, Move)| Relocated {
         port,
@@ -275,7 +285,9 @@ fn in_script(
         });
     }
     match values.len() {
-        0 | 1 => values.pop().map(Ok),
+        0 | 1 => values
+            .pop()
+            .map(|(place, value)| Ok((unique(text, place), value))),
         _ => Some(Err(format!(
             "several commands of its script have {flag}, and it is unclear which one is the server's: set its port with --port"
         ))),
@@ -283,19 +295,36 @@ fn in_script(
 }
 
 /// The last `flag` of a command with its value, and the value.
-fn in_command(text: &str, command: &Command, flag: &str) -> Option<(String, String)> {
+fn in_command(text: &str, command: &Command, flag: &str) -> Option<(Range<usize>, String)> {
     let words = &command.words;
     words.iter().enumerate().rev().find_map(|(index, word)| {
         let written = &text[word.clone()];
         if script::bare(written) == flag {
             let value = words.get(index + 1)?;
-            let whole = &text[word.start..value.end];
-            return Some((whole.to_owned(), text[value.clone()].to_owned()));
+            return Some((word.start..value.end, text[value.clone()].to_owned()));
         }
         let rest = written.trim_start_matches(['"', '\'']).strip_prefix(flag)?;
         let value = rest.strip_prefix('=').filter(|value| !value.is_empty())?;
-        Some((written.to_owned(), value.to_owned()))
+        Some((word.clone(), value.to_owned()))
     })
+}
+
+/// The text at `place`, with as much of the line before it as distinguishes it from other texts, such as a comment. Only a text that
+/// occurs once can be replaced, and only one within a line is written in the manifest as in the script.
+fn unique(text: &str, place: Range<usize>) -> String {
+    let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
+    let is_start = |at: &usize| {
+        *at == line
+            || text[..*at].ends_with(char::is_whitespace)
+                && !text[*at..].starts_with(char::is_whitespace)
+    };
+    let starts = (line..place.start)
+        .rev()
+        .filter(|at| text.is_char_boundary(*at));
+    let mut starts = std::iter::once(place.start).chain(starts.filter(is_start));
+    let is_unique = |start: &usize| text.matches(&text[*start..place.end]).count() == 1;
+    let start = starts.find(is_unique).unwrap_or(place.start);
+    text[start..place.end].to_owned()
 }
 
 /// The position at which an argument can be added.

@@ -19,6 +19,8 @@ fn manifests_go_to_standard_output_and_the_explanation_to_standard_error() {
     );
     assert_eq!(run(&["inject", file], b"").1, out);
 
+    assert_eq!(run(&["inject"], text.as_bytes()).1, out);
+
     let (status, back, err) = run(&["uninject", "-"], out.as_bytes());
     assert_eq!((status, back.as_str()), (Some(0), text));
     assert!(
@@ -53,7 +55,7 @@ fn errors_exit_with_status_2_and_print_no_manifest() {
         (
             &["inject", "-"][..],
             &b"a: [1"[..],
-            "crossfade: -: document 1, line 1: not valid YAML",
+            "crossfade: standard input: document 1, line 1: not valid YAML",
         ),
         (
             &["inject", "-"],
@@ -80,7 +82,12 @@ fn errors_exit_with_status_2_and_print_no_manifest() {
             b"",
             "is not a regular file; `-` reads standard input",
         ),
-        (&["inject"], b"", "FILE"),
+        (&["inject"], b"", "standard input: the input is empty"),
+        (
+            &["inject", "-"],
+            b"# nothing\n---\n",
+            "standard input: the input is empty",
+        ),
         (&["rbac", ""], b"", "is not a name that Kubernetes accepts"),
         (
             &["rbac", "Default_1"],

@@ -450,3 +450,39 @@ fn if_no_frontend_is_found_the_responsible_options_are_named() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn a_port_in_a_comment_or_of_another_command_of_a_script_does_not_prevent_the_edit() {
+    for (script, moved) in [
+        (
+            "# vllm serve a --port 8000\nvllm serve b --port 8000\n",
+            "# vllm serve a --port 8000\nvllm serve b --port 8080\n",
+        ),
+        (
+            "exporter --port 8000 &\nvllm serve b --port 8000\n",
+            "exporter --port 8000 &\nvllm serve b --port 8080\n",
+        ),
+        (
+            "# vllm serve a --port 8000 --x\nvllm serve b \\\n  --port 8000 \\\n  --model x\n",
+            "# vllm serve a --port 8000 --x\nvllm serve b \\\n  --port 8080 \\\n  --model x\n",
+        ),
+        (
+            "# vllm serve --port=8000\nvllm serve x --port=8000\n",
+            "# vllm serve --port=8000\nvllm serve x --port=8080\n",
+        ),
+    ] {
+        let indented = |script: &str| script.replace('\n', "\n          ");
+        let text = |script: &str| {
+            let script = indented(script);
+            format!(
+                "{SHELL}        args:\n        - |\n          {}",
+                script.trim_end()
+            )
+        };
+        let (before, after) = (deployment(&text(script)), text(moved));
+        let report = injected(&before).unwrap_or_else(|error| panic!("{script}{error}"));
+        assert!(report.text.contains(&after), "{}", report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, before);
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+    }
+}

@@ -130,6 +130,44 @@ fn any_other_server_is_injected_if_its_port_and_the_option_for_it_are_given() {
 }
 
 #[test]
+fn the_usual_argument_of_an_unknown_server_needs_no_option() {
+    let tgi = |arguments: &str| {
+        deployment(&format!(
+            "        image: ghcr.io/huggingface/text-generation-inference:3\n        args: [--model-id, m, {arguments}]\n"
+        ))
+    };
+    let options = Options {
+        port: Some(3000),
+        ..Options::default()
+    };
+    for (given, moved) in [
+        ("--port, \"3000\"", "--port, \"8080\""),
+        ("--port=3000", "--port=8080"),
+    ] {
+        let text = tgi(given);
+        let report = injected_with(&text, &options).unwrap();
+        assert!(report.text.contains(moved), "{}", report.text);
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    for (given, expected) in [
+        (
+            "--port, \"3001\"",
+            "--port is 3000, but according to the manifest, it listens on 3001",
+        ),
+        (
+            "--listen, \"3000\"",
+            "use --port-arg FLAG or --port-env NAME",
+        ),
+    ] {
+        let error = injected_with(&tgi(given), &options)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn workers_and_unknown_kinds_are_unchanged_and_mentioned() {
     let frontend = deployment("        image: vllm/vllm-openai\n");
     for (other, expected) in [

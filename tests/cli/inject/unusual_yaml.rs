@@ -63,6 +63,47 @@ fn anchors_and_aliases_across_the_edited_part_are_rejected_and_others_are_not() 
     );
 }
 
+#[test]
+fn an_anchor_that_prevents_an_edit_is_reported_with_its_line() {
+    for (more, line) in [
+        (
+            "        args: &a [--port, \"8000\"]\n      - {name: b, image: x, args: *a}\n",
+            12,
+        ),
+        (
+            "        command: [python3, -m, dynamo.frontend]\n        env: &e\n        - {name: A, value: b}\n      - {name: b, image: x, env: *e}\n",
+            13,
+        ),
+    ] {
+        let error = injected(&deployment(&format!("{SERVER}{more}"))).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains(&format!("Deployment/server, line {line}: a")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn containers_that_are_not_a_list_are_an_error() {
+    let text = deployment(SERVER);
+    let map = text.replace("- name: server\n  ", "  server:\n  ");
+    for (text, path) in [
+        (map, "spec/template/spec/containers"),
+        (
+            text.replace("containers:", "initContainers: {}\n      containers:"),
+            "spec/template/spec/initContainers",
+        ),
+    ] {
+        let error = injected(&text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("document 1, Deployment/server, line ")
+                && error.ends_with(&format!("{path} must be a list")),
+            "{text}\n{error}"
+        );
+    }
+}
+
 /// A cluster returns values without anchors and aliases.
 #[test]
 fn an_alias_is_restored_as_its_value_where_its_anchor_is_gone() {
@@ -216,8 +257,8 @@ fn invalid_yaml_is_rejected_with_document_and_line() {
             "a template must be rendered first",
         ),
         ("a: &a [*a]".into(), "document 1, line 1: an alias"),
-        (String::new(), "no frontend was found"),
-        ("# nothing\n---\n".into(), "no frontend was found"),
+        (String::new(), "the input is empty"),
+        ("# nothing\n---\n".into(), "the input is empty"),
         ("just text".into(), "no frontend was found"),
         ("[1, 2]".into(), "no frontend was found"),
         (
