@@ -1,12 +1,13 @@
 # syntax=docker/dockerfile:1
-# docker buildx build --platform linux/amd64,linux/arm64 -t registry.example/crossfade:0.1.0 .
-# No shell and no package manager in the result; it runs as a user without rights, on a root file system it need not write.
-# Renovate keeps the digests current.
+# To build the image for both architectures:
+#   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example/crossfade:0.1.0 .
+# The image contains no shell and no package manager. The program runs as an unprivileged user, and does not write to the root file system.
+# Renovate updates the digests of the base images.
 FROM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
 RUN cargo install --locked cargo-auditable@0.7.7 && cargo install --locked --features cli cargo-about@0.9.3
-# Set by buildx. Platforms that are built at once must not share a target directory.
+# Set by BuildKit. Builds for several platforms run at the same time, so each needs its own target directory.
 ARG TARGETARCH
-# The image that `crossfade inject` adds by default.
+# The image that `crossfade inject` adds by default, such as the name and tag of this image. Without it, users must set --image.
 ARG CROSSFADE_DEFAULT_IMAGE
 WORKDIR /src
 COPY Cargo.toml Cargo.lock about.toml about.hbs ./
@@ -21,7 +22,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     objcopy --only-keep-debug target/release/crossfade /crossfade.debug && \
     objcopy --strip-debug --add-gnu-debuglink=/crossfade.debug target/release/crossfade /crossfade
 
-# docker build --target debug --output . .   gives the debug information of the same build.
+# The debug information of the same build. To write it to the current directory:
+#   docker build --target debug --output . .
 FROM scratch AS debug
 COPY --from=build /crossfade.debug /
 

@@ -113,6 +113,22 @@ fn no_job_persists_credentials_and_no_build_job_may_write() {
 }
 
 #[test]
+fn only_the_step_that_creates_the_release_gets_the_token() {
+    let release = read(".github/workflows/release.yml");
+    let steps = release.split("\n    - ");
+    let with_token: Vec<_> = steps.filter(|step| step.contains("GH_TOKEN")).collect();
+    let [step] = with_token.as_slice() else {
+        panic!("{with_token:?}");
+    };
+    assert!(step.contains("\n      env: {GH_TOKEN: ") && step.contains("gh release create"));
+    // All commands that use it are in that step.
+    assert_eq!(
+        release.matches("gh release ").count(),
+        step.matches("gh release ").count()
+    );
+}
+
+#[test]
 fn the_image_is_unprivileged_and_contains_the_licenses() {
     let dockerfile = read("Dockerfile");
     let (_, last) = dockerfile.rsplit_once("\nFROM ").unwrap();
