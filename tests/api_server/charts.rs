@@ -56,6 +56,10 @@ fn an_invalid_value_is_rejected_by_name() {
             "image.repository=registry.example/crossfade:1",
             "repository",
         ),
+        ("image.repository=registry.example/Crossfade", "repository"),
+        ("image.repository=Me/crossfade", "repository"),
+        ("image.repository=registry.example/crossfade/", "repository"),
+        ("image.tag=.1", "tag"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("log.format=xml", "format"),
         ("log.level=bogus", "level"),
@@ -85,6 +89,33 @@ fn an_invalid_value_is_rejected_by_name() {
         error.contains("rollouts.namespaces: b is not watchNamespace"),
         "{error}"
     );
+    for (wrong, expected) in [
+        (
+            "rollouts.namespaces={a}",
+            "rollouts.namespaces: without rollouts.enabled",
+        ),
+        (
+            "env[0].name=A,env[0].value=a,env[1].name=A,env[1].value=b",
+            "env: A is set twice",
+        ),
+        (
+            "env[0].name=CROSSFADE_LOG_FORMAT,env[0].value=text",
+            "env: CROSSFADE_LOG_FORMAT is set twice, or the chart itself sets it",
+        ),
+    ] {
+        let error = helm.refuses(&[&template[..], &[image, "--set", wrong]].concat());
+        assert!(error.contains(expected), "{error}");
+    }
+    for right in [
+        "crossfade",
+        "me/crossfade",
+        "localhost:5000/a/b__c.d",
+        "Registry.Example:5000/crossfade",
+        "registry/crossfade",
+    ] {
+        let right = format!("--set=image.repository={right}");
+        helm.run(&[&template[..], &[&right]].concat());
+    }
     let error = helm.refuses(&template);
     assert!(
         error.contains("image.repository: name the image"),
@@ -304,6 +335,11 @@ fn the_definition_and_updates_survive_upgrades_uninstallations_and_other_ways_of
         notes.contains("manages the updates of all namespaces"),
         "{notes}"
     );
+    let command = format!(
+        "crossfade inject frontend.yaml --image crossfade:{} | kubectl apply -f -",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(notes.contains(&command), "{notes}");
     let sidecar = asking(&cluster, "inference:default");
     assert!(sidecar(
         "watch",

@@ -22,6 +22,43 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* The environment of the controller. */}}
+{{- define "crossfade.env" -}}
+{{- if .Values.watchNamespace }}
+- {name: CROSSFADE_NAMESPACE, value: {{ .Values.watchNamespace | quote }}}
+- {name: CROSSFADE_LEASE_NAMESPACE, value: {{ .Release.Namespace | quote }}}
+{{- else }}
+- {name: CROSSFADE_ALL_NAMESPACES, value: "true"}
+{{- end }}
+- {name: CROSSFADE_ADMIN, value: "0.0.0.0:9465"}
+- {name: CROSSFADE_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
+{{- if ne .Values.log.level "info" }}
+- {name: CROSSFADE_LOG, value: {{ .Values.log.level | quote }}}
+{{- end }}
+{{- if ne (include "crossfade.fullname" .) "crossfade-controller" }}
+- {name: CROSSFADE_LEASE_NAME, value: {{ include "crossfade.fullname" . | quote }}}
+{{- end }}
+{{- if .Values.rollouts.enabled }}
+- {name: CROSSFADE_ROLLOUTS, value: "true"}
+{{- end }}
+{{- if .Values.dryRun }}
+- {name: CROSSFADE_DRY_RUN, value: "true"}
+{{- end }}
+{{- if .Values.allowAnyTarget }}
+- {name: CROSSFADE_ALLOW_ANY_TARGET, value: "true"}
+{{- end }}
+{{- if ne .Values.clusterDomain "cluster.local" }}
+- {name: CROSSFADE_CLUSTER_DOMAIN, value: {{ .Values.clusterDomain | quote }}}
+{{- end }}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- with .Values.env }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
 {{- define "crossfade.selectorLabels" -}}
 app.kubernetes.io/name: crossfade-controller
 app.kubernetes.io/instance: {{ .Release.Name }}
