@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The archive of a release for the machine that runs this: the program without its debug information, manual, completions, documents,
-# manifests, charts, and the licenses of everything in the program. Beside it the debug information and a list of everything in the
+# The archive of a release for the machine that runs this: the program without its debug information, manual, completions, documents
+# and what they refer to, manifests, charts, and the licenses of everything in the program. Beside it the debug information and a list of everything in the
 # program (SBOM, CycloneDX). Needs cargo-auditable, cargo-about and cargo-cyclonedx.
 #
 # usage: package.sh TAG OUT
@@ -17,7 +17,7 @@ make install BUILD="auditable build" DESTDIR="$root" PREFIX=
 objcopy --only-keep-debug "$root/bin/crossfade" "$out/$name.debug"
 objcopy --strip-debug --add-gnu-debuglink="$out/$name.debug" "$root/bin/crossfade"
 cargo about generate --locked about.hbs --output-file "$root/THIRD-PARTY.txt"
-cp -r LICENSE README.md CHANGELOG.md docs deploy "$root/"
+cp -r LICENSE README.md CHANGELOG.md SECURITY.md docs deploy examples proto "$root/"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -cf - "$name" |
   gzip -n >"$out/$name.tar.gz"
 gzip -nf "$out/$name.debug"

@@ -224,6 +224,12 @@ fn the_krew_manifest_names_the_uploaded_archives() {
     }
     // The name of the archive and its directory in package.sh, which the workflow uploads.
     let package = read(".github/package.sh");
+    // The documents link to the files beside them.
+    let (_, copied) = package.split_once("\ncp -r ").unwrap();
+    let copied = copied.lines().next().unwrap();
+    for beside in ["SECURITY.md", "docs", "deploy", "examples", "proto"] {
+        assert!(copied.split(' ').any(|name| name == beside), "{copied}");
+    }
     for line in [
         "name=crossfade-$tag-linux-$(uname -m)\n",
         "DESTDIR=\"$root\" PREFIX=\n",
