@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
@@ -15,7 +16,7 @@ pub struct ClusterChoice {
     #[arg(short, long, env = "CROSSFADE_NAMESPACE", value_name = "NAME", value_parser = kubernetes_name)]
     namespace: Option<String>,
     /// The context of the kubeconfig [default: the current one]
-    #[arg(long, env = "CROSSFADE_CONTEXT", value_name = "NAME")]
+    #[arg(long, env = "CROSSFADE_CONTEXT", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     context: Option<String>,
     /// The kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
     #[arg(long, env = "CROSSFADE_KUBECONFIG", value_name = "FILE")]

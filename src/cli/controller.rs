@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 
 use super::LogFormat;
-use super::parse::{address, count, domain, host_name, lease, seconds_or_none};
+use super::parse::{address, count, domain, host_name, kubernetes_name, lease, seconds_or_none};
 use crate::app::controller::{Config, Namespaces};
 use crate::controller::{MostUpdates, ProxyPods};
 use crate::pages::Hosts;
@@ -21,6 +21,7 @@ pub struct ControllerArgs {
         long,
         env = "CROSSFADE_NAMESPACE",
         value_name = "NAME",
+        value_parser = kubernetes_name,
         conflicts_with = "all_namespaces"
     )]
     namespace: Option<String>,
@@ -41,11 +42,12 @@ pub struct ControllerArgs {
         long,
         env = "CROSSFADE_LEASE_NAME",
         default_value = "crossfade-controller",
-        value_name = "NAME"
+        value_name = "NAME",
+        value_parser = kubernetes_name
     )]
     lease_name: String,
     /// Namespace of the Lease [default: that of --namespace]
-    #[arg(long, env = "CROSSFADE_LEASE_NAMESPACE", value_name = "NAME")]
+    #[arg(long, env = "CROSSFADE_LEASE_NAMESPACE", value_name = "NAME", value_parser = kubernetes_name)]
     lease_namespace: Option<String>,
     /// Time after which another replica takes over from a dead leader
     #[arg(long, env = "CROSSFADE_LEASE_SECONDS", default_value_t = 15, value_name = "DURATION", value_parser = lease)]
@@ -59,7 +61,8 @@ pub struct ControllerArgs {
         long,
         env = "CROSSFADE_PROXY_PORT",
         default_value = "crossfade",
-        value_name = "NAME"
+        value_name = "NAME",
+        value_parser = NonEmptyStringValueParser::new()
     )]
     proxy_port: String,
     /// Name of the port of the old frontends themselves in their pods, for requests to /v1/models
@@ -67,7 +70,8 @@ pub struct ControllerArgs {
         long,
         env = "CROSSFADE_FRONTEND_PORT",
         default_value = "frontend",
-        value_name = "NAME"
+        value_name = "NAME",
+        value_parser = NonEmptyStringValueParser::new()
     )]
     frontend_port: String,
     /// Additional host name that the admin port accepts, besides IP addresses, localhost, and cluster-local names

@@ -450,6 +450,26 @@ fn an_invalid_value_of_an_environment_variable_is_reported_with_its_name() {
         assert_eq!(status, Some(2), "{variable}: {stderr}");
         assert!(stderr.contains(&format!("{tip} {variable}")), "{stderr}");
     }
+    for (args, variables) in [
+        (
+            &["controller"][..],
+            &[
+                "CROSSFADE_NAMESPACE",
+                "CROSSFADE_LEASE_NAME",
+                "CROSSFADE_LEASE_NAMESPACE",
+                "CROSSFADE_PROXY_PORT",
+                "CROSSFADE_FRONTEND_PORT",
+            ][..],
+        ),
+        (&["status"], &["CROSSFADE_CONTEXT"]),
+        (&["proxy", "--old", "a:1"], &["CROSSFADE_KUBE_NAMESPACE"]),
+    ] {
+        for variable in variables {
+            let (status, _, stderr) = texts(&run_with_env(args, &[(variable, "")]));
+            let tip = format!("tip: the environment variable {variable} is empty");
+            assert!(status == Some(2) && stderr.contains(&tip), "{stderr}");
+        }
+    }
     for (variable, value, tips) in [
         (
             "CROSSFADE_SPLIT",

@@ -28,7 +28,7 @@ fn flags(out: &mut String) {
          A duration (`DURATION`) is a number of seconds, such as `90` or `1.5`, or numbers with the units `d`, `h`, `m`, `s`, and `ms`, \
          from the longest unit to the shortest, such as `2h`, `1m30s`, or `500ms`. A size is a number of bytes without a unit. A flag \
          takes precedence over its variable. The variable of a flag without a value is `true` or `false`. A variable that is set but \
-         empty is an error.\n",
+         empty is an error, except for `CROSSFADE_PROXY`, which then contains no address.\n",
     );
     let mut command = Cli::command();
     command.build();

@@ -8,8 +8,8 @@ use clap::builder::BoolishValueParser;
 use http::HeaderName;
 
 use crate::cli::parse::{
-    body_field, comment_interval, count, domain, hold, limit, object_name, probe_interval, seconds,
-    seconds_or_none, size, whole,
+    body_field, comment_interval, count, domain, hold, kubernetes_name, limit, object_name,
+    probe_interval, seconds, seconds_or_none, size, whole,
 };
 use crate::config::ClusterSource;
 use crate::telemetry::log::Level;
@@ -32,7 +32,7 @@ pub(super) struct ClusterArgs {
     )]
     kube_deployment: Vec<String>,
     /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
-    #[arg(long, env = "CROSSFADE_KUBE_NAMESPACE", value_name = "NAME")]
+    #[arg(long, env = "CROSSFADE_KUBE_NAMESPACE", value_name = "NAME", value_parser = kubernetes_name)]
     kube_namespace: Option<String>,
     /// Allow the DynamoUpdateConfig to name any target, not only Services of its namespace
     #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
