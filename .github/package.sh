@@ -17,7 +17,7 @@ make install BUILD="auditable build" DESTDIR="$root" PREFIX=
 objcopy --only-keep-debug "$root/bin/crossfade" "$out/$name.debug"
 objcopy --strip-debug --add-gnu-debuglink="$out/$name.debug" "$root/bin/crossfade"
 cargo about generate --locked about.hbs --output-file "$root/THIRD-PARTY.txt"
-cp -r LICENSE README.md CHANGELOG.md SECURITY.md docs deploy examples proto "$root/"
+cp -r --parents LICENSE README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md docs deploy examples proto benches/README.md benches/figures "$root/"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -cf - "$name" |
   gzip -n >"$out/$name.tar.gz"
 gzip -nf "$out/$name.debug"

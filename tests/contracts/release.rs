@@ -227,14 +227,24 @@ fn the_krew_manifest_names_the_uploaded_archives() {
     // The documents link to the files beside them.
     let (_, copied) = package.split_once("\ncp -r ").unwrap();
     let copied = copied.lines().next().unwrap();
-    for beside in ["SECURITY.md", "docs", "deploy", "examples", "proto"] {
+    let linked = [
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "docs",
+        "deploy",
+        "examples",
+        "proto",
+        "benches/README.md",
+        "benches/figures",
+    ];
+    for beside in linked {
         assert!(copied.split(' ').any(|name| name == beside), "{copied}");
     }
     for line in [
         "name=crossfade-$tag-linux-$(uname -m)\n",
         "DESTDIR=\"$root\" PREFIX=\n",
         "--output-file \"$root/THIRD-PARTY.txt\"\n",
-        "cp -r LICENSE ",
+        "cp -r --parents LICENSE ",
         ">\"$out/$name.tar.gz\"\n",
         ">\"$name.tar.gz.sha256\"\n",
     ] {
