@@ -197,7 +197,6 @@ impl<T> Counted<T> {
         let blocks = size(self.frames.of_blocks() - blocks_before);
         let work = bytes.len().max(frames * LEAST) + blocks * EXPANSION;
         self.allowance.spend(work);
-        self.is_dense = 2 * blocks > AFTER_DENSE;
         let traffic = &self.traffic;
         traffic
             .received
@@ -285,10 +284,16 @@ impl<T: AsyncRead + Unpin> Counted<T> {
             ready!(Pin::new(&mut self.transport).poll_read(cx, buffer))?;
         }
         let bytes = &mut buffer.filled_mut()[before..];
-        let is_end = bytes.is_empty();
+        let (read, of_blocks) = (bytes.len(), self.frames.of_blocks());
         let left = self.received(bytes);
+        if 2 * size(self.frames.of_blocks() - of_blocks) > AFTER_DENSE {
+            self.is_dense = true;
+        } else if read >= AFTER_DENSE {
+            // A shorter read says nothing about what follows it.
+            self.is_dense = false;
+        }
         buffer.set_filled(before + left);
-        Poll::Ready(Ok(match left > 0 || is_end {
+        Poll::Ready(Ok(match left > 0 || read == 0 {
             true => Passed::Something,
             false => Passed::Nothing,
         }))
@@ -417,6 +422,62 @@ mod tests {
         // 4 KiB take almost the whole allowance, so that each turn reads them twice.
         let polls = polls(block, 1 << 20).expect("no flood");
         assert!((125..=130).contains(&polls), "{polls}");
+    }
+
+    /// Sends one piece for each read, and notes how much each read could take.
+    #[derive(Default)]
+    struct Pieces {
+        pieces: std::collections::VecDeque<Vec<u8>>,
+        room: Arc<std::sync::Mutex<Vec<usize>>>,
+    }
+
+    impl AsyncRead for Pieces {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let Some(piece) = self.pieces.pop_front() else {
+                return Poll::Pending;
+            };
+            let room = buffer.remaining();
+            self.room.lock().expect("no panic").push(room);
+            buffer.put_slice(&piece);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn reads_stay_small_after_header_blocks_until_much_else_has_arrived() {
+        let mut block = frame(1, 247);
+        block[4] = 4;
+        let (blocks, data) = (block.repeat(10), frame(0, 247));
+        let pieces = [
+            blocks.clone(),
+            // The head of a frame in three parts, of which the last comes with the rest.
+            block[..4].to_vec(),
+            block[4..7].to_vec(),
+            block[7..9].to_vec(),
+            block[9..].to_vec(),
+            data.clone(),
+            data.repeat(16),
+            data,
+        ];
+        let pieces = Pieces {
+            pieces: pieces.into(),
+            ..Pieces::default()
+        };
+        let room = Arc::clone(&pieces.room);
+        let (mut counted, _) = Counted::new(pieces, &Budget::new(usize::MAX));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut buffer = [0; 8 * 1024];
+        while Pin::new(&mut counted)
+            .poll_read(&mut cx, &mut ReadBuf::new(&mut buffer))
+            .is_ready()
+        {}
+        let (full, part) = (8 * 1024, AFTER_DENSE);
+        let room = room.lock().expect("no panic");
+        assert_eq!(*room, [full, part, 5, 2, part, part, part, full]);
     }
 
     #[test]
