@@ -176,6 +176,9 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// Detects that the peer of a connection is gone.
 pub struct KeepAlive {
     pings: Option<PingPong>,
+    /// How many PINGs were sent and acknowledged.
+    sent: u64,
+    acknowledged: u64,
     traffic: Arc<Traffic>,
     /// Bytes received when the timer was set.
     seen: u64,
@@ -188,11 +191,30 @@ impl KeepAlive {
     pub fn new(pings: Option<PingPong>, traffic: Arc<Traffic>) -> Self {
         Self {
             pings,
+            sent: 0,
+            acknowledged: 0,
             traffic,
             seen: 0,
             asked: false,
             sleep: Box::pin(tokio::time::sleep(SILENCE)),
         }
+    }
+
+    /// Sends a PING, unless one is not acknowledged yet. Returns its number, counted from 1.
+    pub fn ping(&mut self) -> Option<u64> {
+        self.pings.as_mut()?.send_ping(Ping::opaque()).ok()?;
+        self.sent += 1;
+        Some(self.sent)
+    }
+
+    /// How many PINGs the peer has acknowledged. The task is woken by the next acknowledgement.
+    pub fn poll_acknowledged(&mut self, cx: &mut Context<'_>) -> u64 {
+        if let Some(pings) = &mut self.pings
+            && let Poll::Ready(Ok(_)) = pings.poll_pong(cx)
+        {
+            self.acknowledged += 1;
+        }
+        self.acknowledged
     }
 
     /// Ready when the peer is gone. A connection that is not `busy` may be silent.
@@ -205,12 +227,10 @@ impl KeepAlive {
                 return Poll::Ready(());
             }
             self.asked = !heard && busy;
-            if let Some(pings) = &mut self.pings
-                && self.asked
-            {
+            if self.asked {
                 // The response must be taken before the next ping can be sent.
-                let _ = pings.poll_pong(cx);
-                let _ = pings.send_ping(Ping::opaque());
+                self.poll_acknowledged(cx);
+                self.ping();
             }
             let wait = if self.asked { ANSWER } else { SILENCE };
             self.sleep.as_mut().reset(Instant::now() + wait);

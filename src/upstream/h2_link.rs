@@ -1,6 +1,7 @@
 //! HTTP/2 connections to model servers: keeps a few per thread and endpoint, and selects one for each request.
 
 mod load;
+mod resets;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -208,11 +209,14 @@ async fn drive(
         if traffic.is_flood() || unasked.are_too_many(busy, traffic.received()) {
             return Poll::Ready(Some("the server sends without end".to_owned()));
         }
+        load.resets.poll(cx, &mut keep_alive);
         keep_alive
             .poll(cx, busy)
             .map(|()| Some("the server does not answer PINGs".to_owned()))
     });
-    if let Some(why) = ended.await {
+    let ended = ended.await;
+    load.resets.close();
+    if let Some(why) = ended {
         tracing::debug!(why, "an HTTP/2 connection to a model server ended");
     }
 }

@@ -145,6 +145,49 @@ async fn a_request_is_not_cancelled_before_its_server_had_time_to_accept_it() {
     }
 }
 
+/// A hyper server that was busy for a while reads all of them at once, and closes the connection if there are more than 20.
+#[tokio::test]
+async fn a_server_that_reads_late_finds_only_a_few_resets_at_once() {
+    const REQUESTS: usize = 40;
+    let (read, mut frames_read) = tokio::sync::mpsc::unbounded_channel();
+    let seen = FrameCounts::default();
+    let counted = seen.clone();
+    let settings = &[(MAX_CONCURRENT_STREAMS, 100)];
+    let server = FrameServer::start(settings, move |connection, mut frames| {
+        let (read, seen) = (read.clone(), counted.clone());
+        async move {
+            while let Some(next) = frames.try_next().await {
+                seen.count(connection, &next);
+                if next.ends_stream() && (connection, next.stream) == (1, 1) {
+                    frames.headers(1, END_STREAM, &[OK]).await;
+                }
+                if [RST_STREAM, PING].contains(&next.kind) {
+                    read.send(next.kind).unwrap();
+                }
+            }
+        }
+    })
+    .await;
+    let proxy = before_frames(&server).await;
+    let first = client::post(proxy.address, CHAT, &[], UNARY).await;
+    assert_eq!(first.status, 200);
+    let mut clients = Vec::new();
+    for _ in 0..REQUESTS {
+        clients.push(client::open_chat(proxy.address).await);
+    }
+    eventually("all are sent", async || seen.sum(HEADERS) == REQUESTS + 1).await;
+    drop(clients);
+    let mut resets = Vec::from([0]);
+    while resets.iter().sum::<usize>() < REQUESTS {
+        match within("a frame", frames_read.recv()).await.unwrap() {
+            PING => resets.push(0),
+            _ => *resets.last_mut().unwrap() += 1,
+        }
+    }
+    assert_eq!(server.connections(), 1);
+    assert_eq!(resets, [16, 16, 8]);
+}
+
 #[tokio::test]
 async fn requests_that_are_cancelled_do_not_wear_out_the_connection_of_other_clients() {
     const CANCELLED: u32 = 250;

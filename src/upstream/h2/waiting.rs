@@ -1,6 +1,7 @@
 //! A request over HTTP/2 that waits for its response head.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -64,6 +65,11 @@ impl Waiting {
 }
 
 impl InFlight {
+    fn reset(self) {
+        let load = Arc::clone(self.stream.load());
+        load.resets.add(Box::new(self));
+    }
+
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -93,13 +99,14 @@ impl Drop for Waiting {
             return;
         };
         let wait = in_flight.stream.cancelled(in_flight.since.elapsed());
+        if wait.is_zero() {
+            return in_flight.reset();
+        }
         // Without a runtime, the process or the thread ends.
-        if !wait.is_zero()
-            && let Ok(runtime) = Handle::try_current()
-        {
+        if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(wait).await;
-                drop(in_flight);
+                in_flight.reset();
             });
         }
     }

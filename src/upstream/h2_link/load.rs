@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::resets::Resets;
+
 /// Requests that may be cancelled on a connection before it gets no more requests. Servers close a connection on which too many
 /// are cancelled (CVE-2023-44487), with the streams of all other clients. Netty does so at 200 within 30 seconds, nghttp2 (Node.js)
 /// at 1,000 and 33 more per second; others count only [`EARLY`] ones. A new connection costs little, so there is no need to come
@@ -25,6 +27,7 @@ pub struct Load {
     pub blocked: AtomicUsize,
     /// The requests that were cancelled, each as many times as it counts.
     cancels: AtomicU32,
+    pub resets: Resets,
 }
 
 impl Load {
@@ -46,6 +49,11 @@ impl Stream {
     pub fn new(load: &Arc<Load>) -> Self {
         load.streams.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(load))
+    }
+
+    /// The load of the connection that carries the stream.
+    pub const fn load(&self) -> &Arc<Load> {
+        &self.0
     }
 
     /// Counts a request that is cancelled this long after it was sent, without a response head. Returns how long to wait before the
