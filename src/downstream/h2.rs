@@ -32,7 +32,7 @@ use crate::transport::h2::{
     Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
 };
 use crate::transport::returned::Returned;
-use crate::transport::write_timeout::{UNREAD, WriteTimeout};
+use crate::transport::write_timeout::{UNREAD, WriteLimit, WriteTimeout};
 use crate::transport::{Rewound, lend};
 
 /// Maximum number of concurrent streams per connection. Clients open another connection beyond it.
@@ -61,6 +61,7 @@ pub async fn run<O: OldBackend>(
     lifecycle: Lifecycle,
 ) {
     let memory = Arc::clone(&proxy.context().memory);
+    let write_limit = Arc::clone(transport.get_ref().limit());
     let (transport, returned) = Returned::new(transport);
     let (transport, traffic) = Counted::new(transport, &memory);
     let counted = Arc::clone(&traffic);
@@ -75,13 +76,13 @@ pub async fn run<O: OldBackend>(
         .max_local_error_reset_streams(Some(MAX_ERRORS))
         .handshake(transport);
     let open = Arc::<Open>::default();
-    let write_timeout = limits.write_timeout;
     let serve = |mut request: Request<RecvStream>, respond| {
         let admitted = head::admit(&mut request, &memory);
         let (reads, wanted) = expectation(request.headers()).unzip();
         let stream = Stream {
             respond,
-            write_timeout,
+            write_limit: Arc::clone(&write_limit),
+            traffic: Arc::clone(&counted),
             wanted,
             seat: open.seat(),
         };
@@ -101,7 +102,7 @@ pub async fn run<O: OldBackend>(
         handshake,
         traffic,
         &open,
-        &limits,
+        (&limits, &write_limit),
         &lifecycle,
         (&memory, &proxy.context().snapshots),
         serve,
@@ -125,7 +126,9 @@ pub async fn run<O: OldBackend>(
 struct Stream {
     respond: SendResponse<Bytes>,
     /// How long the client may take nothing of the response.
-    write_timeout: Duration,
+    write_limit: Arc<WriteLimit>,
+    /// The traffic of the connection.
+    traffic: Arc<Traffic>,
     /// Set while the client may wait for `100 Continue`.
     wanted: Option<ContinueExpected>,
     seat: Seat,
@@ -183,6 +186,9 @@ impl Stream {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(sent) = sending.poll(cx) {
                 if let Sent::Unwanted = sent {
+                    if self.traffic.is_timed_out() {
+                        sending.body_mut().body.because(UNREAD);
+                    }
                     self.seat.given_up();
                 }
                 return Poll::Ready(());
@@ -195,9 +201,16 @@ impl Stream {
             sending.body_mut().body.poll_unread(cx);
             let sent = sending.sent();
             let since = stalled.take().filter(|(at, _)| *at == sent);
-            let begin = || (sent, Box::pin(tokio::time::sleep(self.write_timeout)));
+            let limit = self.write_limit.limit;
+            let begin = || (sent, Box::pin(tokio::time::sleep(limit)));
             let (_, timer) = stalled.insert(since.unwrap_or_else(begin));
             std::task::ready!(timer.as_mut().poll(cx));
+            while self.traffic.is_blocked() {
+                // The write timeout of the connection applies.
+                timer.as_mut().reset(tokio::time::Instant::now() + limit);
+                std::task::ready!(timer.as_mut().poll(cx));
+            }
+            self.write_limit.passed.inc();
             sending.body_mut().body.because(UNREAD);
             sending.reset(Reason::CANCEL);
             Poll::Ready(())

@@ -59,6 +59,10 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
+/// The last bytes of a body that the connection queues whatever the windows are, so that a response ends although its client has
+/// not read all of it.
+const MAX_LAST: usize = 16 * 1024;
+
 /// How sending a body ended.
 #[derive(Debug)]
 pub enum Sent<E> {
@@ -74,9 +78,9 @@ pub enum Sent<E> {
 pub struct Sending<B> {
     stream: SendStream<Bytes>,
     body: B,
-    /// Waits for the windows of stream and connection.
+    /// Waits for the windows of stream and connection. Never empty.
     chunk: Option<Bytes>,
-    /// How many chunks were sent.
+    /// Bytes that were passed to the connection.
     sent: u64,
     /// The reset code if the body breaks off.
     broken: Reason,
@@ -104,7 +108,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         &mut self.body
     }
 
-    /// How many chunks were sent.
+    /// Bytes that were passed to the connection. Except for the last [`MAX_LAST`], the windows have room for them.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
@@ -121,22 +125,32 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             if self.stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Sent::Unwanted);
             }
-            if self.chunk.is_some() {
-                while self.stream.capacity() == 0 {
+            while let Some(chunk) = &mut self.chunk {
+                let capacity = self.stream.capacity();
+                if capacity == 0 {
                     match ready!(self.stream.poll_capacity(cx)) {
-                        Some(Ok(_)) => {}
+                        Some(Ok(_)) => continue,
                         Some(Err(_)) | None => return Poll::Ready(Sent::Unwanted),
                     }
                 }
-            }
-            if let Some(chunk) = self.chunk.take() {
-                let ends = self.body.is_end_stream();
-                self.sent += 1;
-                if self.stream.send_data(chunk, ends).is_err() {
+                let is_end = self.body.is_end_stream();
+                // h2 would take all of it at once, but would not tell how much the peer lets it send.
+                let most = match is_end && chunk.len() <= MAX_LAST {
+                    true => chunk.len(),
+                    false => capacity.min(chunk.len()),
+                };
+                let piece = chunk.split_to(most);
+                let is_last = chunk.is_empty();
+                let ends = is_last && is_end;
+                self.sent += piece.len() as u64;
+                if self.stream.send_data(piece, ends).is_err() {
                     return Poll::Ready(Sent::Unwanted);
                 }
                 if ends {
                     return Poll::Ready(Sent::Whole);
+                }
+                if is_last {
+                    self.chunk = None;
                 }
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
@@ -145,7 +159,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                     Ok(data) => {
                         // Window is requested only when there is something to send, so that no stream keeps window that
                         // others of the connection need.
-                        self.stream.reserve_capacity(1);
+                        self.stream.reserve_capacity(data.len());
                         self.chunk = Some(data);
                     }
                     Err(frame) => {

@@ -87,8 +87,8 @@ impl<T: OverTcp> WriteTimeout<T> {
 
     /// How long the peer may read nothing.
     #[must_use]
-    pub fn limit(&self) -> Duration {
-        self.limit.limit
+    pub const fn limit(&self) -> &Arc<WriteLimit> {
+        &self.limit
     }
 
     /// The outcome of a write. One that waits for too long is an error.

@@ -1345,15 +1345,51 @@ async fn a_stream_whose_client_reads_nothing_is_reset_at_the_write_timeout() {
     let settings = [(INITIAL_WINDOW_SIZE, 1)];
     let mut frames = Frames::connect(proxy.address, &settings).await;
     frames.request(1, END_STREAM, "GET", "/large").await;
+    let labels = [("limit", "write")];
+    let timeouts = "crossfade_client_timeouts_total";
     let (_, end) = frames.end_of(1).await;
     let end = end.unwrap();
     assert_eq!((end.kind, end.code()), (RST_STREAM, CANCEL));
     proxy.outcomes("cancelled", 1).await;
     let why = proxy.access_line(1).await["why"].to_string();
     assert!(why.contains("read nothing"), "{why}");
+    proxy.counts(timeouts, &labels, 1.0).await;
     // If the complete response is buffered in the connection, the connection is closed.
     frames.request(3, END_STREAM, "GET", "/small").await;
     frames.until_closed().await;
+    proxy.counts(timeouts, &labels, 2.0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_but_steadily_is_served_beyond_the_write_timeout() {
+    let old = Upstream::start(|received| {
+        let length = received.target[1..].parse().unwrap_or(0);
+        Script::new().answer(200, "text/plain", "x".repeat(length))
+    })
+    .await;
+    let proxy = Proxy::before(&old, &["--write-timeout", "0.5"]).await;
+    let mut frames = Frames::connect(proxy.address, &[(INITIAL_WINDOW_SIZE, 1)]).await;
+    // The connection buffers all of the second response.
+    for (stream, length) in [(1, 60_000), (3, 2000)] {
+        let path = format!("/{length}");
+        frames.request(stream, END_STREAM, "GET", &path).await;
+        for _ in 0..15 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            let more = 50u32.to_be_bytes();
+            frames.send(WINDOW_UPDATE, 0, stream, &more).await;
+        }
+        for stream in [0, stream] {
+            let rest = 60_000u32.to_be_bytes();
+            frames.send(WINDOW_UPDATE, 0, stream, &rest).await;
+        }
+        let (body, end) = frames.end_of(stream).await;
+        let end = end.expect("the connection is open");
+        assert!(end.ends_stream(), "{end:?}");
+        assert_eq!(body.len(), length);
+    }
+    let labels = [("limit", "write")];
+    let timeouts = "crossfade_client_timeouts_total";
+    proxy.counts(timeouts, &labels, 0.0).await;
 }
 
 /// A server with small windows, which it reopens at once. It responds with the length of the body. If `refuses`, it rejects each

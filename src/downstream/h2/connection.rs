@@ -20,7 +20,7 @@ use crate::memory::Budget;
 use crate::snapshot::SnapshotStore;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
 use crate::transport::returned::Returned;
-use crate::transport::write_timeout::WriteTimeout;
+use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 use crate::transport::{Rewound, deadline};
 
 /// Bytes that a client has sent once it has started: its preface and a frame header (RFC 9113 §3.4, §4.1).
@@ -116,11 +116,12 @@ struct Connection<'a, S> {
     keep_alive: KeepAlive,
     open: &'a Open,
     limits: &'a Limits,
+    write_limit: &'a WriteLimit,
     resets: Resets,
     /// When the client must have started.
     begins_by: Instant,
-    /// Since when no stream is being served.
-    idle_since: Option<Instant>,
+    /// Since when no stream is being served, and the bytes that had been sent by then.
+    idle_since: Option<(Instant, u64)>,
     /// Bytes sent so far and the time, at the last check of a client that takes remaining data.
     flushed: Option<(u64, Instant)>,
     snapshots: &'a SnapshotStore,
@@ -145,7 +146,7 @@ pub(super) async fn serve(
     handshake: Handshake<ClientTransport>,
     traffic: Arc<Traffic>,
     open: &Open,
-    limits: &Limits,
+    (limits, write_limit): (&Limits, &WriteLimit),
     lifecycle: &Lifecycle,
     (memory, snapshots): (&Arc<Budget>, &SnapshotStore),
     serve: impl FnMut(Request<RecvStream>, SendResponse<Bytes>),
@@ -170,6 +171,7 @@ pub(super) async fn serve(
         serve,
         open,
         limits,
+        write_limit,
         resets: Resets::since(Instant::now()),
         begins_by,
         idle_since: None,
@@ -257,7 +259,8 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             self.flushed = None;
             return Poll::Pending;
         }
-        let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
+        let idle = || (Instant::now(), self.traffic.sent());
+        let (idle_since, sent_by_then) = *self.idle_since.get_or_insert_with(idle);
         let has_begun = self.traffic.received() >= BEGUN;
         // Complete responses may still be waiting for the client to take them.
         let is_flushing = self.inner.has_streams();
@@ -268,7 +271,10 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 let last = self.flushed.map_or(begun, |(_, at)| at);
                 (last + GRACE).min(begun + LAST_DATA)
             }
-            (None, None) if is_flushing => idle_since + self.limits.write_timeout,
+            (None, None) if is_flushing => {
+                let last = self.flushed.map_or(idle_since, |(_, at)| at);
+                last + self.write_limit.limit
+            }
             (None, None) if has_begun => idle_since + self.limits.idle_timeout,
             (None, None) => self.begins_by,
         };
@@ -289,7 +295,14 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                     self.end(now, Reason::NO_ERROR);
                 }
             }
-            (None, None) if is_flushing => self.end(now, Reason::NO_ERROR),
+            (None, None) if is_flushing => {
+                if self.flushed.map_or(sent_by_then, |(before, _)| before) == sent {
+                    self.write_limit.passed.inc();
+                    self.end(now, Reason::NO_ERROR);
+                } else {
+                    self.flushed = Some((sent, now));
+                }
+            }
             (None, None) if has_begun => self.leave(),
             (None, None) => return Poll::Ready(Err("no SETTINGS in time")),
         }

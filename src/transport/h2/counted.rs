@@ -20,6 +20,9 @@ use crate::transport::allowance::Allowance;
 pub struct Traffic {
     received: AtomicU64,
     sent: AtomicU64,
+    /// The last write has to wait for the socket, and whether such a write took too long.
+    is_blocked: AtomicBool,
+    is_timed_out: AtomicBool,
     is_flood: AtomicBool,
     /// The overhead of the frames with data that were received, and of those that were read.
     overhead: AtomicU64,
@@ -32,6 +35,8 @@ impl Default for Traffic {
         Self {
             received: AtomicU64::default(),
             sent: AtomicU64::default(),
+            is_blocked: AtomicBool::default(),
+            is_timed_out: AtomicBool::default(),
             is_flood: AtomicBool::default(),
             overhead: AtomicU64::default(),
             read: AtomicU64::default(),
@@ -49,6 +54,18 @@ impl Traffic {
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Does the socket accept no more data for now?
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Was the connection ended because the socket accepted no data for too long?
+    #[must_use]
+    pub fn is_timed_out(&self) -> bool {
+        self.is_timed_out.load(Ordering::Relaxed)
     }
 
     /// Did the peer send too many control frames? Then nothing more is received, and the connection is to be closed.
@@ -217,10 +234,23 @@ impl<T> Counted<T> {
     }
 
     fn sent(&self, written: &Poll<io::Result<usize>>) {
+        self.note_write(written);
         if let Poll::Ready(Ok(bytes)) = written {
             self.traffic
                 .sent
                 .fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn note_write<R>(&self, polled: &Poll<io::Result<R>>) {
+        let traffic = &self.traffic;
+        traffic
+            .is_blocked
+            .store(polled.is_pending(), Ordering::Relaxed);
+        if let Poll::Ready(Err(error)) = polled
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            traffic.is_timed_out.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -346,7 +376,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_flush(cx)
+        let flushed = Pin::new(&mut self.transport).poll_flush(cx);
+        self.note_write(&flushed);
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
