@@ -1333,6 +1333,46 @@ async fn a_client_that_does_not_complete_the_http2_preface_is_closed_at_the_head
     }
 }
 
+/// A limit of h2: RFC 9113 §8.1.1 asks for stream errors only.
+#[tokio::test]
+async fn a_field_that_http_does_not_allow_ends_its_connection_and_other_malformed_heads_their_stream()
+ {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for (field, ends) in [
+        (("X-Upper", "1"), GOAWAY),
+        (("x y", "1"), GOAWAY),
+        (("x-control", "a\u{1}b"), GOAWAY),
+        ((":unknown", "1"), GOAWAY),
+        ((":path", "/again"), RST_STREAM),
+        (("connection", "close"), RST_STREAM),
+        (("te", "gzip"), RST_STREAM),
+    ] {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/health"),
+            (":authority", "models.example"),
+            field,
+        ];
+        frames.headers(1, END_STREAM, &fields).await;
+        let end = frames.next_of(&[GOAWAY, RST_STREAM]).await.unwrap();
+        assert_eq!((end.kind, end.code()), (ends, PROTOCOL_ERROR), "{field:?}");
+        if ends == RST_STREAM {
+            frames.request(3, END_STREAM, "GET", "/health").await;
+            assert_eq!(frames.end_of(3).await.0, b"old: GET /health");
+        }
+    }
+    // Pseudo-header fields in trailers are dropped.
+    let mut frames = Frames::connect(proxy.address, &[]).await;
+    frames.request(1, 0, "POST", "/tokenize").await;
+    frames.send(DATA, 0, 1, b"{}").await;
+    let trailers = [(":path", "/other"), ("x-checksum", "1")];
+    frames.headers(1, END_STREAM, &trailers).await;
+    assert_eq!(frames.end_of(1).await.0, unary_text("old").as_bytes());
+}
+
 #[tokio::test]
 async fn a_stream_whose_client_reads_nothing_is_reset_at_the_write_timeout() {
     let large = "x".repeat(1 << 20);
