@@ -200,6 +200,45 @@ async fn a_stream_without_its_terminal_event_is_truncated() {
     }
 }
 
+/// A crash of the server looks the same.
+#[tokio::test]
+async fn a_stream_that_ends_only_with_its_connection_needs_its_terminal_event() {
+    let finish = r#"data: {"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    for (more, is_whole) in [
+        (String::new(), false),
+        (format!("{finish}\n\n"), false),
+        (DONE.to_owned(), true),
+    ] {
+        let headers = [
+            ("content-type", "text/event-stream"),
+            ("connection", "close"),
+        ];
+        let text = role("old") + &content("old", 0) + &more;
+        let script = Script::new().head(200, &headers).chunk(&text).eof();
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let response = client::post(proxy.address, CHAT, &[], STREAMING).await;
+        let line = proxy.access_line(1).await;
+        if is_whole {
+            response.assert_is(text);
+            assert_eq!(line["outcome"], "completed", "{line}");
+            continue;
+        }
+        assert!(response.end.is_unclean(), "{}", response.text());
+        let text_sent = response.text();
+        let error = data(text_sent.strip_prefix(&text).unwrap());
+        assert_eq!(
+            error["error"]["message"],
+            "old ended the stream early, without its terminal event: connection closed early"
+        );
+        assert_eq!(line["outcome"], "truncated", "{line}");
+        assert_eq!(
+            line["why"],
+            "the connection closed before the terminal event"
+        );
+    }
+}
+
 #[tokio::test]
 async fn each_terminal_event_completes_a_stream() {
     let typed = |kind: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\"}}\n\n");
@@ -281,6 +320,20 @@ async fn silence_after_the_terminal_event_ends_the_stream_cleanly() {
     let proxy = Proxy::before(&old, &["--gap-timeout", "0.1"]).await;
     proxy.chat().await.assert_is(text);
     eventually("cancelled upstream", async || old.last().is_gone()).await;
+}
+
+/// WHATWG HTML §9.2.7: servers send comments to keep a connection alive.
+#[tokio::test]
+async fn comments_and_parts_of_events_renew_the_gap_timeout() {
+    let mut script = Script::new().sse().chunk(role("old") + &content("old", 0));
+    for piece in [":\n\n", "data: {", "\"choices\":[]", "}\n\n", ":\n\n"] {
+        script = script.pause(150).chunk(piece);
+    }
+    let old = Upstream::always(script.pause(150).chunk(DONE)).await;
+    let proxy = Proxy::before(&old, &["--gap-timeout", "0.4"]).await;
+    let response = proxy.chat().await;
+    assert_eq!(response.end, End::Clean, "{}", response.text());
+    assert!(response.text().ends_with(DONE));
 }
 
 #[tokio::test]

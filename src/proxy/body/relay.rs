@@ -339,6 +339,10 @@ impl Relay {
             }
             return self.end();
         }
+        if sse.committed() {
+            let why = "the connection closed before the terminal event";
+            return self.broke("connection closed early", why);
+        }
         let why = "the stream ended without content or terminal event";
         self.broke(why, why)
     }
