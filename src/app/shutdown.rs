@@ -17,6 +17,8 @@ const FINAL_RESPONSES: Duration = Duration::from_millis(100);
 const FINAL_SPANS: Duration = Duration::from_secs(2);
 /// How long the last bytes of cut streams may take to be written.
 const FINAL_BYTES: Duration = Duration::from_secs(2);
+/// The same after a second signal: long enough for their access lines.
+const FINAL_LINES: Duration = Duration::from_millis(250);
 
 /// Runs until shutdown begins, then goes through its phases.
 pub(super) async fn run(
@@ -30,22 +32,22 @@ pub(super) async fn run(
         () = signals.first() => lifecycle.advance(ProcessPhase::Settling),
         () = lifecycle.reached(ProcessPhase::Settling) => {}
     }
+    let mut joined = std::pin::pin!(tokio::task::spawn_blocking(move || {
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }));
     let settles = lifecycle.phase() == ProcessPhase::Settling;
     if settles {
         tracing::info!(seconds = config.settle.as_secs_f64(), "not ready, settling");
         tokio::select! {
             () = tokio::time::sleep(config.settle) => {}
             () = lifecycle.reached(ProcessPhase::Draining) => {}
-            () = signals.second() => return exit_now(context),
+            () = signals.second() => return exit_now(lifecycle, context, joined).await,
         }
     }
     lifecycle.advance(ProcessPhase::Draining);
     tracing::info!(open = context.open(), "draining");
-    let mut joined = std::pin::pin!(tokio::task::spawn_blocking(move || {
-        for thread in threads {
-            let _ = thread.join();
-        }
-    }));
     let ended = tokio::select! {
         _ = joined.as_mut() => Ended::Clean,
         () = tokio::time::sleep(config.drain) => {
@@ -55,7 +57,7 @@ pub(super) async fn run(
             let _ = tokio::time::timeout(FINAL_BYTES, joined).await;
             if open == 0 { Ended::Clean } else { Ended::Cut }
         }
-        () = signals.second() => return exit_now(context),
+        () = signals.second() => return exit_now(lifecycle, context, joined).await,
     };
     lifecycle.drained();
     if let Some(tracer) = context.tracer.clone() {
@@ -72,9 +74,12 @@ pub(super) async fn run(
     ended
 }
 
-fn exit_now(context: &ProxyContext) -> Ended {
+/// Ends all open streams, and waits for `threads` only until their access lines are written.
+async fn exit_now(lifecycle: &Lifecycle, context: &ProxyContext, threads: impl Future) -> Ended {
     let open = context.open();
     tracing::warn!(open, "second signal received, exiting now");
+    lifecycle.advance(ProcessPhase::Ending);
+    let _ = tokio::time::timeout(FINAL_LINES, threads).await;
     if open == 0 { Ended::Clean } else { Ended::Cut }
 }
 

@@ -330,6 +330,9 @@ async fn a_second_signal_ends_the_process_at_once() {
     for settle in ["0", "60"] {
         let mut proxy = Proxy::before(&old, &["--settle", settle]).await;
         let (mut stream, _) = open(&proxy).await;
+        let http2 = client::http2::Client::connect(proxy.address).await;
+        let mut second = http2.chat().await;
+        second.until(&content("old", 0)).await;
         proxy.terminate();
         eventually("not ready", async || {
             // While the proxy drains, the admin port may be closed first.
@@ -347,6 +350,12 @@ async fn a_second_signal_ends_the_process_at_once() {
         );
         stream.body().await;
         assert!(stream.end.unwrap().is_unclean());
+        second.response().await;
+        for number in [1, 2] {
+            let line = proxy.access_line(number).await;
+            assert_eq!(line["outcome"], "truncated");
+            assert_eq!(line["why"], "the proxy is shutting down");
+        }
     }
 }
 
