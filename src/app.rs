@@ -28,7 +28,7 @@ use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::{self, TlsFault};
 use crate::downstream::{self, Limits, Listener};
-use crate::lifecycle::{Lifecycle, ProcessPhase};
+use crate::lifecycle::ProcessPhase;
 use crate::proxy::{OldPool, Proxy};
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
@@ -88,7 +88,6 @@ pub struct Bound {
     admin: std::net::TcpListener,
     runtime: tokio::runtime::Runtime,
     core: Core,
-    lifecycle: Lifecycle,
     tls: Option<Arc<Reloading<ServerFiles>>>,
 }
 
@@ -126,7 +125,6 @@ pub fn build(config: Config) -> Result<Bound, Error> {
         listener,
         admin,
         core,
-        lifecycle: Lifecycle::default(),
         tls,
         config,
         runtime,
@@ -197,7 +195,7 @@ impl Bound {
     pub fn handle(&self) -> Handle {
         Handle {
             context: Arc::clone(&self.core.context),
-            lifecycle: self.lifecycle.clone(),
+            lifecycle: self.core.context.lifecycle.clone(),
             status: Arc::clone(self.core.publisher.status()),
             events: self.core.events.clone(),
         }
@@ -215,10 +213,10 @@ impl Bound {
             admin,
             runtime,
             core,
-            lifecycle,
             tls,
         } = self;
         let context = Arc::clone(&core.context);
+        let lifecycle = context.lifecycle.clone();
         let limits = Arc::new(config.limits.clone());
         let sockets = listener.into_sockets().into_iter();
         let sockets = sockets.map(|socket| Ok((socket, self::runtime()?)));

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, watch};
@@ -108,6 +108,19 @@ impl Lifecycle {
         }
     }
 
+    /// The output of `future`; `None` if [`ProcessPhase::Ending`] begins before. Needs a [`Watch`] that wakes the task then.
+    pub async fn unless_ending<T>(
+        &self,
+        mut future: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
+        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if self.phase() == ProcessPhase::Ending => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
     /// Signals every phase that begins from now on.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<ProcessPhase> {
@@ -183,7 +196,7 @@ impl Watch {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
-    use std::task::{Poll, Wake, Waker};
+    use std::task::{Wake, Waker};
 
     #[tokio::test]
     async fn a_watch_wakes_its_task_at_draining_and_at_ending() {

@@ -36,7 +36,7 @@ pub async fn embed(config: Config) -> Result<Embedded, Error> {
     let core = Core::start(&config).await?;
     let handle = Handle {
         context: Arc::clone(&core.context),
-        lifecycle: Lifecycle::default(),
+        lifecycle: core.context.lifecycle.clone(),
         status: Arc::clone(core.publisher.status()),
         events: core.events.clone(),
     };

@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::limits::{Limits, should_reconnect};
 use super::linger;
-use super::refusal::{Refusal, SHUTTING_DOWN};
+use super::refusal::Refusal;
 use crate::http1::RequestHead;
 use crate::lifecycle::{ProcessPhase, Watch};
 use crate::proxy::{
@@ -233,12 +233,11 @@ impl<O: OldBackend> Connection<O> {
         let handled = self.proxy.clone().handle(request, Some(client), permit);
         let mut handled = Box::into_pin(Box::write(place, handled));
         std::future::poll_fn(move |cx| {
+            // Wakes this task when the process ends, so that `handled` notices.
+            self.watch.poll(cx);
             loop {
                 if let Poll::Ready(response) = Pin::as_mut(&mut handled).poll(cx) {
                     return Poll::Ready(Ok(response));
-                }
-                if self.watch.poll(cx) == ProcessPhase::Ending {
-                    return Poll::Ready(Err(Some(SHUTTING_DOWN)));
                 }
                 // Poll again after passing on data: the request may need more.
                 match self.poll_inbound(cx) {

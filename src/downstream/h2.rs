@@ -22,7 +22,7 @@ use self::connection::{Open, Seat};
 use self::on_demand::{ContinueExpected, OnDemand, continue_response, expectation};
 use super::limits::Limits;
 use super::linger;
-use super::refusal::{Refusal, SHUTTING_DOWN};
+use super::refusal::Refusal;
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::{Budget, Charge, Purpose};
 use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Paced, Proxy, Rejected, SplitBody};
@@ -223,7 +223,7 @@ async fn answer<O: OldBackend>(
     proxy: Proxy<O>,
     client: Arc<Client>,
     traffic: Arc<Traffic>,
-    watch: Watch,
+    mut watch: Watch,
     request: Request<RecvStream>,
     admitted: Result<Charge, Refusal>,
     reads: Option<oneshot::Sender<()>>,
@@ -234,16 +234,16 @@ async fn answer<O: OldBackend>(
         Ok(charge) => {
             // The proxy charges the head itself, in its first poll.
             drop(charge);
-            let ending = watch.reached(ProcessPhase::Ending);
             let limit = proxy.context().body_limit();
-            tokio::select! {
-                // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream
-                // lives.
-                answer = Box::pin(proxy.handle(with_body(request, traffic, reads, limit, &memory), Some(client), None)) => answer,
-                () = ending => {
-                    SHUTTING_DOWN.answer().map(SplitBody::own)
-                }
-            }
+            let request = with_body(request, traffic, reads, limit, &memory);
+            // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream lives.
+            let mut handled = Box::pin(proxy.handle(request, Some(client), None));
+            std::future::poll_fn(|cx| {
+                // Wakes this task when the process ends, so that `handled` notices.
+                watch.poll(cx);
+                handled.as_mut().poll(cx)
+            })
+            .await
         }
         Err(refusal) => {
             if let Some(cause) = refusal.cause {

@@ -66,9 +66,9 @@ pub const NO_MEMORY: Refusal = Refusal {
     cause: Some(Reject::NoMemory),
 };
 
-/// The response to a request that is still unanswered when the drain period ends.
+/// The response to a request whose body is still incomplete when the drain period ends.
 pub const SHUTTING_DOWN: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
     message: "the proxy is shutting down",
-    cause: None,
+    cause: Some(Reject::ShuttingDown),
 };

@@ -10,6 +10,7 @@ use super::body_timeout::BodyLimit;
 use super::error::Error;
 use super::route::Routes;
 use crate::failover::RetryBudget;
+use crate::lifecycle::Lifecycle;
 use crate::memory::Budget;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{Metrics, Timeout, trace};
@@ -54,6 +55,7 @@ pub struct ProxyContext {
     /// Set if exchanges are traced.
     pub tracer: Option<Arc<trace::Tracer>>,
     pub settings: ProxySettings,
+    pub lifecycle: Lifecycle,
     pub(super) retries: RetryBudget,
     /// The models that requests name, so that endpoints can be probed about them in advance.
     pub demand: Arc<Demand>,
@@ -91,6 +93,7 @@ impl ProxyContext {
             started: Instant::now(),
             memory,
             settings,
+            lifecycle: Lifecycle::default(),
             open: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
         })

@@ -29,6 +29,9 @@ pub enum Error {
     Loop,
     #[error("the request body could not be read")]
     RequestBody,
+    /// The process cuts what is still open.
+    #[error("the proxy is shutting down")]
+    ShuttingDown,
     /// There is no client to send the response to.
     #[error("the client went away before the request body had arrived")]
     ClientGone,
@@ -79,7 +82,9 @@ impl Error {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::TooManyRequests | Self::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyRequests | Self::NoMemory | Self::ShuttingDown => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::HeadTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::NoUpgrade => StatusCode::NOT_IMPLEMENTED,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
@@ -109,7 +114,11 @@ impl Error {
             Self::BodyTooLarge(_) => Some(Reject::BodyTooLarge),
             Self::BodyTimeout => Some(Reject::BodyTimeout),
             Self::Loop => Some(Reject::Loop),
-            Self::NoUpgrade | Self::RequestBody | Self::ClientGone | Self::Upstream { .. } => None,
+            Self::NoUpgrade
+            | Self::RequestBody
+            | Self::ShuttingDown
+            | Self::ClientGone
+            | Self::Upstream { .. } => None,
         }
     }
 

@@ -49,16 +49,28 @@ impl Failed {
     }
 }
 
+/// Asks both generations. `None` if the process ends before they have responded.
+async fn send_to_both<O: OldBackend>(
+    attempts: &Attempts<O>,
+) -> Option<(Result<List, Failed>, Result<List, Failed>)> {
+    let head = readable(&attempts.head);
+    let both = std::pin::pin!(async {
+        tokio::join!(
+            send(attempts, &head, Target::Old),
+            send(attempts, &head, Target::New)
+        )
+    });
+    attempts.proxy.context.lifecycle.unless_ending(both).await
+}
+
 /// Responds with the models of both generations, or with one generation's response if the other fails.
 pub async fn union<O: OldBackend>(
     mut attempts: Attempts<O>,
     exchange: Exchange,
 ) -> Response<SplitBody> {
-    let head = readable(&attempts.head);
-    let (old, new) = tokio::join!(
-        send(&attempts, &head, Target::Old),
-        send(&attempts, &head, Target::New)
-    );
+    let Some((old, new)) = send_to_both(&attempts).await else {
+        return refuse(exchange, &Error::ShuttingDown);
+    };
     let mut failures = Failures::default();
     let mut lists: Vec<List> = [old, new]
         .into_iter()
@@ -96,13 +108,11 @@ pub async fn one<O: OldBackend>(
     mut attempts: Attempts<O>,
     exchange: Exchange,
 ) -> Response<SplitBody> {
-    let head = readable(&attempts.head);
+    let Some((old, new)) = send_to_both(&attempts).await else {
+        return refuse(exchange, &Error::ShuttingDown);
+    };
     let mut failures = Failures::default();
     let mut refusal = None;
-    let (old, new) = tokio::join!(
-        send(&attempts, &head, Target::Old),
-        send(&attempts, &head, Target::New)
-    );
     for answer in [old, new] {
         match answer {
             Ok(list) if list.response.status().is_success() => {

@@ -27,6 +27,7 @@ use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes};
 use crate::sse::Api;
+use crate::telemetry::Reject;
 use crate::telemetry::strata::size_class;
 use crate::upstream::QUESTION;
 
@@ -71,8 +72,12 @@ impl<O: OldBackend> Proxy<O> {
                 let affinity = &snapshot.plan.affinity;
                 key = attributes::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
-                    let is_client_use = !is_question;
-                    key = Box::pin(self.body_key(&snapshot, &mut request, is_client_use)).await;
+                    let client = (!is_question).then_some(client.as_deref());
+                    let read = self.body_key(&snapshot, &mut request, route.api(), client);
+                    key = match Box::pin(read).await {
+                        Ok(key) => key,
+                        Err(rejected) => return rejected,
+                    };
                     // Time spent waiting for the client's body does not count against the first attempt.
                     started = Instant::now();
                 }
@@ -118,6 +123,7 @@ impl<O: OldBackend> Proxy<O> {
             );
             exchange.head_charge = charge;
             exchange.is_question = is_question;
+            let lifecycle = self.context.lifecycle.clone();
             let failover = &snapshot.plan.failover;
             let fails_over = retryable && failover.enabled && failover.retry_budget_percent > 0;
             exchange.compare(size, key, fails_over, now);
@@ -141,10 +147,19 @@ impl<O: OldBackend> Proxy<O> {
                 Route::Model if attempts.sees_both() => {
                     Box::pin(models::one(attempts, exchange)).await
                 }
-                _ => match attempts.run(&mut exchange).await {
-                    Ok((target, response)) => attempts.respond(exchange, target, response, is_head),
-                    Err(error) => refuse(exchange, &error),
-                },
+                _ => {
+                    let ran = {
+                        let run = std::pin::pin!(attempts.run(&mut exchange));
+                        lifecycle.unless_ending(run).await
+                    };
+                    match ran {
+                        Some(Ok((target, response))) => {
+                            attempts.respond(exchange, target, response, is_head)
+                        }
+                        Some(Err(error)) => refuse(exchange, &error),
+                        None => refuse(exchange, &Error::ShuttingDown),
+                    }
+                }
             }
         }
     }
@@ -211,20 +226,31 @@ impl<O: OldBackend> Proxy<O> {
         }
     }
 
-    /// The affinity key from a field of the body. Reads up to `MAX_PEEK` bytes of the body to find it.
+    /// The affinity key from a field of the body. Reads up to `MAX_PEEK` bytes of the body to find it. `client` is `None` for a
+    /// request that is not a client's.
+    ///
+    /// # Errors
+    /// The response, if the process ends before the bytes have arrived.
     async fn body_key(
         &self,
         snapshot: &Snapshot,
         request: &mut Request<RequestBody>,
-        is_client_use: bool,
-    ) -> Option<Key> {
-        let _arriving = is_client_use.then(|| self.context.arrives(true));
+        api: Api,
+        client: Option<Option<&Client>>,
+    ) -> Result<Option<Key>, Response<SplitBody>> {
+        let context = &self.context;
+        let _arriving = client.map(|_| context.arrives(true));
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
-        let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
+        let peek = std::pin::pin!(body.peek(MAX_PEEK, &context.memory));
+        let peeked = context.lifecycle.unless_ending(peek).await;
+        let Some((body, whole)) = peeked else {
+            context.metrics.rejected(Reject::ShuttingDown);
+            return Err(self.reject(request, client.flatten(), api, &Error::ShuttingDown));
+        };
         // The rest of the body is limited, and may be kept, like any other body.
-        body.bound(self.context.settings.max_body, &self.context.memory);
+        body.bound(context.settings.max_body, &context.memory);
         *request.body_mut() = body;
-        attributes::body_key(&whole?, &snapshot.plan.affinity)
+        Ok(whole.and_then(|whole| attributes::body_key(&whole, &snapshot.plan.affinity)))
     }
 
     fn assignment(

@@ -36,10 +36,11 @@ pub enum Reject {
     TooManyRequests,
     NoMemory,
     Loop,
+    ShuttingDown,
 }
 
 impl Reject {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MalformedHead,
         Self::HeadTooLarge,
         Self::HeadTimeout,
@@ -48,6 +49,7 @@ impl Reject {
         Self::TooManyRequests,
         Self::NoMemory,
         Self::Loop,
+        Self::ShuttingDown,
     ];
 
     #[must_use]
@@ -61,6 +63,7 @@ impl Reject {
             Self::TooManyRequests => "too_many_requests",
             Self::NoMemory => "no_memory",
             Self::Loop => "loop",
+            Self::ShuttingDown => "shutting_down",
         }
     }
 }

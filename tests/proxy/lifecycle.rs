@@ -158,45 +158,81 @@ async fn at_the_drain_limit_open_streams_end_with_an_error_event_and_status_3() 
 }
 
 #[tokio::test]
-async fn at_the_drain_limit_requests_without_a_response_head_are_ended_too() {
-    let old = Upstream::always(Script::new().hang()).await;
-    let mut proxy = Proxy::before(&old, &["--drain", "0.1"]).await;
-    let mut client = client::open_chat(proxy.address).await;
-    old.request(1).await;
-    proxy.terminate();
-    let started = Instant::now();
-    if let Ok(head) = within("an answer or a close", client.try_head()).await {
-        assert!(head.status >= 500, "{}", head.status);
+async fn at_the_drain_limit_requests_without_a_response_head_get_a_503_with_their_id() {
+    let ids = [("x-request-id", "waits")];
+    for (version, method, path) in [
+        ("http1", "POST", CHAT),
+        ("http2", "POST", CHAT),
+        ("http1", "GET", "/v1/models"),
+        ("http1", "GET", "/v1/models/m"),
+    ] {
+        let old = Upstream::always(Script::new().hang()).await;
+        let new = Upstream::always(Script::new().hang()).await;
+        let mut proxy = Proxy::split_with(&old, &new, 1, &["--drain", "0.1"]).await;
+        let address = proxy.address;
+        let response = tokio::spawn(async move {
+            if version == "http2" {
+                let client = client::http2::Client::connect(address).await;
+                return client.post(path, &ids, STREAMING).await.response().await;
+            }
+            let mut client = Client::connect(address).await;
+            match method {
+                "GET" => client.get(path, &ids).await,
+                _ => client.post(path, &ids, STREAMING).await,
+            }
+            client.response().await
+        });
+        old.request(1).await;
+        proxy.terminate();
+        let started = Instant::now();
+        let response = response.await.unwrap();
+        assert_eq!(response.status, 503, "{version} {path}");
+        assert_eq!(response.header("x-request-id"), Some("waits"));
+        response.own_error();
+        assert_eq!(proxy.end().await, Some(3));
+        // The client has its complete response, so the proxy only waits for the client to close.
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        let line = proxy.access_line(1).await;
+        assert_eq!(line["request_id"], "waits");
+        assert_eq!(
+            (&line["outcome"], &line["status"]),
+            (&"failed".into(), &503.into())
+        );
+        assert_eq!(line["why"], "the proxy is shutting down");
     }
-    assert_eq!(proxy.end().await, Some(3));
-    // The client has its complete response, so the proxy only waits for the client to close.
-    let took = started.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    let line = proxy.access_line(1).await;
-    assert_eq!(
-        (&line["outcome"], &line["status"]),
-        (&"cancelled".into(), &0.into())
-    );
 }
 
 #[tokio::test]
 async fn at_the_drain_limit_a_client_that_is_still_sending_its_request_gets_a_response() {
-    for (framing, part) in [
-        ("content-length: 100", "x"),
-        ("content-length: 100000", "x"),
-        ("transfer-encoding: chunked", "1\r\nx\r\n"),
-        ("transfer-encoding: chunked", ""),
+    let by_user = &["--affinity-body-field", "user"][..];
+    for (framing, part, flags) in [
+        ("content-length: 100", "x", &[][..]),
+        ("content-length: 100000", "x", &[]),
+        ("transfer-encoding: chunked", "1\r\nx\r\n", &[]),
+        ("transfer-encoding: chunked", "1\r\nx\r\n", by_user),
+        ("transfer-encoding: chunked", "", &[]),
     ] {
         let old = Upstream::start(healthy("old")).await;
-        let mut proxy = Proxy::before(&old, &["--drain", "0.2"]).await;
+        let flags = [&["--drain", "0.2"], flags].concat();
+        let mut proxy = Proxy::before(&old, &flags).await;
         let mut client = Client::connect(proxy.address).await;
-        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{part}");
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\nx-request-id: part\r\n{framing}\r\n\r\n{part}"
+        );
         client.send(head).await;
         proxy.terminate();
         let answer = within("an answer", client.response()).await;
         assert_eq!(answer.status, 503, "{framing}");
+        assert_eq!(answer.header("x-request-id"), Some("part"), "{framing}");
         drop(client);
         proxy.end().await;
+        let line = proxy.access_line(1).await;
+        assert_eq!(line["request_id"], "part");
+        assert_eq!(
+            (&line["outcome"], &line["status"]),
+            (&"failed".into(), &503.into())
+        );
     }
 }
 
