@@ -139,7 +139,8 @@ impl<O: OldBackend> Connection<O> {
                 return Ok(Next::Close);
             }
             Err((None, since)) => {
-                rejected(&self.client, Some(&head), since).left();
+                let metrics = &self.proxy.context().metrics;
+                rejected(&self.client, Some(&head), since).left(metrics);
                 return Err(Gone);
             }
         };

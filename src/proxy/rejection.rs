@@ -11,10 +11,32 @@ use super::head::Client;
 use super::request_id::{REQUEST_ID, RequestId};
 use crate::http1::NameFilter;
 use crate::sse::{Api, Outcome, Usage};
-use crate::telemetry::access;
+use crate::telemetry::{Metrics, Reject, access};
 
 /// How an access line shows the method and the path of a request whose head could not be read.
 const UNKNOWN: &str = "-";
+
+/// A request that is not assigned yet. Dropping it means that its client has disconnected.
+pub struct Unassigned<'a>(Option<Rejected<'a>>, &'a Metrics);
+
+impl<'a> Unassigned<'a> {
+    pub fn new(rejected: Rejected<'a>, metrics: &'a Metrics) -> Self {
+        Self(Some(rejected), metrics)
+    }
+
+    /// The client has not disconnected.
+    pub fn stays(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unassigned<'_> {
+    fn drop(&mut self) {
+        if let Some(rejected) = &self.0 {
+            rejected.left(self.1);
+        }
+    }
+}
 
 /// The known parts of a rejected request.
 pub struct Rejected<'a> {
@@ -44,8 +66,9 @@ impl Rejected<'_> {
         self.log(&id, Some(status.as_u16()), outcome, bytes, why);
     }
 
-    /// Writes the access line of a request whose client disconnected before there was a response.
-    pub fn left(&self) {
+    /// Counts a request whose client disconnected before it was assigned, and writes its access line.
+    pub fn left(&self, metrics: &Metrics) {
+        metrics.rejected(Reject::ClientGone);
         let why = "the client went away before the request body had arrived";
         self.log(&self.request_id(), None, Outcome::Cancelled, 0, why);
     }

@@ -14,7 +14,7 @@ use super::context::Permit;
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::head::{self, Client};
-use super::rejection::Rejected;
+use super::rejection::{Rejected, Unassigned};
 use super::respond::refuse;
 use super::route::Route;
 use super::{attributes, models};
@@ -241,8 +241,18 @@ impl<O: OldBackend> Proxy<O> {
         let context = &self.context;
         let _arriving = client.map(|_| context.arrives(true));
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
+        let unassigned = client.map(|client| {
+            let rejected = Rejected {
+                client,
+                head: Some((request.method(), request.uri(), request.headers())),
+                api,
+                since: Instant::now(),
+            };
+            Unassigned::new(rejected, &context.metrics)
+        });
         let peek = std::pin::pin!(body.peek(MAX_PEEK, &context.memory));
         let peeked = context.lifecycle.unless_ending(peek).await;
+        unassigned.into_iter().for_each(Unassigned::stays);
         let Some((body, whole)) = peeked else {
             context.metrics.rejected(Reject::ShuttingDown);
             return Err(self.reject(request, client.flatten(), api, &Error::ShuttingDown));

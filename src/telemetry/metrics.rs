@@ -37,10 +37,11 @@ pub enum Reject {
     NoMemory,
     Loop,
     ShuttingDown,
+    ClientGone,
 }
 
 impl Reject {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::MalformedHead,
         Self::HeadTooLarge,
         Self::HeadTimeout,
@@ -50,6 +51,7 @@ impl Reject {
         Self::NoMemory,
         Self::Loop,
         Self::ShuttingDown,
+        Self::ClientGone,
     ];
 
     #[must_use]
@@ -64,6 +66,7 @@ impl Reject {
             Self::NoMemory => "no_memory",
             Self::Loop => "loop",
             Self::ShuttingDown => "shutting_down",
+            Self::ClientGone => "client_gone",
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::rig::frames::*;
 use crate::rig::*;
 
 const REQUEST_ID: &str = "x-request-id";
@@ -250,6 +251,9 @@ async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
         .await;
     drop(leaves);
     is(&proxy.access_line(3).await, "left", 0, "cancelled");
+    let labels = [("cause", "client_gone")];
+    let rejected = "crossfade_rejected_requests_total";
+    proxy.counts(rejected, &labels, 1.0).await;
     // The head is malformed.
     let mut bad = Client::connect(proxy.address).await;
     bad.send("nonsense\r\n\r\n").await;
@@ -274,4 +278,36 @@ async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
     is(&proxy.access_line(5).await, "over", 503, "failed");
     gate.open();
     first.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_its_request_is_assigned_is_counted_and_has_a_line() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &["--affinity-body-field", "user"]).await;
+    let mut http1 = Client::connect(proxy.address).await;
+    http1
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{\r\n"
+        ))
+        .await;
+    drop(http1);
+    proxy.access_line(1).await;
+    let mut http2 = Frames::connect(proxy.address, &[]).await;
+    http2.request(1, 0, "POST", CHAT).await;
+    http2.send(DATA, 0, 1, b"{").await;
+    // A stream that is reset before it is served has no line.
+    for _ in 0..2 {
+        http2.send(PING, 0, 0, &[0; 8]).await;
+        http2.next_of(&[PING]).await;
+    }
+    http2.reset(1, CANCEL).await;
+    for number in [1, 2] {
+        let line = proxy.access_line(number).await;
+        assert_eq!(line["generation"], "none", "{line}");
+        assert_eq!(line["outcome"], "cancelled", "{line}");
+    }
+    let labels = [("cause", "client_gone")];
+    let rejected = "crossfade_rejected_requests_total";
+    proxy.counts(rejected, &labels, 2.0).await;
+    assert_eq!(old.count(), 0);
 }

@@ -123,7 +123,7 @@ impl Default for Metrics {
         );
         let rejects = by_generation.counters(
             "crossfade_rejected_requests_total",
-            "Requests rejected before they reached any upstream",
+            "Requests rejected, or abandoned by their clients, before they reached any upstream",
             &["cause"],
         );
         let timeouts = by_generation.counters(
