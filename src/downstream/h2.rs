@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use self::connection::{Open, Seat};
+use self::connection::{OpenStreams, StreamGuard};
 use self::on_demand::{ContinueExpected, OnDemand, continue_response, expectation};
 use super::limits::Limits;
 use super::linger;
@@ -75,16 +75,16 @@ pub async fn run<O: OldBackend>(
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(Some(MAX_ERRORS))
         .handshake(transport);
-    let open = Arc::<Open>::default();
+    let open = Arc::<OpenStreams>::default();
     let serve = |mut request: Request<RecvStream>, respond| {
         let admitted = head::admit(&mut request, &memory);
-        let (reads, wanted) = expectation(request.headers()).unzip();
+        let (reads, continue_expected) = expectation(request.headers()).unzip();
         let stream = Stream {
             respond,
             write_limit: Arc::clone(&write_limit),
             traffic: Arc::clone(&counted),
-            wanted,
-            seat: open.seat(),
+            continue_expected,
+            guard: open.guard(),
         };
         let (proxy, client, traffic) = (proxy.clone(), Arc::clone(&client), Arc::clone(&counted));
         let answer = answer(
@@ -109,7 +109,7 @@ pub async fn run<O: OldBackend>(
     )
     .await;
     match (ended, returned.take()) {
-        // The client may not have received all of the last responses, and what it sends must not draw a reset until then.
+        // The client may not have received all of the last responses. Until then, data from it must not cause a reset.
         (Ok(()), Some(transport)) => {
             Box::pin(linger::linger(
                 &mut transport.into_inner(),
@@ -125,13 +125,13 @@ pub async fn run<O: OldBackend>(
 /// Sends the response to one request.
 struct Stream {
     respond: SendResponse<Bytes>,
-    /// How long the client may take nothing of the response.
+    /// How long the client may leave the response unread.
     write_limit: Arc<WriteLimit>,
     /// The traffic of the connection.
     traffic: Arc<Traffic>,
     /// Set while the client may wait for `100 Continue`.
-    wanted: Option<ContinueExpected>,
-    seat: Seat,
+    continue_expected: Option<ContinueExpected>,
+    guard: StreamGuard,
 }
 
 impl Stream {
@@ -139,18 +139,18 @@ impl Stream {
     async fn serve(mut self, answer: impl Future<Output = Response<Streamed>>) {
         let mut answer = std::pin::pin!(answer);
         let answered = std::future::poll_fn(|cx| {
-            // First, so that a request that was reset by then is not sent.
+            // First, so that a request that its client has already reset is not sent.
             if self.respond.poll_reset(cx).is_ready() {
                 return Poll::Ready(None);
             }
             let answered = answer.as_mut().poll(cx).map(Some);
             if answered.is_pending() {
-                self.poll_wanted(cx);
+                self.poll_continue(cx);
             }
             answered
         });
         let Some(response) = answered.await else {
-            return self.seat.given_up();
+            return self.guard.cancelled();
         };
         let (mut head, body) = response.into_parts();
         prepare(&mut head.headers, &body);
@@ -166,13 +166,13 @@ impl Stream {
         }
     }
 
-    /// Asks for the body of the request once it is wanted.
-    fn poll_wanted(&mut self, cx: &mut Context<'_>) {
-        if let Some(wanted) = &mut self.wanted
-            && let Poll::Ready(is_wanted) = Pin::new(wanted).poll(cx)
+    /// Sends `100 Continue` once the body of the request is read.
+    fn poll_continue(&mut self, cx: &mut Context<'_>) {
+        if let Some(continue_expected) = &mut self.continue_expected
+            && let Poll::Ready(is_read) = Pin::new(continue_expected).poll(cx)
         {
-            self.wanted = None;
-            if is_wanted.is_ok() {
+            self.continue_expected = None;
+            if is_read.is_ok() {
                 // An error means that the client or its connection is gone.
                 let _ = self.respond.send_informational(continue_response());
             }
@@ -185,11 +185,11 @@ impl Stream {
         let mut stalled: Option<(u64, Pin<Box<Sleep>>)> = None;
         std::future::poll_fn(|cx| {
             if let Poll::Ready(sent) = sending.poll(cx) {
-                if let Sent::Unwanted = sent {
+                if let Sent::Cancelled = sent {
                     if self.traffic.is_timed_out() {
                         sending.body_mut().body.because(UNREAD);
                     }
-                    self.seat.given_up();
+                    self.guard.cancelled();
                 }
                 return Poll::Ready(());
             }

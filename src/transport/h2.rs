@@ -4,8 +4,8 @@
 //! complete response, but it is also sent when a server behind a gateway has died.
 
 mod counted;
-mod followed;
 mod frame_buffer;
+mod frame_tracker;
 mod frames;
 mod overhead;
 mod received;
@@ -32,7 +32,7 @@ pub use self::spooled::Spooled;
 pub use self::window::Window;
 
 /// Fields that belong to a connection of HTTP/1.1 and make an HTTP/2 message malformed (RFC 9113 §8.2.2).
-const OF_CONNECTION: [HeaderName; 6] = [
+const CONNECTION_FIELDS: [HeaderName; 6] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -43,7 +43,7 @@ const OF_CONNECTION: [HeaderName; 6] = [
 
 /// Removes what an HTTP/2 message must not have, and adds the length of `body` if known.
 pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
-    for name in &OF_CONNECTION {
+    for name in &CONNECTION_FIELDS {
         headers.remove(name);
     }
     if let Some(length) = body.size_hint().exact()
@@ -59,17 +59,17 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The last bytes of a body that the connection queues whatever the windows are, so that a response ends although its client has
-/// not read all of it.
+/// The connection buffers up to this many last bytes of a body if the window has room for at least one, so that a response can end
+/// before its client has read all of it.
 const MAX_LAST: usize = 16 * 1024;
 
 /// How sending a body ended.
 #[derive(Debug)]
 pub enum Sent<E> {
-    /// All of it has been passed to the connection.
-    Whole,
-    /// The peer or the connection does not want the rest. The receiving side learns why.
-    Unwanted,
+    /// The complete body was passed to the connection.
+    Complete,
+    /// The peer reset the stream, or the connection ended. The receiving side returns the reason.
+    Cancelled,
     /// The body broke off, so the stream was reset.
     Broken(E),
 }
@@ -78,7 +78,7 @@ pub enum Sent<E> {
 pub struct Sending<B> {
     stream: SendStream<Bytes>,
     body: B,
-    /// Waits for the windows of stream and connection. Never empty.
+    /// Data for which the windows of the stream and the connection have no room yet. Never empty.
     chunk: Option<Bytes>,
     /// Bytes that were passed to the connection.
     sent: u64,
@@ -97,7 +97,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         }
     }
 
-    /// Is it waiting for the peer to take data?
+    /// Does it wait for the peer to open a window?
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.chunk.is_some()
@@ -123,18 +123,18 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<B::Error>> {
         loop {
             if self.stream.poll_reset(cx).is_ready() {
-                return Poll::Ready(Sent::Unwanted);
+                return Poll::Ready(Sent::Cancelled);
             }
             while let Some(chunk) = &mut self.chunk {
                 let capacity = self.stream.capacity();
                 if capacity == 0 {
                     match ready!(self.stream.poll_capacity(cx)) {
                         Some(Ok(_)) => continue,
-                        Some(Err(_)) | None => return Poll::Ready(Sent::Unwanted),
+                        Some(Err(_)) | None => return Poll::Ready(Sent::Cancelled),
                     }
                 }
                 let is_end = self.body.is_end_stream();
-                // h2 would take all of it at once, but would not tell how much the peer lets it send.
+                // h2 would accept all of it at once, but would not report how much of it the peer has made room for.
                 let most = match is_end && chunk.len() <= MAX_LAST {
                     true => chunk.len(),
                     false => capacity.min(chunk.len()),
@@ -144,10 +144,10 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 let ends = is_last && is_end;
                 self.sent += piece.len() as u64;
                 if self.stream.send_data(piece, ends).is_err() {
-                    return Poll::Ready(Sent::Unwanted);
+                    return Poll::Ready(Sent::Cancelled);
                 }
                 if ends {
-                    return Poll::Ready(Sent::Whole);
+                    return Poll::Ready(Sent::Complete);
                 }
                 if is_last {
                     self.chunk = None;
@@ -165,7 +165,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             let sent = self.stream.send_trailers(trailers);
-                            return Poll::Ready(sent.map_or(Sent::Unwanted, |()| Sent::Whole));
+                            return Poll::Ready(sent.map_or(Sent::Cancelled, |()| Sent::Complete));
                         }
                     }
                 },
@@ -175,17 +175,17 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 }
                 None => {
                     let sent = self.stream.send_data(Bytes::new(), true);
-                    return Poll::Ready(sent.map_or(Sent::Unwanted, |()| Sent::Whole));
+                    return Poll::Ready(sent.map_or(Sent::Cancelled, |()| Sent::Complete));
                 }
             }
         }
     }
 }
 
-/// The peer is pinged after this long without a byte (RFC 9113 §6.7).
-const SILENCE: Duration = Duration::from_secs(30);
-/// How long it may take to send anything.
-const ANSWER: Duration = Duration::from_secs(20);
+/// How long a peer may be silent before it gets a PING (RFC 9113 §6.7).
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// How long it may stay silent after that.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Detects that the peer of a connection is gone.
 pub struct KeepAlive {
@@ -196,7 +196,7 @@ pub struct KeepAlive {
     traffic: Arc<Traffic>,
     /// Bytes received when the timer was set.
     seen: u64,
-    asked: bool,
+    pinged: bool,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -209,8 +209,8 @@ impl KeepAlive {
             acknowledged: 0,
             traffic,
             seen: 0,
-            asked: false,
-            sleep: Box::pin(tokio::time::sleep(SILENCE)),
+            pinged: false,
+            sleep: Box::pin(tokio::time::sleep(PING_INTERVAL)),
         }
     }
 
@@ -237,16 +237,20 @@ impl KeepAlive {
             ready!(self.sleep.as_mut().poll(cx));
             let received = self.traffic.received();
             let heard = std::mem::replace(&mut self.seen, received) != received;
-            if !heard && self.asked {
+            if !heard && self.pinged {
                 return Poll::Ready(());
             }
-            self.asked = !heard && busy;
-            if self.asked {
+            self.pinged = !heard && busy;
+            if self.pinged {
                 // The response must be taken before the next ping can be sent.
                 self.poll_acknowledged(cx);
                 self.ping();
             }
-            let wait = if self.asked { ANSWER } else { SILENCE };
+            let wait = if self.pinged {
+                PING_TIMEOUT
+            } else {
+                PING_INTERVAL
+            };
             self.sleep.as_mut().reset(Instant::now() + wait);
         }
     }

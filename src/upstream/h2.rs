@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 use self::upload::{Task, Upload};
-use self::waiting::Waiting;
+use self::waiting::PendingResponse;
 use super::endpoint::Lease;
 use super::h2_link::{self, Answered, Link, Reserved};
 use super::kept::Connection;
@@ -56,14 +56,14 @@ pub(super) async fn send_on(
 /// Why there is no response.
 pub(super) enum Failed {
     /// The server has not begun to process the request, so it may be retried whatever its method is.
-    Unread {
+    Unprocessed {
         error: ::h2::Error,
         lease: Lease,
         /// `None` if the body cannot be sent again.
         body: Option<RequestBody>,
     },
     Server(::h2::Error),
-    /// The server takes the request for malformed.
+    /// The server rejected the request as malformed.
     Malformed(::h2::Error),
     Client(Fault),
     /// The server has announced that it accepts at most this many bytes of fields. h2 does not check that.
@@ -75,7 +75,7 @@ pub(super) enum Failed {
 impl From<Failed> for Error {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Unread { error, .. } | Failed::Server(error) => Self::Http2(error),
+            Failed::Unprocessed { error, .. } | Failed::Server(error) => Self::Http2(error),
             Failed::Malformed(error) => Self::Malformed(error),
             Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
             Failed::TooLarge(limit) => Self::RequestHeadTooLarge(limit),
@@ -95,7 +95,7 @@ fn is_unprocessed(error: &::h2::Error, interim: u32) -> bool {
 
 /// Did the server reset the stream because the request is malformed (RFC 9113 §8.1.1)? The other codes blame the server, this
 /// process or the connection.
-fn blames_request(error: &::h2::Error) -> bool {
+fn is_malformed_request(error: &::h2::Error) -> bool {
     error.is_remote() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
 }
 
@@ -120,11 +120,11 @@ pub(super) async fn over(
         Ok(begun) => begun,
         Err(error) => {
             let body = original;
-            return Err(Failed::Unread { error, lease, body });
+            return Err(Failed::Unprocessed { error, lease, body });
         }
     };
     let upload = (!ends).then(|| Upload::new(stream_out, body, link.clone()));
-    let waiting = Waiting::new(response, upload, stream);
+    let waiting = PendingResponse::new(response, upload, stream);
     let mut interim = 0;
     let (response, upload, stream) = match waiting.head(&mut interim).await {
         Ok(answered) => answered,
@@ -134,12 +134,12 @@ pub(super) async fn over(
             let unsent = link.sent() == sent_before;
             return Err(match view.fault() {
                 Some(fault) => Failed::Client(fault),
-                None if unsent || is_unprocessed(&error, interim) => Failed::Unread {
+                None if unsent || is_unprocessed(&error, interim) => Failed::Unprocessed {
                     error,
                     lease,
                     body: original,
                 },
-                None if blames_request(&error) => Failed::Malformed(error),
+                None if is_malformed_request(&error) => Failed::Malformed(error),
                 None => Failed::Server(error),
             });
         }
@@ -161,7 +161,7 @@ pub(super) async fn over(
             _ => Received::new(received, link.traffic(), &head.headers, memory, purpose),
         },
         held: Some(HeldUpload {
-            upload: upload.map(Upload::go_on),
+            upload: upload.map(Upload::continue_in_task),
             stream,
             lease,
         }),

@@ -95,12 +95,12 @@ impl Link {
         Arc::clone(&self.traffic)
     }
 
-    /// May it carry further requests, when it has room? It is neither closed, nor shutting down, nor worn. A worn connection closes
-    /// after its last stream, so that there are never more of them than open streams.
+    /// Whether it may carry further requests: it is not closed, shutting down or retired. A retired connection closes after its last
+    /// stream, so there are never more of them than open streams.
     pub(super) fn is_open(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        let is_worn = self.traffic.is_worn() || self.load.is_worn();
-        !is_worn && matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
+        let should_retire = self.traffic.should_retire() || self.load.should_retire();
+        !should_retire && matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 }
 
@@ -196,7 +196,7 @@ async fn drive(
     memory: Arc<Budget>,
 ) {
     let mut keep_alive = KeepAlive::new(connection.ping_pong(), Arc::clone(&traffic));
-    let mut unasked = Unasked::default();
+    let mut unsolicited = Unsolicited::default();
     let mut window = Window::new(STREAM_WINDOW);
     let ended = std::future::poll_fn(|cx| {
         window.fit(&memory, |size| {
@@ -206,8 +206,8 @@ async fn drive(
             return Poll::Ready(ended.err().map(|error| error.to_string()));
         }
         let busy = load.streams() > 0;
-        if traffic.is_flood() || unasked.are_too_many(busy, traffic.received()) {
-            return Poll::Ready(Some("the server sends without end".to_owned()));
+        if traffic.is_flood() || unsolicited.are_too_many(busy, traffic.received()) {
+            return Poll::Ready(Some("the server sends too much".to_owned()));
         }
         load.resets.poll(cx, &mut keep_alive);
         keep_alive
@@ -222,23 +222,23 @@ async fn drive(
 }
 
 /// Bytes that a server may send on a connection without streams. As many may still be on their way for streams that were reset.
-const MAX_UNASKED: u64 = 2 * CONNECTION_WINDOW as u64;
+const MAX_UNSOLICITED: u64 = 2 * CONNECTION_WINDOW as u64;
 
-/// Detects a server that continues to send after its last stream was reset.
+/// Detects a server that keeps sending after its last stream was reset.
 #[derive(Default)]
-struct Unasked {
+struct Unsolicited {
     /// Bytes received when the connection was first seen without streams.
     before: Option<u64>,
 }
 
-impl Unasked {
+impl Unsolicited {
     /// `received` is the number of bytes so far.
     fn are_too_many(&mut self, busy: bool, received: u64) -> bool {
         if busy {
             self.before = None;
             return false;
         }
-        received - *self.before.get_or_insert(received) > MAX_UNASKED
+        received - *self.before.get_or_insert(received) > MAX_UNSOLICITED
     }
 }
 

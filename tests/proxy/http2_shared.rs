@@ -189,7 +189,7 @@ async fn a_server_that_reads_late_finds_only_a_few_resets_at_once() {
 }
 
 #[tokio::test]
-async fn requests_that_are_cancelled_do_not_wear_out_the_connection_of_other_clients() {
+async fn cancelled_requests_do_not_close_the_connection_of_other_clients() {
     const CANCELLED: u32 = 250;
     // Servers limit most strictly the requests that are cancelled before their response head.
     for (before_head, most) in [(true, 16), (false, 96)] {

@@ -32,39 +32,39 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a closing connection may take to send the rest of complete responses.
 const LAST_DATA: Duration = Duration::from_secs(10);
 
-/// Maximum number of accepted streams that a client may cancel within [`RESETS_IN`]. Each costs work for nothing and
-/// makes room for the next one (CVE-2023-44487). h2 limits streams that are reset before they are accepted.
+/// Maximum number of accepted streams that a client may cancel within [`RESET_PERIOD`]. A cancelled stream wastes work and
+/// makes room for another one (CVE-2023-44487). h2 limits streams that are reset before they are accepted.
 const MAX_RESETS: usize = 500;
-const RESETS_IN: Duration = Duration::from_secs(1);
+const RESET_PERIOD: Duration = Duration::from_secs(1);
 
 /// The streams of a connection that are being served.
 #[derive(Default)]
-pub(super) struct Open {
+pub(super) struct OpenStreams {
     count: AtomicUsize,
-    /// Streams that the client has cancelled so far.
+    /// The number of streams that the client has cancelled.
     resets: AtomicUsize,
     connection: AtomicWaker,
 }
 
-impl Open {
-    /// Counts one more stream until the seat is dropped.
-    pub(super) fn seat(self: &Arc<Self>) -> Seat {
+impl OpenStreams {
+    /// Counts one more stream until the guard is dropped.
+    pub(super) fn guard(self: &Arc<Self>) -> StreamGuard {
         self.count.fetch_add(1, Ordering::Relaxed);
-        Seat(Arc::clone(self))
+        StreamGuard(Arc::clone(self))
     }
 }
 
 /// A stream that is being served.
-pub(super) struct Seat(Arc<Open>);
+pub(super) struct StreamGuard(Arc<OpenStreams>);
 
-impl Seat {
+impl StreamGuard {
     /// Records that the client cancelled the stream.
-    pub(super) fn given_up(&self) {
+    pub(super) fn cancelled(&self) {
         self.0.resets.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.connection.wake();
@@ -72,7 +72,7 @@ impl Drop for Seat {
     }
 }
 
-/// Detects clients that open streams only to cancel them.
+/// Detects a client that opens streams only to cancel them.
 struct Resets {
     /// The number of cancelled streams at the start of the current period.
     before: usize,
@@ -94,7 +94,7 @@ impl Resets {
             return false;
         }
         let now = now();
-        if now >= self.since + RESETS_IN {
+        if now >= self.since + RESET_PERIOD {
             *self = Self {
                 before: total,
                 since: now,
@@ -114,7 +114,7 @@ struct Connection<'a, S> {
     watch: Watch,
     serve: S,
     keep_alive: KeepAlive,
-    open: &'a Open,
+    open: &'a OpenStreams,
     limits: &'a Limits,
     write_limit: &'a WriteLimit,
     resets: Resets,
@@ -122,15 +122,15 @@ struct Connection<'a, S> {
     begins_by: Instant,
     /// Since when no stream is being served, and the bytes that had been sent by then.
     idle_since: Option<(Instant, u64)>,
-    /// Bytes sent so far and the time, at the last check of a client that takes remaining data.
-    flushed: Option<(u64, Instant)>,
+    /// The bytes sent and the time at the last check of a client that reads buffered responses.
+    flush_progress: Option<(u64, Instant)>,
     snapshots: &'a SnapshotStore,
     /// When the connection began.
     since: Instant,
     /// When GOAWAY was sent.
-    leaving_since: Option<Instant>,
+    go_away_since: Option<Instant>,
     /// When the connection was shut down; only the last frame is left.
-    over_since: Option<Instant>,
+    shut_down_since: Option<Instant>,
     /// Why it was shut down.
     reason: Reason,
     timer: Pin<Box<Sleep>>,
@@ -145,7 +145,7 @@ struct Connection<'a, S> {
 pub(super) async fn serve(
     handshake: Handshake<ClientTransport>,
     traffic: Arc<Traffic>,
-    open: &Open,
+    open: &OpenStreams,
     (limits, write_limit): (&Limits, &WriteLimit),
     lifecycle: &Lifecycle,
     (memory, snapshots): (&Arc<Budget>, &SnapshotStore),
@@ -175,11 +175,11 @@ pub(super) async fn serve(
         resets: Resets::since(Instant::now()),
         begins_by,
         idle_since: None,
-        flushed: None,
+        flush_progress: None,
         snapshots,
         since: Instant::now(),
-        leaving_since: None,
-        over_since: None,
+        go_away_since: None,
+        shut_down_since: None,
         reason: Reason::NO_ERROR,
         timer: Box::pin(tokio::time::sleep_until(begins_by.into())),
         memory,
@@ -191,8 +191,8 @@ pub(super) async fn serve(
 impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), String>> {
         // This runs for each event of each stream, so the check must be cheap.
-        if self.leaving_since.is_none() && self.watch.poll(cx) >= ProcessPhase::Draining {
-            self.leave();
+        if self.go_away_since.is_none() && self.watch.poll(cx) >= ProcessPhase::Draining {
+            self.go_away();
         }
         let inner = &mut self.inner;
         self.window.fit(self.memory, |size| {
@@ -203,7 +203,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             if let Poll::Ready(ended) = self.poll_streams(cx) {
                 return Poll::Ready(ended);
             }
-            if self.over_since.is_none() && self.traffic.is_flood() {
+            if self.shut_down_since.is_none() && self.traffic.is_flood() {
                 tracing::debug!("an HTTP/2 client sends too many control frames");
                 self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
                 continue;
@@ -228,51 +228,52 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 None => return Poll::Ready(Err(self.reason.to_string())),
             };
             let resets = self.open.resets.load(Ordering::Relaxed);
-            if self.over_since.is_none() && self.resets.are_too_many(resets, Instant::now) {
+            if self.shut_down_since.is_none() && self.resets.are_too_many(resets, Instant::now) {
                 self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
             }
             // A client that does not acknowledge the GOAWAY keeps opening streams.
             let refuses = |since: Instant| since.elapsed() > GRACE;
-            if self.over_since.is_some() || self.leaving_since.is_some_and(refuses) {
+            if self.shut_down_since.is_some() || self.go_away_since.is_some_and(refuses) {
                 respond.send_reset(Reason::REFUSED_STREAM);
             } else {
                 (self.serve)(request, respond);
-                let leaves = should_reconnect(self.snapshots, self.since) || self.traffic.is_worn();
-                if leaves && self.leaving_since.is_none() {
-                    self.leave();
+                let ends_soon =
+                    should_reconnect(self.snapshots, self.since) || self.traffic.should_retire();
+                if ends_soon && self.go_away_since.is_none() {
+                    self.go_away();
                 }
             }
         }
     }
 
-    /// Tells the client to open no more streams. The connection ends with the last open one.
-    fn leave(&mut self) {
+    /// Sends GOAWAY. The connection ends with its last open stream.
+    fn go_away(&mut self) {
         self.inner.graceful_shutdown();
-        self.leaving_since = Some(Instant::now());
+        self.go_away_since = Some(Instant::now());
     }
 
     /// Waits for the current timeout of the connection. Ready if the connection must be polled again; an error is the
     /// reason to end it.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
-        if self.open.count.load(Ordering::Relaxed) > 0 && self.over_since.is_none() {
+        if self.open.count.load(Ordering::Relaxed) > 0 && self.shut_down_since.is_none() {
             self.idle_since = None;
-            self.flushed = None;
+            self.flush_progress = None;
             return Poll::Pending;
         }
         let idle = || (Instant::now(), self.traffic.sent());
         let (idle_since, sent_by_then) = *self.idle_since.get_or_insert_with(idle);
         let has_begun = self.traffic.received() >= BEGUN;
-        // Complete responses may still be waiting for the client to take them.
+        // Complete responses may still be buffered until the client reads them.
         let is_flushing = self.inner.has_streams();
-        let due = match (self.over_since, self.leaving_since) {
+        let due = match (self.shut_down_since, self.go_away_since) {
             (Some(since), _) => since + GRACE,
             (None, Some(since)) => {
                 let begun = since.max(idle_since);
-                let last = self.flushed.map_or(begun, |(_, at)| at);
+                let last = self.flush_progress.map_or(begun, |(_, at)| at);
                 (last + GRACE).min(begun + LAST_DATA)
             }
             (None, None) if is_flushing => {
-                let last = self.flushed.map_or(idle_since, |(_, at)| at);
+                let last = self.flush_progress.map_or(idle_since, |(_, at)| at);
                 last + self.write_limit.limit
             }
             (None, None) if has_begun => idle_since + self.limits.idle_timeout,
@@ -284,26 +285,30 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         ready!(self.timer.as_mut().poll(cx));
         let now = Instant::now();
         let sent = self.traffic.sent();
-        match (self.over_since, self.leaving_since) {
+        match (self.shut_down_since, self.go_away_since) {
             (Some(_), _) => return Poll::Ready(Err("the client did not read the last frame")),
             (None, Some(since)) => {
-                let makes_progress = self.flushed.is_none_or(|(before, _)| before != sent);
+                let makes_progress = self.flush_progress.is_none_or(|(before, _)| before != sent);
                 let may_last = now < since.max(idle_since) + LAST_DATA;
                 if is_flushing && makes_progress && may_last {
-                    self.flushed = Some((sent, now));
+                    self.flush_progress = Some((sent, now));
                 } else {
                     self.end(now, Reason::NO_ERROR);
                 }
             }
             (None, None) if is_flushing => {
-                if self.flushed.map_or(sent_by_then, |(before, _)| before) == sent {
+                if self
+                    .flush_progress
+                    .map_or(sent_by_then, |(before, _)| before)
+                    == sent
+                {
                     self.write_limit.passed.inc();
                     self.end(now, Reason::NO_ERROR);
                 } else {
-                    self.flushed = Some((sent, now));
+                    self.flush_progress = Some((sent, now));
                 }
             }
-            (None, None) if has_begun => self.leave(),
+            (None, None) if has_begun => self.go_away(),
             (None, None) => return Poll::Ready(Err("no SETTINGS in time")),
         }
         Poll::Ready(Ok(()))
@@ -312,7 +317,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
     /// Shuts down the connection and all its streams.
     fn end(&mut self, now: Instant, reason: Reason) {
         self.inner.abrupt_shutdown(reason);
-        self.over_since = Some(now);
+        self.shut_down_since = Some(now);
         self.reason = reason;
     }
 }
@@ -322,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_that_are_given_up_are_too_many_only_within_a_short_time() {
+    fn cancelled_streams_are_too_many_only_within_a_short_time() {
         let start = Instant::now();
         let at = |millis| move || start + Duration::from_millis(millis);
         let mut resets = Resets::since(start);

@@ -1,5 +1,5 @@
-//! The transport below an HTTP/2 connection: counts its traffic and the unfinished frames and header blocks that it holds, limits
-//! how much is received at once, and removes empty frames.
+//! The transport below an HTTP/2 connection. It counts traffic, charges unfinished frames and header blocks to the memory budget,
+//! limits how much is read at once, and removes empty DATA frames.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,21 +10,21 @@ use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::followed::{ControlLimit, Followed, HEAD};
-use super::overhead::{LEAST, WORN, overhead};
+use super::frame_tracker::{ControlLimit, FrameTracker, HEAD};
+use super::overhead::{MIN_FRAME_COST, RETIRE_AT, overhead};
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::transport::allowance::Allowance;
 
-/// What has passed over a connection.
+/// The traffic of a connection.
 #[derive(Debug)]
 pub struct Traffic {
     received: AtomicU64,
     sent: AtomicU64,
-    /// The last write has to wait for the socket, and whether such a write took too long.
+    /// Whether the last write waits for the socket, and whether the write timeout has expired.
     is_blocked: AtomicBool,
     is_timed_out: AtomicBool,
     is_flood: AtomicBool,
-    /// The overhead of the frames with data that were received, and of those that were read.
+    /// The overhead of the DATA frames that were received, and of those that were read from their streams.
     overhead: AtomicU64,
     read: AtomicU64,
     max_header_list: AtomicU32,
@@ -68,7 +68,7 @@ impl Traffic {
         self.is_timed_out.load(Ordering::Relaxed)
     }
 
-    /// Did the peer send too many control frames? Then nothing more is received, and the connection is to be closed.
+    /// Did the peer send too many control frames? If so, nothing more is read, and the connection must be closed.
     #[must_use]
     pub fn is_flood(&self) -> bool {
         self.is_flood.load(Ordering::Relaxed)
@@ -79,11 +79,11 @@ impl Traffic {
         self.read.fetch_add(overhead(data.len()), Ordering::Relaxed);
     }
 
-    /// Have so many small frames arrived that nobody reads, that the connection should get no more streams?
+    /// Has the connection received so many small frames that nothing has read that it should get no more streams?
     #[must_use]
-    pub fn is_worn(&self) -> bool {
+    pub fn should_retire(&self) -> bool {
         let read = self.read.load(Ordering::Relaxed);
-        self.overhead.load(Ordering::Relaxed).saturating_sub(read) > WORN
+        self.overhead.load(Ordering::Relaxed).saturating_sub(read) > RETIRE_AT
     }
 
     /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them. The maximum until it announces
@@ -94,14 +94,14 @@ impl Traffic {
     }
 }
 
-/// How much is read before the thread polls its sockets again and the readers of streams get their turn, in bytes. Data that they
-/// have not taken yet waits in frames.
+/// How much is read before the thread polls its sockets again and the readers of streams run, in bytes. Until they run, data stays
+/// in frames.
 const AT_ONCE: usize = 64 * 1024;
-/// A byte of a header block counts as this many more: HPACK can expand it to a field, which takes about a hundred times the memory
-/// and the work (RFC 7541 §6.1).
-const EXPANSION: usize = 15;
-/// How much is read at most after a read with many header blocks: what takes [`AT_ONCE`].
-const AFTER_DENSE: usize = AT_ONCE / (1 + EXPANSION);
+/// A byte of a header block counts as this many additional bytes: HPACK can expand it to a field, which costs about a hundred times
+/// the memory and work (RFC 7541 §6.1).
+const HPACK_EXTRA: usize = 15;
+/// Maximum size of a read after one that was mostly header blocks, in bytes. Such a read uses up [`AT_ONCE`].
+const HEADER_HEAVY_READ: usize = AT_ONCE / (1 + HPACK_EXTRA);
 
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
@@ -111,22 +111,22 @@ fn size(count: u64) -> usize {
 pub struct Counted<T> {
     transport: T,
     traffic: Arc<Traffic>,
-    frames: Followed,
+    frames: FrameTracker,
     split: SplitHead,
     control: ControlLimit,
     allowance: Allowance,
-    /// Whether the last read had many header blocks.
-    is_dense: bool,
-    /// For unfinished frames and header blocks.
+    /// Whether the last long read was mostly header blocks.
+    is_header_heavy: bool,
+    /// The charge for unfinished frames and header blocks.
     charge: Charge,
     memory: Arc<Budget>,
 }
 
-/// The head of a frame that did not arrive in one piece. It is passed on when it is complete.
+/// The header of a frame that arrived in several pieces. It is passed on when it is complete.
 #[derive(Debug, Default)]
 struct SplitHead {
     bytes: [u8; HEAD],
-    /// How many have arrived, and how many of them were passed on, which is none before `is_complete`.
+    /// How many bytes have arrived, and how many of them were passed on (none before `is_complete`).
     length: usize,
     passed: usize,
     is_complete: bool,
@@ -168,20 +168,24 @@ impl<T> Counted<T> {
         let counted = Self {
             transport,
             traffic: Arc::clone(&traffic),
-            frames: Followed::default(),
+            frames: FrameTracker::default(),
             split: SplitHead::default(),
             control: ControlLimit::since(Instant::now()),
             allowance: Allowance::default(),
-            is_dense: false,
+            is_header_heavy: false,
             charge: Charge::default(),
             memory: Arc::clone(memory),
         };
         (counted, traffic)
     }
 
-    /// Charges what is unfinished. A frame cannot be stopped; a header block without room closes the connection.
-    fn rest(&mut self) -> io::Result<()> {
-        let (frame, block) = (self.frames.of_frame(), self.frames.of_block());
+    /// Charges what is unfinished. A frame is charged even beyond the budget. A header block for which there is no room closes the
+    /// connection.
+    fn charge_unfinished(&mut self) -> io::Result<()> {
+        let (frame, block) = (
+            self.frames.unfinished_frame(),
+            self.frames.unfinished_block(),
+        );
         let wanted = holding_cost(frame + block);
         if wanted == self.charge.bytes() {
             return Ok(());
@@ -194,25 +198,26 @@ impl<T> Counted<T> {
         Ok(())
     }
 
-    /// Waits for more. An error ends the connection.
-    fn waits(&mut self) -> Poll<io::Result<()>> {
-        match self.rest() {
+    /// Waits for more data. An error ends the connection.
+    fn pending(&mut self) -> Poll<io::Result<()>> {
+        match self.charge_unfinished() {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }
     }
 
-    /// Follows what was received. Returns how much of it is to be passed on.
-    fn received(&mut self, bytes: &mut [u8]) -> usize {
-        let (frames_before, blocks_before) = (self.frames.frames(), self.frames.of_blocks());
-        let (left, split) = self.frames.pass(bytes);
+    /// Tracks the received bytes. Returns how many of them must be passed on.
+    fn process(&mut self, bytes: &mut [u8]) -> usize {
+        let (frames_before, blocks_before) =
+            (self.frames.frames(), self.frames.header_block_bytes());
+        let (left, split) = self.frames.track(bytes);
         let (bytes, start) = bytes.split_at(bytes.len() - split);
         if !start.is_empty() {
             self.split = SplitHead::of(start);
         }
         let frames = size(self.frames.frames() - frames_before);
-        let blocks = size(self.frames.of_blocks() - blocks_before);
-        let work = bytes.len().max(frames * LEAST) + blocks * EXPANSION;
+        let blocks = size(self.frames.header_block_bytes() - blocks_before);
+        let work = bytes.len().max(frames * MIN_FRAME_COST) + blocks * HPACK_EXTRA;
         self.allowance.spend(work);
         let traffic = &self.traffic;
         traffic
@@ -271,7 +276,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
                 return Poll::Ready(Ok(()));
             }
             if this.allowance.poll(cx, AT_ONCE).is_pending() {
-                return this.waits();
+                return this.pending();
             }
             let read = match this.split.length {
                 0 => this.poll_read_frames(cx, buffer),
@@ -283,7 +288,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     this.allowance.renew();
-                    return this.waits();
+                    return this.pending();
                 }
             }
         }
@@ -304,8 +309,8 @@ impl<T: AsyncRead + Unpin> Counted<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<Passed>> {
         let before = buffer.filled().len();
-        if self.is_dense {
-            let most = buffer.remaining().min(AFTER_DENSE);
+        if self.is_header_heavy {
+            let most = buffer.remaining().min(HEADER_HEAVY_READ);
             let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
             ready!(Pin::new(&mut self.transport).poll_read(cx, &mut part))?;
             let read = part.filled().len();
@@ -314,13 +319,13 @@ impl<T: AsyncRead + Unpin> Counted<T> {
             ready!(Pin::new(&mut self.transport).poll_read(cx, buffer))?;
         }
         let bytes = &mut buffer.filled_mut()[before..];
-        let (read, of_blocks) = (bytes.len(), self.frames.of_blocks());
-        let left = self.received(bytes);
-        if 2 * size(self.frames.of_blocks() - of_blocks) > AFTER_DENSE {
-            self.is_dense = true;
-        } else if read >= AFTER_DENSE {
-            // A shorter read says nothing about what follows it.
-            self.is_dense = false;
+        let (read, header_block_bytes) = (bytes.len(), self.frames.header_block_bytes());
+        let left = self.process(bytes);
+        if 2 * size(self.frames.header_block_bytes() - header_block_bytes) > HEADER_HEAVY_READ {
+            self.is_header_heavy = true;
+        } else if read >= HEADER_HEAVY_READ {
+            // A shorter read does not show what follows.
+            self.is_header_heavy = false;
         }
         buffer.set_filled(before + left);
         Poll::Ready(Ok(match left > 0 || read == 0 {
@@ -329,18 +334,18 @@ impl<T: AsyncRead + Unpin> Counted<T> {
         }))
     }
 
-    /// Reads the rest of a head that was split.
+    /// Reads the rest of a frame header that arrived in pieces.
     fn poll_read_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Passed>> {
         let split = &mut self.split;
         let mut rest = ReadBuf::new(&mut split.bytes[split.length..]);
         ready!(Pin::new(&mut self.transport).poll_read(cx, &mut rest))?;
         let here = rest.filled().len();
         split.length += here;
-        // At the end of the transport, h2 judges what there is.
+        // At the end of the stream, h2 handles the incomplete header.
         split.is_complete = here == 0;
         if split.length == HEAD {
             let mut head = split.bytes;
-            let left = self.received(&mut head);
+            let left = self.process(&mut head);
             self.split = match left {
                 0 => SplitHead::default(),
                 _ => SplitHead::complete(head),
@@ -391,7 +396,7 @@ mod tests {
     use super::*;
     use crate::transport::allowance::tests::polls_of_the_sockets;
 
-    /// A peer that has always sent more of the same.
+    /// A peer that sends the same bytes repeatedly.
     struct Endless(Vec<u8>);
 
     impl AsyncRead for Endless {
@@ -440,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_sends_without_pause_lets_the_thread_poll_its_sockets() {
+    fn a_peer_that_sends_continuously_lets_the_thread_poll_its_sockets() {
         let large = polls(frame(0, 247), 4 << 20).expect("no flood");
         assert!((32..=64).contains(&large), "{large}");
         let small = polls(frame(0, 1), 1 << 20).expect("no flood");
@@ -448,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn header_blocks_count_as_what_they_expand_to() {
+    fn header_blocks_count_as_the_size_to_which_they_expand() {
         let mut block = frame(1, 247);
         block[4] = 4;
         // 4 KiB take almost the whole allowance, so that each turn reads them twice.
@@ -507,13 +512,13 @@ mod tests {
             .poll_read(&mut cx, &mut ReadBuf::new(&mut buffer))
             .is_ready()
         {}
-        let (full, part) = (8 * 1024, AFTER_DENSE);
+        let (full, part) = (8 * 1024, HEADER_HEAVY_READ);
         let room = room.lock().expect("no panic");
         assert_eq!(*room, [full, part, 5, 2, part, part, part, full]);
     }
 
     #[test]
-    fn of_a_peer_that_sends_only_control_frames_nothing_more_is_received() {
+    fn nothing_more_is_read_from_a_peer_that_sends_only_control_frames() {
         assert_eq!(polls(frame(6, 8), 1 << 20), None);
     }
 }

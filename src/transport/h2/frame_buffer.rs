@@ -45,7 +45,7 @@ impl FrameBuffer {
         let needed = self.bytes.len() + data.len();
         if needed > self.bytes.capacity() {
             let capacity = needed.next_power_of_two().max(SMALLEST);
-            let wanted = cost(capacity) + self.of_trailers();
+            let wanted = cost(capacity) + self.trailers_cost();
             if !self.charge.overdraw(&self.memory, wanted, self.purpose) {
                 self.take();
                 return false;
@@ -72,13 +72,13 @@ impl FrameBuffer {
         }
     }
 
-    const fn of_trailers(&self) -> usize {
+    const fn trailers_cost(&self) -> usize {
         self.trailers as usize
     }
 
     /// All of it, no longer charged.
     pub fn take(&mut self) -> Bytes {
-        self.charge.shrink(self.of_trailers());
+        self.charge.shrink(self.trailers_cost());
         std::mem::take(&mut self.bytes).freeze()
     }
 }

@@ -1,4 +1,4 @@
-//! A request body being sent over HTTP/2, and whether the server takes it.
+//! A request body that is being sent over HTTP/2, and whether the server reads it.
 
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use crate::request_body::RequestBody;
 use crate::transport::h2::{Sending, Sent};
 use crate::upstream::h2_link::Link;
 
-/// A request body being sent.
+/// A request body that is being sent.
 pub struct Upload {
     sending: Sending<RequestBody>,
     link: Link,
@@ -41,7 +41,7 @@ impl Upload {
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<tower::BoxError>> {
         let polled = self.sending.poll(cx);
         let waits = polled.is_pending() && self.sending.is_blocked();
-        self.waits_for(match self.wait {
+        self.set_wait(match self.wait {
             _ if !waits => Wait::None,
             Wait::None => {
                 // The task of the connection was woken before, so it runs before the next poll. An upload that waits even then
@@ -54,7 +54,7 @@ impl Upload {
         polled
     }
 
-    fn waits_for(&mut self, wait: Wait) {
+    fn set_wait(&mut self, wait: Wait) {
         let blocked = &self.link.load.blocked;
         match (std::mem::replace(&mut self.wait, wait), wait) {
             (Wait::Server, Wait::Server) => 0,
@@ -64,8 +64,8 @@ impl Upload {
         };
     }
 
-    /// Continues in its own task, so that a response that is not being read does not stop it.
-    pub fn go_on(mut self) -> Task {
+    /// Continues in a separate task, so that it does not stop while the response is not read.
+    pub fn continue_in_task(mut self) -> Task {
         Task(tokio::spawn(async move {
             std::future::poll_fn(|cx| self.poll(cx).map(drop)).await;
         }))
@@ -74,7 +74,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.waits_for(Wait::None);
+        self.set_wait(Wait::None);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::upstream::h2_link::{Answered, Stream};
 const MAX_INTERIM: u32 = 64;
 
 /// A request that was sent. Dropping it before its response head cancels the request.
-pub struct Waiting(Option<InFlight>);
+pub struct PendingResponse(Option<InFlight>);
 
 struct InFlight {
     response: ResponseFuture,
@@ -29,9 +29,9 @@ struct InFlight {
 }
 
 /// A response head, the rest of the request if there is one, and the stream.
-pub type Headed = (Response<RecvStream>, Option<Upload>, Answered);
+pub type HeadReceived = (Response<RecvStream>, Option<Upload>, Answered);
 
-impl Waiting {
+impl PendingResponse {
     pub fn new(response: ResponseFuture, upload: Option<Upload>, stream: Stream) -> Self {
         Self(Some(InFlight {
             response,
@@ -42,7 +42,7 @@ impl Waiting {
     }
 
     /// Sends the body until the response head arrives. Counts the interim responses before it.
-    pub async fn head(mut self, interim: &mut u32) -> Result<Headed, ::h2::Error> {
+    pub async fn head(mut self, interim: &mut u32) -> Result<HeadReceived, ::h2::Error> {
         const TAKEN: &str = "it is taken only at the end";
         let head = std::future::poll_fn(|cx| {
             let in_flight = self.0.as_mut().expect(TAKEN);
@@ -93,7 +93,7 @@ impl InFlight {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         let Some(in_flight) = self.0.take() else {
             return;

@@ -1,4 +1,4 @@
-//! The load of an HTTP/2 connection: its streams, and how much the requests that were cancelled have worn it.
+//! The load of an HTTP/2 connection: its streams, and the requests that were cancelled on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::resets::Resets;
 
-/// Requests that may be cancelled on a connection before it gets no more requests. Servers close a connection on which too many
-/// are cancelled (CVE-2023-44487), with the streams of all other clients. Netty does so at 200 within 30 seconds, nghttp2 (Node.js)
-/// at 1,000 and 33 more per second; others count only [`EARLY`] ones. A new connection costs little, so there is no need to come
-/// close, and up to 99 more requests may be cancelled after the last one that counts.
+/// Maximum number of cancelled requests on a connection. After that, the connection is retired. Servers close a connection on which
+/// too many requests are cancelled (CVE-2023-44487), with the streams of all other clients: Netty at 200 within 30 seconds, nghttp2
+/// (Node.js) at 1,000 plus 33 per second. Others count only [`EARLY`] ones. This limit is far lower, because a new connection is
+/// cheap, and because the up to 99 requests that are then open may be cancelled, too.
 const MAX_CANCELS: u32 = 96;
-/// A request that is cancelled this soon, without a response head, may be read by the server together with its cancellation. h2
+/// A request that is cancelled this early and without a response head may reach the server together with its cancellation. h2
 /// (hyper) closes a connection at the 21st that is cancelled before it is accepted, and Envoy after 250 within their first second.
 const EARLY: Duration = Duration::from_secs(1);
-/// An early one counts as this many others: 16 of them are as many as [`MAX_CANCELS`].
-const EARLY_COUNTS: u32 = 6;
-/// A request without a response head is not reset before it is this old, so that the server has most likely accepted it.
-const ACCEPTED: Duration = Duration::from_millis(100);
+/// An early cancellation counts as this many: 16 of them reach [`MAX_CANCELS`].
+const EARLY_WEIGHT: u32 = 6;
+/// A request without a response head is not reset before it is this old: by then, the server has most likely accepted it.
+const MIN_RESET_AGE: Duration = Duration::from_millis(100);
 
 /// The load of a connection.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Load {
     streams: AtomicUsize,
     /// Uploads that wait for the server to accept more data.
     pub blocked: AtomicUsize,
-    /// The requests that were cancelled, each as many times as it counts.
+    /// The weighted number of cancelled requests.
     cancels: AtomicU32,
     pub resets: Resets,
 }
@@ -36,8 +36,8 @@ impl Load {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Have so many requests been cancelled that the connection should get no more?
-    pub fn is_worn(&self) -> bool {
+    /// Have so many requests been cancelled that the connection should be retired?
+    pub fn should_retire(&self) -> bool {
         self.cancels.load(Ordering::Relaxed) >= MAX_CANCELS
     }
 }
@@ -59,9 +59,9 @@ impl Stream {
     /// Counts a request that is cancelled this long after it was sent, without a response head. Returns how long to wait before the
     /// stream is reset.
     pub fn cancelled(&self, waited: Duration) -> Duration {
-        let counts = if waited < EARLY { EARLY_COUNTS } else { 1 };
+        let counts = if waited < EARLY { EARLY_WEIGHT } else { 1 };
         self.0.cancels.fetch_add(counts, Ordering::Relaxed);
-        ACCEPTED.saturating_sub(waited)
+        MIN_RESET_AGE.saturating_sub(waited)
     }
 }
 
@@ -110,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_worn_by_requests_that_are_cancelled_and_soonest_by_early_ones() {
-        for (late, early, is_worn) in [
+    fn cancelled_requests_retire_a_connection_and_early_ones_count_more() {
+        for (late, early, should_retire) in [
             (0, 15, false),
             (5, 15, false),
             (6, 15, true),
@@ -134,7 +134,7 @@ mod tests {
                     _ => drop(stream.cancelled(after(1000))),
                 }
             }
-            assert_eq!(load.is_worn(), is_worn, "{late} {early}");
+            assert_eq!(load.should_retire(), should_retire, "{late} {early}");
             assert_eq!(load.streams(), 0);
         }
     }

@@ -81,7 +81,7 @@ impl Pool {
             && let Some(link) = h2_link::existing(lease.id, !body.is_end_stream())
         {
             return match h2::over(lease, link, outgoing, body).await {
-                Err(h2::Failed::Unread { error, lease, body }) => {
+                Err(h2::Failed::Unprocessed { error, lease, body }) => {
                     let Some(body) = body.and_then(|body| body.again()) else {
                         return Err(Error::Http2(error));
                     };

@@ -1,19 +1,18 @@
-//! Follows the frames that a connection receives: how much of them is unfinished, whether they are a flood, and what they
-//! announce.
+//! Tracks the frames that a connection receives: the unfinished bytes, floods of control frames, and announced settings.
 
 use std::time::{Duration, Instant};
 
 use super::overhead::overhead;
 
-/// Length of a frame's head, in bytes (RFC 9113 §4.1), and the preface of a client (§3.4).
+/// Length of a frame header, in bytes (RFC 9113 §4.1), and the connection preface of a client (§3.4).
 pub const HEAD: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Types of frames (RFC 9113 §6). The last three carry a header block.
+/// Frame types (RFC 9113 §6). The last three carry a header block: HEADERS, PUSH_PROMISE and CONTINUATION.
 const DATA: u8 = 0;
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
-const OF_BLOCK: [u8; 3] = [1, 5, 9];
-/// Flags: the end of a stream, the acknowledgement of settings, the end of a header block, and padding.
+const HEADER_BLOCK_TYPES: [u8; 3] = [1, 5, 9];
+/// Frame flags.
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -22,47 +21,47 @@ const PADDED: u8 = 8;
 const SETTING: usize = 6;
 const MAX_HEADER_LIST_SIZE: u16 = 6;
 
-/// Follows the frames received.
+/// Tracks the received frames.
 #[derive(Debug, Default)]
-pub struct Followed {
+pub struct FrameTracker {
     head: [u8; HEAD],
-    /// The received parts of the current frame's head and of its payload, in bytes.
-    of_head: usize,
-    of_payload: usize,
-    /// Bytes of padding in the current frame, with their length field.
+    /// Bytes of the current frame's header and payload that have arrived.
+    head_received: usize,
+    payload_received: usize,
+    /// Bytes of padding in the current frame, including the Pad Length field.
     padding: usize,
-    /// The received part of the current setting is as long as `of_payload` says.
+    /// The current setting. `payload_received` tells how much of it has arrived.
     setting: [u8; SETTING],
     /// Bytes of the complete frames of an unfinished header block.
     block: usize,
-    /// The preface has been checked for.
+    /// The first frame, or the preface, has arrived.
     begun: bool,
     /// Frames so far.
     frames: u64,
     /// Bytes of header blocks so far.
-    of_blocks: u64,
+    header_block_bytes: u64,
     control: Control,
     overhead: u64,
     max_header_list: Option<u32>,
 }
 
-/// The number of frames that carry neither fields nor data, nor end a stream.
+/// Counts of frames that carry neither fields nor data and do not end a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
-    /// WINDOW_UPDATE, which acknowledges data and has no reply.
+    /// WINDOW_UPDATE frames, which acknowledge data and need no reply.
     updates: u64,
-    /// All others.
+    /// All other frames.
     others: u64,
 }
 
-impl Followed {
-    /// The received part of the current frame, in bytes.
-    pub const fn of_frame(&self) -> usize {
-        self.of_head + self.of_payload
+impl FrameTracker {
+    /// Bytes of the current frame that have arrived.
+    pub const fn unfinished_frame(&self) -> usize {
+        self.head_received + self.payload_received
     }
 
-    /// The received part of an unfinished header block, without the current frame, in bytes.
-    pub const fn of_block(&self) -> usize {
+    /// Bytes of an unfinished header block that have arrived, without the current frame.
+    pub const fn unfinished_block(&self) -> usize {
         self.block
     }
 
@@ -70,16 +69,16 @@ impl Followed {
         self.frames
     }
 
-    /// The bytes of header blocks so far.
-    pub const fn of_blocks(&self) -> u64 {
-        self.of_blocks
+    /// Bytes of header blocks so far.
+    pub const fn header_block_bytes(&self) -> u64 {
+        self.header_block_bytes
     }
 
     pub const fn control(&self) -> Control {
         self.control
     }
 
-    /// The sum of the [`overhead`] of all frames with data.
+    /// The total [`overhead`] of all DATA frames.
     pub const fn overhead(&self) -> u64 {
         self.overhead
     }
@@ -97,30 +96,30 @@ impl Followed {
         u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]) as usize
     }
 
-    /// Follows these bytes, and removes from them the frames that are of no use ([`Followed::is_void`]). Returns how many bytes are
-    /// left at the front of `bytes`, and how many at its end are the beginning of a frame's head: they are neither followed nor
-    /// left, and come again with the rest of the head.
-    pub fn pass(&mut self, bytes: &mut [u8]) -> (usize, usize) {
+    /// Tracks these bytes, and removes frames that have no effect ([`FrameTracker::is_empty_data`]). Returns how many bytes are left at
+    /// the front of `bytes`, and how many at its end are an incomplete frame header: these are not tracked, and the caller must
+    /// pass them again with the rest of the header.
+    pub fn track(&mut self, bytes: &mut [u8]) -> (usize, usize) {
         let (mut at, mut left) = (0, 0);
         while at < bytes.len() {
             let start = at;
-            if self.of_head == 0 {
+            if self.head_received == 0 {
                 let Some(head) = bytes[at..].first_chunk() else {
                     return (left, bytes.len() - at);
                 };
                 self.head = *head;
-                self.of_head = HEAD;
+                self.head_received = HEAD;
                 at += HEAD;
             }
-            let here = (bytes.len() - at).min(self.length() - self.of_payload);
+            let here = (bytes.len() - at).min(self.length() - self.payload_received);
             self.payload(&bytes[at..at + here]);
             at += here;
-            let is_void = self.is_void();
-            if self.of_payload == self.length() {
+            let is_empty_data = self.is_empty_data();
+            if self.payload_received == self.length() {
                 self.end_of_frame();
             }
-            if !is_void {
-                // Nothing has to move until a frame was removed, which is rare.
+            if !is_empty_data {
+                // Bytes move only after a frame was removed, which is rare.
                 if left != start {
                     bytes.copy_within(start..at, left);
                 }
@@ -130,8 +129,8 @@ impl Followed {
         (left, 0)
     }
 
-    /// An empty frame with data that does not end its stream means nothing.
-    fn is_void(&self) -> bool {
+    /// Whether the current frame is an empty DATA frame that does not end its stream: it has no effect.
+    fn is_empty_data(&self) -> bool {
         let [.., kind, flags, _, _, _, _] = self.head;
         self.begun
             && self.block == 0
@@ -140,24 +139,24 @@ impl Followed {
             && flags & (END_STREAM | PADDED) == 0
     }
 
-    /// Follows a part of the payload of the current frame.
+    /// Tracks a part of the payload of the current frame.
     fn payload(&mut self, part: &[u8]) {
         let (kind, flags) = (self.head[3], self.head[4]);
-        if kind == DATA && flags & PADDED != 0 && self.of_payload == 0 {
+        if kind == DATA && flags & PADDED != 0 && self.payload_received == 0 {
             self.padding = part.first().map_or(0, |padding| 1 + usize::from(*padding));
         }
         if kind == SETTINGS && flags & ACK == 0 {
-            for (index, byte) in (self.of_payload..).zip(part) {
+            for (index, byte) in (self.payload_received..).zip(part) {
                 self.setting[index % SETTING] = *byte;
                 if index % SETTING == SETTING - 1 {
                     self.set();
                 }
             }
         }
-        if self.begun && OF_BLOCK.contains(&kind) {
-            self.of_blocks += part.len() as u64;
+        if self.begun && HEADER_BLOCK_TYPES.contains(&kind) {
+            self.header_block_bytes += part.len() as u64;
         }
-        self.of_payload += part.len();
+        self.payload_received += part.len();
     }
 
     fn set(&mut self) {
@@ -169,17 +168,17 @@ impl Followed {
 
     fn end_of_frame(&mut self) {
         let (kind, flags) = (self.head[3], self.head[4]);
-        let is_of_block = self.begun && OF_BLOCK.contains(&kind);
-        self.block = match is_of_block && flags & END_HEADERS == 0 {
-            true => self.block + self.of_frame(),
+        let has_header_block = self.begun && HEADER_BLOCK_TYPES.contains(&kind);
+        self.block = match has_header_block && flags & END_HEADERS == 0 {
+            true => self.block + self.unfinished_frame(),
             false => 0,
         };
         let is_useful = match kind {
-            DATA => self.of_payload > 0 || flags & END_STREAM != 0,
-            _ => is_of_block,
+            DATA => self.payload_received > 0 || flags & END_STREAM != 0,
+            _ => has_header_block,
         };
-        let data = self.of_payload.saturating_sub(self.padding);
-        if kind == DATA && (data > 0 || flags & END_STREAM == 0) && !self.is_void() {
+        let data = self.payload_received.saturating_sub(self.padding);
+        if kind == DATA && (data > 0 || flags & END_STREAM == 0) && !self.is_empty_data() {
             self.overhead += overhead(data);
         }
         self.padding = 0;
@@ -191,24 +190,24 @@ impl Followed {
             }
         }
         self.begun = true;
-        self.of_head = 0;
-        self.of_payload = 0;
+        self.head_received = 0;
+        self.payload_received = 0;
     }
 }
 
-/// Frames of each kind of [`Control`] that a peer may send within [`PERIOD`], besides those that it may send for what it receives.
+/// Maximum number of frames of each kind of [`Control`] within [`PERIOD`], in addition to those that received bytes allow.
 const MAX_CONTROL: u64 = 1000;
 const PERIOD: Duration = Duration::from_secs(1);
-/// A peer may send a WINDOW_UPDATE for this many bytes that it receives, so that it can acknowledge every frame of data twice, for the
-/// stream and for the connection: the smallest has 10 bytes.
+/// A peer may send one WINDOW_UPDATE for this many bytes that it receives. It can then acknowledge every DATA frame twice, for the
+/// stream and for the connection: the smallest such frame has 10 bytes.
 const BYTES_PER_UPDATE: u64 = 5;
-/// The same for other control frames. Their replies are shorter than this, so they do not earn the next one.
+/// The same for other control frames. Their replies are shorter than this, so a reply does not allow another frame.
 const BYTES_PER_CONTROL: u64 = 32;
 
-/// Detects a peer that sends control frames without end: each costs work for nothing.
+/// Detects floods of control frames, each of which wastes work.
 #[derive(Debug)]
 pub struct ControlLimit {
-    /// When the current period began, and what had been received and sent by then.
+    /// When the current period began, and the frames received and bytes sent by then.
     since: Instant,
     control: Control,
     sent: u64,
@@ -234,9 +233,9 @@ impl ControlLimit {
         sent: u64,
         now: impl FnOnce() -> Instant,
     ) -> bool {
-        let earned = |bytes: u64| MAX_CONTROL + (sent - self.sent) / bytes;
-        if control.updates - self.control.updates <= earned(BYTES_PER_UPDATE)
-            && control.others - self.control.others <= earned(BYTES_PER_CONTROL)
+        let allowed = |bytes: u64| MAX_CONTROL + (sent - self.sent) / bytes;
+        if control.updates - self.control.updates <= allowed(BYTES_PER_UPDATE)
+            && control.others - self.control.others <= allowed(BYTES_PER_CONTROL)
         {
             return false;
         }
@@ -263,15 +262,15 @@ mod tests {
         frame
     }
 
-    /// Follows these bytes at once, and byte by byte.
-    fn followed(bytes: &[u8]) -> (Followed, Followed) {
-        let mut at_once = Followed::default();
-        let (all, _) = at_once.pass(&mut bytes.to_vec());
-        let mut one_by_one = Followed::default();
+    /// Tracks these bytes at once, and byte by byte.
+    fn tracked(bytes: &[u8]) -> (FrameTracker, FrameTracker) {
+        let mut at_once = FrameTracker::default();
+        let (all, _) = at_once.track(&mut bytes.to_vec());
+        let mut one_by_one = FrameTracker::default();
         let (mut pending, mut passed) = (Vec::new(), 0);
         for byte in bytes {
             pending.push(*byte);
-            let (left, split) = one_by_one.pass(&mut pending);
+            let (left, split) = one_by_one.track(&mut pending);
             passed += left;
             pending.drain(..pending.len() - split);
         }
@@ -279,12 +278,16 @@ mod tests {
         (at_once, one_by_one)
     }
 
-    /// What was followed of these: unfinished bytes of a frame and of a header block, and the number of control frames.
+    /// The unfinished bytes of a frame and of a header block, and the number of control frames, after these.
     fn after(pieces: &[&[u8]]) -> (usize, usize, u64) {
-        let (at_once, one_by_one) = followed(&pieces.concat());
+        let (at_once, one_by_one) = tracked(&pieces.concat());
         let [a, b] = [at_once, one_by_one].map(|one| {
             let Control { updates, others } = one.control();
-            (one.of_frame(), one.of_block(), updates + others)
+            (
+                one.unfinished_frame(),
+                one.unfinished_block(),
+                updates + others,
+            )
         });
         assert_eq!(a, b);
         a
@@ -339,16 +342,16 @@ mod tests {
                 vec![&fields, &empty, &fields, &padded],
                 vec![&fields, &fields, &padded],
             ),
-            // The peer violates the protocol, which is for h2 to see.
+            // A protocol error, which h2 must see.
             (
                 vec![&fields, &frame(1, 0, 3), &empty],
                 vec![&fields, &frame(1, 0, 3), &empty],
             ),
         ] {
             let mut bytes = frames.concat();
-            let (kept, split) = Followed::default().pass(&mut bytes);
+            let (kept, split) = FrameTracker::default().track(&mut bytes);
             assert_eq!((&bytes[..kept], split), (&*left.concat(), 0));
-            followed(&frames.concat());
+            tracked(&frames.concat());
         }
     }
 
@@ -368,7 +371,7 @@ mod tests {
             (padded(9, 10), overhead(0)),
             (frame(1, END_HEADERS, 20), 0),
         ] {
-            let (at_once, one_by_one) = followed(&[PREFACE, &frame, &frame].concat());
+            let (at_once, one_by_one) = tracked(&[PREFACE, &frame, &frame].concat());
             let costs = [at_once.overhead(), one_by_one.overhead()];
             assert_eq!(costs, [2 * expected; 2], "{frame:?}");
         }
@@ -393,7 +396,7 @@ mod tests {
             (vec![first, frame(8, 0, 4), second], Some(1000)),
             (vec![settings(ACK, &[(6, 5)])], None),
         ] {
-            let (at_once, one_by_one) = followed(&frames.concat());
+            let (at_once, one_by_one) = tracked(&frames.concat());
             let limits = [at_once.max_header_list(), one_by_one.max_header_list()];
             assert_eq!(limits, [limit; 2]);
         }
