@@ -93,7 +93,7 @@ pub enum Error {
     NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] ::h2::Error),
-    /// The server reset only this stream, because it takes the request for malformed. Like a response with status 400, that is not
+    /// The server reset only this stream, because it takes the request for malformed, or for its number of fields. Like a response with status 400, that is not
     /// its fault: a client could otherwise eject servers with requests that only crossfade accepts.
     #[error("the model server rejected the request as malformed")]
     Malformed(#[source] ::h2::Error),
@@ -220,6 +220,7 @@ impl Error {
 /// Drops connections of this thread that have been idle too long, have exceeded their lifetime, or were closed by the server.
 /// Call it periodically on each thread.
 pub fn sweep(now: Instant) {
-    h2_link::sweep(now);
-    idle::sweep(now);
+    let are_short = idle::are_descriptors_short();
+    h2_link::sweep(now, are_short);
+    idle::sweep(now, are_short);
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpSocket;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::lifetime::{Life, Lifetime};
-use super::{Endpoint, Error, idle};
+use super::{Endpoint, Error, h2_link, idle};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::descriptors::{self, Shares};
 use crate::transport::log_throttle::LogThrottle;
@@ -33,8 +33,8 @@ pub(super) struct Connector<'a> {
 }
 
 impl Connector<'_> {
-    /// Opens a connection. Also returns whether ALPN selected HTTP/2, and the connection's lifetime.
-    pub(super) async fn connect(&self) -> Result<(Transport, bool, Life), Error> {
+    /// Opens a connection. Also returns whether ALPN selected HTTP/2, `None` if it selected nothing, and the connection's lifetime.
+    pub(super) async fn connect(&self) -> Result<(Transport, Option<bool>, Life), Error> {
         let (transport, http2) = connect(self.endpoint, self.tls, self.http2, self.limit).await?;
         let life = match self.endpoint.shared {
             true => self.lifetime.begin(Instant::now(), fastrand::u32(..)),
@@ -44,13 +44,13 @@ impl Connector<'_> {
     }
 }
 
-/// Opens a connection. Also returns whether ALPN selected HTTP/2.
+/// Opens a connection. Also returns whether ALPN selected HTTP/2, or `None`.
 async fn connect(
     endpoint: &Endpoint,
     tls: Option<&Arc<Reloading<ClientFiles>>>,
     http2: Option<bool>,
     limit: Duration,
-) -> Result<(Transport, bool), Error> {
+) -> Result<(Transport, Option<bool>), Error> {
     let address = endpoint.address;
     match deadline::timeout(limit, open(endpoint, tls, http2)).await {
         Some(Ok(connection)) => Ok(connection),
@@ -74,9 +74,12 @@ fn failure(address: SocketAddr, source: io::Error) -> Error {
     Error::Connect { address, source }
 }
 
+/// How long an HTTP/2 connection may take to close once its task is told to.
+const CLOSING: Duration = Duration::from_millis(2);
+
 /// A socket for a connection to `address`, with a descriptor that is not reserved. If none is free, idle connections of this
 /// thread are closed.
-fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
+async fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
     loop {
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -88,10 +91,15 @@ fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
         });
         match socket {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                if !idle::give_up_one() {
-                    descriptors::ran_out();
-                    return Err(error);
+                if idle::give_up_one() {
+                    continue;
                 }
+                if h2_link::give_up_one() {
+                    tokio::time::sleep(CLOSING).await;
+                    continue;
+                }
+                descriptors::ran_out();
+                return Err(error);
             }
             socket => return socket,
         }
@@ -102,12 +110,13 @@ async fn open(
     endpoint: &Endpoint,
     tls: Option<&Arc<Reloading<ClientFiles>>>,
     http2: Option<bool>,
-) -> io::Result<(Transport, bool)> {
-    let stream = socket(endpoint.address)?.connect(endpoint.address).await?;
+) -> io::Result<(Transport, Option<bool>)> {
+    let socket = socket(endpoint.address).await?;
+    let stream = socket.connect(endpoint.address).await?;
     stream.set_nodelay(true)?;
     keep_alive(&SockRef::from(&stream))?;
     let (Some(name), Some(tls)) = (&endpoint.server_name, tls) else {
-        return Ok((Transport::Tcp(stream), false));
+        return Ok((Transport::Tcp(stream), None));
     };
     let mut config = tls.current();
     if let Some(http2) = http2 {
@@ -116,7 +125,8 @@ async fn open(
     }
     let connector = TlsConnector::from(config);
     let stream = connector.connect(name.clone(), Fair::new(stream)).await?;
-    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let agreed = stream.get_ref().1.alpn_protocol();
+    let http2 = agreed.map(|protocol| protocol == b"h2");
     let stream = Box::new(TlsStream::Client(stream));
     Ok((Transport::Tls(stream), http2))
 }

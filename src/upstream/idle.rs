@@ -72,16 +72,20 @@ pub(super) fn give_up_one() -> bool {
     })
 }
 
-/// Drops connections that have been idle too long, have exceeded their lifetime, or were closed by the server, and all if a
-/// thread has had no descriptor for a connection since the last call.
-pub(super) fn sweep(now: Instant) {
+/// Has a thread had no descriptor for a connection since this thread's last call?
+pub(super) fn are_descriptors_short() -> bool {
     let shortages = descriptors::shortages();
-    let is_short = SHORTAGES.replace(shortages) != shortages;
+    SHORTAGES.replace(shortages) != shortages
+}
+
+/// Drops connections that have been idle too long, have exceeded their lifetime, or were closed by the server, and all if
+/// descriptors `are_short`.
+pub(super) fn sweep(now: Instant, are_short: bool) {
     IDLES.with_borrow_mut(|idles| {
         idles.retain(|_, stack| {
             stack.retain_mut(|idle| {
                 let is_old = now.saturating_duration_since(idle.since) >= IDLE;
-                !is_short && !is_old && !idle.life.is_over(now) && idle.transport.is_quiet()
+                !are_short && !is_old && !idle.life.is_over(now) && idle.transport.is_quiet()
             });
             !stack.is_empty()
         });

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::rig::frames::{END_STREAM, FrameServer, MAX_CONCURRENT_STREAMS};
 use crate::rig::*;
 use client::http2::Client as Http2;
 use tokio::net::{TcpSocket, TcpStream};
@@ -209,4 +210,45 @@ async fn idle_connections_to_model_servers_are_closed_when_descriptors_are_short
             eventually("it is served", async || other.chat().await.status == 200).await;
         }
     }
+}
+
+#[tokio::test]
+async fn idle_http2_connections_are_closed_too_when_descriptors_are_short() {
+    let (gate, opened) = tokio::sync::watch::channel(false);
+    let settings = &[(MAX_CONCURRENT_STREAMS, 1)];
+    let old = FrameServer::start(settings, move |_, mut frames| {
+        let mut opened = opened.clone();
+        async move {
+            while let Some(next) = frames.try_next().await {
+                if next.ends_stream() {
+                    let _ = opened.wait_for(|is_open| *is_open).await;
+                    let ok = (":status", "200");
+                    frames.headers(next.stream, END_STREAM, &[ok]).await;
+                }
+            }
+        }
+    })
+    .await;
+    let new = Upstream::start(healthy("new")).await;
+    let file = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
+    let args = ["--old", &old.url(), "--plan", &file.as_str()];
+    let flags = ["--upstream-protocol", "http2", "--threads", "1"];
+    let proxy = Proxy::start(&[&args[..], &flags].concat()).await;
+    let client = Http2::connect(proxy.address).await;
+    // Concurrently, so that each leaves a connection.
+    let requests = (0..60).map(|_| client.chat());
+    let opened = async {
+        eventually("each has a connection", async || old.connections() >= 60).await;
+        gate.send_replace(true);
+    };
+    futures_util::future::join(futures_util::future::join_all(requests), opened).await;
+    file.write(&manifest(&new.url(), 0, 1, ""));
+    let wanted = [("kind", "wanted")];
+    proxy.counts("crossfade_split_ratio", &wanted, 1.0).await;
+    let held = descriptors(&proxy);
+    assert!(held > 60, "{held}");
+    proxy.limit_descriptors(Some((held / 2 + RESERVE) as u64));
+    let stream = client.chat().await;
+    let generation = stream.headers.get("x-crossfade-generation");
+    assert_eq!((stream.status, generation), (200, Some("new")));
 }
