@@ -54,6 +54,17 @@ pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
     }
 }
 
+/// What a field costs besides its name and value, in bytes as RFC 9113 §6.5.2 counts them.
+pub const FIELD_COST: usize = 32;
+
+/// The size of fields, in bytes as RFC 9113 §6.5.2 counts them.
+#[must_use]
+pub fn field_list_size(fields: &HeaderMap) -> u64 {
+    let fields = fields.iter();
+    let sizes = fields.map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
+    sizes.map(|size| size as u64).sum()
+}
+
 /// The length of a body in bytes, if its head announces it.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()

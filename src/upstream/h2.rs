@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 use self::upload::{Task, Upload};
-use self::waiting::PendingResponse;
+use self::waiting::{NoHead, PendingResponse};
 use super::endpoint::Lease;
 use super::h2_link::{self, Answered, Link, Reserved};
 use super::kept::Connection;
@@ -28,7 +28,7 @@ use crate::http1::MAX_HEADERS;
 use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
-use crate::transport::h2::{Received, prepare};
+use crate::transport::h2::{FIELD_COST, Received, field_list_size, prepare};
 
 /// Sends a request over a new connection and keeps the connection for others.
 pub(super) async fn send_over(
@@ -63,7 +63,7 @@ pub(super) enum Failed {
         body: Option<RequestBody>,
     },
     Server(::h2::Error),
-    /// The server rejected the request as malformed.
+    /// The server rejected this request.
     Malformed(::h2::Error),
     Client(Fault),
     /// The server has announced that it accepts at most this many bytes of fields. h2 does not check that.
@@ -93,10 +93,11 @@ fn is_unprocessed(error: &::h2::Error, interim: u32) -> bool {
         && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
 }
 
-/// Did the server reset the stream because the request is malformed (RFC 9113 §8.1.1)? The other codes blame the server, this
-/// process or the connection.
-fn is_malformed_request(error: &::h2::Error) -> bool {
-    error.is_remote() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
+/// Did the server reset the stream because the request is malformed (RFC 9113 §8.1.1), or because it has too many fields, for which
+/// Node.js uses ENHANCE_YOUR_CALM? The other codes blame the server, this process or the connection.
+fn is_bad_request(error: &::h2::Error) -> bool {
+    let reasons = [Reason::PROTOCOL_ERROR, Reason::ENHANCE_YOUR_CALM];
+    error.is_remote() && error.is_reset() && error.reason().is_some_and(|it| reasons.contains(&it))
 }
 
 /// Sends a request over a connection that has room for it.
@@ -110,11 +111,11 @@ pub(super) async fn over(
     let stream = link.stream();
     let sent_before = link.sent();
     let ends = body.is_end_stream();
-    let request = request(&lease, outgoing, &body);
-    let limit = link.max_header_list();
-    // Without a limit, which is common, nothing has to be measured.
-    if limit != u32::MAX && header_list_size(&request) > u64::from(limit) {
-        return Err(Failed::TooLarge(limit));
+    let Some(request) = request(&lease, outgoing, &body) else {
+        return Err(Failed::TooLarge(MAX_TARGET));
+    };
+    if !link.accepts(|| header_list_size(&request)).await {
+        return Err(Failed::TooLarge(link.max_header_list()));
     }
     let (response, stream_out) = match link.sender.send_request(request, ends) {
         Ok(begun) => begun,
@@ -128,7 +129,8 @@ pub(super) async fn over(
     let mut interim = 0;
     let (response, upload, stream) = match waiting.head(&mut interim).await {
         Ok(answered) => answered,
-        Err(error) => {
+        Err(NoHead::TrailersTooLarge(limit)) => return Err(Failed::TooLarge(limit)),
+        Err(NoHead::Http2(error)) => {
             // Nothing was written since the request was queued, so whatever ended the connection, the server has not seen the
             // request.
             let unsent = link.sent() == sent_before;
@@ -139,7 +141,7 @@ pub(super) async fn over(
                     lease,
                     body: original,
                 },
-                None if is_malformed_request(&error) => Failed::Malformed(error),
+                None if is_bad_request(&error) => Failed::Malformed(error),
                 None => Failed::Server(error),
             });
         }
@@ -198,12 +200,17 @@ impl Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, ::h2::Error>>> {
         let frame = ready!(Pin::new(&mut self.received).poll_frame(cx));
         let frame = frame.map(|frame| frame.map_err(Into::into));
-        if frame.is_none()
-            && let Some(held) = self.held.take()
-        {
-            held.answered();
+        if frame.is_none() {
+            self.answered();
         }
         Poll::Ready(frame)
+    }
+
+    /// The response has been read to its end.
+    fn answered(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.answered();
+        }
     }
 
     /// Buffers data that has arrived while the reader is stuck.
@@ -224,6 +231,15 @@ impl Incoming {
     }
 }
 
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // A reader that knows the end does not have to poll for it.
+        if self.received.is_end_stream() {
+            self.answered();
+        }
+    }
+}
+
 /// The size of a request's fields, in bytes as RFC 9113 §6.5.2 counts them.
 fn header_list_size(request: &Request<()>) -> u64 {
     let uri = request.uri();
@@ -239,13 +255,15 @@ fn header_list_size(request: &Request<()>) -> u64 {
         (":path", path),
     ];
     let pseudo = pseudo.map(|(name, value)| name.len() + value);
-    let fields = request.headers().iter();
-    let fields = fields.map(|(name, value)| name.as_str().len() + value.len());
-    fields.chain(pseudo).map(|field| field as u64 + 32).sum()
+    let pseudo: usize = pseudo.into_iter().map(|field| field + FIELD_COST).sum();
+    pseudo as u64 + field_list_size(request.headers())
 }
 
-/// In HTTP/2 the target includes the authority (RFC 9113 §8.3.1).
-fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Request<()> {
+/// The longest target that a URI can have, in bytes.
+const MAX_TARGET: u32 = u16::MAX as u32 - 1;
+
+/// In HTTP/2 the target includes the authority (RFC 9113 §8.3.1). `None` if the target is too long.
+fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Option<Request<()>> {
     let head = outgoing.head;
     let mut request = Request::new(());
     *request.version_mut() = Version::HTTP_2;
@@ -266,22 +284,24 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Request
         Scheme::HTTP
     });
     parts.authority = authority;
-    parts.path_and_query = parts.path_and_query.map(in_ascii);
+    if let Some(target) = parts.path_and_query {
+        parts.path_and_query = Some(in_ascii(target)?);
+    }
     if let Ok(uri) = Uri::from_parts(parts) {
         *request.uri_mut() = uri;
     }
-    request
+    Some(request)
 }
 
 /// The target with all octets of other than ASCII characters percent-encoded (RFC 3986 §2.5). HTTP/1.1 clients and servers exchange
-/// them raw, but some servers close an HTTP/2 connection at the first.
-fn in_ascii(target: PathAndQuery) -> PathAndQuery {
+/// them raw, but some servers close an HTTP/2 connection at the first. `None` if the result is too long.
+fn in_ascii(target: PathAndQuery) -> Option<PathAndQuery> {
     match target.as_str().is_ascii() {
-        true => target,
+        true => Some(target),
         false => {
             // This set has only control characters, which no target contains.
             let encoded = utf8_percent_encode(target.as_str(), CONTROLS);
-            encoded.to_string().parse().unwrap_or(target)
+            encoded.to_string().parse().ok()
         }
     }
 }

@@ -31,6 +31,10 @@ const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
 /// Maximum size of a response head, in bytes, as over HTTP/1.1.
 const MAX_HEAD: u32 = 64 * 1024;
+/// Maximum size of a head that is sent before the server has announced its limit, in bytes as RFC 9113 §6.5.2 counts them.
+const SMALL_HEAD: u64 = 4 * 1024;
+/// How long a larger head waits for the server's settings, which the server must send first (RFC 9113 §3.4).
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a request body that a stream buffers while the server's window or the socket is full.
 const SEND_BUFFER: usize = 64 * 1024;
 /// Stands for the number of streams that a server allows until it has announced it (RFC 9113 §6.5.2). No server can announce
@@ -88,6 +92,18 @@ impl Link {
     /// The longest list of fields that the server accepts, in bytes as RFC 9113 §6.5.2 counts them.
     pub(super) fn max_header_list(&self) -> u32 {
         self.traffic.max_header_list()
+    }
+
+    /// Does the server accept a head of this size? Before the server has announced a limit, a large head waits for that.
+    pub(super) async fn accepts(&self, size: impl Fn() -> u64) -> bool {
+        if !self.traffic.has_settings() && size() > SMALL_HEAD {
+            let settings = self.traffic.settings();
+            // A server that announces nothing gets the head nevertheless.
+            let _ = tokio::time::timeout(SETTINGS_TIMEOUT, settings).await;
+        }
+        // Without a limit, which is common, nothing has to be measured.
+        let limit = self.max_header_list();
+        limit == u32::MAX || size() <= u64::from(limit)
     }
 
     /// The traffic of its streams.
@@ -242,9 +258,19 @@ impl Unsolicited {
     }
 }
 
-/// Drops connections that have closed, have exceeded their lifetime, or have been idle too long. Call it periodically on each
-/// thread.
-pub(super) fn sweep(now: Instant) {
+/// Closes a connection of this thread that has no streams. False if there is none.
+pub(super) fn give_up_one() -> bool {
+    LINKS.with_borrow_mut(|links| {
+        links.values_mut().any(|links| {
+            let idle = links.iter().position(|kept| kept.link.load.streams() == 0);
+            idle.map(|at| links.swap_remove(at)).is_some()
+        })
+    })
+}
+
+/// Drops connections that have closed, have exceeded their lifetime, or have been idle too long, and all idle ones if descriptors
+/// `are_short`. Call it periodically on each thread.
+pub(super) fn sweep(now: Instant, are_short: bool) {
     LINKS.with_borrow_mut(|links| {
         links.retain(|_, links| {
             links.retain_mut(|kept| {
@@ -254,7 +280,7 @@ pub(super) fn sweep(now: Instant) {
                 } else {
                     kept.idle_since.get_or_insert(now);
                 }
-                let is_idle = |since| now.saturating_duration_since(since) >= IDLE;
+                let is_idle = |since| are_short || now.saturating_duration_since(since) >= IDLE;
                 link.is_open() && !link.life.is_over(now) && !kept.idle_since.is_some_and(is_idle)
             });
             !links.is_empty()

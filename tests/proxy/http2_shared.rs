@@ -237,6 +237,9 @@ async fn a_request_that_a_server_resets_as_malformed_is_not_retried_and_ejects_n
                     seen.count(connection, &next);
                     if next.payload == b"malformed" {
                         frames.reset(next.stream, PROTOCOL_ERROR).await;
+                    } else if next.payload == b"too many fields" {
+                        // As Node.js does.
+                        frames.reset(next.stream, ENHANCE_YOUR_CALM).await;
                     } else if next.ends_stream() {
                         frames.headers(next.stream, END_STREAM, &[OK]).await;
                     }
@@ -249,8 +252,8 @@ async fn a_request_that_a_server_resets_as_malformed_is_not_retried_and_ejects_n
     let urls = [old.url(), format!("http://{}", new.address)];
     let args = ["--old", &urls[0], "--new", &urls[1], "--split", "50"];
     let proxy = Proxy::start(&[&args[..], &["--upstream-protocol", "http2"]].concat()).await;
-    for _ in 0..40 {
-        let response = client::post(proxy.address, CHAT, &[], "malformed").await;
+    for body in ["malformed", "too many fields"].repeat(20) {
+        let response = client::post(proxy.address, CHAT, &[], body).await;
         assert_eq!(response.status, 502);
         let message = response.own_error()["message"].to_string();
         let expected = "rejected the request as malformed";
@@ -266,5 +269,51 @@ async fn a_request_that_a_server_resets_as_malformed_is_not_retried_and_ejects_n
     for _ in 0..4 {
         let response = client::post(proxy.address, CHAT, &[], UNARY).await;
         assert_eq!(response.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn complete_responses_do_not_count_as_cancelled() {
+    let settings = &[(MAX_CONCURRENT_STREAMS, 100)];
+    for shape in ["empty", "content", "last frame", "trailers", "event"] {
+        let server = FrameServer::answering(settings, move |mut frames, stream| async move {
+            let length = ("content-length", "2");
+            match shape {
+                "empty" => {
+                    frames.headers(stream, END_STREAM, &[OK]).await;
+                }
+                "content" => {
+                    frames.headers(stream, 0, &[OK, length]).await;
+                    frames.send(DATA, END_STREAM, stream, b"{}").await;
+                }
+                "last frame" => {
+                    frames.headers(stream, 0, &[OK]).await;
+                    frames.send(DATA, 0, stream, b"{}").await;
+                    frames.send(DATA, END_STREAM, stream, b"").await;
+                }
+                "trailers" => {
+                    frames.headers(stream, 0, &[OK]).await;
+                    frames.send(DATA, 0, stream, b"{}").await;
+                    frames.headers(stream, END_STREAM, &[("x-a", "1")]).await;
+                }
+                _ => {
+                    frames.headers(stream, 0, &[OK, SSE]).await;
+                    let event = format!("{}data: [DONE]\n\n", content("old", 0));
+                    frames
+                        .send(DATA, END_STREAM, stream, event.as_bytes())
+                        .await;
+                }
+            }
+            frames
+        })
+        .await;
+        let proxy = before_frames(&server).await;
+        let mut client = Client::connect(proxy.address).await;
+        // More than a connection may have cancelled.
+        for _ in 0..150 {
+            client.post(CHAT, &[], UNARY).await;
+            assert_eq!(client.response().await.status, 200, "{shape}");
+        }
+        assert_eq!(server.connections(), 1, "{shape}");
     }
 }

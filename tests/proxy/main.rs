@@ -23,6 +23,7 @@ mod guard;
 mod hardening;
 mod http1;
 mod http2;
+mod http2_fields;
 mod http2_overhead;
 mod http2_shared;
 mod kube_embedded;

@@ -474,3 +474,43 @@ async fn an_upgrade_that_could_only_be_sent_over_http2_is_501() {
         assert!(!proxy.lines().iter().any(ejected));
     }
 }
+
+#[tokio::test]
+async fn an_upgrade_to_a_server_that_ignores_alpn_is_501() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    let server = async |alpn: &[&str]| {
+        let config = authority.server(&files, alpn, false);
+        Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
+    };
+    let (http2, no_alpn) = (server(&["h2"]).await, server(&[]).await);
+    let either = Either::start([&http2, &no_alpn]).await;
+    let url = format!("https://localhost:{}", either.port);
+    let flags = ["--upstream-ca", &ca, "--threads", "1"];
+    let proxy = Proxy::before_url(&url, &flags).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    either.pick(1);
+    let mut client = Client::connect(proxy.address).await;
+    client.get("/v1/realtime", &UPGRADE).await;
+    assert_eq!(client.response().await.status, 501);
+    assert_eq!(no_alpn.count(), 0);
+}
+
+#[tokio::test]
+async fn a_server_without_a_common_protocol_is_a_failed_connection() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let config = authority.server(&files, &["spdy/3"], false);
+    let new = Upstream::listen("127.0.0.1:0", Some(config), healthy("new")).await;
+    let old = Upstream::start(healthy("old")).await;
+    let more = format!("tls: {{caFile: \"{}\"}}", authority.file());
+    let target = format!("https://127.0.0.1:{}", new.address.port());
+    let plan = PlanFile::new(&manifest(&target, 0, 1, &more));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    let recovered = [("cause", "connect")];
+    let metrics = proxy.metrics().await;
+    let total = metrics.sum("crossfade_recovered_requests_total", &recovered);
+    assert_eq!(total, 1.0);
+}

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 
 use super::frame_tracker::{ControlLimit, FrameTracker, HEAD};
 use super::overhead::{MIN_FRAME_COST, RETIRE_AT, overhead};
@@ -28,6 +29,9 @@ pub struct Traffic {
     overhead: AtomicU64,
     read: AtomicU64,
     max_header_list: AtomicU32,
+    /// Whether the peer's first frame has arrived, which contains its settings (RFC 9113 §3.4).
+    has_settings: AtomicBool,
+    settings: Notify,
 }
 
 impl Default for Traffic {
@@ -41,6 +45,8 @@ impl Default for Traffic {
             overhead: AtomicU64::default(),
             read: AtomicU64::default(),
             max_header_list: AtomicU32::new(u32::MAX),
+            has_settings: AtomicBool::default(),
+            settings: Notify::default(),
         }
     }
 }
@@ -91,6 +97,20 @@ impl Traffic {
     #[must_use]
     pub fn max_header_list(&self) -> u32 {
         self.max_header_list.load(Ordering::Relaxed)
+    }
+
+    /// Have the peer's first settings arrived?
+    #[must_use]
+    pub fn has_settings(&self) -> bool {
+        self.has_settings.load(Ordering::Acquire)
+    }
+
+    /// Waits for the peer's first settings.
+    pub async fn settings(&self) {
+        let arrived = self.settings.notified();
+        if !self.has_settings() {
+            arrived.await;
+        }
     }
 }
 
@@ -228,6 +248,10 @@ impl<T> Counted<T> {
             .store(self.frames.overhead(), Ordering::Relaxed);
         if let Some(most) = self.frames.max_header_list() {
             traffic.max_header_list.store(most, Ordering::Relaxed);
+        }
+        if self.frames.frames() > 0 && !traffic.has_settings() {
+            traffic.has_settings.store(true, Ordering::Release);
+            traffic.settings.notify_waiters();
         }
         if self
             .control

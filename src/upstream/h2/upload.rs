@@ -1,19 +1,63 @@
 //! A request body that is being sent over HTTP/2, and whether the server reads it.
 
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use ::h2::{Reason, SendStream};
 use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
+use tower::BoxError;
 
 use crate::request_body::RequestBody;
-use crate::transport::h2::{Sending, Sent};
+use crate::transport::h2::{Sending, Sent, field_list_size};
 use crate::upstream::h2_link::Link;
+
+/// The trailers are larger than this many bytes, which is the most that the server accepts. It would close the connection, with the
+/// streams of other clients.
+#[derive(Debug, thiserror::Error)]
+#[error("the request trailers are larger than the model server accepts ({0} bytes)")]
+pub struct TrailersTooLarge(pub u32);
+
+/// A request body whose trailers the server accepts.
+struct Accepted {
+    body: RequestBody,
+    link: Link,
+}
+
+impl Body for Accepted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(trailers) = frame.trailers_ref()
+        {
+            let limit = self.link.max_header_list();
+            if field_list_size(trailers) > u64::from(limit) {
+                return Poll::Ready(Some(Err(TrailersTooLarge(limit).into())));
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// A request body that is being sent.
 pub struct Upload {
-    sending: Sending<RequestBody>,
+    sending: Sending<Accepted>,
     link: Link,
     wait: Wait,
 }
@@ -31,14 +75,18 @@ enum Wait {
 
 impl Upload {
     pub fn new(stream: SendStream<Bytes>, body: RequestBody, link: Link) -> Self {
+        let accepted = Accepted {
+            body,
+            link: link.clone(),
+        };
         Self {
-            sending: Sending::new(stream, body, Reason::CANCEL),
+            sending: Sending::new(stream, accepted, Reason::CANCEL),
             link,
             wait: Wait::None,
         }
     }
 
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<tower::BoxError>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<BoxError>> {
         let polled = self.sending.poll(cx);
         let waits = polled.is_pending() && self.sending.is_blocked();
         self.set_wait(match self.wait {

@@ -10,7 +10,7 @@ use ::h2::{Reason, RecvStream};
 use http::Response;
 use tokio::runtime::Handle;
 
-use super::upload::Upload;
+use super::upload::{TrailersTooLarge, Upload};
 use crate::transport::h2::Sent;
 use crate::upstream::h2_link::{Answered, Stream};
 
@@ -28,6 +28,19 @@ struct InFlight {
     since: Instant,
 }
 
+/// Why there is no response head.
+pub enum NoHead {
+    Http2(::h2::Error),
+    /// The server has announced that it accepts at most this many bytes of fields. h2 does not check that.
+    TrailersTooLarge(u32),
+}
+
+impl From<Reason> for NoHead {
+    fn from(reason: Reason) -> Self {
+        Self::Http2(reason.into())
+    }
+}
+
 /// A response head, the rest of the request if there is one, and the stream.
 pub type HeadReceived = (Response<RecvStream>, Option<Upload>, Answered);
 
@@ -42,7 +55,7 @@ impl PendingResponse {
     }
 
     /// Sends the body until the response head arrives. Counts the interim responses before it.
-    pub async fn head(mut self, interim: &mut u32) -> Result<HeadReceived, ::h2::Error> {
+    pub async fn head(mut self, interim: &mut u32) -> Result<HeadReceived, NoHead> {
         const TAKEN: &str = "it is taken only at the end";
         let head = std::future::poll_fn(|cx| {
             let in_flight = self.0.as_mut().expect(TAKEN);
@@ -54,7 +67,7 @@ impl PendingResponse {
                 Ok((response, upload, Answered::new(stream)))
             }
             Err(error) => {
-                if error.is_remote() {
+                if matches!(&error, NoHead::Http2(error) if error.is_remote()) {
                     // The stream has ended.
                     self.0 = None;
                 }
@@ -74,13 +87,16 @@ impl InFlight {
         &mut self,
         cx: &mut Context<'_>,
         interim: &mut u32,
-    ) -> Poll<Result<Response<RecvStream>, ::h2::Error>> {
+    ) -> Poll<Result<Response<RecvStream>, NoHead>> {
         if let Some(upload) = &mut self.upload
             && let Poll::Ready(sent) = upload.poll(cx)
         {
             self.upload = None;
-            if let Sent::Broken(_) = sent {
-                return Poll::Ready(Err(Reason::CANCEL.into()));
+            if let Sent::Broken(error) = sent {
+                return Poll::Ready(Err(match error.downcast_ref() {
+                    Some(TrailersTooLarge(limit)) => NoHead::TrailersTooLarge(*limit),
+                    None => Reason::CANCEL.into(),
+                }));
             }
         }
         while let Poll::Ready(Some(Ok(_))) = self.response.poll_informational(cx) {
@@ -89,7 +105,7 @@ impl InFlight {
                 return Poll::Ready(Err(Reason::ENHANCE_YOUR_CALM.into()));
             }
         }
-        Pin::new(&mut self.response).poll(cx)
+        Pin::new(&mut self.response).poll(cx).map_err(NoHead::Http2)
     }
 }
 

@@ -127,16 +127,25 @@ impl Pool {
         body: RequestBody,
         attempt: Attempt<'_>,
     ) -> Result<Response<UpstreamBody>, Error> {
+        // An upgrade to a server that may speak HTTP/2.
+        let needs_http1 = self.settings.protocol == Protocol::Auto
+            && attempt.http2 == Some(false)
+            && lease.server_name.is_some();
         let connector = self.connector(&lease, attempt.http2);
         let connected = connector.connect().await;
         let (transport, agreed, life) = connected.map_err(|error| {
             // A server without HTTP/1.1 works; only this request cannot be sent to it.
-            match self.settings.protocol == Protocol::Auto && error.is_alpn_refusal() {
+            match needs_http1 && error.is_alpn_refusal() {
                 true => Error::NoUpgrade,
                 false => error,
             }
         })?;
         lease.life = life;
+        if needs_http1 && agreed.is_none() && lease.spoke_http2() {
+            // A server that ignores what ALPN offers speaks HTTP/2 anyway.
+            return Err(Error::NoUpgrade);
+        }
+        let agreed = agreed == Some(true);
         if attempt.http2.is_none() {
             lease.spoke(agreed);
         }

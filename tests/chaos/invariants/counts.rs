@@ -155,7 +155,7 @@ fn outcomes(exchange: &Exchange, conditions: WaveConditions) -> Option<&'static 
     })
 }
 
-/// Do the metrics add up to the lines? Requests that are rejected before they are assigned have a metric of their own.
+/// Do the metrics add up to the lines? Requests that end before they are assigned have a metric of their own.
 pub fn sums(metrics: &Metrics, lines: &[Line]) -> Option<String> {
     let (rejected, assigned): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.is_rejected());
     let mut wanted: BTreeMap<&[String; 4], f64> = BTreeMap::new();
@@ -175,8 +175,7 @@ pub fn sums(metrics: &Metrics, lines: &[Line]) -> Option<String> {
             ));
         }
     }
-    // A client that leaves before there is a response is not rejected.
-    let rejected = rejected.iter().filter(|line| line.status != 0).count();
+    let rejected = rejected.len();
     let bytes: u64 = assigned.iter().map(|line| line.bytes).sum();
     let failed: u64 = assigned.iter().map(|line| line.attempts - 1).sum();
     let retried = |line: &&&Line| line.attempts > 1;
