@@ -93,8 +93,9 @@ pub enum Error {
     NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] ::h2::Error),
-    /// The server reset only this stream, because it takes the request for malformed, or for its number of fields. Like a response with status 400, that is not
-    /// its fault: a client could otherwise eject servers with requests that only crossfade accepts.
+    /// The server reset only this stream, because it takes the request for malformed, or because of its number of fields. Like a
+    /// response with status 400, that is not its fault: a client could otherwise eject servers with requests that only crossfade
+    /// accepts.
     #[error("the model server rejected the request as malformed")]
     Malformed(#[source] ::h2::Error),
     /// The request asks for an upgrade, and the server can only be reached over HTTP/2, which has none. Nothing was sent.
