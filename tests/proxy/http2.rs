@@ -1373,6 +1373,35 @@ async fn a_field_that_http_does_not_allow_ends_its_connection_and_other_malforme
     assert_eq!(frames.end_of(1).await.0, unary_text("old").as_bytes());
 }
 
+/// Also while another stream of the connection is open.
+#[tokio::test]
+async fn a_head_over_http2_that_is_not_completed_ends_its_connection() {
+    let gate = Gate::closed();
+    let script = stream_of(&content("old", 0)).wait(&gate).chunk(DONE);
+    let old = Upstream::start(move |_| script.clone()).await;
+    let proxy = Proxy::before(&old, &["--head-timeout", "0.5"]).await;
+    for with_stream in [false, true] {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.next_of(&[SETTINGS]).await.unwrap();
+        if with_stream {
+            frames.request(1, 0, "POST", CHAT).await;
+            frames.send(DATA, END_STREAM, 1, UNARY.as_bytes()).await;
+            frames.next_of(&[DATA]).await.unwrap();
+        }
+        let begun = std::time::Instant::now();
+        // An acknowledgement would interrupt the header block.
+        frames.answers = false;
+        // Indexed fields (RFC 7541 §6.1).
+        frames.send(HEADERS, END_STREAM, 3, &[0x82]).await;
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        frames.send(CONTINUATION, 0, 3, &[0x86]).await;
+        let end = frames.next_of(&[GOAWAY]).await.unwrap();
+        assert_eq!(end.code(), ENHANCE_YOUR_CALM);
+        let took = begun.elapsed().as_secs_f64();
+        assert!((0.4..5.0).contains(&took), "{took}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_whose_client_reads_nothing_is_reset_at_the_write_timeout() {
     let large = "x".repeat(1 << 20);

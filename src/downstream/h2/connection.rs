@@ -1,5 +1,6 @@
 //! Drives one HTTP/2 client connection: start timeout, idle timeout, keep-alive, drain and close.
 
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -118,6 +119,8 @@ struct Connection<'a, S> {
     limits: &'a Limits,
     write_limit: &'a WriteLimit,
     resets: Resets,
+    /// An unfinished request head, and the time limit for it.
+    head: Option<(NonZeroU64, Pin<Box<Sleep>>)>,
     /// When the client must have started.
     begins_by: Instant,
     /// Since when no stream is being served, and the bytes that had been sent by then.
@@ -173,6 +176,7 @@ pub(super) async fn serve(
         limits,
         write_limit,
         resets: Resets::since(Instant::now()),
+        head: None,
         begins_by,
         idle_since: None,
         flush_progress: None,
@@ -205,6 +209,11 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             }
             if self.shut_down_since.is_none() && self.traffic.is_flood() {
                 tracing::debug!("an HTTP/2 client sends too many control frames");
+                self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
+                continue;
+            }
+            if self.shut_down_since.is_none() && self.poll_head(cx).is_ready() {
+                tracing::debug!("an HTTP/2 client sends a request head too slowly");
                 self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
                 continue;
             }
@@ -244,6 +253,23 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 }
             }
         }
+    }
+
+    /// Ready when a request head takes too long. Until it is complete, the client cannot send anything else (RFC 9113 §4.3).
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(unfinished) = self.traffic.unfinished_head() else {
+            self.head = None;
+            return Poll::Pending;
+        };
+        let limit = self.limits.head_timeout;
+        let timer = match &mut self.head {
+            Some((head, timer)) if *head == unfinished => timer,
+            head => {
+                let timer = Box::pin(tokio::time::sleep(limit));
+                &mut head.insert((unfinished, timer)).1
+            }
+        };
+        timer.as_mut().poll(cx)
     }
 
     /// Sends GOAWAY. The connection ends with its last open stream.

@@ -2,6 +2,7 @@
 //! limits how much is read at once, and removes empty DATA frames.
 
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub struct Traffic {
     overhead: AtomicU64,
     read: AtomicU64,
     max_header_list: AtomicU32,
+    /// The number of the frame with which an unfinished header block began; 0 if there is none.
+    unfinished_head: AtomicU64,
     /// Whether the peer's first frame has arrived, which contains its settings (RFC 9113 §3.4).
     has_settings: AtomicBool,
     settings: Notify,
@@ -45,6 +48,7 @@ impl Default for Traffic {
             overhead: AtomicU64::default(),
             read: AtomicU64::default(),
             max_header_list: AtomicU32::new(u32::MAX),
+            unfinished_head: AtomicU64::default(),
             has_settings: AtomicBool::default(),
             settings: Notify::default(),
         }
@@ -97,6 +101,12 @@ impl Traffic {
     #[must_use]
     pub fn max_header_list(&self) -> u32 {
         self.max_header_list.load(Ordering::Relaxed)
+    }
+
+    /// Distinguishes the unfinished header block, if there is one, from others of the connection.
+    #[must_use]
+    pub fn unfinished_head(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.unfinished_head.load(Ordering::Relaxed))
     }
 
     /// Have the peer's first settings arrived?
@@ -249,6 +259,10 @@ impl<T> Counted<T> {
         if let Some(most) = self.frames.max_header_list() {
             traffic.max_header_list.store(most, Ordering::Relaxed);
         }
+        let head = self.frames.unfinished_head();
+        traffic
+            .unfinished_head
+            .store(head.unwrap_or(0), Ordering::Relaxed);
         if self.frames.frames() > 0 && !traffic.has_settings() {
             traffic.has_settings.store(true, Ordering::Release);
             traffic.settings.notify_waiters();

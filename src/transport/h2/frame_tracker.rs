@@ -32,8 +32,9 @@ pub struct FrameTracker {
     padding: usize,
     /// The current setting. `payload_received` tells how much of it has arrived.
     setting: [u8; SETTING],
-    /// Bytes of the complete frames of an unfinished header block.
+    /// Bytes of the complete frames of an unfinished header block, and the number of its first frame.
     block: usize,
+    block_begun: u64,
     /// The first frame, or the preface, has arrived.
     begun: bool,
     /// Frames so far.
@@ -63,6 +64,19 @@ impl FrameTracker {
     /// Bytes of an unfinished header block that have arrived, without the current frame.
     pub const fn unfinished_block(&self) -> usize {
         self.block
+    }
+
+    /// The number of the frame with which an unfinished header block began, counted from 1.
+    pub fn unfinished_head(&self) -> Option<u64> {
+        let carries_fields = HEADER_BLOCK_TYPES.contains(&self.head[3]);
+        match (
+            self.block,
+            self.begun && self.head_received > 0 && carries_fields,
+        ) {
+            (0, false) => None,
+            (0, true) => Some(self.frames + 1),
+            _ => Some(self.block_begun),
+        }
     }
 
     pub const fn frames(&self) -> u64 {
@@ -169,6 +183,9 @@ impl FrameTracker {
     fn end_of_frame(&mut self) {
         let (kind, flags) = (self.head[3], self.head[4]);
         let has_header_block = self.begun && HEADER_BLOCK_TYPES.contains(&kind);
+        if self.block == 0 {
+            self.block_begun = self.frames + 1;
+        }
         self.block = match has_header_block && flags & END_HEADERS == 0 {
             true => self.block + self.unfinished_frame(),
             false => 0,
@@ -307,6 +324,29 @@ mod tests {
         assert_eq!(after(&[&settings, &frame(1, 0, 50), &more]), (0, 118, 0));
         let last = frame(9, END_HEADERS, 50);
         assert_eq!(after(&[&settings, &frame(1, 0, 50), &last]), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_unfinished_head_is_known_by_its_first_frame() {
+        let settings = frame(4, 0, 0);
+        let (begin, more) = (frame(1, 0, 50), frame(9, 0, 50));
+        let end = frame(9, END_HEADERS, 50);
+        for (frames, expected) in [
+            (vec![PREFACE, &settings], None),
+            (vec![PREFACE, &settings, &begin[..20]], Some(3)),
+            (vec![PREFACE, &settings, &begin], Some(3)),
+            (
+                vec![PREFACE, &settings, &begin, &more, &more[..30]],
+                Some(3),
+            ),
+            (vec![PREFACE, &settings, &begin, &end], None),
+            (vec![PREFACE, &settings, &begin, &end, &begin], Some(5)),
+            (vec![PREFACE, &settings, &frame(0, 0, 50)[..20]], None),
+        ] {
+            let (at_once, one_by_one) = tracked(&frames.concat());
+            let heads = [at_once.unfinished_head(), one_by_one.unfinished_head()];
+            assert_eq!(heads, [expected; 2], "{frames:?}");
+        }
     }
 
     #[test]
