@@ -17,6 +17,7 @@ use tower::BoxError;
 
 use crate::http1::with_trailers;
 use crate::memory::{Budget, Buffer, Charge, Gathered, Purpose, gather};
+use crate::transport::deadline::Excluded;
 use begun::Begun;
 use stream::Stream;
 
@@ -37,6 +38,8 @@ enum Kind {
         /// Bytes sent so far.
         sent: u64,
         length: SizeHint,
+        /// Whether this reader waits for the client.
+        waits: bool,
     },
 }
 
@@ -91,6 +94,7 @@ impl RequestBody {
                 shared: Arc::new(Mutex::new(Stream::new(source, length.exact()))),
                 sent: 0,
                 length,
+                waits: false,
             },
         }
     }
@@ -118,7 +122,7 @@ impl RequestBody {
         }
     }
 
-    /// A view for calling [`RequestBody::fault`] after the body itself has been moved.
+    /// A view for calling [`RequestBody::fault`] and [`RequestBody::awaited`] after the body itself has been moved.
     #[must_use]
     pub fn view(&self) -> Self {
         let kind = match &self.kind {
@@ -126,6 +130,7 @@ impl RequestBody {
                 shared: Arc::clone(shared),
                 sent: u64::MAX,
                 length: *length,
+                waits: false,
             },
             _ => Kind::Empty,
         };
@@ -136,6 +141,13 @@ impl RequestBody {
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
         self.with_stream(|stream| stream.fault())?
+    }
+
+    /// How long readers have waited for the client. The model server is not at fault for that time.
+    #[must_use]
+    pub fn awaited(&self) -> Excluded {
+        let awaited = self.with_stream(|stream| stream.awaited());
+        awaited.unwrap_or_default()
     }
 
     /// The same body from its beginning; `None` if part of it was not kept.
@@ -155,6 +167,7 @@ impl RequestBody {
                     shared: Arc::clone(shared),
                     sent: 0,
                     length: *length,
+                    waits: false,
                 }
             }
         };
@@ -239,6 +252,19 @@ fn lock(shared: &Mutex<Stream>) -> MutexGuard<'_, Stream> {
     shared.lock().expect("no holder of this lock can panic")
 }
 
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Kind::Stream {
+            shared,
+            waits: true,
+            ..
+        } = &self.kind
+        {
+            lock(shared).stop_waiting();
+        }
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = BoxError;
@@ -253,7 +279,16 @@ impl Body for RequestBody {
                 *sent = true;
                 Poll::Ready(Some(Ok(Frame::data(bytes.clone()))))
             }
-            Kind::Stream { shared, sent, .. } => lock(shared).poll_after(cx, sent),
+            Kind::Stream {
+                shared,
+                sent,
+                waits,
+                ..
+            } => {
+                let polled = lock(shared).poll_after(cx, sent);
+                *waits = polled.is_pending();
+                polled
+            }
         }
     }
 

@@ -34,7 +34,7 @@ pub struct Attempts<O> {
     /// Attempt the target even if all its endpoints are ejected, because the request cannot move, for example because the retry
     /// budget denied it.
     pub must_attempt: bool,
-    /// When the current attempt began.
+    /// When the current attempt began, minus the time for which its predecessors waited for the request body.
     pub started: Instant,
     pub failures: Failures,
 }
@@ -81,7 +81,7 @@ pub trait Retry: Send {
     fn next_target_after_head(&mut self, cause: Cause) -> Option<Target>;
     /// Retries on `target`, as returned by [`Retry::next_target`] or [`Retry::next_target_after_head`].
     fn retry(self: Box<Self>, exchange: Exchange, target: Target, cause: Cause) -> Retrying;
-    /// When the current attempt must have produced content.
+    /// When the current attempt must have produced content. It is later while the client has yet to send the request body.
     fn first_event_deadline(&self) -> Option<Instant>;
     fn snapshot(&self) -> &Snapshot;
     /// Commits the exchange: no further retry is possible. Returns what is needed to continue the stream, if the plan and the
@@ -132,7 +132,8 @@ impl<O: OldBackend> Retry for Attempts<O> {
     }
 
     fn first_event_deadline(&self) -> Option<Instant> {
-        self.limit().map(|limit| self.started + limit)
+        let at = self.deadline()?;
+        Some(self.body.awaited().extend(at, Instant::now()))
     }
 
     fn snapshot(&self) -> &Snapshot {
@@ -160,11 +161,16 @@ impl<O: OldBackend> Attempts<O> {
         limit.filter(|_| self.retryable)
     }
 
+    /// The deadline for the first event, without the time in which the request body is awaited.
+    fn deadline(&self) -> Option<Instant> {
+        self.limit().map(|limit| self.started + limit)
+    }
+
     fn switch_target(&mut self, exchange: &mut Exchange, target: Target, cause: Cause) {
         self.attempted = self.attempted.and(self.target);
         self.target = target;
         self.must_attempt = false;
-        self.started = Instant::now();
+        self.started = Instant::now() - self.body.awaited().total;
         if let Some(traceparent) = exchange.retried(target.generation(), cause) {
             let head = Arc::make_mut(&mut self.head);
             head.headers.insert(TRACEPARENT, traceparent);
@@ -256,7 +262,7 @@ impl<O: OldBackend> Attempts<O> {
         };
         let terms = Terms {
             fail_fast: self.fail_fast(),
-            deadline: self.first_event_deadline(),
+            deadline: self.deadline(),
             was_sent: self.attempted != Attempted::default(),
         };
         let sent = self
@@ -295,9 +301,10 @@ impl<O: OldBackend> Attempts<O> {
             StatusCode::NOT_FOUND => {
                 let memory = &self.proxy.context.memory;
                 let reading = Box::pin(read_not_found(response, memory));
-                let read = match self.first_event_deadline() {
+                let awaited = || self.body.awaited();
+                let read = match self.deadline() {
                     None => reading.await,
-                    Some(deadline) => deadline::timeout_at(deadline, reading)
+                    Some(at) => deadline::timeout_excluding(at, awaited, reading)
                         .await
                         .unwrap_or(Err(Cause::Deadline)),
                 };

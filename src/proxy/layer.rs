@@ -67,6 +67,7 @@ where
         body: RequestBody,
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
+        let view = body.view();
         let mut request = Request::new(body);
         *request.method_mut() = outgoing.head.method.clone();
         *request.uri_mut() = outgoing.head.uri.clone();
@@ -74,7 +75,7 @@ where
         let answer = self.0.clone().oneshot(request);
         let answered = match terms.deadline {
             None => answer.await,
-            Some(at) => deadline::timeout_at(at, answer)
+            Some(at) => deadline::timeout_excluding(at, || view.awaited(), answer)
                 .await
                 .ok_or(Error::Deadline)?,
         };

@@ -2,7 +2,8 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderName;
@@ -13,6 +14,7 @@ use super::Fault;
 use super::kept::Kept;
 use crate::http1::passable;
 use crate::memory::{Budget, Charge, FREE};
+use crate::transport::deadline::Excluded;
 use crate::transport::lend;
 
 type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
@@ -39,6 +41,9 @@ pub struct Stream {
     /// False once something was read that is not kept.
     whole: bool,
     ended: bool,
+    /// How long readers have waited for the client, without the current wait.
+    waited: Duration,
+    waiting_since: Option<Instant>,
 }
 
 impl Stream {
@@ -56,6 +61,8 @@ impl Stream {
             hidden: Vec::new(),
             whole: true,
             ended: false,
+            waited: Duration::ZERO,
+            waiting_since: None,
         }
     }
 
@@ -74,6 +81,22 @@ impl Stream {
 
     pub fn fault(&self) -> Option<Fault> {
         self.fault
+    }
+
+    /// How long readers have waited for the client.
+    pub fn awaited(&self) -> Excluded {
+        let current = self.waiting_since.map(|since| since.elapsed());
+        Excluded {
+            total: self.waited + current.unwrap_or_default(),
+            continues: current.is_some(),
+        }
+    }
+
+    /// Nothing reads the body for now, or something has arrived.
+    pub fn stop_waiting(&mut self) {
+        if let Some(since) = self.waiting_since.take() {
+            self.waited += since.elapsed();
+        }
     }
 
     /// Starts over for another attempt. Returns false if part of the body was not kept.
@@ -151,7 +174,12 @@ impl Stream {
         if self.ended {
             return Poll::Ready(None);
         }
-        let frame = match ready!(self.source.as_mut().poll_frame(cx)) {
+        let Poll::Ready(frame) = self.source.as_mut().poll_frame(cx) else {
+            self.waiting_since.get_or_insert_with(Instant::now);
+            return Poll::Pending;
+        };
+        self.stop_waiting();
+        let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
                 let known = error.downcast_ref().copied();

@@ -68,6 +68,47 @@ pub async fn timeout_at<T>(at: Instant, future: impl Future<Output = T>) -> Opti
     }
 }
 
+/// Time that does not count for a deadline, because the peer is not the one that is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excluded {
+    /// The time so far.
+    pub total: Duration,
+    /// Whether it still increases.
+    pub continues: bool,
+}
+
+impl Excluded {
+    /// When a deadline that would be at `at` without this time expires. It does not expire while this time increases.
+    #[must_use]
+    pub fn extend(self, at: Instant, now: Instant) -> Instant {
+        let extended = at + self.total;
+        match self.continues {
+            true => extended.max(now + CHECK_INTERVAL),
+            false => extended,
+        }
+    }
+}
+
+/// Like [`timeout_at`], but the time that `excluded` returns does not count.
+pub async fn timeout_excluding<T>(
+    at: Instant,
+    excluded: impl Fn() -> Excluded,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let mut future = pin!(future);
+    let mut until = excluded().extend(at, Instant::now());
+    loop {
+        if let Some(output) = timeout_at(until, &mut future).await {
+            return Some(output);
+        }
+        let now = Instant::now();
+        until = excluded().extend(at, now);
+        if until <= now {
+            return None;
+        }
+    }
+}
+
 /// The output of `future` within `limit`.
 pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     timeout_at(Instant::now() + limit, future).await
@@ -117,6 +158,30 @@ mod tests {
         };
         let came = timeout_at(Instant::now() + LIMIT, seen_late).await;
         assert_eq!(came, Some("came"));
+    }
+
+    #[tokio::test]
+    async fn excluded_time_does_not_count() {
+        let begin = Instant::now();
+        // The peer is waited for only before and after this.
+        let (from, to) = (begin + LIMIT / 2, begin + 10 * LIMIT);
+        let excluded = || {
+            let now = Instant::now();
+            Excluded {
+                total: now.min(to).saturating_duration_since(from),
+                continues: from <= now && now < to,
+            }
+        };
+        let at = begin + LIMIT;
+        let comes = async |after: Duration| {
+            tokio::time::sleep_until((begin + after).into()).await;
+            "came"
+        };
+        let came = timeout_excluding(at, excluded, comes(8 * LIMIT)).await;
+        assert_eq!(came, Some("came"));
+        let never = std::future::pending::<()>();
+        assert_eq!(timeout_excluding(at, excluded, never).await, None);
+        assert!(begin.elapsed() >= 10 * LIMIT + LIMIT / 2);
     }
 
     #[tokio::test]

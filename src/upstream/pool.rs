@@ -72,7 +72,7 @@ pub enum FailFast {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     pub fail_fast: FailFast,
-    /// The latest time for a response head: the deadline for the first event.
+    /// The latest time for a response head: the deadline for the first event. It is extended by [`RequestBody::awaited`].
     pub deadline: Option<Instant>,
     /// The request was sent before. If a reused connection breaks, it is then repeated only if the server certainly did not
     /// read it.
@@ -207,6 +207,7 @@ impl Pool {
         let endpoint = proven.endpoint;
         let mut lease = Lease::new(Arc::clone(&endpoint));
         lease.life = proven.life;
+        let view = body.view();
         let sending = async {
             match proven.connection {
                 Connection::Http1(transport) => {
@@ -216,9 +217,9 @@ impl Pool {
                 Connection::Http2(reserved) => h2::send_on(lease, reserved, outgoing, body).await,
             }
         };
-        let result = match self.limit(Instant::now(), terms) {
+        let result = match self.limit(Instant::now(), terms, &view) {
             None => sending.await,
-            Some((at, error)) => deadline::timeout_at(at, sending)
+            Some((at, error)) => deadline::timeout_excluding(at, || view.awaited(), sending)
                 .await
                 .unwrap_or(Err(error)),
         };
@@ -226,11 +227,12 @@ impl Pool {
         result
     }
 
-    /// The deadline for the response head, and the error after it.
-    fn limit(&self, now: Instant, terms: Terms) -> Option<(Instant, Error)> {
+    /// The deadline for the response head, which the time that the client takes to send `body` extends, and the error after it.
+    fn limit(&self, now: Instant, terms: Terms, body: &RequestBody) -> Option<(Instant, Error)> {
         let head_limit = self.settings.head_timeout;
+        let begun = || now - body.awaited().total;
         let limits = [
-            head_limit.map(|limit| (now + limit, Error::HeadTimeout(limit))),
+            head_limit.map(|limit| (begun() + limit, Error::HeadTimeout(limit))),
             terms.deadline.map(|at| (at, Error::Deadline)),
         ];
         limits.into_iter().flatten().min_by_key(|(at, _)| *at)
@@ -249,14 +251,15 @@ impl Pool {
         let lease = Lease::new(Arc::clone(endpoint));
         // Here and below, rare paths are boxed to keep the future of every request small. The common path is awaited in place
         // to avoid a move.
-        let result = match self.limit(now, terms) {
+        let result = match self.limit(now, terms, &body) {
             None => {
                 self.attempt(lease, outgoing, body, now, terms.was_sent)
                     .await
             }
             Some((at, error)) => {
+                let view = body.view();
                 let attempt = Box::pin(self.attempt(lease, outgoing, body, now, terms.was_sent));
-                deadline::timeout_at(at, attempt)
+                deadline::timeout_excluding(at, || view.awaited(), attempt)
                     .await
                     .unwrap_or(Err(error))
             }

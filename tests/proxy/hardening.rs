@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::rig::frames::*;
 use crate::rig::upstream::Step;
 use crate::rig::*;
 use plan_file::{mostly_new, mostly_old};
@@ -133,6 +134,89 @@ async fn the_time_that_a_client_takes_to_send_its_body_does_not_count_against_th
     client.send(" ".repeat(200_000 - 17) + "}").await;
     client.response().await.assert_is(chat_text("old"));
     assert_eq!(new.count(), 0);
+}
+
+#[tokio::test]
+async fn no_deadline_of_a_model_server_runs_while_the_proxy_waits_for_the_body() {
+    // A shorter body of a known length is collected before the request is sent.
+    let rest = " ".repeat(99_999);
+    for (protocol, limit) in [
+        ("http1", "--first-event-timeout"),
+        ("http1", "--upstream-head-timeout"),
+        ("http2", "--first-event-timeout"),
+        ("http2", "--upstream-head-timeout"),
+    ] {
+        let events = Script::new().sse().events(&chat_text("old"));
+        let old = Upstream::always(events).await;
+        let flags = [limit, "0.3", "--upstream-protocol", protocol];
+        let proxy = Proxy::before(&old, &flags).await;
+        let clients = [
+            ("content-length: 100000", "{".to_owned(), rest.clone()),
+            (
+                "transfer-encoding: chunked",
+                "1\r\n{\r\n".to_owned(),
+                format!("{:x}\r\n{rest}\r\n0\r\n\r\n", rest.len()),
+            ),
+        ]
+        .map(async |(framing, first, last)| {
+            let mut client = Client::connect(proxy.address).await;
+            let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n");
+            client.send(head + &first).await;
+            (client, last)
+        });
+        let mut open = Vec::new();
+        for client in clients {
+            open.push(client.await);
+        }
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, 0, "POST", CHAT).await;
+        frames.send(DATA, 0, 1, b"{").await;
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        frames.send(DATA, END_STREAM, 1, b"}").await;
+        for (mut client, last) in open {
+            client.send(last).await;
+            client.response().await.assert_is(chat_text("old"));
+        }
+        let (body, _) = frames.end_of(1).await;
+        assert_eq!(body, chat_text("old").as_bytes(), "{protocol} {limit}");
+        assert_eq!(old.count(), 3);
+        proxy.outcomes("completed", 3).await;
+    }
+}
+
+#[tokio::test]
+async fn the_deadline_of_the_first_event_continues_once_the_body_has_arrived() {
+    for (protocol, is_silent) in [
+        ("http1", false),
+        ("http1", true),
+        ("http2", false),
+        ("http2", true),
+    ] {
+        let gate = Gate::closed();
+        // The server sends its head, and then waits for the body.
+        let early = Script::new().sse().wait(&gate);
+        let early = early.events(&chat_text("old")).leaving_the_body();
+        let old = Upstream::always(early).await;
+        let flags = ["--first-event-timeout", "0.3"];
+        let flags = [&flags[..], &["--upstream-protocol", protocol]].concat();
+        let proxy = Proxy::before(&old, &flags).await;
+        let mut client = Client::connect(proxy.address).await;
+        let start =
+            format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+        client.send(start + "1\r\n{\r\n").await;
+        let head = client.head().await;
+        assert_eq!(head.status, 200);
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        client.send("1\r\n}\r\n0\r\n\r\n").await;
+        if is_silent {
+            proxy.outcomes("truncated", 1).await;
+            let why = proxy.access_line(1).await["why"].to_string();
+            assert!(why.contains("no first event in time"), "{why}");
+        } else {
+            gate.open();
+            client.rest(head).await.assert_is(chat_text("old"));
+        }
+    }
 }
 
 #[tokio::test]

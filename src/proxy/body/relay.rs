@@ -368,6 +368,12 @@ impl Relay {
                 return Poll::Ready(Bytes::new());
             }
             Due::FirstEvent => {
+                let attempts = self.attempts.as_deref();
+                let extended = attempts.and_then(Retry::first_event_deadline);
+                if extended.is_some_and(|at| at > Instant::now()) {
+                    self.timers.first_event = extended;
+                    return Poll::Ready(Bytes::new());
+                }
                 self.failed(Failure::Silence, "sent no first event in time");
                 if let Some(attempts) = &mut self.attempts
                     && let Some(target) = attempts.next_target_after_head(Cause::Deadline)
