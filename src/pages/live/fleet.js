@@ -7,7 +7,7 @@ let isChosen = false;
 
 const nameOf = (update) => `${update.namespace}/${update.name}`;
 const pageOf = (update) => `?update=${nameOf(update)}`;
-const answering = (answer, all) => `${answer} of ${plural(all, "proxy", "proxies")} ${answer === 1 ? "responds" : "respond"}`;
+const responding = (answer, all) => `${answer} of ${plural(all, "proxy", "proxies")} ${answer === 1 ? "responds" : "respond"}`;
 
 function role({ role, leader }) {
   if (role === "standby") return leader ? `standby; the leader is ${leader}` : "standby; there is no leader";

@@ -318,7 +318,7 @@ async fn a_request_for_something_missing_says_so() {
     let nothing = format!("?update={}/nothing", fixture.namespace);
     browser.open(&url(&controller, &nothing)).await;
     browser.until("#why", |text| text == why).await;
-    assert!(browser.text("#link").await.starts_with("refused"));
+    assert!(browser.text("#link").await.starts_with("rejected"));
     // The page waits for the update and shows it once it exists.
     fixture
         .update("nothing", json!({"sourceDeployment": "elsewhere"}))
