@@ -9,6 +9,7 @@ mod frame_tracker;
 mod frames;
 mod overhead;
 mod received;
+mod sent_data;
 mod spooled;
 mod window;
 

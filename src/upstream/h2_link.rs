@@ -37,6 +37,9 @@ const SMALL_HEAD: u64 = 4 * 1024;
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a request body that a stream buffers while the server's window or the socket is full.
 const SEND_BUFFER: usize = 64 * 1024;
+/// A request with a body needs this much of the connection's window, in bytes. Uploads that the server does not read may have used up
+/// the rest, while they wait for their clients. Servers reopen a window before it is less than half of the initial 64 KiB.
+const LEAST_WINDOW: u64 = 16 * 1024;
 /// Stands for the number of streams that a server allows until it has announced it (RFC 9113 §6.5.2). No server can announce
 /// this value.
 const UNKNOWN: usize = usize::MAX - 1;
@@ -78,14 +81,16 @@ impl Link {
     }
 
     /// Can it carry another request? A request with a body does not share a connection with a blocked upload: the server may
-    /// have stopped reading that upload, which fills the window of the connection for all its streams.
+    /// have stopped reading that upload, which fills the window of the connection for all its streams. Neither does it use a
+    /// connection whose window is nearly used up.
     fn has_room(&self, with_body: bool) -> bool {
         let most = match self.sender.current_max_send_streams() {
             // One request only, until the server has announced its limit.
             UNKNOWN => 1,
             most => most.min(MAX_STREAMS),
         };
-        let blocked = self.load.blocked.load(Ordering::Relaxed) > 0;
+        let blocked = self.load.blocked.load(Ordering::Relaxed) > 0
+            || self.traffic.send_window() < LEAST_WINDOW;
         self.load.streams() < most && !(blocked && with_body)
     }
 

@@ -2,6 +2,7 @@
 //! connections for nothing.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::rig::frames::*;
@@ -84,6 +85,47 @@ async fn simultaneous_uploads_share_a_connection() {
         assert_eq!(client.head().await.status, 200);
     }
     assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_request_with_a_body_does_not_share_a_connection_whose_window_is_used_up() {
+    const WINDOW: usize = 65_535;
+    let exact = WINDOW - UNARY.len();
+    // A part of the upload that is beyond the window, all of the window, and nearly all of it.
+    for sent in [exact + 2500, exact, exact - 20] {
+        let received = Arc::new(AtomicUsize::new(0));
+        let count = received.clone();
+        let settings = &[(MAX_CONCURRENT_STREAMS, 100)];
+        let server = FrameServer::start(settings, move |connection, mut frames| {
+            let count = count.clone();
+            async move {
+                while let Some(next) = frames.try_next().await {
+                    if next.kind == DATA && connection == 1 {
+                        count.fetch_add(next.payload.len(), Ordering::Relaxed);
+                    }
+                    if next.ends_stream() {
+                        frames.headers(next.stream, END_STREAM, &[OK]).await;
+                    }
+                }
+            }
+        })
+        .await;
+        let proxy = before_frames(&server).await;
+        let post = async || client::post(proxy.address, CHAT, &[], UNARY).await.status;
+        assert_eq!(post().await, 200);
+        let mut upload = Client::connect(proxy.address).await;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n");
+        upload.send(head + &"x".repeat(sent)).await;
+        let first = WINDOW.min(UNARY.len() + sent);
+        eventually("the server has the window's part", async || {
+            received.load(Ordering::Relaxed) == first
+        })
+        .await;
+        for _ in 0..3 {
+            assert_eq!(post().await, 200, "{sent}");
+        }
+        assert_eq!(server.connections(), 2);
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::frame_tracker::{ControlLimit, FrameTracker, HEAD};
 use super::overhead::{MIN_FRAME_COST, RETIRE_AT, overhead};
+use super::sent_data::SentData;
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::transport::allowance::Allowance;
 
@@ -35,6 +36,9 @@ pub struct Traffic {
     /// Whether the peer's first frame has arrived, which contains its settings (RFC 9113 §3.4).
     has_settings: AtomicBool,
     settings: Notify,
+    /// What the peer has added to the window of the connection, and the data sent into it, in bytes.
+    opened: AtomicU64,
+    data: AtomicU64,
 }
 
 impl Default for Traffic {
@@ -51,6 +55,8 @@ impl Default for Traffic {
             unfinished_head: AtomicU64::default(),
             has_settings: AtomicBool::default(),
             settings: Notify::default(),
+            opened: AtomicU64::default(),
+            data: AtomicU64::default(),
         }
     }
 }
@@ -96,6 +102,13 @@ impl Traffic {
         self.overhead.load(Ordering::Relaxed).saturating_sub(read) > RETIRE_AT
     }
 
+    /// What is left of the window that the peer grants to the connection, in bytes.
+    #[must_use]
+    pub fn send_window(&self) -> u64 {
+        let opened = INITIAL_WINDOW + self.opened.load(Ordering::Relaxed);
+        opened.saturating_sub(self.data.load(Ordering::Relaxed))
+    }
+
     /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them. The maximum until it announces
     /// one.
     #[must_use]
@@ -124,6 +137,9 @@ impl Traffic {
     }
 }
 
+/// The initial window of a connection, in bytes (RFC 9113 §6.9.2).
+const INITIAL_WINDOW: u64 = 65_535;
+
 /// How much is read before the thread polls its sockets again and the readers of streams run, in bytes. Until they run, data stays
 /// in frames.
 const AT_ONCE: usize = 64 * 1024;
@@ -142,6 +158,7 @@ pub struct Counted<T> {
     transport: T,
     traffic: Arc<Traffic>,
     frames: FrameTracker,
+    sent: SentData,
     split: SplitHead,
     control: ControlLimit,
     allowance: Allowance,
@@ -199,6 +216,7 @@ impl<T> Counted<T> {
             transport,
             traffic: Arc::clone(&traffic),
             frames: FrameTracker::default(),
+            sent: SentData::default(),
             split: SplitHead::default(),
             control: ControlLimit::since(Instant::now()),
             allowance: Allowance::default(),
@@ -256,6 +274,9 @@ impl<T> Counted<T> {
         traffic
             .overhead
             .store(self.frames.overhead(), Ordering::Relaxed);
+        traffic
+            .opened
+            .store(self.frames.opened(), Ordering::Relaxed);
         if let Some(most) = self.frames.max_header_list() {
             traffic.max_header_list.store(most, Ordering::Relaxed);
         }
@@ -276,12 +297,19 @@ impl<T> Counted<T> {
         left
     }
 
-    fn sent(&self, written: &Poll<io::Result<usize>>) {
+    fn sent(&mut self, written: &Poll<io::Result<usize>>, slices: &[IoSlice<'_>]) {
         self.note_write(written);
         if let Poll::Ready(Ok(bytes)) = written {
             self.traffic
                 .sent
                 .fetch_add(*bytes as u64, Ordering::Relaxed);
+            let mut left = *bytes;
+            for slice in slices {
+                let here = left.min(slice.len());
+                self.sent.pass(&slice[..here]);
+                left -= here;
+            }
+            self.traffic.data.store(self.sent.bytes, Ordering::Relaxed);
         }
     }
 
@@ -400,7 +428,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.transport).poll_write(cx, bytes);
-        self.sent(&written);
+        self.sent(&written, &[IoSlice::new(bytes)]);
         written
     }
 
@@ -410,7 +438,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.transport).poll_write_vectored(cx, slices);
-        self.sent(&written);
+        self.sent(&written, slices);
         written
     }
 

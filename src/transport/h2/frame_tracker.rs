@@ -6,9 +6,9 @@ use super::overhead::overhead;
 
 /// Length of a frame header, in bytes (RFC 9113 §4.1), and the connection preface of a client (§3.4).
 pub const HEAD: usize = 9;
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Frame types (RFC 9113 §6). The last three carry a header block: HEADERS, PUSH_PROMISE and CONTINUATION.
-const DATA: u8 = 0;
+pub const DATA: u8 = 0;
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 const HEADER_BLOCK_TYPES: [u8; 3] = [1, 5, 9];
@@ -44,6 +44,10 @@ pub struct FrameTracker {
     control: Control,
     overhead: u64,
     max_header_list: Option<u32>,
+    /// What the current WINDOW_UPDATE says, as far as received.
+    increment: u32,
+    /// What those of the connection have added to its window, in bytes.
+    opened: u64,
 }
 
 /// Counts of frames that carry neither fields nor data and do not end a stream.
@@ -100,6 +104,11 @@ impl FrameTracker {
     /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them, if it has announced that.
     pub const fn max_header_list(&self) -> Option<u32> {
         self.max_header_list
+    }
+
+    /// What the peer has added to the window of the connection, in bytes.
+    pub const fn opened(&self) -> u64 {
+        self.opened
     }
 
     /// Length of the current frame's payload, in bytes.
@@ -167,6 +176,11 @@ impl FrameTracker {
                 }
             }
         }
+        if kind == WINDOW_UPDATE {
+            for byte in part {
+                self.increment = self.increment << 8 | u32::from(*byte);
+            }
+        }
         if self.begun && HEADER_BLOCK_TYPES.contains(&kind) {
             self.header_block_bytes += part.len() as u64;
         }
@@ -198,6 +212,10 @@ impl FrameTracker {
         if kind == DATA && (data > 0 || flags & END_STREAM == 0) && !self.is_empty_data() {
             self.overhead += overhead(data);
         }
+        if kind == WINDOW_UPDATE && self.head[5..] == [0; 4] {
+            self.opened += u64::from(self.increment & (u32::MAX >> 1));
+        }
+        self.increment = 0;
         self.padding = 0;
         self.frames += 1;
         if self.begun && !is_useful {
@@ -440,6 +458,20 @@ mod tests {
             let limits = [at_once.max_header_list(), one_by_one.max_header_list()];
             assert_eq!(limits, [limit; 2]);
         }
+    }
+
+    #[test]
+    fn the_window_of_the_connection_is_tracked() {
+        let update = |stream: u8, increment: u32| {
+            let mut frame = frame(WINDOW_UPDATE, 0, 4);
+            frame[HEAD - 1] = stream;
+            frame[HEAD..].copy_from_slice(&increment.to_be_bytes());
+            frame
+        };
+        let reserved_bit = 1 << 31;
+        let updates = [update(0, 70_000), update(1, 9), update(0, reserved_bit | 5)];
+        let (at_once, one_by_one) = tracked(&updates.concat());
+        assert_eq!([at_once.opened(), one_by_one.opened()], [70_005; 2]);
     }
 
     const fn others(others: u64) -> Control {
