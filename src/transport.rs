@@ -33,7 +33,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-use crate::memory::{Budget, Charge, FREE, cost};
+use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 
 /// Size of the shared read buffer, in bytes. It is replaced while a reader still holds the last one.
 pub const READ_BUFFER: usize = 64 * 1024;
@@ -168,16 +168,36 @@ pub fn keep_alive(socket: &socket2::SockRef<'_>) -> io::Result<()> {
 #[must_use]
 pub fn lend(data: Bytes, memory: &Arc<Budget>) -> Bytes {
     let mut charge = Charge::default();
+    charge.force(memory, lending_cost(data.len()));
+    lend_charged(data, charge)
+}
+
+/// Like [`lend`]. `None` if `memory` has no room for the buffer, not even with its reserve.
+#[must_use]
+pub fn try_lend(data: Bytes, memory: &Arc<Budget>, purpose: Purpose) -> Option<Bytes> {
+    let mut charge = Charge::default();
+    let cost = lending_cost(data.len());
+    let has_room = charge.overdraw(memory, cost, purpose);
+    has_room.then(|| lend_charged(data, charge))
+}
+
+/// The longest slice that is copied, in bytes: the payload of the usual HTTP/2 frame.
+const MAX_COPY: usize = READ_BUFFER / 4;
+
+const fn lending_cost(length: usize) -> usize {
+    if length <= FREE {
+        0
+    } else if length <= MAX_COPY || length > READ_BUFFER {
+        cost(length)
+    } else {
+        cost(READ_BUFFER)
+    }
+}
+
+fn lend_charged(data: Bytes, charge: Charge) -> Bytes {
     match data.len() {
-        0..=FREE => Bytes::copy_from_slice(&data),
-        length if length < READ_BUFFER / 4 => {
-            charge.force(memory, cost(length));
-            charge.tie(Bytes::copy_from_slice(&data))
-        }
-        length => {
-            charge.force(memory, cost(length.max(READ_BUFFER)));
-            charge.tie(data)
-        }
+        ..=MAX_COPY => charge.tie(Bytes::copy_from_slice(&data)),
+        _ => charge.tie(data),
     }
 }
 

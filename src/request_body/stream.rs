@@ -13,9 +13,9 @@ use tower::BoxError;
 use super::Fault;
 use super::kept::Kept;
 use crate::http1::passable;
-use crate::memory::{Budget, Charge, FREE};
+use crate::memory::{Budget, Charge, FREE, Purpose};
 use crate::transport::deadline::Excluded;
-use crate::transport::lend;
+use crate::transport::try_lend;
 
 type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
@@ -217,9 +217,13 @@ impl Stream {
         *sent = self.read;
         self.sent = self.read;
         self.let_go_of_sent();
-        let data = match &self.budget {
-            Some(budget) => lend(data, budget),
-            None => data,
+        let lent = match &self.budget {
+            Some(budget) => try_lend(data, budget, Purpose::RequestBody),
+            None => Some(data),
+        };
+        let Some(data) = lent else {
+            self.give_up(Fault::NoMemory);
+            return Poll::Ready(Some(Err(Fault::NoMemory.into())));
         };
         Poll::Ready(Some(Ok(Frame::data(data))))
     }

@@ -8,6 +8,7 @@ mod frame_buffer;
 mod frame_tracker;
 mod frames;
 mod overhead;
+mod queue;
 mod received;
 mod sent_data;
 mod spooled;
@@ -24,6 +25,9 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TE, TRANSFER_ENCODING
 use http::{HeaderMap, HeaderValue};
 use http_body::Body;
 use tokio::time::{Instant, Sleep};
+
+use self::queue::Queue;
+use crate::memory::{Budget, FREE};
 
 pub use self::counted::{Counted, Traffic};
 pub use self::frames::Broken;
@@ -96,6 +100,9 @@ pub struct Sending<B> {
     sent: u64,
     /// The reset code if the body breaks off.
     broken: Reason,
+    queue: Option<Queue>,
+    /// Whether the chunk is charged to the memory budget. Small ones are not.
+    is_charged: bool,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
@@ -106,13 +113,22 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             chunk: None,
             sent: 0,
             broken,
+            queue: None,
+            is_charged: false,
         }
+    }
+
+    /// Charges what the connection queues to `memory`, and queues less while it is tight.
+    #[must_use]
+    pub fn charged_to(mut self, memory: &Arc<Budget>) -> Self {
+        self.queue = Some(Queue::new(memory));
+        self
     }
 
     /// Does it wait for the peer to open a window?
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        self.chunk.is_some()
+        self.chunk.is_some() || self.queue.as_ref().is_some_and(Queue::is_full)
     }
 
     /// The unsent part of the body.
@@ -151,10 +167,13 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                     true => chunk.len(),
                     false => capacity.min(chunk.len()),
                 };
-                let piece = chunk.split_to(most);
+                let mut piece = chunk.split_to(most);
                 let is_last = chunk.is_empty();
                 let ends = is_last && is_end;
                 self.sent += piece.len() as u64;
+                if let Some(queue) = &self.queue {
+                    piece = queue.push(piece, self.is_charged);
+                }
                 if self.stream.send_data(piece, ends).is_err() {
                     return Poll::Ready(Sent::Cancelled);
                 }
@@ -165,6 +184,9 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                     self.chunk = None;
                 }
             }
+            if let Some(queue) = &mut self.queue {
+                ready!(queue.poll_room(cx));
+            }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
@@ -172,6 +194,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                         // Window is requested only when there is something to send, so that no stream keeps window that
                         // others of the connection need.
                         self.stream.reserve_capacity(data.len());
+                        self.is_charged = data.len() > FREE;
                         self.chunk = Some(data);
                     }
                     Err(frame) => {

@@ -124,7 +124,7 @@ pub(super) async fn over(
             return Err(Failed::Unprocessed { error, lease, body });
         }
     };
-    let upload = (!ends).then(|| Upload::new(stream_out, body, link.clone()));
+    let upload = (!ends).then(|| Upload::new(stream_out, body, link.clone(), outgoing.memory));
     let waiting = PendingResponse::new(response, upload, stream);
     let mut interim = 0;
     let (response, upload, stream) = match waiting.head(&mut interim).await {

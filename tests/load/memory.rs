@@ -657,6 +657,64 @@ async fn uploads_over_http2_share_the_budget() {
     fixture.gives_back().await;
 }
 
+/// An HTTP/2 server with large windows that reads nothing.
+async fn opens_its_windows() -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let settings = [
+                &[0, 4][..],
+                &0x7fff_ffffu32.to_be_bytes(),
+                &[0, 3],
+                &1000u32.to_be_bytes(),
+            ]
+            .concat();
+            let window = (0x7fff_ffffu32 - 65_535).to_be_bytes();
+            let frames = [
+                frame(SETTINGS, 0, 0, &settings),
+                frame(frames::WINDOW_UPDATE, 0, 0, &window),
+                frame(SETTINGS, frames::ACK, 0, &[]),
+            ];
+            stream.write_all(&frames.concat()).await.unwrap();
+            open.push(stream);
+        }
+    });
+    Server { address, accepting }
+}
+
+#[tokio::test]
+async fn uploads_to_an_http2_server_that_stops_reading_share_the_budget() {
+    const COUNT: u64 = 2000;
+    let _machine = crate::alone().await;
+    crate::streams::raise_file_limit();
+    // In large pieces, and in pieces that are small enough to be free of charge.
+    for size in [64 * 1024, 3000] {
+        let server = opens_its_windows().await;
+        let url = server.address.to_string();
+        let flags = ["--old", &url, "--upstream-protocol", "http2"];
+        let fixture = Fixture::start(Manner::ReadsOn, &flags).await;
+        let mut clients = Vec::new();
+        for _ in 0..COUNT {
+            let mut client = TcpStream::connect(fixture.proxy.address).await.unwrap();
+            client.write_all(&sized(10_000_000, 0)).await.unwrap();
+            clients.push(client);
+        }
+        let piece = vec![b'x'; size];
+        for _ in 0..30 {
+            for client in &clients {
+                let _ = client.try_write(&piece);
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        fixture.settled().await;
+        fixture.assert_bounded(COUNT).await;
+        drop((clients, server));
+        fixture.gives_back().await;
+    }
+}
+
 /// Opens `count` HTTP/2 connections, each with this number of requests without a response.
 async fn over_http2(fixture: &Fixture, count: u64, requests: u32) -> Vec<Frames> {
     let mut open = Vec::new();

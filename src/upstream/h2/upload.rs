@@ -1,6 +1,7 @@
 //! A request body that is being sent over HTTP/2, and whether the server reads it.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
@@ -10,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
 use tower::BoxError;
 
+use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::transport::h2::{Sending, Sent, field_list_size};
 use crate::upstream::h2_link::Link;
@@ -74,13 +76,18 @@ enum Wait {
 }
 
 impl Upload {
-    pub fn new(stream: SendStream<Bytes>, body: RequestBody, link: Link) -> Self {
+    pub fn new(
+        stream: SendStream<Bytes>,
+        body: RequestBody,
+        link: Link,
+        memory: &Arc<Budget>,
+    ) -> Self {
         let accepted = Accepted {
             body,
             link: link.clone(),
         };
         Self {
-            sending: Sending::new(stream, accepted, Reason::CANCEL),
+            sending: Sending::new(stream, accepted, Reason::CANCEL).charged_to(memory),
             link,
             wait: Wait::None,
         }
