@@ -186,6 +186,9 @@ impl Stream {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(sent) = sending.poll(cx) {
                 if let Sent::Cancelled = sent {
+                    if sending.is_blocked() {
+                        sending.body_mut().body.not_delivered();
+                    }
                     if self.traffic.is_timed_out() {
                         sending.body_mut().body.because(UNREAD);
                     }
@@ -211,7 +214,9 @@ impl Stream {
                 std::task::ready!(timer.as_mut().poll(cx));
             }
             self.write_limit.passed.inc();
-            sending.body_mut().body.because(UNREAD);
+            let body = &mut sending.body_mut().body;
+            body.because(UNREAD);
+            body.not_delivered();
             sending.reset(Reason::CANCEL);
             Poll::Ready(())
         })

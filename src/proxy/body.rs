@@ -60,6 +60,13 @@ impl SplitBody {
         }
     }
 
+    /// Records that the client did not get the last bytes of a response that may have ended.
+    pub fn not_delivered(&mut self) {
+        if let Inner::Relay(relay) = &mut self.0 {
+            relay.not_delivered();
+        }
+    }
+
     /// Like [`UpstreamBody::poll_unread`](crate::upstream::UpstreamBody::poll_unread), for a client that does not read.
     pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         if let Inner::Relay(relay) = &mut self.0 {

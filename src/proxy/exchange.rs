@@ -327,6 +327,13 @@ impl Exchange {
         self.why.get_or_insert(why.into());
     }
 
+    /// Records that the client did not get the last bytes.
+    pub fn not_delivered(&mut self) {
+        if let Some(End::Eof) = self.end {
+            self.end = Some(End::Gone);
+        }
+    }
+
     /// Records how the body ended. Keeps the first end.
     pub fn ended(&mut self, end: End) {
         self.end.get_or_insert(end);

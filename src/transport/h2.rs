@@ -75,10 +75,6 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The connection buffers up to this many last bytes of a body if the window has room for at least one, so that a response can end
-/// before its client has read all of it.
-const MAX_LAST: usize = 16 * 1024;
-
 /// How sending a body ended.
 #[derive(Debug)]
 pub enum Sent<E> {
@@ -136,7 +132,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         &mut self.body
     }
 
-    /// Bytes that were passed to the connection. Except for the last [`MAX_LAST`], the windows have room for them.
+    /// Bytes that were passed to the connection. The windows have room for them.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
@@ -163,11 +159,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 }
                 let is_end = self.body.is_end_stream();
                 // h2 would accept all of it at once, but would not report how much of it the peer has made room for.
-                let most = match is_end && chunk.len() <= MAX_LAST {
-                    true => chunk.len(),
-                    false => capacity.min(chunk.len()),
-                };
-                let mut piece = chunk.split_to(most);
+                let mut piece = chunk.split_to(capacity.min(chunk.len()));
                 let is_last = chunk.is_empty();
                 let ends = is_last && is_end;
                 self.sent += piece.len() as u64;

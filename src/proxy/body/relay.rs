@@ -354,6 +354,12 @@ impl Relay {
         }
     }
 
+    pub fn not_delivered(&mut self) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.not_delivered();
+        }
+    }
+
     fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let flowing = matches!(self.state, State::Flowing);
         let due = std::task::ready!(self.timers.poll(cx, flowing));
