@@ -176,7 +176,9 @@ pub fn sums(metrics: &Metrics, lines: &[Line]) -> Option<String> {
         }
     }
     let rejected = rejected.len();
-    let bytes: u64 = assigned.iter().map(|line| line.bytes).sum();
+    // The metric has only what was forwarded.
+    let forwarded = assigned.iter().filter(|line| line.answered != "none");
+    let bytes: u64 = forwarded.map(|line| line.bytes).sum();
     let failed: u64 = assigned.iter().map(|line| line.attempts - 1).sum();
     let retried = |line: &&&Line| line.attempts > 1;
     let is_completed = |line: &&&Line| line.outcome == "completed";
