@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::prefetch::prefetch;
+use crate::proxy::exchange::Exchange;
 pub use relay::Relay;
 
 /// The response ended early, after everything that could be forwarded was.
@@ -55,15 +56,22 @@ impl SplitBody {
 
     /// Records what went wrong, for the access line.
     pub fn because(&mut self, why: &str) {
-        if let Inner::Relay(relay) = &mut self.0 {
-            relay.because(why);
+        if let Some(exchange) = self.record() {
+            exchange.because(why);
         }
     }
 
     /// Records that the client did not get the last bytes of a response that may have ended.
     pub fn not_delivered(&mut self) {
-        if let Inner::Relay(relay) = &mut self.0 {
-            relay.not_delivered();
+        if let Some(exchange) = self.record() {
+            exchange.not_delivered();
+        }
+    }
+
+    fn record(&mut self) -> Option<&mut Exchange> {
+        match &mut self.0 {
+            Inner::Relay(relay) => relay.record(),
+            _ => None,
         }
     }
 

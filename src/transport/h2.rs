@@ -12,6 +12,7 @@ mod queue;
 mod received;
 mod sent_data;
 mod spooled;
+mod traffic;
 mod window;
 
 use std::pin::Pin;
@@ -29,11 +30,12 @@ use tokio::time::{Instant, Sleep};
 use self::queue::Queue;
 use crate::memory::{Budget, FREE};
 
-pub use self::counted::{Counted, Traffic};
+pub use self::counted::Counted;
 pub use self::frames::Broken;
 pub use self::overhead::SMALL_FRAMES;
 pub use self::received::Received;
 pub use self::spooled::Spooled;
+pub use self::traffic::Traffic;
 pub use self::window::Window;
 
 /// Fields that belong to a connection of HTTP/1.1 and make an HTTP/2 message malformed (RFC 9113 §8.2.2).

@@ -347,17 +347,9 @@ impl Relay {
         self.broke(why, why)
     }
 
-    pub fn because(&mut self, why: &str) {
-        // A retry owns the record while it runs; a reason given meanwhile is lost.
-        if let Some(exchange) = &mut self.exchange {
-            exchange.because(why);
-        }
-    }
-
-    pub fn not_delivered(&mut self) {
-        if let Some(exchange) = &mut self.exchange {
-            exchange.not_delivered();
-        }
+    /// The record of the exchange, which a retry owns while it runs.
+    pub fn record(&mut self) -> Option<&mut Exchange> {
+        self.exchange.as_mut()
     }
 
     fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {

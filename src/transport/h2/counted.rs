@@ -2,143 +2,20 @@
 //! limits how much is read at once, and removes empty DATA frames.
 
 use std::io::{self, IoSlice};
-use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
 
 use super::frame_tracker::{ControlLimit, FrameTracker, HEAD};
-use super::overhead::{MIN_FRAME_COST, RETIRE_AT, overhead};
+use super::overhead::MIN_FRAME_COST;
 use super::sent_data::SentData;
+use super::traffic::Traffic;
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::transport::allowance::Allowance;
-
-/// The traffic of a connection.
-#[derive(Debug)]
-pub struct Traffic {
-    received: AtomicU64,
-    sent: AtomicU64,
-    /// Whether the last write waits for the socket, and whether the write timeout has expired.
-    is_blocked: AtomicBool,
-    is_timed_out: AtomicBool,
-    is_flood: AtomicBool,
-    /// The overhead of the DATA frames that were received, and of those that were read from their streams.
-    overhead: AtomicU64,
-    read: AtomicU64,
-    max_header_list: AtomicU32,
-    /// The number of the frame with which an unfinished header block began; 0 if there is none.
-    unfinished_head: AtomicU64,
-    /// Whether the peer's first frame has arrived, which contains its settings (RFC 9113 §3.4).
-    has_settings: AtomicBool,
-    settings: Notify,
-    /// What the peer has added to the window of the connection, and the data sent into it, in bytes.
-    opened: AtomicU64,
-    data: AtomicU64,
-}
-
-impl Default for Traffic {
-    fn default() -> Self {
-        Self {
-            received: AtomicU64::default(),
-            sent: AtomicU64::default(),
-            is_blocked: AtomicBool::default(),
-            is_timed_out: AtomicBool::default(),
-            is_flood: AtomicBool::default(),
-            overhead: AtomicU64::default(),
-            read: AtomicU64::default(),
-            max_header_list: AtomicU32::new(u32::MAX),
-            unfinished_head: AtomicU64::default(),
-            has_settings: AtomicBool::default(),
-            settings: Notify::default(),
-            opened: AtomicU64::default(),
-            data: AtomicU64::default(),
-        }
-    }
-}
-
-impl Traffic {
-    #[must_use]
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
-    #[must_use]
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// Does the socket accept no more data for now?
-    #[must_use]
-    pub fn is_blocked(&self) -> bool {
-        self.is_blocked.load(Ordering::Relaxed)
-    }
-
-    /// Was the connection ended because the socket accepted no data for too long?
-    #[must_use]
-    pub fn is_timed_out(&self) -> bool {
-        self.is_timed_out.load(Ordering::Relaxed)
-    }
-
-    /// Did the peer send too many control frames? If so, nothing more is read, and the connection must be closed.
-    #[must_use]
-    pub fn is_flood(&self) -> bool {
-        self.is_flood.load(Ordering::Relaxed)
-    }
-
-    /// Counts a frame that was read from its stream.
-    pub fn read(&self, data: &[u8]) {
-        self.read.fetch_add(overhead(data.len()), Ordering::Relaxed);
-    }
-
-    /// Has the connection received so many small frames that nothing has read that it should get no more streams?
-    #[must_use]
-    pub fn should_retire(&self) -> bool {
-        let read = self.read.load(Ordering::Relaxed);
-        self.overhead.load(Ordering::Relaxed).saturating_sub(read) > RETIRE_AT
-    }
-
-    /// What is left of the window that the peer grants to the connection, in bytes.
-    #[must_use]
-    pub fn send_window(&self) -> u64 {
-        let opened = INITIAL_WINDOW + self.opened.load(Ordering::Relaxed);
-        opened.saturating_sub(self.data.load(Ordering::Relaxed))
-    }
-
-    /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them. The maximum until it announces
-    /// one.
-    #[must_use]
-    pub fn max_header_list(&self) -> u32 {
-        self.max_header_list.load(Ordering::Relaxed)
-    }
-
-    /// Distinguishes the unfinished header block, if there is one, from others of the connection.
-    #[must_use]
-    pub fn unfinished_head(&self) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.unfinished_head.load(Ordering::Relaxed))
-    }
-
-    /// Have the peer's first settings arrived?
-    #[must_use]
-    pub fn has_settings(&self) -> bool {
-        self.has_settings.load(Ordering::Acquire)
-    }
-
-    /// Waits for the peer's first settings.
-    pub async fn settings(&self) {
-        let arrived = self.settings.notified();
-        if !self.has_settings() {
-            arrived.await;
-        }
-    }
-}
-
-/// The initial window of a connection, in bytes (RFC 9113 §6.9.2).
-const INITIAL_WINDOW: u64 = 65_535;
 
 /// How much is read before the thread polls its sockets again and the readers of streams run, in bytes. Until they run, data stays
 /// in frames.

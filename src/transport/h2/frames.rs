@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream};
 use http::HeaderMap;
 
-use super::counted::Traffic;
+use super::traffic::Traffic;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]

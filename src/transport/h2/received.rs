@@ -11,9 +11,9 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::announced;
-use super::counted::Traffic;
 use super::frame_buffer::FrameBuffer;
 use super::frames::{Broken, End, Frames, Next};
+use super::traffic::Traffic;
 use crate::memory::{Budget, Purpose};
 
 pub struct Received {

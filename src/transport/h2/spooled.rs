@@ -14,9 +14,9 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::task::AbortHandle;
 
 use super::announced;
-use super::counted::Traffic;
 use super::frame_buffer::FrameBuffer;
 use super::frames::{Broken, End, Frames, Next};
+use super::traffic::Traffic;
 use crate::memory::{Budget, Purpose};
 
 pub struct Spooled {
