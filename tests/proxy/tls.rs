@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::rig::client::http2::Client as Http2;
-use crate::rig::tls::{Authority, connect};
+use crate::rig::tls::{Authority, Files, connect};
 use crate::rig::*;
 use http::Version;
 use tokio::net::{TcpListener, TcpStream};
@@ -312,6 +312,12 @@ async fn the_plan_configures_the_tls_of_the_new_generation() {
     assert_eq!(old.count(), 0);
 }
 
+/// A server of old that offers these protocols by ALPN.
+async fn old_that_offers(authority: &Authority, files: &Files, alpn: &[&str]) -> Upstream {
+    let config = authority.server(files, alpn, false);
+    Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
+}
+
 /// An address that forwards each connection to one of two servers.
 struct Either {
     port: u16,
@@ -348,10 +354,7 @@ async fn each_connection_uses_the_protocol_that_alpn_selected_for_it() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let ca = authority.file();
-    let server = async |alpn: &[&str]| {
-        let config = authority.server(&files, alpn, false);
-        Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
-    };
+    let server = async |alpn: &[&str]| old_that_offers(&authority, &files, alpn).await;
     let (http1, http2) = (server(&["http/1.1"]).await, server(&BOTH).await);
     let either = Either::start([&http1, &http2]).await;
     let url = format!("https://localhost:{}", either.port);
@@ -383,10 +386,7 @@ async fn a_server_that_is_replaced_by_one_with_another_protocol_is_reached() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let ca = authority.file();
-    let server = async |alpn: &[&str]| {
-        let config = authority.server(&files, alpn, false);
-        Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
-    };
+    let server = async |alpn: &[&str]| old_that_offers(&authority, &files, alpn).await;
     for order in [[&["http/1.1"][..], &BOTH], [&BOTH, &["http/1.1"]]] {
         let [before, after] = [server(order[0]).await, server(order[1]).await];
         let either = Either::start([&before, &after]).await;
@@ -480,10 +480,7 @@ async fn an_upgrade_to_a_server_that_ignores_alpn_is_501() {
     let authority = Authority::new();
     let files = authority.issue("upstream");
     let ca = authority.file();
-    let server = async |alpn: &[&str]| {
-        let config = authority.server(&files, alpn, false);
-        Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await
-    };
+    let server = async |alpn: &[&str]| old_that_offers(&authority, &files, alpn).await;
     let (http2, no_alpn) = (server(&["h2"]).await, server(&[]).await);
     let either = Either::start([&http2, &no_alpn]).await;
     let url = format!("https://localhost:{}", either.port);
