@@ -80,18 +80,18 @@ impl Link {
         self.traffic.sent()
     }
 
-    /// Can it carry another request? A request with a body does not share a connection with a blocked upload: the server may
-    /// have stopped reading that upload, which fills the window of the connection for all its streams. Neither does it use a
-    /// connection whose window is nearly used up.
+    /// Can it carry another request? A request with a body does not share a connection with an upload that waits. The server may
+    /// have stopped reading that upload, which fills the window of the connection for all its streams. Or it may not read this
+    /// body, so that a slow upload finds the window full. Neither does it use a connection whose window is nearly used up.
     fn has_room(&self, with_body: bool) -> bool {
         let most = match self.sender.current_max_send_streams() {
             // One request only, until the server has announced its limit.
             UNKNOWN => 1,
             most => most.min(MAX_STREAMS),
         };
-        let blocked = self.load.blocked.load(Ordering::Relaxed) > 0
-            || self.traffic.send_window() < LEAST_WINDOW;
-        self.load.streams() < most && !(blocked && with_body)
+        let fits_body = self.load.waiting_uploads.load(Ordering::Relaxed) == 0
+            && self.traffic.send_window() >= LEAST_WINDOW;
+        self.load.streams() < most && (fits_body || !with_body)
     }
 
     /// The longest list of fields that the server accepts, in bytes as RFC 9113 §6.5.2 counts them.

@@ -538,6 +538,42 @@ async fn an_upload_that_a_server_does_not_read_does_not_block_another_request_to
 }
 
 #[tokio::test]
+async fn an_upload_that_a_server_does_not_read_does_not_stop_a_slow_one() {
+    // A server that reads the second upload of its connection only. It never opens the window for what it does not read.
+    let settings = &[(MAX_CONCURRENT_STREAMS, 100)];
+    let server = FrameServer::start(settings, |_, mut frames| async move {
+        while let Some(frame) = frames.try_next().await {
+            if frame.kind == DATA && frame.stream == 3 && !frame.payload.is_empty() {
+                let length = (frame.payload.len() as u32).to_be_bytes();
+                frames.send(WINDOW_UPDATE, 0, 0, &length).await;
+                frames.send(WINDOW_UPDATE, 0, 3, &length).await;
+            }
+            if frame.ends_stream() {
+                frames.headers(frame.stream, END_STREAM, &[OK]).await;
+            }
+        }
+    })
+    .await;
+    let proxy = before_frames(&server, &["--threads", "1"]).await;
+    // From now on there is a connection whose server has announced its limit of streams.
+    let first = client::post(proxy.address, CHAT, &[], UNARY).await;
+    assert_eq!(first.status, 200);
+    let head =
+        |length| format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+    let [mut slow, mut unread] = [
+        Client::connect(proxy.address).await,
+        Client::connect(proxy.address).await,
+    ];
+    let length = 100_000;
+    slow.send(head(length) + "x").await;
+    proxy.counts("crossfade_open_streams", &[], 1.0).await;
+    unread.send(head(length) + &"x".repeat(length)).await;
+    proxy.counts("crossfade_open_streams", &[], 2.0).await;
+    slow.send("x".repeat(length - 1)).await;
+    assert_eq!(slow.response().await.status, 200);
+}
+
+#[tokio::test]
 async fn interim_responses_of_an_http2_server_are_bounded() {
     let server = FrameServer::answering(&[], |mut frames, stream| async move {
         while frames.headers(stream, 0, &[(":status", "103")]).await {

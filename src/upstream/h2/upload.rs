@@ -67,12 +67,11 @@ pub struct Upload {
 /// What an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Nothing, or the client.
     None,
     /// The task of the connection, which opens new streams and writes.
     Connection,
-    /// The server. The upload is counted as blocked on its connection.
-    Server,
+    /// The client, or the server's window. The upload is counted as waiting on its connection.
+    Peer,
 }
 
 impl Upload {
@@ -95,26 +94,26 @@ impl Upload {
 
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<BoxError>> {
         let polled = self.sending.poll(cx);
-        let waits = polled.is_pending() && self.sending.is_blocked();
         self.set_wait(match self.wait {
-            _ if !waits => Wait::None,
+            _ if polled.is_ready() => Wait::None,
+            _ if !self.sending.is_blocked() => Wait::Peer,
             Wait::None => {
                 // The task of the connection was woken before, so it runs before the next poll. An upload that waits even then
                 // waits for the server's window or the socket.
                 cx.waker().wake_by_ref();
                 Wait::Connection
             }
-            Wait::Connection | Wait::Server => Wait::Server,
+            Wait::Connection | Wait::Peer => Wait::Peer,
         });
         polled
     }
 
     fn set_wait(&mut self, wait: Wait) {
-        let blocked = &self.link.load.blocked;
+        let waiting = &self.link.load.waiting_uploads;
         match (std::mem::replace(&mut self.wait, wait), wait) {
-            (Wait::Server, Wait::Server) => 0,
-            (_, Wait::Server) => blocked.fetch_add(1, Ordering::Relaxed),
-            (Wait::Server, _) => blocked.fetch_sub(1, Ordering::Relaxed),
+            (Wait::Peer, Wait::Peer) => 0,
+            (_, Wait::Peer) => waiting.fetch_add(1, Ordering::Relaxed),
+            (Wait::Peer, _) => waiting.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
     }

@@ -23,8 +23,8 @@ const MIN_RESET_AGE: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub struct Load {
     streams: AtomicUsize,
-    /// Uploads that wait for the server to accept more data.
-    pub blocked: AtomicUsize,
+    /// Uploads that wait for their clients, or for the server to accept more data.
+    pub waiting_uploads: AtomicUsize,
     /// The weighted number of cancelled requests.
     cancels: AtomicU32,
     pub resets: Resets,
