@@ -9,6 +9,7 @@ mod stream;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderName;
@@ -20,6 +21,9 @@ use crate::memory::{Budget, Buffer, Charge, Gathered, Purpose, gather};
 use crate::transport::deadline::Excluded;
 use begun::Begun;
 use stream::Stream;
+
+/// A client that sends nothing for this long may be what a server gives up for.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// A body to send. [`RequestBody::again`] returns it for another attempt.
 pub struct RequestBody {
@@ -122,7 +126,8 @@ impl RequestBody {
         }
     }
 
-    /// A view for calling [`RequestBody::fault`] and [`RequestBody::awaited`] after the body itself has been moved.
+    /// A view for calling [`RequestBody::fault`], [`RequestBody::awaited`] and
+    /// [`RequestBody::is_stalled`] after the body itself has been moved.
     #[must_use]
     pub fn view(&self) -> Self {
         let kind = match &self.kind {
@@ -148,6 +153,12 @@ impl RequestBody {
     pub fn awaited(&self) -> Excluded {
         let awaited = self.with_stream(|stream| stream.awaited());
         awaited.unwrap_or_default()
+    }
+
+    /// Did the last attempt end while the client had sent nothing for so long that a server may have given up for that reason?
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.with_stream(|stream| stream.given_up_after() >= STALLED) == Some(true)
     }
 
     /// The same body from its beginning; `None` if part of it was not kept.
@@ -260,7 +271,7 @@ impl Drop for RequestBody {
             ..
         } = &self.kind
         {
-            lock(shared).stop_waiting();
+            lock(shared).give_up_waiting();
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Stream {
     /// How long readers have waited for the client, without the current wait.
     waited: Duration,
     waiting_since: Option<Instant>,
+    /// For how long the last reader had waited for the client when it gave up.
+    given_up_after: Duration,
 }
 
 impl Stream {
@@ -63,6 +65,7 @@ impl Stream {
             ended: false,
             waited: Duration::ZERO,
             waiting_since: None,
+            given_up_after: Duration::ZERO,
         }
     }
 
@@ -92,11 +95,22 @@ impl Stream {
         }
     }
 
-    /// Nothing reads the body for now, or something has arrived.
-    pub fn stop_waiting(&mut self) {
-        if let Some(since) = self.waiting_since.take() {
-            self.waited += since.elapsed();
-        }
+    /// The reader no longer waits for the client.
+    pub fn give_up_waiting(&mut self) {
+        self.given_up_after = self.stop_waiting();
+    }
+
+    /// For how long the last reader had waited for the client when it gave up; zero if it did not wait.
+    pub fn given_up_after(&self) -> Duration {
+        self.given_up_after
+    }
+
+    /// Nothing reads the body for now, or something has arrived. Returns how long it took.
+    fn stop_waiting(&mut self) -> Duration {
+        let since = self.waiting_since.take();
+        let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.waited += waited;
+        waited
     }
 
     /// Starts over for another attempt. Returns false if part of the body was not kept.
@@ -176,6 +190,7 @@ impl Stream {
         }
         let Poll::Ready(frame) = self.source.as_mut().poll_frame(cx) else {
             self.waiting_since.get_or_insert_with(Instant::now);
+            self.given_up_after = Duration::ZERO;
             return Poll::Pending;
         };
         self.stop_waiting();

@@ -223,7 +223,7 @@ impl Pool {
                 .await
                 .unwrap_or(Err(error)),
         };
-        note(&endpoint, &result, terms);
+        note(&endpoint, &result, terms, &view);
         result
     }
 
@@ -249,6 +249,7 @@ impl Pool {
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
+        let view = body.view();
         // Here and below, rare paths are boxed to keep the future of every request small. The common path is awaited in place
         // to avoid a move.
         let result = match self.limit(now, terms, &body) {
@@ -257,14 +258,13 @@ impl Pool {
                     .await
             }
             Some((at, error)) => {
-                let view = body.view();
                 let attempt = Box::pin(self.attempt(lease, outgoing, body, now, terms.was_sent));
                 deadline::timeout_excluding(at, || view.awaited(), attempt)
                     .await
                     .unwrap_or(Err(error))
             }
         };
-        note(endpoint, &result, terms);
+        note(endpoint, &result, terms, &view);
         result
     }
 
@@ -285,7 +285,12 @@ impl Pool {
 }
 
 /// Records the result of an attempt for the health of the endpoint.
-fn note(endpoint: &Endpoint, result: &Result<Response<UpstreamBody>, Error>, terms: Terms) {
+fn note(
+    endpoint: &Endpoint,
+    result: &Result<Response<UpstreamBody>, Error>,
+    terms: Terms,
+    body: &RequestBody,
+) {
     let now = Instant::now();
     match result {
         Ok(response) if matches!(response.status().as_u16(), 502..=504) => {
@@ -296,6 +301,8 @@ fn note(endpoint: &Endpoint, result: &Result<Response<UpstreamBody>, Error>, ter
         // records it.
         Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
         Ok(_) => endpoint.succeeded(now),
+        // A server may close the connection because the rest of the request does not arrive.
+        Err(error) if error.is_break() && body.is_stalled() => {}
         Err(error) => {
             if matches!(error, Error::Connect { .. }) {
                 endpoint.went_away();

@@ -329,6 +329,32 @@ async fn uploads_that_are_too_large_or_break_off_do_not_eject_the_endpoint() {
 }
 
 #[tokio::test]
+async fn a_server_that_disconnects_a_client_whose_upload_stalls_is_not_ejected() {
+    let stalls = Script::new().leaving_the_body().pause(1200).reset();
+    let old = Upstream::start(move |request| match request.header("x-stalls") {
+        Some(_) => stalls.clone(),
+        None => healthy("old")(request),
+    })
+    .await;
+    for protocol in ["http1", "http2"] {
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let mut clients = Vec::new();
+        for _ in 0..12 {
+            let mut client = Client::connect(proxy.address).await;
+            let head = chunked().replace("\r\n\r\n", "\r\nx-stalls: 1\r\n\r\n");
+            client.send(head + &chunk("a", 100)).await;
+            clients.push(client);
+        }
+        for client in &mut clients {
+            assert_eq!(client.response().await.status, 502);
+        }
+        let plan = proxy.plan().await;
+        assert!(!plan.contains("\"healthy\": false"), "{plan}");
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+}
+
+#[tokio::test]
 async fn a_response_that_ends_with_trailers_is_completed() {
     let headers = [("content-type", "application/json")];
     let script = Script::new()
