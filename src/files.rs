@@ -1,6 +1,10 @@
 //! Small files named by users, read with a limit: an endless file must not fill the memory, and a blocking one must not block the
 //! thread.
 
+mod stamp;
+
+pub use stamp::Stamp;
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -12,6 +12,7 @@ mod lease;
 mod ports;
 mod quantity;
 mod slices;
+mod throttle;
 mod watch;
 pub mod workloads;
 

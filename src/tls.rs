@@ -3,14 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::files;
+use crate::error_chain::error_chain;
+use crate::files::{self, Stamp};
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -193,19 +193,29 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
 pub struct Reloading<F: Files> {
     files: F,
     current: ArcSwap<F::Config>,
-    seen: std::sync::Mutex<Vec<Option<SystemTime>>>,
+    tried: std::sync::Mutex<Tried>,
+}
+
+/// The latest attempt to load the files.
+struct Tried {
+    stamps: Vec<Option<Stamp>>,
+    /// Why it failed. The next check tries again: a process that was short of file descriptors may read the same files later.
+    failure: Option<String>,
 }
 
 impl<F: Files> Reloading<F> {
     /// # Errors
     /// As for [`Files::load`].
     pub fn new(files: F) -> Result<Self, Error> {
-        let seen = stamps(&files);
+        let tried = Tried {
+            stamps: stamps(&files),
+            failure: None,
+        };
         let current = ArcSwap::from_pointee(files.load()?);
         Ok(Self {
             files,
             current,
-            seen: std::sync::Mutex::new(seen),
+            tried: std::sync::Mutex::new(tried),
         })
     }
 
@@ -218,33 +228,37 @@ impl<F: Files> Reloading<F> {
         self.current.load_full()
     }
 
-    /// Checks the files and reloads them if one has changed. `Ok(true)`: a new configuration is in force.
+    /// Checks the files and reloads them if one has changed, or if they could not be loaded before. `Ok(true)`: a new configuration
+    /// is in force.
     ///
     /// # Errors
-    /// As for [`Files::load`]; the last good configuration stays in force.
+    /// As for [`Files::load`], once for each cause; the last good configuration stays in force.
     pub fn refresh(&self) -> Result<bool, Error> {
-        let now = stamps(&self.files);
-        let mut seen = self.seen.lock().expect("no holder of this lock can panic");
-        if *seen == now {
+        let stamps = stamps(&self.files);
+        let mut tried = self.tried.lock().expect("no holder of this lock can panic");
+        let is_changed = tried.stamps != stamps;
+        if !is_changed && tried.failure.is_none() {
             return Ok(false);
         }
-        let config = self.files.load();
-        *seen = now;
-        self.current.store(Arc::new(config?));
-        Ok(true)
+        tried.stamps = stamps;
+        match self.files.load() {
+            Ok(config) => {
+                tried.failure = None;
+                self.current.store(Arc::new(config));
+                Ok(true)
+            }
+            Err(error) => {
+                let failure = Some(error_chain(&error));
+                let is_known = !is_changed && tried.failure == failure;
+                tried.failure = failure;
+                if is_known { Ok(false) } else { Err(error) }
+            }
+        }
     }
 }
 
-fn stamps(files: &impl Files) -> Vec<Option<SystemTime>> {
-    files
-        .paths()
-        .into_iter()
-        .map(|path| {
-            std::fs::metadata(path)
-                .and_then(|meta| meta.modified())
-                .ok()
-        })
-        .collect()
+fn stamps(files: &impl Files) -> Vec<Option<Stamp>> {
+    files.paths().into_iter().map(Stamp::of).collect()
 }
 
 #[cfg(test)]
@@ -266,6 +280,39 @@ mod tests {
             let said = refusal(path);
             assert!(said.ends_with("is not a regular file"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_replacement_of_the_same_age_is_loaded_and_a_failure_is_reported_once_and_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let [ca, new] = ["ca.pem", "new.pem"].map(|name| directory.path().join(name));
+        let certificate = || {
+            let key = rcgen::generate_simple_self_signed(["a".to_owned()]);
+            key.unwrap().cert.pem()
+        };
+        let put = |path: &Path, text: &str| {
+            std::fs::write(path, text).unwrap();
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+                .unwrap();
+        };
+        put(&ca, &certificate());
+        let tls = Reloading::new(ClientFiles {
+            ca: Some(ca.clone()),
+            identity: None,
+        });
+        let tls = tls.unwrap();
+        assert!(!tls.refresh().unwrap());
+        put(&new, &certificate());
+        std::fs::rename(&new, &ca).unwrap();
+        assert!(tls.refresh().unwrap());
+        std::fs::remove_file(&ca).unwrap();
+        assert!(tls.refresh().is_err());
+        assert!(!tls.refresh().unwrap(), "it is reported once");
+        // As if the file had not changed since it could not be read.
+        put(&ca, &certificate());
+        tls.tried.lock().unwrap().stamps = stamps(tls.files());
+        assert!(tls.refresh().unwrap());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::Error;
 use crate::config::Config;
 use crate::discovery::{self, Context, First, Publisher, Source, SourceEvent, State};
+use crate::error_chain::error_chain;
 use crate::proxy::ProxyContext;
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Tracer;
@@ -154,7 +155,7 @@ async fn publish(
                 match tls.as_ref().map(|tls| tls.refresh()) {
                     None | Some(Ok(false)) => {}
                     Some(Ok(true)) => tracing::info!("reloaded the server certificate"),
-                    Some(Err(error)) => tracing::error!(%error, "cannot reload the server certificate; the previous one stays in use"),
+                    Some(Err(error)) => tracing::error!(error = error_chain(&error), "cannot reload the server certificate; the previous one stays in use"),
                 }
             }
         }

@@ -17,6 +17,7 @@ use kube::api::{Api, ApiResource};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::Connection;
+use super::throttle::throttled;
 use groups::Groups;
 use store::{Store, noting};
 
@@ -213,7 +214,7 @@ impl Cache {
         let key = format!("{}.{}", kind.plural, kind.api_version);
         let (store, _) = cache.entry(key).or_insert_with(|| {
             let store = Store::new(&kind.plural);
-            let client = noting(self.client.clone(), Arc::clone(&store));
+            let client = noting(throttled(self.client.clone()), Arc::clone(&store));
             let api = match &self.scope {
                 Scope::All => Api::all_with(client, kind),
                 Scope::Namespace(name) => Api::namespaced_with(client, name, kind),

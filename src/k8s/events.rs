@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Connection;
+use crate::error_chain::error_chain;
 use crate::resource::{API_VERSION, Identity};
 
 /// How many Events may be queued; more are dropped.
@@ -155,7 +156,11 @@ impl Reporter {
                         tokio::time::sleep(PAUSE).await
                     }
                     Err(error) => {
-                        tracing::warn!(reason = notice.reason, %error, "cannot write an Event");
+                        tracing::warn!(
+                            reason = notice.reason,
+                            error = error_chain(&error),
+                            "cannot write an Event"
+                        );
                         break;
                     }
                 }

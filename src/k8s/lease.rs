@@ -20,6 +20,8 @@ use tokio::sync::watch;
 
 use super::Connection;
 
+use crate::error_chain::error_chain;
+
 /// A candidate in the leader election.
 pub struct Lease {
     api: Api<Object>,
@@ -109,7 +111,10 @@ impl Lease {
                         tracing::warn!(lease = self.name, "another replica is the leader");
                     }
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "cannot read or write the lease"),
+                Ok(Err(error)) => tracing::warn!(
+                    error = error_chain(&error),
+                    "cannot read or write the lease"
+                ),
                 Err(_) => {
                     tracing::warn!("the API server did not respond to a request for the lease")
                 }

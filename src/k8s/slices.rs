@@ -16,8 +16,10 @@ use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::Instant;
 
 use super::Connection;
+use super::throttle::throttled;
 use super::watch::must_relist;
 use crate::backoff::Backoff;
+use crate::error_chain::error_chain;
 
 /// The label with the name of a slice's Service (discovery.k8s.io/v1).
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -48,8 +50,8 @@ impl Slices {
     /// Watches `service` in the namespace of `connection`. Sends no request before [`Slices::next`] is polled.
     #[must_use]
     pub fn new(connection: &Connection, service: &str, port: u16) -> Self {
-        let api: Api<EndpointSlice> =
-            Api::namespaced(connection.watching_unnoted.clone(), connection.namespace());
+        let client = throttled(connection.watching_unnoted.clone());
+        let api: Api<EndpointSlice> = Api::namespaced(client, connection.namespace());
         Self {
             events: events(&api, service),
             api,
@@ -92,10 +94,10 @@ impl Slices {
         self.resume = Instant::now() + BACKOFF.jittered(self.failures, fastrand::f64());
         self.failures = self.failures.saturating_add(1);
         match std::mem::replace(&mut self.lost, true) {
-            true => tracing::debug!(%error, "EndpointSlices"),
+            true => tracing::debug!(error = error_chain(error), "EndpointSlices"),
             false => {
                 let service = &self.service;
-                tracing::warn!(%service, %error, "cannot watch EndpointSlices; the last known addresses stay in use");
+                tracing::warn!(%service, error = error_chain(error), "cannot watch EndpointSlices; the last known addresses stay in use");
             }
         }
     }

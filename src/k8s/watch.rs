@@ -16,6 +16,7 @@ use kube::{CustomResourceExt, Error as ClientError};
 use tokio::time::Instant;
 
 use super::Connection;
+use super::throttle::throttled;
 use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
 use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
@@ -72,7 +73,7 @@ impl Watch {
     pub fn new(connection: &Connection, names: &[String]) -> Self {
         // Untyped, because one object that does not match the type would end the watch on all of them.
         let kind: ApiResource = DynamoUpdateConfig::api_resource();
-        let client = connection.watching.clone();
+        let client = throttled(connection.watching.clone());
         let api = Api::namespaced_with(client, connection.namespace(), &kind);
         let source = match names {
             [only] => Some(only.clone()),
@@ -163,17 +164,17 @@ impl Watch {
             self.begin();
             return None;
         }
-        if must_relist(&error) {
-            self.begin();
-        }
-        self.resume = Instant::now() + BACKOFF.jittered(self.failures, fastrand::f64());
-        self.failures = self.failures.saturating_add(1);
         // A watch that only needs to relist is not a lost connection.
         if let watcher::Error::WatchError(status) = &error
             && status.code == 410
         {
             self.resume = Instant::now();
             return None;
+        }
+        self.resume = Instant::now() + BACKOFF.jittered(self.failures, fastrand::f64());
+        self.failures = self.failures.saturating_add(1);
+        if must_relist(&error) {
+            self.begin();
         }
         // Ignore responses from before the error: they do not indicate recovery.
         self.contact.mark_unchanged();

@@ -227,7 +227,7 @@ async fn a_quiet_fleet_costs_the_api_server_little() {
         requests / count as f64 / hours,
     );
     for proxy in &proxies {
-        let lost = |line: &String| line.contains("the API server is unreachable");
+        let lost = |line: &String| line.contains("cannot watch updates");
         let lines = proxy.lines();
         assert!(!lines.iter().any(lost), "{lines:#?}");
     }

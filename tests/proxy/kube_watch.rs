@@ -129,14 +129,14 @@ async fn while_the_api_server_is_away_the_last_good_plan_stays_and_its_age_is_sh
     assert!(plan(&proxy).await["sourceLostSeconds"].as_f64().unwrap() > 0.0);
     assert_eq!(proxy.chat().await.generation(), "new");
     assert!(is_ready(&proxy).await);
-    says(&proxy, "the API server is unreachable").await;
+    says(&proxy, "cannot watch updates").await;
     // Changes during the outage are applied.
     api.apply("u", spec(&new, 0));
     api.restart().await;
     proxy.serves("old").await;
     eventually("it is restored", async || lost(&proxy).await == 0.0).await;
     assert_eq!(plan(&proxy).await["sourceLostSeconds"], Value::Null);
-    says(&proxy, "the API server responds again").await;
+    says(&proxy, "the watch on updates has recovered").await;
 }
 
 #[tokio::test]
@@ -179,6 +179,33 @@ async fn a_watch_that_ends_is_resumed_and_one_that_has_expired_lists_again() {
     proxy.serves("old").await;
     assert_eq!(api.lists_and_watches().0, 2);
     assert_eq!(lost(&proxy).await, 0.0);
+}
+
+#[tokio::test]
+async fn an_api_server_that_ends_each_watch_at_once_is_not_flooded() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.cut_watches(true);
+    // Longer than the burst takes.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (lists, watches) = api.lists_and_watches();
+    assert_eq!(lists, 1);
+    assert!((5..15).contains(&watches), "{watches}");
+    api.apply("u", spec(&new, 100));
+    api.cut_watches(false);
+    proxy.serves("new").await;
+
+    let proxy = follow(&api, &old, &[]).await;
+    api.expire_watches();
+    let before = api.lists_and_watches();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = api.lists_and_watches();
+    let requests = after.0 + after.1 - before.0 - before.1;
+    // Of two proxies.
+    assert!((10..30).contains(&requests), "{requests}");
+    proxy.serves("new").await;
 }
 
 #[tokio::test]
@@ -544,7 +571,7 @@ async fn when_read_permission_is_revoked_the_current_update_stays_in_force() {
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
     api.fault(Some(403));
-    says(&proxy, "the API server is unreachable").await;
+    says(&proxy, "cannot watch updates").await;
     eventually("the change is noticed", async || lost(&proxy).await > 0.0).await;
     // An update that cannot be read is not treated as deleted.
     assert_eq!(proxy.chat().await.generation(), "new");
@@ -801,7 +828,7 @@ async fn without_field_selectors_a_proxy_watches_all_updates() {
     assert!(
         !lines
             .iter()
-            .any(|line| line.contains("the API server is unreachable")),
+            .any(|line| line.contains("cannot watch updates")),
         "{lines:#?}"
     );
     // The same for a proxy that starts now.

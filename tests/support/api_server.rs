@@ -37,6 +37,8 @@ struct State {
     restored: u64,
     /// While set, lists and watches get a response with this status.
     fault: Option<u16>,
+    /// Ends each watch at once, without an error.
+    cuts_watches: bool,
     events: BTreeMap<String, Value>,
     /// How many times an Event was sent, including those rejected because it already existed.
     tries: usize,
@@ -207,6 +209,18 @@ impl ApiServer {
     /// Ends all open watches.
     pub fn end_watches(&self) {
         self.changed.send_replace(u64::MAX);
+    }
+
+    /// Ends each watch at once and without an error, or no longer does so.
+    pub fn cut_watches(&self, cuts: bool) {
+        self.state.lock().unwrap().cuts_watches = cuts;
+        self.end_watches();
+    }
+
+    /// Rejects each watch as expired.
+    pub fn expire_watches(&self) {
+        self.state.lock().unwrap().oldest = u64::MAX;
+        self.end_watches();
     }
 
     /// Drops its history: a watch can only start from now.
@@ -401,6 +415,9 @@ async fn answer(
             "message": "too old resource version",
         }});
         return whole(200, &gone);
+    }
+    if locked.cuts_watches {
+        return Response::new(Body::default());
     }
     drop(locked);
     let (state, changed) = (Arc::clone(state), changed.subscribe());

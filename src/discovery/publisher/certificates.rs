@@ -85,7 +85,10 @@ impl Certificates {
                 Ok(false) => {}
                 Ok(true) => tracing::info!("reloaded the certificates for model servers"),
                 Err(error) => {
-                    tracing::error!(%error, "cannot use the certificates for model servers; the last good ones stay in use")
+                    tracing::error!(
+                        error = error_chain(&error),
+                        "cannot use the certificates for model servers; the last good ones stay in use"
+                    )
                 }
             }
         }

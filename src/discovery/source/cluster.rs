@@ -143,14 +143,14 @@ impl Cluster {
     fn find(&mut self) {
         if let Some(since) = self.lost.take() {
             let seconds = since.elapsed().as_secs_f64();
-            tracing::info!(seconds, "the API server responds again");
+            tracing::info!(seconds, "the watch on updates has recovered");
         }
     }
 
     fn lose(&mut self, cause: &str, last_contact: Instant) {
         tracing::warn!(
             cause,
-            "the API server is unreachable; the last good plan stays in force"
+            "cannot watch updates; the last good plan stays in force"
         );
         self.lost.get_or_insert(last_contact);
     }

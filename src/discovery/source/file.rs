@@ -1,9 +1,8 @@
 //! Watches a plan file that may be replaced by an editor, swapped as a symlink (ConfigMap volumes) or written in place.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecursiveMode, Watcher};
@@ -11,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{BoxFuture, Context, Error, First, Source};
 use crate::discovery::{RequestedPlan, SourceEvent, State};
-use crate::files;
+use crate::files::{self, Stamp};
 use crate::resource::{self, MAX_BYTES, Problems};
 
 /// How often the file is checked without a notification. Network file systems send none.
@@ -24,7 +23,11 @@ const INVALID_FILE_GRACE: Duration = Duration::from_millis(100);
 
 /// Reads and validates a plan file.
 fn read(path: &Path) -> Result<RequestedPlan, Problems> {
-    Ok(resource::load(&read_text(path)?)?.into())
+    parse(&read_text(path)?)
+}
+
+fn parse(text: &str) -> Result<RequestedPlan, Problems> {
+    Ok(resource::load(text)?.into())
 }
 
 /// Reads the text of a manifest file without validating it.
@@ -39,40 +42,13 @@ pub fn read_text(path: &Path) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|_| Problems::one("", "is not UTF-8 text"))
 }
 
-/// Identifies one version of a file without reading it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    /// Device and inode. With `changed`, the inode's change time, they reveal a replacement of the same age and length.
-    inode: (u64, u64),
-    changed: (i64, i64),
-    length: u64,
-    target: Option<PathBuf>,
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let meta = std::fs::metadata(path).ok()?;
-        Some(Self {
-            modified: meta.modified().ok(),
-            inode: (meta.dev(), meta.ino()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-            length: meta.len(),
-            target: std::fs::canonicalize(path).ok(),
-        })
-    }
-
-    fn is_still(&self) -> bool {
-        let age = self.modified.and_then(|time| time.elapsed().ok());
-        age.is_none_or(|age| age >= STILL)
-    }
-}
-
 /// A plan file and the version of it that was read last.
 #[derive(Debug)]
 pub(super) struct PlanFile {
     path: PathBuf,
     seen: Option<Stamp>,
+    /// Why its text could not be read. The next check tries again, because such a problem may end without a change of the file.
+    unreadable: Option<Problems>,
     /// Since when there is no such file.
     missing: Option<Missing>,
 }
@@ -106,6 +82,7 @@ impl PlanFile {
         Self {
             path: path.to_path_buf(),
             seen: None,
+            unreadable: None,
             missing: None,
         }
     }
@@ -141,7 +118,9 @@ impl PlanFile {
     fn read(&mut self) -> Result<RequestedPlan, Problems> {
         // Stat before reading, so that a change in between is noticed.
         self.seen = Stamp::of(&self.path);
-        read(&self.path)
+        let text = read_text(&self.path);
+        self.unreadable = text.as_ref().err().cloned();
+        parse(&text?)
     }
 
     /// Watches the file for the life of the process and reports every change. Fails if its directory cannot be watched.
@@ -216,7 +195,9 @@ impl PlanFile {
             return self.lost();
         };
         self.missing = None;
-        if self.seen.as_ref() == Some(&stamp) || !(whole || stamp.is_still()) {
+        let before = self.unreadable.clone();
+        let is_read = before.is_none() && self.seen.as_ref() == Some(&stamp);
+        if is_read || !(whole || stamp.is_older_than(STILL)) {
             return None;
         }
         let source = self.name();
@@ -236,7 +217,8 @@ impl PlanFile {
             tokio::time::sleep(INVALID_FILE_GRACE).await;
             let now = Stamp::of(&self.path)?;
             if now == stamp && self.seen.as_ref() == Some(&stamp) {
-                return Some(SourceEvent::Rejected { problems, source });
+                let is_new = before.as_ref() != Some(&problems);
+                return is_new.then_some(SourceEvent::Rejected { problems, source });
             }
             stamp = now;
         }

@@ -16,6 +16,8 @@ use super::store::Store;
 use super::trim::trimmed;
 use super::{Cache, Changed, Object, Scope};
 
+use crate::error_chain::error_chain;
+
 /// The maximum age of a list that a decision relies on.
 const CONFIRMED: Duration = Duration::from_secs(30);
 /// The age at which a list is repeated.
@@ -114,7 +116,11 @@ impl ListToConfirm {
             }
             Ok(Ok(_)) => Vec::new(),
             Ok(Err(error)) => {
-                tracing::debug!(kind = self.store.plural(), %error, "a list failed and confirms nothing");
+                tracing::debug!(
+                    kind = self.store.plural(),
+                    error = error_chain(&error),
+                    "a list failed and confirms nothing"
+                );
                 Vec::new()
             }
             Err(_) => {

@@ -146,7 +146,11 @@ impl Store {
             | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code,
             _ => 0,
         };
-        tracing::debug!(kind = self.plural, %error, "a watch failed");
+        tracing::debug!(
+            kind = self.plural,
+            error = error_chain(error),
+            "a watch failed"
+        );
         let mut state = self.state();
         let since = match code {
             404 => *state.unknown_since.get_or_insert(now),
