@@ -204,9 +204,10 @@ impl<O: OldBackend> Connection<O> {
         let (mut parts, body) = response.into_parts();
         let tunnel = parts.extensions.remove::<Tunnel>();
         // Keep the connection only if the request body will have been read to its end: otherwise its rest could not be
-        // distinguished from the next head in time.
+        // distinguished from the next head in time. Clients learn that it closes before the drain begins, so that they lose no
+        // request.
         let persists = keep_alive
-            && self.watch.phase() < ProcessPhase::Draining
+            && self.watch.phase() < ProcessPhase::Settling
             && self.inbound.will_be_at_a_head();
         let snapshots = &self.proxy.context().snapshots;
         let persists = persists && !should_reconnect(snapshots, self.since);

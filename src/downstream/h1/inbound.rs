@@ -31,6 +31,8 @@ const MAX_AHEAD: usize = FREE;
 /// How much of a body is read before the thread polls its sockets again, in bytes, and in at most how many reads.
 const AT_ONCE: usize = 512 * 1024;
 const READS_AT_ONCE: usize = 8;
+/// How long the next request may take during a drain if the client was not told that the connection will close.
+const NEXT_REQUEST_GRACE: Duration = Duration::from_secs(1);
 /// How often to check for a disconnect while nothing is read from the client.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -84,10 +86,13 @@ impl Inbound {
     ) -> Result<Option<RequestHead>, Refusal> {
         // A new connection must send a head immediately; one that has served a request may be idle.
         let mut begun = !self.read.bytes.is_empty();
-        let patience = if self.served && !begun {
-            self.idle_timeout
-        } else {
-            self.head_timeout
+        // The last response began before the drain, so it did not announce that the connection would close, and the client may
+        // already have sent its next request.
+        let is_expected = self.served && watch.phase() == ProcessPhase::Draining;
+        let patience = match self.served && !begun {
+            true if is_expected => NEXT_REQUEST_GRACE.min(self.idle_timeout),
+            true => self.idle_timeout,
+            false => self.head_timeout,
         };
         let mut deadline = Instant::now() + patience;
         let mut arriving = None;
@@ -121,7 +126,8 @@ impl Inbound {
                 }
                 // Checked after the read, so that a request that has arrived is served.
                 let phase = watch.poll(cx);
-                if phase == ProcessPhase::Ending || phase == ProcessPhase::Draining && !begun {
+                let is_idle = !begun && !is_expected;
+                if phase == ProcessPhase::Ending || phase == ProcessPhase::Draining && is_idle {
                     return Poll::Ready(Ok(None));
                 }
                 ready!(self.timer.poll(cx, deadline));
