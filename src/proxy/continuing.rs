@@ -68,6 +68,10 @@ pub type Continuing = Pin<Box<dyn Future<Output = Continued> + Send>>;
 /// How long a move may take until new's first content. Meanwhile the client gets nothing, although its server is healthy.
 const MOVE_PATIENCE: Duration = Duration::from_secs(20);
 
+/// What the search for another server holds, in addition to the body: its state (7 KiB), the request head, and a connection with its
+/// buffers. Thousands of streams search at the same time when their server fails.
+const SEARCH_COST: usize = 24 * 1024;
+
 /// The request to other servers, and the servers to ask.
 pub struct PreparedContinuation {
     /// The plan in force when the stream broke, which may be later than that of the request.
@@ -167,7 +171,8 @@ impl<O: OldBackend> Resume for Source<O> {
             return Err(Reason::Forwarded);
         };
         let mut charge = Charge::default();
-        if !charge.resize(&context.memory, cost(body.len()), Purpose::RequestBody) {
+        let bytes = cost(body.len()) + SEARCH_COST;
+        if !charge.resize(&context.memory, bytes, Purpose::RequestBody) {
             return Err(Reason::NoMemory);
         }
         // Moves have their own rate limit.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Response;
 use prometheus::IntCounter;
-use tokio::io::copy_bidirectional;
+use tokio::io::copy_bidirectional_with_sizes;
 use tokio_util::io::{InspectReader, InspectWriter};
 
 use super::body::SplitBody;
@@ -16,6 +16,9 @@ use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, deadline, tcp};
 use crate::upstream::Upgraded;
 
+/// How much is read at once in each direction, in bytes. Each tunnel holds both buffers, also while it is idle, and there may be as
+/// many tunnels as connections.
+const BUFFER: usize = 2 * 1024;
 /// How often to check for traffic within the idle limit.
 const CHECKS: u32 = 4;
 
@@ -67,7 +70,7 @@ impl Tunnel {
         };
         let mut client = InspectReader::new(InspectWriter::new(client, count), count);
         tokio::select! {
-            copied = copy_bidirectional(&mut client, &mut upstream) => {
+            copied = copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER) => {
                 match copied {
                     Ok((_, down)) => {
                         tcp::reset_on_close(transport(&client).socket(), false);
