@@ -37,9 +37,6 @@ const SMALL_HEAD: u64 = 4 * 1024;
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a request body that a stream buffers while the server's window or the socket is full.
 const SEND_BUFFER: usize = 64 * 1024;
-/// A request with a body needs this much of the connection's window, in bytes. Uploads that the server does not read may have used up
-/// the rest, while they wait for their clients. Servers reopen a window before it is less than half of the initial 64 KiB.
-const LEAST_WINDOW: u64 = 16 * 1024;
 /// Stands for the number of streams that a server allows until it has announced it (RFC 9113 §6.5.2). No server can announce
 /// this value.
 const UNKNOWN: usize = usize::MAX - 1;
@@ -82,16 +79,18 @@ impl Link {
 
     /// Can it carry another request? A request with a body does not share a connection with an upload that waits. The server may
     /// have stopped reading that upload, which fills the window of the connection for all its streams. Or it may not read this
-    /// body, so that a slow upload finds the window full. Neither does it use a connection whose window is nearly used up.
-    fn has_room(&self, with_body: bool) -> bool {
+    /// body, so that a slow upload finds the window full. Neither does it use a connection whose window uploads have used up that the
+    /// server does not read. `length` is that of the body, in bytes; `None` if it is unknown.
+    fn has_room(&self, length: Option<u64>) -> bool {
         let most = match self.sender.current_max_send_streams() {
             // One request only, until the server has announced its limit.
             UNKNOWN => 1,
             most => most.min(MAX_STREAMS),
         };
-        let fits_body = self.load.waiting_uploads.load(Ordering::Relaxed) == 0
-            && self.traffic.send_window() >= LEAST_WINDOW;
-        self.load.streams() < most && (fits_body || !with_body)
+        let fits = length == Some(0)
+            || self.load.waiting_uploads.load(Ordering::Relaxed) == 0
+                && self.traffic.has_window_for(length);
+        self.load.streams() < most && fits
     }
 
     /// The longest list of fields that the server accepts, in bytes as RFC 9113 §6.5.2 counts them.
@@ -143,14 +142,13 @@ impl Reserved {
     }
 }
 
-/// A connection of this thread to the endpoint that can carry another request.
-pub(super) fn existing(endpoint: u64, with_body: bool) -> Option<Link> {
+/// A connection of this thread to the endpoint that can carry another request, with a body of this length, in bytes; `None` if it is
+/// unknown.
+pub(super) fn existing(endpoint: u64, length: Option<u64>) -> Option<Link> {
     LINKS.with_borrow_mut(|links| {
         let links = links.get_mut(&endpoint)?;
         links.retain_mut(|kept| kept.link.is_open());
-        let at = links
-            .iter()
-            .position(|kept| kept.link.has_room(with_body))?;
+        let at = links.iter().position(|kept| kept.link.has_room(length))?;
         links[at].idle_since = None;
         // A connection at the end of its lifetime is no longer kept. It closes after its last stream.
         match links[at].link.life.spend() {

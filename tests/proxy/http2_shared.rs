@@ -129,6 +129,52 @@ async fn a_request_with_a_body_does_not_share_a_connection_whose_window_is_used_
 }
 
 #[tokio::test]
+async fn a_body_that_the_window_has_no_room_for_does_not_share_it_with_an_unread_body() {
+    const LENGTH: [usize; 2] = [45_000, 30_000];
+    // The application does not read the first body. The server opens the window again after half of it was read, as Netty does.
+    let settings = &[(MAX_CONCURRENT_STREAMS, 100)];
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let unread = arrived.clone();
+    let server = FrameServer::start(settings, move |connection, mut frames| {
+        let unread = unread.clone();
+        async move {
+            let mut read = 0;
+            while let Some(next) = frames.try_next().await {
+                if next.kind == DATA && (connection, next.stream) == (1, 3) {
+                    unread.fetch_add(next.payload.len(), Ordering::Relaxed);
+                    continue;
+                }
+                read += match next.kind {
+                    DATA => next.payload.len() as u32,
+                    _ => 0,
+                };
+                if read > 65_535 / 2 {
+                    frames.send(WINDOW_UPDATE, 0, 0, &read.to_be_bytes()).await;
+                    read = 0;
+                }
+                if next.ends_stream() {
+                    frames.headers(next.stream, END_STREAM, &[OK]).await;
+                }
+            }
+        }
+    })
+    .await;
+    let proxy = before_frames(&server).await;
+    let post = async || client::post(proxy.address, CHAT, &[], UNARY).await.status;
+    assert_eq!(post().await, 200);
+    let mut unread = Client::connect(proxy.address).await;
+    unread.post(CHAT, &[], &vec![b'x'; LENGTH[0]]).await;
+    eventually("the server has all of it", async || {
+        arrived.load(Ordering::Relaxed) == LENGTH[0]
+    })
+    .await;
+    let mut other = Client::connect(proxy.address).await;
+    other.post(CHAT, &[], &vec![b'x'; LENGTH[1]]).await;
+    assert_eq!(other.response().await.status, 200);
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
 async fn a_request_that_its_client_has_already_cancelled_is_not_sent() {
     let seen = FrameCounts::default();
     let server = counting(&seen, false).await;

@@ -151,9 +151,7 @@ impl<T> Counted<T> {
         traffic
             .overhead
             .store(self.frames.overhead(), Ordering::Relaxed);
-        traffic
-            .opened
-            .store(self.frames.opened(), Ordering::Relaxed);
+        traffic.set_opened(self.frames.opened());
         if let Some(most) = self.frames.max_header_list() {
             traffic.max_header_list.store(most, Ordering::Relaxed);
         }

@@ -31,6 +31,8 @@ pub struct Traffic {
     /// What the peer has added to the window of the connection, and the data sent into it, in bytes.
     pub(super) opened: AtomicU64,
     pub(super) data: AtomicU64,
+    /// The largest window so far.
+    pub(super) widest: AtomicU64,
 }
 
 impl Default for Traffic {
@@ -49,6 +51,7 @@ impl Default for Traffic {
             settings: Notify::default(),
             opened: AtomicU64::default(),
             data: AtomicU64::default(),
+            widest: AtomicU64::new(INITIAL_WINDOW),
         }
     }
 }
@@ -94,11 +97,26 @@ impl Traffic {
         self.overhead.load(Ordering::Relaxed).saturating_sub(read) > RETIRE_AT
     }
 
+    /// Records what the peer has added to the window of the connection so far.
+    pub(super) fn set_opened(&self, opened: u64) {
+        self.opened.store(opened, Ordering::Relaxed);
+        self.widest.fetch_max(self.send_window(), Ordering::Relaxed);
+    }
+
     /// What is left of the window that the peer grants to the connection, in bytes.
     #[must_use]
-    pub fn send_window(&self) -> u64 {
+    fn send_window(&self) -> u64 {
         let opened = INITIAL_WINDOW + self.opened.load(Ordering::Relaxed);
         opened.saturating_sub(self.data.load(Ordering::Relaxed))
+    }
+
+    /// Whether a body of so many bytes (`None`: of any length) can be sent even if the peer reads nothing else. Peers open the window
+    /// again at the latest once half of it was read, so a larger body needs more than half.
+    #[must_use]
+    pub fn has_window_for(&self, length: Option<u64>) -> bool {
+        let left = self.send_window();
+        let fits = length.is_some_and(|length| length <= left);
+        fits || left > self.widest.load(Ordering::Relaxed) / 2
     }
 
     /// The longest list of fields that the peer accepts, in bytes as RFC 9113 §6.5.2 counts them. The maximum until it announces

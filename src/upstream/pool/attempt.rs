@@ -78,7 +78,7 @@ impl Pool {
     ) -> Result<Response<UpstreamBody>, Error> {
         let outgoing = attempt.outgoing;
         if attempt.http2 != Some(false)
-            && let Some(link) = h2_link::existing(lease.id, !body.is_end_stream())
+            && let Some(link) = h2_link::existing(lease.id, body.size_hint().exact())
         {
             return match h2::over(lease, link, outgoing, body).await {
                 Err(h2::Failed::Unprocessed { error, lease, body }) => {
