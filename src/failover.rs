@@ -44,7 +44,8 @@ pub enum Cause {
     ServerError,
     /// A server that was asked to continue a stream responded with something else.
     NoContinuation,
-    /// An HTTP/2 server reset the stream because the request is malformed. Another server would do the same.
+    /// An HTTP/2 server reset the stream because the request is malformed, or a server switched protocols before the request was
+    /// complete. Another server would do the same.
     Malformed,
 }
 

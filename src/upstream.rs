@@ -98,6 +98,10 @@ pub enum Error {
     /// accepts.
     #[error("the model server rejected the request as malformed")]
     Malformed(#[source] ::h2::Error),
+    /// The server switched protocols before the request was complete. That is not its fault alone: a client could otherwise eject
+    /// servers that switch as soon as they have read the head (Node.js).
+    #[error("the server switched protocols before the request was complete")]
+    SwitchedEarly,
     /// The request asks for an upgrade, and the server can only be reached over HTTP/2, which has none. Nothing was sent.
     #[error("an upgrade needs HTTP/1.1, and the model server is reached over HTTP/2 only")]
     NoUpgrade,
@@ -174,6 +178,7 @@ impl Error {
             | Self::RequestBody(_)
             | Self::RequestHeadTooLarge(_)
             | Self::Malformed(_)
+            | Self::SwitchedEarly
             | Self::NoUpgrade
             | Self::Local(_) => None,
         }
@@ -212,6 +217,7 @@ impl Error {
             Self::NoMemory => "the memory budget is exhausted",
             Self::Http2(_) => "HTTP/2 error before the response",
             Self::Malformed(_) => "rejected the request as malformed",
+            Self::SwitchedEarly => "switched protocols before the request was complete",
             Self::NoUpgrade => "no upgrade over HTTP/2",
             Self::Local(_) => "the service failed",
         }

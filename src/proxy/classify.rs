@@ -22,7 +22,7 @@ pub(super) fn cause_of(error: &upstream::Error) -> Cause {
         | upstream::Error::NoUpgrade
         | upstream::Error::RequestHeadTooLarge(_) => Cause::Local,
         error if error.nothing_sent() => Cause::Connect,
-        upstream::Error::Malformed(_) => Cause::Malformed,
+        upstream::Error::Malformed(_) | upstream::Error::SwitchedEarly => Cause::Malformed,
         upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
         _ => Cause::Broken,
     }

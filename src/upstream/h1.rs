@@ -65,11 +65,14 @@ pub(super) async fn exchange(
     };
     // RFC 9110 §7.8, §15.2.2: a server must not switch to a protocol that was not requested, nor before the request is complete.
     // The rest of the request would be read as the new protocol.
-    if head.status == StatusCode::SWITCHING_PROTOCOLS
-        && !(switches_as_asked(&outgoing.head.headers, &head.headers) && sender.is_done())
-    {
-        let error = Error::Head(http1::ResponseError::Malformed);
-        return Err((error, lease, RequestBody::empty()));
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        let error = match switches_as_asked(&outgoing.head.headers, &head.headers) {
+            false => Some(Error::Head(http1::ResponseError::Malformed)),
+            true => (!sender.is_done()).then_some(Error::SwitchedEarly),
+        };
+        if let Some(error) = error {
+            return Err((error, lease, RequestBody::empty()));
+        }
     }
     Ok(respond(lease, transport, sender, head, rest))
 }

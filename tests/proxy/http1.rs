@@ -1232,14 +1232,24 @@ async fn a_connection_does_not_switch_protocols_before_the_request_has_ended() {
     let early = Script::new().raw(switch).step(Step::Echo);
     let old = Upstream::always(early.leaving_the_body()).await;
     let proxy = Proxy::before(&old, &[]).await;
-    let mut client = Client::connect(proxy.address).await;
-    client
-        .send(
-            "GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\ncontent-length: 100000\r\n\r\n",
-        )
+    let upgrade =
+        "GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n";
+    for rest in [
+        "content-length: 100000\r\n\r\nbegun!",
+        "transfer-encoding: chunked\r\n\r\n6\r\nbegun!\r\n",
+    ] {
+        // So many failures would eject the server if they were its own.
+        for _ in 0..14 {
+            let mut client = Client::connect(proxy.address).await;
+            client.send(format!("{upgrade}{rest}")).await;
+            assert_eq!(client.response().await.status, 502);
+        }
+    }
+    let failed = [("generation", "old"), ("cause", "malformed")];
+    proxy
+        .counts("crossfade_failed_attempts_total", &failed, 28.0)
         .await;
-    client.send("begun!").await;
-    assert_eq!(client.response().await.status, 502);
+    assert!(!proxy.plan().await.contains("\"healthy\": false"));
 }
 
 #[tokio::test]
