@@ -27,6 +27,9 @@ use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::upstream::{Endpoint, Head};
 use parts::Parts;
 
+/// Why an exchange ended with the process.
+pub const SHUTTING_DOWN: &str = "the proxy is shutting down";
+
 /// The record of an exchange. If it is dropped without an end, the client disconnected.
 pub struct Exchange {
     context: Permit,

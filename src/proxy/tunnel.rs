@@ -10,7 +10,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio_util::io::{InspectReader, InspectWriter};
 
 use super::body::SplitBody;
-use super::exchange::Exchange;
+use super::exchange::{Exchange, SHUTTING_DOWN};
 use crate::sse::End;
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, deadline, tcp};
@@ -96,7 +96,7 @@ impl Tunnel {
             }
             () = ending => {
                 exchange.excuse();
-                exchange.because("the proxy is shutting down");
+                exchange.because(SHUTTING_DOWN);
                 exchange.ended(End::Deadline);
             }
         }

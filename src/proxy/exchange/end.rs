@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
-use super::Exchange;
+use super::{Exchange, SHUTTING_DOWN};
+use crate::lifecycle::ProcessPhase;
 use crate::sse::{End, Outcome};
 use crate::telemetry::access;
 use crate::telemetry::strata::Ended;
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let end = self.end.unwrap_or(End::Gone);
+        let end = self.end.unwrap_or_else(|| self.end_of_dropped());
         let failed = self.status.is_some_and(|status| status.is_server_error());
         // Without a known terminal event, its absence is not an error.
         let quiet = self.quiet || !self.api.has_terminal_event();
@@ -90,5 +91,19 @@ impl Drop for Exchange {
         if let (Some(span), Some(tracer)) = (self.span.take(), &self.context.tracer) {
             tracer.end(*span, &line);
         }
+    }
+}
+
+impl Exchange {
+    /// How an exchange ends that is dropped without an end. Usually its client has left. But when the process ends, the exchange of a
+    /// stream that is retried or continued is dropped as well.
+    fn end_of_dropped(&mut self) -> End {
+        if self.context.lifecycle.phase() != ProcessPhase::Ending {
+            return End::Gone;
+        }
+        self.because(SHUTTING_DOWN);
+        self.excuse();
+        self.search_is_over();
+        End::Deadline
     }
 }

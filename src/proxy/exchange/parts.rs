@@ -21,6 +21,8 @@ pub struct Parts {
     pub begins: bool,
     /// The generation of the server that is asked to continue it.
     asked: Option<Generation>,
+    /// The stream has broken, and the search for a server to continue it is not over.
+    is_searching: bool,
     events: u64,
     bytes: u64,
     /// Tokens of earlier servers, by generation. They count once a server reports tokens.
@@ -89,6 +91,14 @@ impl Exchange {
         if let Some(cause) = failure(cause) {
             self.attempt_failed(cause);
             self.cause = Some(cause);
+            self.parts.get_or_insert_default().is_searching = true;
+        }
+    }
+
+    /// Counts a stream whose search ends with the process.
+    pub(super) fn search_is_over(&mut self) {
+        if self.parts.as_ref().is_some_and(|parts| parts.is_searching) {
+            self.not_continued(self.answering, Outcome::Ended, Reason::AttemptsFailed);
         }
     }
 
@@ -140,6 +150,7 @@ impl Exchange {
         parts.continued += 1;
         parts.begins = true;
         parts.asked = None;
+        parts.is_searching = false;
         self.attempted = Instant::now();
         if let Some(span) = &mut self.span {
             span.took_over(self.attempted);
@@ -153,6 +164,7 @@ impl Exchange {
         if let Some(parts) = &mut self.parts {
             // The move was stopped, so nothing is known of the server that was asked.
             parts.asked = None;
+            parts.is_searching = false;
         }
         if let Some(span) = &mut self.span {
             span.did_not_take_over(None, Instant::now());

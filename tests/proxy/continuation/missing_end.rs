@@ -79,6 +79,18 @@ async fn a_clean_end_without_the_terminal_event_is_passed_on_and_the_access_line
     assert_eq!(proxy.access_line(1).await["why"], Value::Null);
 }
 
+#[tokio::test]
+async fn a_server_that_only_omits_the_terminal_event_is_not_ejected() {
+    let breaks: [How; 2] = [Script::end, Script::reset];
+    for how in breaks {
+        let (proxy, _servers) = finishing(ANY, how).await;
+        for _ in 0..25 {
+            client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
+        }
+        assert!(!proxy.plan().await.contains("\"healthy\": false"));
+    }
+}
+
 /// Some clients look for the terminal event anywhere in a line, so the error must not contain its name.
 #[tokio::test]
 async fn in_each_family_the_error_says_so_without_naming_the_event() {

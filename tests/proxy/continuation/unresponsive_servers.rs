@@ -67,3 +67,32 @@ async fn an_unresponsive_server_delays_a_stream_for_at_most_a_minute() {
         assert_the_next_one_goes_on(comments, "comments"),
     );
 }
+
+#[tokio::test]
+async fn a_stream_that_the_end_of_the_process_finds_between_servers_is_truncated() {
+    let old = Upstream::start(
+        Counting::new("old", 20)
+            .breaking(5, Script::reset)
+            .handler(),
+    )
+    .await;
+    let mut server = Counting::new("new", 20);
+    server.breaks_again = Some((0, Arc::new(|_| Script::new().hang())));
+    let new = Upstream::start(server.handler()).await;
+    let plan = mostly_old(&new, ANY);
+    let mut proxy = Proxy::planned(&old, &plan, &["--drain", "0.1"]).await;
+    let labels = [("generation", "new"), ("state", "supported")];
+    proxy
+        .counts("crossfade_continuation_capability", &labels, 1.0)
+        .await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(CHAT, &[], asking(json!({}))).await;
+    eventually("the other one is asked", async || asked(&new) == 1).await;
+    proxy.terminate();
+    assert_ended(&client.response().await, 5, "the end of the process");
+    assert_eq!(proxy.end().await, Some(3));
+    let line = proxy.access_line(1).await;
+    assert_eq!(line["outcome"], "truncated");
+    assert_eq!(line["why"], "the proxy is shutting down");
+    assert_eq!(line["not_continued"], "attempts_failed");
+}

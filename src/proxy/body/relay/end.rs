@@ -12,6 +12,7 @@ use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
 use crate::proxy::body::sse_relay::{SseRelay, Stop};
+use crate::proxy::exchange::SHUTTING_DOWN;
 use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::End;
@@ -174,10 +175,9 @@ impl Relay {
         if matches!(self.state, State::Closing(_) | State::Cut(_) | State::Ended) {
             return;
         }
-        let message = "the proxy is shutting down";
+        let message = SHUTTING_DOWN;
         if self.exchange.is_none() {
-            // A retry owns the exchange and is dropped with it here, so it is recorded as cancelled although the proxy
-            // ended it.
+            // The retry or the search owns the exchange, and is dropped with it here.
             let status = StatusCode::SERVICE_UNAVAILABLE;
             self.state = match &mut self.sse {
                 Some(sse) => State::Closing(sse.error(message, status)),

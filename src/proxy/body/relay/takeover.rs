@@ -125,11 +125,15 @@ impl Relay {
             return false;
         };
         let now = Instant::now();
-        if let Some(endpoint) = &kept.endpoint {
+        let generation = exchange.answering();
+        let prepared = source.prepare(exchange.api(), &sent, cause, kept.times);
+        // A response of which nothing or nothing usual is missing is not the endpoint's failure.
+        let may_continue =
+            !matches!(prepared, Err(Reason::TokensUsedUp)) && sent.resumption().is_ok();
+        if let Some(endpoint) = kept.endpoint.as_ref().filter(|_| may_continue) {
             blame(endpoint, cause, now);
         }
-        let generation = exchange.answering();
-        let prepared = match source.prepare(exchange.api(), &sent, cause, kept.times) {
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => {
                 self.exchange = Some(exchange);
