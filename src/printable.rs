@@ -30,26 +30,46 @@ pub const fn is_unsafe(c: char) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<T> {
     value: T,
-    keep: &'static str,
+    keep: &'static [&'static str],
 }
 
 /// `value` in one line.
 #[must_use]
 pub const fn printable<T: Display>(value: T) -> Printable<T> {
-    Printable { value, keep: "" }
+    Printable { value, keep: &[] }
 }
 
 /// `value` with the line breaks of this program. Parts from outside must have been escaped by [`printable`] before, or their
 /// line breaks stay too.
 #[must_use]
 pub const fn printable_lines<T: Display>(value: T) -> Printable<T> {
-    Printable { value, keep: "\n" }
+    Printable {
+        value,
+        keep: &["\n"],
+    }
 }
 
-/// `value`, escaped except for the characters of `keep`.
+/// The escape sequences of colors and styles (ECMA-48, SGR) that a terminal shows and that hide nothing.
+const STYLES: &[&str] = &[
+    "\u{1b}[0m",
+    "\u{1b}[1m",
+    "\u{1b}[2m",
+    "\u{1b}[3m",
+    "\u{1b}[31m",
+    "\u{1b}[32m",
+    "\u{1b}[33m",
+    "\u{1b}[34m",
+    "\u{1b}[35m",
+    "\u{1b}[36m",
+];
+
+/// `value` in one line, with its colors.
 #[must_use]
-pub const fn printable_but<T: Display>(value: T, keep: &'static str) -> Printable<T> {
-    Printable { value, keep }
+pub const fn printable_with_styles<T: Display>(value: T) -> Printable<T> {
+    Printable {
+        value,
+        keep: STYLES,
+    }
 }
 
 impl<T: Display> Display for Printable<T> {
@@ -62,16 +82,21 @@ impl<T: Display> Display for Printable<T> {
 /// Escapes what is written through it.
 struct Escaping<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
-    keep: &'static str,
+    keep: &'static [&'static str],
 }
 
 impl Write for Escaping<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        let is_hit = |c: char| is_unsafe(c) && !self.keep.contains(c);
-        while let Some(at) = rest.find(is_hit) {
-            self.out.write_str(&rest[..at])?;
-            let mut chars = rest[at..].chars();
+        while let Some(at) = rest.find(is_unsafe) {
+            let (safe, found) = rest.split_at(at);
+            self.out.write_str(safe)?;
+            if let Some(kept) = self.keep.iter().find(|kept| found.starts_with(**kept)) {
+                self.out.write_str(kept)?;
+                rest = &found[kept.len()..];
+                continue;
+            }
+            let mut chars = found.chars();
             if let Some(c) = chars.next() {
                 escape(c, self.out)?;
             }
@@ -209,6 +234,15 @@ mod tests {
         let text = format!("first: {}\nsecond", printable("a\nb"));
         let shown = printable_lines(text + "\u{1b}").to_string();
         assert_eq!(shown, "first: a\\nb\nsecond\\u001b");
+    }
+
+    #[test]
+    fn colors_can_be_kept_and_other_escape_sequences_cannot() {
+        let text = "\u{1b}[32m INFO\u{1b}[0m a\u{1b}]0;title\u{7}\u{1b}[8mhidden\u{1b}[2K\u{1b}";
+        assert_eq!(
+            printable_with_styles(text).to_string(),
+            "\u{1b}[32m INFO\u{1b}[0m a\\u001b]0;title\\u0007\\u001b[8mhidden\\u001b[2K\\u001b"
+        );
     }
 
     #[test]

@@ -9,9 +9,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::os::unix::net;
+use std::time::Instant;
+
+use crate::transport::log_throttle::LogThrottle;
 
 /// The listening socket of a process. It accepts only authorized users.
-pub struct Local(tokio::net::UnixListener);
+pub struct Local {
+    listener: tokio::net::UnixListener,
+    rejections: LogThrottle,
+}
 
 impl Local {
     /// Listens for clients that may change the process whose admin port is at `admin`. Needs a runtime.
@@ -21,16 +27,27 @@ impl Local {
     pub fn bind(admin: SocketAddr) -> io::Result<Self> {
         let listener = net::UnixListener::bind_addr(&name(admin)?)?;
         listener.set_nonblocking(true)?;
-        tokio::net::UnixListener::from_std(listener).map(Self)
+        Ok(Self {
+            listener: tokio::net::UnixListener::from_std(listener)?,
+            rejections: LogThrottle::default(),
+        })
     }
 
     /// The next connection of an authorized user.
-    pub(super) async fn accept(&self) -> io::Result<tokio::net::UnixStream> {
+    pub(super) async fn accept(&mut self) -> io::Result<tokio::net::UnixStream> {
         loop {
-            let (stream, _) = self.0.accept().await?;
+            let (stream, _) = self.listener.accept().await?;
             match user(&stream) {
                 Ok(user) if may(user) => return Ok(stream),
-                Ok(user) => tracing::warn!(user, "rejected another user on the local admin socket"),
+                Ok(user) => {
+                    if let Some(times) = self.rejections.record(Instant::now()) {
+                        tracing::warn!(
+                            user,
+                            times,
+                            "rejected another user on the local admin socket"
+                        );
+                    }
+                }
                 Err(error) => tracing::debug!(%error, "a client left the local admin socket"),
             }
         }

@@ -37,7 +37,7 @@ const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_sec
 /// Serves the admin port until the process ends, and then until the last response has been sent; the caller limits that time.
 ///
 /// Only clients on `local` may change anything.
-pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
+pub async fn serve(listener: TcpListener, mut local: Option<Local>, admin: Admin) {
     let service = AdminService::new(admin);
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -61,7 +61,7 @@ pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
                 }
                 Err(error) => tokio::time::sleep(errors.pause(&error, Instant::now())).await,
             },
-            accepted = next(local.as_ref()) => match accepted {
+            accepted = next(local.as_mut()) => match accepted {
                 Ok(stream) => drop(connections.spawn(service.clone().open(stream, None, HEAD))),
                 Err(_) => tokio::time::sleep(PAUSE).await,
             },
@@ -75,7 +75,7 @@ pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
 }
 
 /// The next connection on the local socket, if there is one.
-async fn next(local: Option<&Local>) -> std::io::Result<tokio::net::UnixStream> {
+async fn next(local: Option<&mut Local>) -> std::io::Result<tokio::net::UnixStream> {
     match local {
         Some(local) => local.accept().await,
         None => std::future::pending().await,

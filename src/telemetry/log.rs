@@ -15,7 +15,7 @@ use tracing_subscriber::{Registry, fmt as format};
 
 pub use super::output::FlushAtEnd;
 use super::output::{self, Kind};
-use crate::printable::{printable, printable_but};
+use crate::printable::{printable, printable_with_styles};
 
 static HANDLE: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
@@ -102,14 +102,15 @@ pub fn start(level: &Level, json: bool) -> Result<FlushAtEnd, Error> {
             .json()
             .flatten_event(true)
             .with_current_span(false);
-        let layer = layer.with_span_list(false).with_writer(Lines { keep: "" });
+        let layer = layer
+            .with_span_list(false)
+            .with_writer(Lines { styled: false });
         registry.with(layer).try_init()
     } else {
         let ansi = io::IsTerminal::is_terminal(&io::stdout());
-        // Colours of the level and of field names. Escape sequences in a field have been escaped before.
-        let keep = if ansi { "\u{1b}" } else { "" };
         let layer = format::layer().with_target(false).with_ansi(ansi);
-        registry.with(layer.with_writer(Lines { keep })).try_init()
+        let lines = Lines { styled: ansi };
+        registry.with(layer.with_writer(lines)).try_init()
     };
     if started.is_ok() {
         let _ = HANDLE.set(handle);
@@ -137,8 +138,8 @@ pub fn set_level(level: &Level) -> Result<(), Error> {
 /// Queues each event as one escaped line, so that no field can forge another one.
 #[derive(Clone, Copy)]
 struct Lines {
-    /// Not escaped.
-    keep: &'static str,
+    /// Whether the level and the names of fields have colors. A field may have them, too, but no other escape sequence.
+    styled: bool,
 }
 
 impl MakeWriter<'_> for Lines {
@@ -154,7 +155,10 @@ impl io::Write for Lines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let text = text.strip_suffix('\n').unwrap_or(&text);
-        let line = format!("{}\n", printable_but(text, self.keep));
+        let line = match self.styled {
+            true => format!("{}\n", printable_with_styles(text)),
+            false => format!("{}\n", printable(text)),
+        };
         output::write_lines(Kind::Log, line.as_bytes());
         Ok(event.len())
     }
