@@ -89,6 +89,7 @@ pub struct Bound {
     runtime: tokio::runtime::Runtime,
     core: Core,
     tls: Option<Arc<Reloading<ServerFiles>>>,
+    signals: Signals,
 }
 
 /// Does everything that can fail at startup.
@@ -99,6 +100,14 @@ pub fn build(config: Config) -> Result<Bound, Error> {
     raise_file_limit();
     disable_huge_pages();
     let runtime = runtime()?;
+    // First of all: without a handler, a process with the ID 1 gets no signal (pid_namespaces(7)).
+    let signals = {
+        let _entered = runtime.enter();
+        match config.signals {
+            true => Signals::listen(),
+            false => Signals::none(),
+        }
+    };
     let core = runtime.block_on(Core::start(&config))?;
     let tls = config
         .tls
@@ -128,6 +137,7 @@ pub fn build(config: Config) -> Result<Bound, Error> {
         tls,
         config,
         runtime,
+        signals,
     })
 }
 
@@ -214,7 +224,12 @@ impl Bound {
             runtime,
             core,
             tls,
+            mut signals,
         } = self;
+        if runtime.block_on(signals.have_arrived()) {
+            tracing::info!("a signal has ended the start");
+            return Ok(Ended::Clean);
+        }
         let context = Arc::clone(&core.context);
         let lifecycle = context.lifecycle.clone();
         let limits = Arc::new(config.limits.clone());
@@ -266,11 +281,6 @@ impl Bound {
             let serving = tokio::spawn(admin::serve(admin, local.ok(), page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
-            // Before readiness is reported: from then on a signal means a drain.
-            let signals = match config.signals {
-                true => Signals::listen(),
-                false => Signals::none(),
-            };
             lifecycle.advance(ProcessPhase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             let ended = shutdown::run(&config, &lifecycle, &context, threads, signals).await;

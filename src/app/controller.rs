@@ -61,6 +61,8 @@ pub fn run(config: Config) -> Result<(), Error> {
 }
 
 async fn live(config: Config) -> Result<(), Error> {
+    // First of all: without a handler, a process with the ID 1 gets no signal (pid_namespaces(7)).
+    let mut signals = Signals::listen();
     let listen = |source| Error::Listen {
         flag: "--admin",
         address: config.admin,
@@ -69,8 +71,14 @@ async fn live(config: Config) -> Result<(), Error> {
     let listener = TcpListener::bind(config.admin).await.map_err(listen)?;
     let connection = Connection::open(config.namespace.as_deref()).await?;
     let mut settings = settings(&config, connection.namespace());
-    if settings.sees != Scope::All && may_read_all_namespaces(&connection).await {
-        settings.sees = Scope::All;
+    if settings.sees != Scope::All {
+        let may_read_all = tokio::select! {
+            may = may_read_all_namespaces(&connection) => may,
+            () = signals.first() => return Ok(()),
+        };
+        if may_read_all {
+            settings.sees = Scope::All;
+        }
     }
     let (metrics, ready) = (
         Arc::new(Metrics::default()),
@@ -84,7 +92,6 @@ async fn live(config: Config) -> Result<(), Error> {
         &settings.identity,
         settings.lease_length,
     );
-    let mut signals = Signals::listen();
     let admin = listener.local_addr().unwrap_or(config.admin);
     tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, sees = ?settings.sees, dry_run = config.dry_run, "controls");
     let controller = Controller::new(settings, &connection, leading, notices, metrics, ready);

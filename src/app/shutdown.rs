@@ -118,6 +118,15 @@ impl Signals {
         }
     }
 
+    /// Whether one has arrived.
+    pub(super) async fn have_arrived(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.first() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
     /// Waits until one has arrived.
     pub(super) async fn first(&mut self) {
         self.reached(1).await;

@@ -1006,3 +1006,48 @@ fn invalid_cluster_flags_are_explained() {
         assert!(text.contains(reason), "{args:?}: {text}");
     }
 }
+
+/// As the process with the ID 1 of a container, it would not get signals for which it has no handler.
+#[test]
+fn a_signal_during_the_start_is_handled() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", silent.local_addr().unwrap());
+    let mut kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    let config = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    });
+    std::io::Write::write_all(&mut kubeconfig, config.to_string().as_bytes()).unwrap();
+    let proxy: &[&str] = &[
+        "proxy",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--old",
+        "127.0.0.1:9",
+        "--kube",
+        "--kube-deployment",
+        "a",
+        "--kube-namespace",
+        "n",
+    ];
+    let controller: &[&str] = &["controller", "--admin", "127.0.0.1:0", "--namespace", "n"];
+    for args in [proxy, controller] {
+        let child = crate::rig::proxy::program()
+            .args(args)
+            .env("KUBECONFIG", kubeconfig.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It waits for a response from now on.
+        let _connection = silent.accept().unwrap();
+        let pid = libc::pid_t::try_from(child.id()).unwrap();
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    }
+}
