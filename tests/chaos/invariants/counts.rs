@@ -185,7 +185,9 @@ pub fn sums(metrics: &Metrics, lines: &[Line]) -> Option<String> {
     // The last attempt of a request may have failed, too, unless the request was completed.
     let incomplete = assigned.iter().filter(|line| !is_completed(line)).count();
     let recovered = assigned.iter().filter(retried).count();
-    let at_least = assigned.iter().filter(retried).filter(is_completed).count();
+    // A 404 that failed over is forwarded if no other server responds, which is not a recovery.
+    let is_recovered = |line: &&&Line| is_completed(line) && line.status != 404;
+    let at_least = assigned.iter().filter(retried).filter(is_recovered).count();
     let between = |least: usize, most: usize| least as f64..=most as f64;
     let failed = usize::try_from(failed).expect("few");
     let bytes = usize::try_from(bytes).expect("few");
