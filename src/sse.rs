@@ -4,6 +4,7 @@
 mod decoder;
 mod event_type;
 mod family;
+mod keep_alive;
 mod meaning;
 mod openings;
 mod precommit;

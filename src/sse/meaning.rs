@@ -3,15 +3,16 @@
 //! Sources: the streaming references of OpenAI (Chat Completions, Completions, Responses) and Anthropic (Messages), and
 //! what NVIDIA Dynamo sends: errors as `data: {"error":{…}}`, in older versions as `event: error` with a comment.
 
+use super::keep_alive::is_keep_alive;
 use super::reported_error::{error_code, has_error, may_have_error};
 use super::{Api, Event};
 
 /// The meaning of an event before the first content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Keep-alives and annotations: no data, and no error.
+    /// Comments and annotations: no data, and no error.
     Comment,
-    /// Data without commitment: roles, empty deltas, "in progress".
+    /// Data without commitment: roles, empty deltas, "in progress", keep-alives.
     Preamble,
     /// Content, or anything unknown.
     Content,
@@ -40,8 +41,9 @@ pub fn meaning(api: Api, event: &Event<'_>) -> Meaning {
     match tail_meaning(api, event) {
         Tail::Error { code } => Meaning::Error { code },
         Tail::Terminal => Meaning::Terminal,
-        Tail::Nothing if !event.has_data => Meaning::Comment,
-        Tail::Nothing if api.is_preamble(event) => Meaning::Preamble,
+        // WHATWG HTML §9.2.6: an event with empty data is not dispatched.
+        Tail::Nothing if event.data.is_empty() => Meaning::Comment,
+        Tail::Nothing if is_keep_alive(event) || api.is_preamble(event) => Meaning::Preamble,
         Tail::Nothing => Meaning::Content,
     }
 }

@@ -158,6 +158,9 @@ impl Known {
             if let Some(number) = start.number {
                 self.numbers.shown(number);
             }
+            if start.is_keep_alive() && self.sent.iter().any(Start::is_keep_alive) {
+                continue;
+            }
             if self.sent.len() < MAX_EVENTS && !start.is_long() {
                 self.sent.push(start);
             } else {

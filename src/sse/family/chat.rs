@@ -29,7 +29,7 @@ impl Family for Chat {
     }
 
     fn starts(event: &Event<'_>) -> Vec<Start> {
-        chunk::starts(event.data)
+        chunk::starts(event)
     }
 
     fn error_event(error: &ErrorReport<'_>) -> Vec<u8> {

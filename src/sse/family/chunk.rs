@@ -7,6 +7,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::sse::Event;
+use crate::sse::keep_alive::is_keep_alive;
 use crate::sse::meaning::Tail;
 use crate::sse::openings::{MAX_EVENTS, Part, Start};
 
@@ -20,7 +21,9 @@ pub(super) fn tail(event: &Event<'_>) -> Option<Tail> {
 
 #[derive(Deserialize)]
 struct Chunk {
-    choices: Vec<Choice>,
+    /// It may be null, but must not be absent.
+    #[serde(deserialize_with = "Option::deserialize")]
+    choices: Option<Vec<Choice>>,
     usage: Option<IgnoredAny>,
 }
 
@@ -46,11 +49,13 @@ pub(super) fn is_preamble(data: &[u8], is_empty: impl Fn(&Choice) -> bool) -> bo
     let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
         return false;
     };
-    if chunk.choices.is_empty() {
+    let choices = chunk.choices.unwrap_or_default();
+    if choices.is_empty() {
         return chunk.usage.is_none();
     }
-    let mut choices = chunk.choices.iter();
-    choices.all(|choice| is_empty(choice) && choice.finish_reason.is_none())
+    choices
+        .iter()
+        .all(|choice| is_empty(choice) && choice.finish_reason.is_none())
 }
 
 /// Is this the rest of a non-empty JSON string, starting at its first byte?
@@ -63,7 +68,7 @@ pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
 #[serde(default)]
 struct Opened {
     id: Value,
-    choices: Vec<OpenedChoice>,
+    choices: Option<Vec<OpenedChoice>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -80,8 +85,11 @@ struct OpenedDelta {
 }
 
 /// The choices that a chunk without content opens, with the ID that all chunks of a completion share.
-pub(super) fn starts(data: &[u8]) -> Vec<Start> {
-    let opened: Opened = serde_json::from_slice(data).unwrap_or_default();
+pub(super) fn starts(event: &Event<'_>) -> Vec<Start> {
+    if is_keep_alive(event) {
+        return Vec::new();
+    }
+    let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
     let start = |kind, index| {
         let completion = Part {
             id: opened.id.as_str().map(Box::from),
@@ -91,11 +99,12 @@ pub(super) fn starts(data: &[u8]) -> Vec<Start> {
             .with(completion)
             .repeated("completion", 0)
     };
-    if opened.choices.is_empty() {
+    let choices = opened.choices.unwrap_or_default();
+    if choices.is_empty() {
         return vec![start("chunk without choices", 0)];
     }
     // No more than needed to detect that there are too many.
-    let choices = opened.choices.into_iter().take(MAX_EVENTS + 1);
+    let choices = choices.into_iter().take(MAX_EVENTS + 1);
     choices
         .map(|choice| {
             let has_role = choice.delta.is_some_and(|delta| delta.role.is_some());

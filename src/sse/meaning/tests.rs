@@ -55,6 +55,32 @@ fn blocks_without_data_are_comments_in_every_family() {
     }
 }
 
+#[test]
+fn a_keep_alive_with_data_is_no_content_in_any_family() {
+    for api in Api::ALL {
+        check(
+            api,
+            &[
+                ("data:", Comment),
+                ("data: ", Comment),
+                ("event: ping\ndata:", Comment),
+                ("data:  ", Preamble),
+                (r#"data: {"type":"ping"}"#, Preamble),
+                (
+                    r#"data: {"type": "keepalive", "sequence_number": 0}"#,
+                    Preamble,
+                ),
+                (
+                    "event: ping\ndata: {\"type\": \"ping\", \"cost\": \"0\"}",
+                    Preamble,
+                ),
+                ("event: heartbeat\ndata: 1", Preamble),
+                (r#"data: {"type":"pong"}"#, Content),
+            ],
+        );
+    }
+}
+
 /// Errors in the form of an object with its own `error` are the same in every family.
 #[test]
 fn a_top_level_error_is_an_error_in_every_family() {
@@ -125,11 +151,13 @@ fn a_chat_stream_begins_with_content_unlike_a_bare_role() {
         (r#"data: {"choices":[{"index":0,"message":{"content":""}}]}"#, Content),
         (r#"data: {"choices":[],"prompt_filter_results":[{"prompt_index":0}]}"#, Preamble),
         (r#"data: {"choices":[],"usage":null}"#, Preamble),
+        (r#"data: {"choices":null}"#, Preamble),
+        (r#"data: {"choice":[]}"#, Content),
         (r#"data: {"choices":[],"usage":{"prompt_tokens":16,"completion_tokens":3,"total_tokens":19,"prompt_tokens_details":{"cached_tokens":0}}}"#, Content),
         (r#"data: {"object":"unknown"}"#, Content),
         ("event: tool_call_dispatch\ndata: {\"index\":0}", Content),
         ("data: {\"choices\":[", Content),
-        ("data:", Content),
+        ("data:", Comment),
         ("data: [DONE]", Terminal),
         ("data:[DONE]", Terminal),
         ("data: [DONE] ", Content),

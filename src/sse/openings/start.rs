@@ -48,6 +48,11 @@ impl Start {
         }
     }
 
+    /// Whether it opens nothing, and any number of them may be sent.
+    pub(super) fn is_keep_alive(&self) -> bool {
+        self.kind == "ping"
+    }
+
     /// Described by `part`.
     pub fn with(mut self, part: Part) -> Self {
         let short = |text: Option<Box<str>>| text.filter(|text| text.len() <= MAX_NAME);

@@ -308,15 +308,15 @@ fn equals_are_left_out_what_is_new_continues_and_what_differs_in_kind_is_a_confl
 #[test]
 fn each_event_that_went_out_takes_the_place_of_one() {
     let mut openings = Openings::default();
-    let ping = framed(&json!({"type": "ping"}));
-    openings.sent_all(Api::Messages, &ping);
+    let start = framed(&json!({"type": "message_start"}));
+    openings.sent_all(Api::Messages, &start);
     openings.next_stream();
     assert_eq!(
-        classified(&mut openings, Api::Messages, &ping),
+        classified(&mut openings, Api::Messages, &start),
         Opening::LeaveOut
     );
     assert_eq!(
-        classified(&mut openings, Api::Messages, &ping),
+        classified(&mut openings, Api::Messages, &start),
         Opening::Forward
     );
 }
@@ -324,13 +324,29 @@ fn each_event_that_went_out_takes_the_place_of_one() {
 #[test]
 fn an_opening_without_end_cannot_be_continued() {
     let mut openings = Openings::default();
-    let ping = framed(&json!({"type": "ping"}));
-    openings.sent_all(Api::Messages, &ping.repeat(MAX_EVENTS + 1));
+    let start = framed(&json!({"type": "message_start"}));
+    openings.sent_all(Api::Messages, &start.repeat(MAX_EVENTS + 1));
     openings.next_stream();
     assert_eq!(
-        classified(&mut openings, Api::Messages, &ping),
+        classified(&mut openings, Api::Messages, &start),
         Opening::Conflict
     );
+}
+
+#[test]
+fn any_number_of_keep_alives_is_remembered_as_one() {
+    let (mut openings, ping) = (Openings::default(), framed(&json!({"type": "ping"})));
+    let start = framed(&json!({"type": "message_start"}));
+    let sent = [&start[..], &ping.repeat(MAX_EVENTS + 1)].concat();
+    openings.sent_all(Api::Messages, &sent);
+    openings.next_stream();
+    for (event, expected) in [
+        (&ping, Opening::LeaveOut),
+        (&ping, Opening::Forward),
+        (&start, Opening::LeaveOut),
+    ] {
+        assert_eq!(classified(&mut openings, Api::Messages, event), expected);
+    }
 }
 
 proptest! {
