@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 pub use self::embedded::{Builder, Embedded, Handle, embed};
 
 use self::core::Core;
-use self::shutdown::Signals;
+use self::shutdown::{Signals, Threads};
 use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::{self, TlsFault};
@@ -240,7 +240,9 @@ impl Bound {
         descriptors::share(&admin).map_err(Error::Runtime)?;
         warn_about_scarce_descriptors(&limits);
         let mut threads = Vec::new();
+        let (abandon, abandoned) = tokio::sync::watch::channel(false);
         for (socket, runtime) in sockets {
+            let mut abandoned = abandoned.clone();
             let proxy = Proxy::new(Arc::clone(&context), OldPool);
             let serving = downstream::serve(
                 socket,
@@ -255,12 +257,18 @@ impl Bound {
                     tokio::spawn(look_after(metrics));
                     // Spawned, since the runtime polls its sockets between tasks, but not while the future passed to `block_on`
                     // yields to itself.
-                    match tokio::spawn(serving).await {
+                    let served = tokio::select! {
+                        served = tokio::spawn(serving) => served,
+                        _ = abandoned.wait_for(|is_abandoned| *is_abandoned) => return,
+                    };
+                    match served {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => tracing::error!(%error, "a thread cannot serve"),
                         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
                     }
                 });
+                // Drops the streams that are still open, which completes their records.
+                runtime.shutdown_background();
                 access::flush();
             }));
         }
@@ -283,6 +291,7 @@ impl Bound {
             tokio::spawn(async move { core.follow(&following, tls).await });
             lifecycle.advance(ProcessPhase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
+            let threads = Threads::new(threads, abandon);
             let ended = shutdown::run(&config, &lifecycle, &context, threads, signals).await;
             // Watchers of the state are sent the final phase.
             lifecycle.advance(ProcessPhase::Ending);

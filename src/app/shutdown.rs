@@ -5,6 +5,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::Ended;
 use crate::config::Config;
@@ -17,7 +19,9 @@ const FINAL_RESPONSES: Duration = Duration::from_millis(100);
 const FINAL_SPANS: Duration = Duration::from_secs(2);
 /// How long the last bytes of cut streams may take to be written.
 const FINAL_BYTES: Duration = Duration::from_secs(2);
-/// The same after a second signal: long enough for their access lines.
+/// The same after a second signal.
+const FINAL_BYTES_NOW: Duration = Duration::from_millis(250);
+/// How long the access lines of streams that were abandoned may take.
 const FINAL_LINES: Duration = Duration::from_millis(250);
 
 /// Runs until shutdown begins, then goes through its phases.
@@ -25,39 +29,34 @@ pub(super) async fn run(
     config: &Config,
     lifecycle: &Lifecycle,
     context: &ProxyContext,
-    threads: Vec<std::thread::JoinHandle<()>>,
+    mut threads: Threads,
     mut signals: Signals,
 ) -> Ended {
     tokio::select! {
         () = signals.first() => lifecycle.advance(ProcessPhase::Settling),
         () = lifecycle.reached(ProcessPhase::Settling) => {}
     }
-    let mut joined = std::pin::pin!(tokio::task::spawn_blocking(move || {
-        for thread in threads {
-            let _ = thread.join();
-        }
-    }));
     let settles = lifecycle.phase() == ProcessPhase::Settling;
     if settles {
         tracing::info!(seconds = config.settle.as_secs_f64(), "not ready, settling");
         tokio::select! {
             () = tokio::time::sleep(config.settle) => {}
             () = lifecycle.reached(ProcessPhase::Draining) => {}
-            () = signals.second() => return exit_now(lifecycle, context, joined).await,
+            () = signals.second() => return exit_now(lifecycle, context, threads).await,
         }
     }
     lifecycle.advance(ProcessPhase::Draining);
     tracing::info!(open = context.open(), "draining");
     let ended = tokio::select! {
-        _ = joined.as_mut() => Ended::Clean,
+        () = threads.ended() => Ended::Clean,
         () = tokio::time::sleep(config.drain) => {
             let open = context.open();
             tracing::warn!(open, "the drain timeout has passed, ending all open streams");
             lifecycle.advance(ProcessPhase::Ending);
-            let _ = tokio::time::timeout(FINAL_BYTES, joined).await;
+            threads.end(FINAL_BYTES).await;
             if open == 0 { Ended::Clean } else { Ended::Cut }
         }
-        () = signals.second() => return exit_now(lifecycle, context, joined).await,
+        () = signals.second() => return exit_now(lifecycle, context, threads).await,
     };
     lifecycle.drained();
     if let Some(tracer) = context.tracer.clone() {
@@ -75,12 +74,48 @@ pub(super) async fn run(
 }
 
 /// Ends all open streams, and waits for `threads` only until their access lines are written.
-async fn exit_now(lifecycle: &Lifecycle, context: &ProxyContext, threads: impl Future) -> Ended {
+async fn exit_now(lifecycle: &Lifecycle, context: &ProxyContext, mut threads: Threads) -> Ended {
     let open = context.open();
     tracing::warn!(open, "second signal received, exiting now");
     lifecycle.advance(ProcessPhase::Ending);
-    let _ = tokio::time::timeout(FINAL_LINES, threads).await;
+    threads.end(FINAL_BYTES_NOW).await;
     if open == 0 { Ended::Clean } else { Ended::Cut }
+}
+
+/// The threads that serve clients.
+pub(super) struct Threads {
+    joined: JoinHandle<()>,
+    abandon: watch::Sender<bool>,
+}
+
+impl Threads {
+    /// They drop all their streams when `abandon` becomes true.
+    pub(super) fn new(
+        threads: Vec<std::thread::JoinHandle<()>>,
+        abandon: watch::Sender<bool>,
+    ) -> Self {
+        let joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                let _ = thread.join();
+            }
+        });
+        Self { joined, abandon }
+    }
+
+    /// Waits until all of them have ended.
+    async fn ended(&mut self) {
+        if !self.joined.is_finished() {
+            let _ = (&mut self.joined).await;
+        }
+    }
+
+    /// Waits for the streams for at most `patience`, and abandons those that have not ended by then: their clients do not read.
+    async fn end(&mut self, patience: Duration) {
+        if tokio::time::timeout(patience, self.ended()).await.is_err() {
+            self.abandon.send_replace(true);
+            let _ = tokio::time::timeout(FINAL_LINES, self.ended()).await;
+        }
+    }
 }
 
 /// SIGTERM and SIGINT, and SIGHUP if the process was started at a terminal, which has then been closed. Otherwise SIGHUP is

@@ -162,6 +162,27 @@ async fn at_the_drain_limit_open_streams_end_with_an_error_event_and_status_3() 
 }
 
 #[tokio::test]
+async fn a_stream_whose_client_does_not_read_gets_its_access_line_when_the_process_ends() {
+    let event = content("old", 0) + &format!(": {}\n\n", "x".repeat(100_000));
+    let script = Script::new().sse().chunk(event.repeat(200)).hang();
+    let old = Upstream::always(script).await;
+    for (drain, signals) in [("0.1", 1), ("60", 2)] {
+        let mut proxy = Proxy::before(&old, &["--drain", drain]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(CHAT, &[], STREAMING).await;
+        client.head().await;
+        for _ in 0..signals {
+            proxy.terminate();
+            drains(&proxy).await;
+        }
+        assert_eq!(proxy.end().await, Some(3));
+        let line = proxy.access_line(1).await;
+        assert_eq!(line["outcome"], "truncated");
+        assert_eq!(line["why"], "the proxy is shutting down");
+    }
+}
+
+#[tokio::test]
 async fn at_the_drain_limit_requests_without_a_response_head_get_a_503_with_their_id() {
     let ids = [("x-request-id", "waits")];
     for (version, method, path) in [
