@@ -1,6 +1,7 @@
 //! Observes a stream of server-sent events: where events end, what they mean in each API family, and how the stream ended. Pure:
 //! bytes and instants are arguments. Never alters the bytes.
 
+mod byte_order_mark;
 mod decoder;
 mod event_type;
 mod family;
@@ -19,6 +20,7 @@ mod corpus;
 #[cfg(test)]
 mod reference;
 
+pub use byte_order_mark::ByteOrderMark;
 pub use decoder::{Decoder, Event, Events};
 pub use family::{Api, error_body, error_event};
 pub use meaning::{Meaning, Tail, is_terminal, meaning, tail_meaning};

@@ -73,7 +73,6 @@ async fn every_stream_of_the_corpus_passes_byte_for_byte() {
 
 #[tokio::test]
 async fn unusual_bytes_pass_byte_for_byte() {
-    let role = role("old");
     let content = content("old", 0);
     for (what, text) in [
         ("comments", format!(": a\n\n:\n\n{content}: b\n\n{DONE}")),
@@ -93,10 +92,6 @@ async fn unusual_bytes_pass_byte_for_byte() {
         ),
         ("no JSON", format!("data: hello\n\ndata\n\n{DONE}")),
         ("blank lines", format!("\n\n\n{content}\n\n\n{DONE}\n")),
-        (
-            "a byte order mark",
-            format!("\u{feff}{role}{content}{DONE}"),
-        ),
         ("what follows the end", format!("{content}{DONE}: bye\n\n")),
         (
             "a named event",
@@ -112,6 +107,17 @@ async fn unusual_bytes_pass_byte_for_byte() {
     }
     let not_text = [b"data: \xff\xfe\x00\x80\n\n".as_slice(), DONE.as_bytes()].concat();
     assert_passes(CHAT, &not_text, "no UTF-8").await;
+}
+
+#[tokio::test]
+async fn a_byte_order_mark_is_dropped_so_that_nothing_can_precede_it() {
+    let text = content("old", 0) + DONE;
+    let marked = format!("\u{feff}{text}");
+    for size in [1, 2, 3, 4, 1000] {
+        let old = Upstream::always(cut(marked.as_bytes(), Cut::Pieces(size))).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        proxy.chat().await.assert_is(&text);
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ mod holding;
 
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http::StatusCode;
 
 use self::events::{note, write_joined};
@@ -16,7 +16,9 @@ use crate::memory::Charge;
 use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
-use crate::sse::{self, Api, Decoder, Event, HoldPolicy, Openings, Prescans, Step, Tail};
+use crate::sse::{
+    self, Api, ByteOrderMark, Decoder, Event, HoldPolicy, Openings, Prescans, Step, Tail,
+};
 
 /// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no room,
 /// passes through as it arrives, and the decoder stops reporting.
@@ -24,9 +26,6 @@ const MAX_EVENT: usize = 1024 * 1024;
 
 /// Maximum size of held events without content, in bytes.
 const MAX_HELD: usize = 256 * 1024;
-
-/// A stream may begin with it, and only there (WHATWG HTML §9.2.5).
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Relays one event stream.
 pub struct SseRelay {
@@ -45,8 +44,7 @@ pub struct SseRelay {
     pub sent: Option<Box<Sent>>,
     /// No other server will continue the stream.
     is_final: bool,
-    /// Nothing has arrived yet from the stream of another target.
-    is_next: bool,
+    byte_order_mark: ByteOrderMark,
     /// The sequence number of the last event that was forwarded, in families that have such numbers.
     last_number: Option<u64>,
     /// The charge for all memory held here, except `sent`.
@@ -113,7 +111,7 @@ impl SseRelay {
             openings: Openings::default(),
             sent: None,
             is_final: false,
-            is_next: false,
+            byte_order_mark: ByteOrderMark::default(),
             last_number: None,
             charge: Charge::default(),
             sent_charge: Charge::default(),
@@ -138,7 +136,7 @@ impl SseRelay {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
         self.held = Vec::new();
-        self.is_next = true;
+        self.byte_order_mark = ByteOrderMark::default();
         self.openings.next_stream();
         if let Some(sent) = &mut self.sent {
             sent.restart();
@@ -150,7 +148,7 @@ impl SseRelay {
     pub fn join(&mut self, sent: Box<Sent>) {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
-        self.is_next = true;
+        self.byte_order_mark = ByteOrderMark::default();
         self.sent = Some(sent);
     }
 
@@ -189,9 +187,7 @@ impl SseRelay {
         mut attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Taken {
-        if std::mem::take(&mut self.is_next) && data.starts_with(BYTE_ORDER_MARK) {
-            data.advance(BYTE_ORDER_MARK.len());
-        }
+        data = self.byte_order_mark.strip(data);
         if self.quiet() {
             timers.last_data = Some(now);
             self.last_number = None;

@@ -18,9 +18,9 @@ pub(super) fn rewrite<'a>(
     // Everything before this offset has been copied to `out`.
     let mut copied = 0;
     let mut at = 0;
-    let mut depth = 0;
+    let mut nesting = Nesting::default();
     while let Some((key, after)) = next_string(bytes, at) {
-        depth = depth_after(depth, &bytes[at..after - key.len() - 2]);
+        nesting.follow(bytes, at, after - key.len() - 2);
         at = after;
         let Some(value) = value_of_key(bytes, after) else {
             continue;
@@ -52,7 +52,7 @@ pub(super) fn rewrite<'a>(
                 }
             }
             _ => {
-                let Some(known) = members.value(key).filter(|_| depth == 1) else {
+                let Some(known) = members.value(key).filter(|_| nesting.depth == 1) else {
                     continue;
                 };
                 let Some(end) = end_of_scalar(bytes, value) else {
@@ -94,15 +94,41 @@ fn next_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
-/// The nesting depth of the JSON after `between`, which contains no strings. The data of an event is one line, so the depth at a
-/// line end is zero.
-fn depth_after(depth: u32, between: &[u8]) -> u32 {
-    between.iter().fold(depth, |depth, byte| match byte {
-        b'{' | b'[' => depth + 1,
-        b'}' | b']' => depth.saturating_sub(1),
-        b'\n' | b'\r' => 0,
-        _ => depth,
-    })
+/// The nesting depth of the JSON in the data of an event, which may have several lines.
+#[derive(Default)]
+struct Nesting {
+    depth: u32,
+    /// The current line is a data field.
+    is_data: bool,
+}
+
+impl Nesting {
+    /// Follows `bytes[from..to]`, which contains no strings.
+    fn follow(&mut self, bytes: &[u8], from: usize, to: usize) {
+        for at in from..to {
+            let begins_line = match at.checked_sub(1).map(|before| bytes[before]) {
+                None | Some(b'\n') => true,
+                Some(b'\r') => bytes[at] != b'\n',
+                Some(_) => false,
+            };
+            if begins_line {
+                self.begin_line(&bytes[at..]);
+            }
+            match bytes[at] {
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    fn begin_line(&mut self, line: &[u8]) {
+        let continues = self.is_data;
+        self.is_data = line.starts_with(b"data:");
+        if !(continues && self.is_data) {
+            self.depth = 0;
+        }
+    }
 }
 
 /// Where the value that begins at `from` ends; `None` if it is an object, a list, or incomplete.
@@ -199,6 +225,18 @@ mod tests {
             (
                 ": {\"\ndata: {\"model\":\"a\\\"b\"}\n\n",
                 ": {\"\ndata: {\"model\":\"first\"}\n\n",
+            ),
+            (
+                "data: {\"x\": {\ndata: \"model\":\"second\"},\ndata: \"model\":\"second\"}\n\n",
+                "data: {\"x\": {\ndata: \"model\":\"second\"},\ndata: \"model\":\"first\"}\n\n",
+            ),
+            (
+                "data: {\r\ndata: \"created\":22}\r\n\r\ndata: {\"created\":22}\r\n\r\n",
+                "data: {\r\ndata: \"created\":1}\r\n\r\ndata: {\"created\":1}\r\n\r\n",
+            ),
+            (
+                "data: {{\n\ndata: {\"created\":22}\n\n",
+                "data: {{\n\ndata: {\"created\":1}\n\n",
             ),
             (
                 r#"data: {"x":{"model":"second"}}"#,
