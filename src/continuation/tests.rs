@@ -203,6 +203,11 @@ fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
         (&br"ab\n\n c\n"[..], 5)
     );
     // If there is only white space, it is requested again.
+    // The server repeats only the end of what was withheld.
+    let mut partial = sent(&[&text("a  \n", 1)]);
+    partial.join(Resumption::Continue, 0);
+    assert_eq!(passed(&mut partial, &text("\n", 1)), text("", 1));
+    assert_eq!(passed(&mut partial, &text("b", 2)), text("b", 2));
     let mut blank = sent(&[&delta("a", r#"{"reasoning":"hm"}"#), &text("\n\n", 2)]);
     assert_eq!(blank.resumption(), Ok(Resumption::Resend));
     blank.join(Resumption::Resend, 0);

@@ -36,6 +36,8 @@ pub(super) struct Joined {
     /// White space at the end of the text that was withheld from the current server (see [`given`]). If the server repeats it,
     /// the repetition is dropped.
     repeats: String,
+    /// Nothing of the current server has been compared with it.
+    is_first: bool,
     /// The number of events of the current server with only this white space. Each is a token that the client has counted.
     repeated: u64,
     /// The next event is forwarded without its reasoning, because the client has the reasoning of the first server.
@@ -57,6 +59,9 @@ impl Joined {
             return None;
         }
         let text = json::string(quoted)?;
+        if std::mem::take(&mut self.is_first) {
+            self.align(&text);
+        }
         let same = self.repeats.chars().zip(text.chars());
         let same: usize = same
             .take_while(|(known, new)| known == new)
@@ -69,6 +74,17 @@ impl Joined {
         }
         let rest = serde_json::to_string(&text[same..]).ok()?;
         (same > 0).then(|| rest.as_bytes()[1..rest.len() - 1].to_vec())
+    }
+
+    /// The server may repeat only the end of the white space, for example a line break without the blanks before it.
+    fn align(&mut self, text: &str) {
+        let starts = self.repeats.char_indices().map(|(at, _)| at);
+        let start = starts
+            .map(|at| &self.repeats[at..])
+            .find(|rest| text.starts_with(*rest) || rest.starts_with(text));
+        if let Some(rest) = start {
+            self.repeats = rest.to_owned();
+        }
     }
 }
 
@@ -115,6 +131,7 @@ impl Sent {
         self.joined = Some(Box::new(Joined {
             earlier,
             repeats,
+            is_first: true,
             repeated: 0,
             drops_reasoning: resumption == Resumption::Resend,
             shift: None,
@@ -144,7 +161,8 @@ impl Sent {
         if earlier == 0 {
             return reported;
         }
-        let in_prompt = earlier.saturating_sub(self.reasoned.into());
+        // Neither the reasoning nor the withheld white space.
+        let in_prompt = earlier.saturating_sub(u64::from(self.reasoned) + self.repeated());
         let own = reported.prompt_tokens.saturating_sub(in_prompt);
         Usage {
             prompt_tokens: self.prompt.map_or(own, |prompt| prompt.get().into()),
