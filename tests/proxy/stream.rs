@@ -73,6 +73,7 @@ async fn every_stream_of_the_corpus_passes_byte_for_byte() {
 
 #[tokio::test]
 async fn unusual_bytes_pass_byte_for_byte() {
+    let role = role("old");
     let content = content("old", 0);
     for (what, text) in [
         ("comments", format!(": a\n\n:\n\n{content}: b\n\n{DONE}")),
@@ -92,6 +93,10 @@ async fn unusual_bytes_pass_byte_for_byte() {
         ),
         ("no JSON", format!("data: hello\n\ndata\n\n{DONE}")),
         ("blank lines", format!("\n\n\n{content}\n\n\n{DONE}\n")),
+        (
+            "a byte order mark",
+            format!("\u{feff}{role}{content}{DONE}"),
+        ),
         ("what follows the end", format!("{content}{DONE}: bye\n\n")),
         (
             "a named event",
@@ -110,14 +115,25 @@ async fn unusual_bytes_pass_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_byte_order_mark_is_dropped_so_that_nothing_can_precede_it() {
-    let text = content("old", 0) + DONE;
-    let marked = format!("\u{feff}{text}");
-    for size in [1, 2, 3, 4, 1000] {
-        let old = Upstream::always(cut(marked.as_bytes(), Cut::Pieces(size))).await;
-        let proxy = Proxy::before(&old, &[]).await;
-        proxy.chat().await.assert_is(&text);
-    }
+async fn nothing_precedes_a_byte_order_mark() {
+    let comment = ": held events are overtaken\n\n";
+    let (role, rest) = (role("old"), content("old", 0) + DONE);
+    let script = Script::new().sse().chunk(format!("\u{feff}{role}"));
+    let script = script.pause(700).chunk(comment).chunk(&rest).end();
+    let old = Upstream::always(script).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let expected = format!("\u{feff}{comment}{role}{rest}");
+    proxy.chat().await.assert_is(&expected);
+    let flags = ["--keep-alive-comments", "0.2"];
+    let script = Script::new().sse().pause(300);
+    let script = script.chunk(format!("\u{feff}{role}{rest}")).end();
+    let old = Upstream::always(script).await;
+    let proxy = Proxy::before(&old, &flags).await;
+    let response = proxy.chat().await;
+    assert_eq!(
+        response.text().replace(":\n\n", ""),
+        format!("{role}{rest}")
+    );
 }
 
 #[tokio::test]

@@ -360,7 +360,12 @@ impl Relay {
                 let sse = self.sse.as_mut().expect("only event streams are held");
                 return Poll::Ready(sse.release());
             }
-            Due::Comment => return Poll::Ready(Bytes::from_static(b":\n\n")),
+            Due::Comment => {
+                if let Some(sse) = &mut self.sse {
+                    sse.insert_comment();
+                }
+                return Poll::Ready(Bytes::from_static(b":\n\n"));
+            }
             Due::Move => {
                 self.turn_to_move();
                 return Poll::Ready(Bytes::new());

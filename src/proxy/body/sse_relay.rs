@@ -131,12 +131,17 @@ impl SseRelay {
         self.decoder.quiet()
     }
 
+    /// A comment is inserted.
+    pub fn insert_comment(&mut self) {
+        self.byte_order_mark.precede();
+    }
+
     /// Prepares for the stream of another target.
     pub fn restart(&mut self) {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
         self.held = Vec::new();
-        self.byte_order_mark = ByteOrderMark::default();
+        self.byte_order_mark = ByteOrderMark::dropped();
         self.openings.next_stream();
         if let Some(sent) = &mut self.sent {
             sent.restart();
@@ -148,7 +153,7 @@ impl SseRelay {
     pub fn join(&mut self, sent: Box<Sent>) {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
-        self.byte_order_mark = ByteOrderMark::default();
+        self.byte_order_mark = ByteOrderMark::dropped();
         self.sent = Some(sent);
     }
 
@@ -181,13 +186,13 @@ impl SseRelay {
     /// Processes a slice of the stream.
     pub fn take(
         &mut self,
-        mut data: Bytes,
+        data: Bytes,
         now: Instant,
         exchange: &mut Exchange,
         mut attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Taken {
-        data = self.byte_order_mark.strip(data);
+        let (mark, data) = self.byte_order_mark.split(data);
         if self.quiet() {
             timers.last_data = Some(now);
             self.last_number = None;
@@ -197,7 +202,7 @@ impl SseRelay {
             };
         }
         let mut taken = Taken::default();
-        let mut out = Vec::new();
+        let mut out = mark.to_vec();
         // Everything before this offset is done.
         let mut from = 0;
         // The end of the last complete event.
