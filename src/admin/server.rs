@@ -141,6 +141,7 @@ impl AdminService {
         let mut late = std::pin::pin!(tokio::time::sleep(patience));
         let mut ending = std::pin::pin!(self.admin.lifecycle.reached(ProcessPhase::Ending));
         let mut stalled = std::pin::pin!(stalls.overdue());
+        let mut idle = std::pin::pin!(stalls.idle());
         let (mut watches, mut lives) = (true, true);
         let ended = loop {
             tokio::select! {
@@ -155,6 +156,10 @@ impl AdminService {
                     return tracing::debug!(?peer, "closed an admin connection whose client did not read the response");
                 }
                 () = ending.as_mut(), if lives => {
+                    lives = false;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = idle.as_mut(), if lives => {
                     lives = false;
                     connection.as_mut().graceful_shutdown();
                 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::header::HOST;
 use http::uri::Authority;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Version};
 
 use super::{Answer, text};
 
@@ -36,11 +36,14 @@ impl Hosts {
         }
     }
 
-    /// The response to a request for another name; `None` if the request is allowed. Browsers always send a name.
+    /// The response to a request for another name, or without exactly one name (RFC 9112 §3.2); `None` if the request is allowed.
     #[must_use]
     pub fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
-        let headers = request.headers().get_all(HOST).iter();
-        let headers = headers.map(|value| value.to_str().unwrap_or(" "));
+        let headers = request.headers().get_all(HOST);
+        if request.version() == Version::HTTP_11 && headers.iter().count() != 1 {
+            return Some(text(StatusCode::BAD_REQUEST, NEEDS_HOST));
+        }
+        let headers = headers.iter().map(|value| value.to_str().unwrap_or(" "));
         let authority = request.uri().authority().map(Authority::as_str);
         let mut hosts = headers.chain(authority);
         hosts
@@ -70,6 +73,7 @@ impl Hosts {
     }
 }
 
+const NEEDS_HOST: &str = "an HTTP/1.1 request needs exactly one Host header field\n";
 const REFUSED: &str = "this port does not respond to that host name: use its address, localhost, or the name of its Service, \
                        or allow the name with --admin-host\n";
 
@@ -122,11 +126,26 @@ mod tests {
             }
             hosts.refusal(&request.body(()).unwrap()).is_some()
         };
-        assert!(!refused("/plan", &[]));
         assert!(!refused("/plan", &["localhost"]));
         assert!(refused("/plan", &["evil.example"]));
         assert!(refused("/plan", &["localhost", "evil.example"]));
         assert!(refused("http://evil.example/plan", &["localhost"]));
         assert!(!refused("http://127.0.0.1:1/plan", &["localhost"]));
+    }
+    #[test]
+    fn a_request_over_http_1_1_has_exactly_one_host_field() {
+        let status = |version: Version, count: usize| {
+            let mut request = Request::get("/livez").version(version);
+            for _ in 0..count {
+                request = request.header(HOST, "localhost");
+            }
+            let refusal = Hosts::default().refusal(&request.body(()).unwrap());
+            refusal.map(|answer| answer.status().as_u16())
+        };
+        assert_eq!(status(Version::HTTP_11, 0), Some(400));
+        assert_eq!(status(Version::HTTP_11, 1), None);
+        assert_eq!(status(Version::HTTP_11, 2), Some(400));
+        assert_eq!(status(Version::HTTP_10, 0), None);
+        assert_eq!(status(Version::HTTP_2, 0), None);
     }
 }

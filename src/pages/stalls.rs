@@ -1,5 +1,5 @@
-//! Responses that wait for their client. An HTTP/2 client that grants no flow-control window holds up a response although it
-//! reads the connection, so that no write blocks.
+//! Responses over HTTP/2 that wait for their client, and connections without responses. A client that grants no flow-control window
+//! holds up a response although it reads the connection, so that no write blocks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// How long a response may wait for its client.
 const LONGEST: Duration = Duration::from_secs(30);
+/// How long a connection may have no request.
+const MAX_IDLE: Duration = Duration::from_secs(120);
 /// How often the responses of a connection are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -18,6 +20,10 @@ pub struct Stalls(Arc<Mutex<Waiting>>);
 struct Waiting {
     next: u64,
     since: HashMap<u64, Instant>,
+    /// Responses that have not ended.
+    open: usize,
+    /// When the last one ended.
+    ended: Option<Instant>,
 }
 
 /// A response of the connection.
@@ -35,6 +41,7 @@ impl Stalls {
         let id = waiting.next;
         waiting.next += 1;
         waiting.since.insert(id, now);
+        waiting.open += 1;
         let of = self.clone();
         Stall { of, id }
     }
@@ -50,6 +57,21 @@ impl Stalls {
     /// Returns once a response has waited for too long.
     pub async fn overdue(&self) {
         while !self.is_overdue(Instant::now()) {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    /// Whether all responses have ended long ago.
+    #[must_use]
+    pub fn is_idle(&self, now: Instant) -> bool {
+        let waiting = self.lock();
+        let is_old = |ended: Instant| now.saturating_duration_since(ended) >= MAX_IDLE;
+        waiting.open == 0 && waiting.ended.is_some_and(is_old)
+    }
+
+    /// Returns once the connection has been idle for too long.
+    pub async fn idle(&self) {
+        while !self.is_idle(Instant::now()) {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
@@ -74,6 +96,9 @@ impl Stall {
 impl Drop for Stall {
     fn drop(&mut self) {
         self.taken();
+        let mut waiting = self.of.lock();
+        waiting.open -= 1;
+        waiting.ended = Some(Instant::now());
     }
 }
 
@@ -97,5 +122,20 @@ mod tests {
         assert!(!stalls.is_overdue(late + LONGEST));
         drop(other);
         assert!(stalls.lock().since.is_empty());
+    }
+
+    #[test]
+    fn a_connection_is_idle_some_time_after_its_last_response() {
+        let (stalls, now) = (Stalls::default(), Instant::now());
+        // A connection without a request has another limit.
+        assert!(!stalls.is_idle(now + MAX_IDLE));
+        let [first, second] = [stalls.begin(now), stalls.begin(now)];
+        first.taken();
+        drop(second);
+        assert!(!stalls.is_idle(now + 10 * MAX_IDLE));
+        drop(first);
+        let ended = Instant::now();
+        assert!(!stalls.is_idle(ended + MAX_IDLE / 2));
+        assert!(stalls.is_idle(ended + MAX_IDLE));
     }
 }

@@ -77,11 +77,11 @@ fn is_target(text: &str) -> bool {
 }
 
 impl Level {
-    /// The API client's own request errors are off by default: the caller logs them.
+    /// The API client's own errors are off by default: the caller logs them.
     fn filter(&self) -> EnvFilter {
-        let quiet = match self.0.contains("kube_client") {
+        let quiet = match self.0.contains("kube_") {
             true => "",
-            false => ",kube_client=off",
+            false => ",kube_client=off,kube_runtime=off",
         };
         // Every part has been validated, so none is ignored.
         EnvFilter::builder().parse_lossy(format!("{}{quiet}", self.0))
