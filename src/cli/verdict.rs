@@ -35,7 +35,8 @@ pub struct JudgeArgs {
     /// Maximum time to the first token of new, as a multiple of old's [default: analysis.ttftP95Ratio of the update, else 1.25]
     #[arg(long, env = "CROSSFADE_TTFT_RATIO", value_name = "RATIO", value_parser = margin)]
     ttft_ratio: Option<f64>,
-    /// The same ratio for the gaps between tokens and the time per token [default: analysis.gapP99Ratio of the update, else 1.25]
+    /// Maximum gap between tokens and time per token of new, as a multiple of old's [default: analysis.gapP99Ratio of the update,
+    /// else 1.25]
     #[arg(long, env = "CROSSFADE_GAP_RATIO", value_name = "RATIO", value_parser = margin)]
     gap_ratio: Option<f64>,
     /// One minus the probability of ever failing a new generation that stays within the margins [default: analysis.confidence of

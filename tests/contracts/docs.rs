@@ -112,6 +112,11 @@ async fn the_table_of_metrics_matches_the_metrics_page() {
 }
 
 #[test]
+fn the_readme_is_short() {
+    assert!(README.len() <= 10_240, "{} bytes", README.len());
+}
+
+#[test]
 fn closed_label_sets_are_documented() {
     let causes = rows("when | then | without a fallback,");
     let causes = set(causes

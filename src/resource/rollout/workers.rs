@@ -92,7 +92,7 @@ pub struct FrontendsSpec {
     /// The Service of the new generation's frontends, to which the old frontends forward requests.
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
     pub service: String,
-    /// The port of that Service. Default 8000.
+    /// The port of `service`. Default 8000.
     #[serde(default = "port")]
     #[schemars(range(min = 1, max = 65_535))]
     pub port: u16,

@@ -31,7 +31,8 @@ pub struct AnalysisSpec {
     /// The period that the figures cover, in seconds.
     #[schemars(range(min = 10, max = 3600))]
     pub window_seconds: u32,
-    /// How many requests each generation must have received, and the new one must have completed, in that period for a pass.
+    /// How many requests each generation must have received, and the new one must have completed, within `windowSeconds` for a
+    /// pass.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub min_samples: u32,
     /// By how many percentage points the share of failed requests of the new generation may exceed that of the old one; fractions
@@ -42,7 +43,8 @@ pub struct AnalysisSpec {
     /// percentile.
     #[schemars(range(min = 1, max = 100))]
     pub ttft_p95_ratio: f64,
-    /// The same ratio for the gaps between tokens, at the 99th percentile, and for the time per token.
+    /// The maximum gap between tokens (at the 99th percentile) and time per token of the new generation, as a multiple of the old
+    /// one's.
     #[schemars(range(min = 1, max = 100))]
     pub gap_p99_ratio: f64,
     /// One minus the probability that the analysis ever fails a new generation that stays within these margins.
