@@ -5,7 +5,7 @@
 pub struct GetRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompareRequest {
-    /// Also the counts of the last minutes, as they were then.
+    /// Whether to include the counts of the last minutes.
     #[prost(bool, tag = "1")]
     pub with_past: bool,
 }
@@ -15,17 +15,17 @@ pub struct WatchRequest {
     #[prost(uint32, tag = "1")]
     pub interval_ms: u32,
 }
-/// All figures count since the process started, unless they say otherwise, and equal those of its metrics.
+/// Unless stated otherwise, all figures count from the start of the process, and equal those in its metrics.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct State {
-    /// When this was read, by the clock of the process's host.
+    /// When the state was read, by the clock of the process's host.
     #[prost(message, optional, tag = "1")]
     pub time: ::core::option::Option<::prost_types::Timestamp>,
     #[prost(message, optional, tag = "2")]
     pub process: ::core::option::Option<Process>,
     #[prost(enumeration = "Phase", tag = "3")]
     pub phase: i32,
-    /// The result of `/readyz`: it serves, and a model server that the plan uses can be reached.
+    /// The result of `/readyz`: whether the process serves and can reach a model server of the plan.
     #[prost(bool, tag = "4")]
     pub ready: bool,
     #[prost(message, optional, tag = "5")]
@@ -33,14 +33,14 @@ pub struct State {
     /// The first assignments of requests that are open to the split (by weight or by session) in the last 60 seconds.
     #[prost(message, optional, tag = "6")]
     pub assigned_last_minute: ::core::option::Option<Requests>,
-    /// Exchanges that were open to the split and have ended, by their first assignment.
+    /// Ended exchanges that were open to the split, by their first assignment.
     #[prost(message, optional, tag = "7")]
     pub split_total: ::core::option::Option<Requests>,
     #[prost(message, optional, tag = "8")]
     pub old: ::core::option::Option<Generation>,
     #[prost(message, optional, tag = "9")]
     pub new: ::core::option::Option<Generation>,
-    /// Requests recovered by failover, by the cause of the failure. Without zeros.
+    /// Requests recovered by failover, by the cause of the failure. Omits zeros.
     #[prost(btree_map = "string, uint64", tag = "10")]
     pub saves: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -49,59 +49,59 @@ pub struct State {
     /// Failovers to another generation that the retry budget denied.
     #[prost(uint64, tag = "11")]
     pub retries_refused: u64,
-    /// Requests rejected before any model server saw them, by cause. Without zeros.
+    /// Requests rejected before any model server saw them, by cause. Omits zeros.
     #[prost(btree_map = "string, uint64", tag = "12")]
     pub rejected_requests: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// As `assigned_last_minute`, in the last 5 seconds.
+    /// Like `assigned_last_minute`, for the last 5 seconds.
     #[prost(message, optional, tag = "13")]
     pub assigned_last_five_seconds: ::core::option::Option<Requests>,
-    /// Those requests open to the split that a generation has answered in the last 60 seconds, by who answered: where it
-    /// differs from `assigned_last_minute`, requests failed over. Absent from older proxies.
+    /// Requests open to the split that were answered in the last 60 seconds, by the generation that answered. A difference
+    /// from `assigned_last_minute` means that requests failed over. Absent from older proxies.
     #[prost(message, optional, tag = "14")]
     pub answered_last_minute: ::core::option::Option<Requests>,
-    /// How long ago the last request came that a client may depend on, to the second; since the process started if none has
-    /// come. Such a request is one that is split, and any other but GET, HEAD and OPTIONS outside the inference paths. Health
-    /// checks, scrapes and lists of models are none. Absent from older proxies.
+    /// The time since the last request that a client may depend on, in whole seconds, or since the process started if there
+    /// was none. These requests are all that are split, and all others except GET, HEAD, and OPTIONS outside the inference
+    /// paths. Health checks, scrapes, and lists of models do not count. Absent from older proxies.
     #[prost(message, optional, tag = "15")]
     pub quiet_for: ::core::option::Option<::prost_types::Duration>,
     /// Streams continued by another server. Absent from older proxies.
     #[prost(message, optional, tag = "16")]
     pub continuations: ::core::option::Option<Continuations>,
-    /// `saves` in detail. Without zeros; empty from older proxies.
+    /// `saves`, broken down by generation. Omits zeros; empty from older proxies.
     #[prost(message, repeated, tag = "17")]
     pub recovered: ::prost::alloc::vec::Vec<Recovered>,
 }
-/// Streams that break after their first content, or are moved, and go on from another server.
+/// Streams that broke after their first content, or had to move, and their continuation by another server.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Continuations {
-    /// What the plan in force allows.
+    /// Which continuations the plan in force allows.
     #[prost(enumeration = "ContinuationMode", tag = "1")]
     pub mode: i32,
-    /// Streams that another server continued, by why. One that was continued twice counts twice. Without zeros.
+    /// Streams that another server continued, by cause. A stream that was continued twice counts twice. Omits zeros.
     #[prost(btree_map = "string, uint64", tag = "2")]
     pub continued: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Streams that could not be continued, by why not. Without zeros.
+    /// Streams that could not be continued, by reason. Omits zeros.
     #[prost(btree_map = "string, uint64", tag = "3")]
     pub not_continued: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Streams that are to be moved off old (`drain.moveAfterSeconds`) and are still there.
+    /// Streams that still have to move off old (`drain.moveAfterSeconds`).
     #[prost(uint64, tag = "4")]
     pub moving: u64,
-    /// What the endpoints of each side have proven, each for each model.
+    /// What the endpoints of each generation have proven, per model.
     #[prost(message, optional, tag = "5")]
     pub old: ::core::option::Option<Proofs>,
     #[prost(message, optional, tag = "6")]
     pub new: ::core::option::Option<Proofs>,
 }
-/// How many endpoints, for how many models, can continue a text.
+/// The number of pairs of endpoint and model, by whether the endpoint can continue a text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Proofs {
     #[prost(uint32, tag = "1")]
@@ -112,10 +112,10 @@ pub struct Proofs {
     #[prost(uint32, tag = "3")]
     pub unknown: u32,
 }
-/// Which process this is.
+/// Identifies the process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Process {
-    /// The name of its host; in a pod, the pod's name.
+    /// The host name; in a pod, the pod's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The version of crossfade.
@@ -126,16 +126,16 @@ pub struct Process {
     #[prost(message, optional, tag = "4")]
     pub uptime: ::core::option::Option<::prost_types::Duration>,
 }
-/// The plan in force, and what is known of a newer one.
+/// The plan in force, and the last rejected plan, if any.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Plan {
-    /// Counts the plans put in force by this process, from 1.
+    /// Counts the plans that this process has put in force, from 1.
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
     /// Where it came from, as text for users.
     #[prost(string, tag = "2")]
     pub source: ::prost::alloc::string::String,
-    /// The resource it was made from; absent if it came from flags.
+    /// The resource that it comes from; absent if it comes from flags.
     #[prost(message, optional, tag = "3")]
     pub resource: ::core::option::Option<Resource>,
     /// The split in force.
@@ -150,37 +150,37 @@ pub struct Plan {
     /// The cap (`maxTrafficSplitPercent`).
     #[prost(uint32, optional, tag = "7")]
     pub max_percent: ::core::option::Option<u32>,
-    /// Old drains: while new has all requests, nothing is retried on old (`oldDraining`).
+    /// Whether old drains (`oldDraining`): while new gets all requests, nothing is retried on old.
     #[prost(bool, tag = "8")]
     pub old_drains: bool,
-    /// When it came in force.
+    /// When it took effect.
     #[prost(message, optional, tag = "9")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// The last plan that was rejected since; absent if none was.
+    /// The last plan that was rejected since then; absent if none was.
     #[prost(message, optional, tag = "10")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// Plans that were rejected.
+    /// The number of rejected plans.
     #[prost(uint64, tag = "11")]
     pub refused_total: u64,
-    /// How long the source of plans has been out of reach; absent while it is in reach.
+    /// How long the plan source has been unreachable; absent while it is reachable.
     #[prost(message, optional, tag = "12")]
     pub source_lost_for: ::core::option::Option<::prost_types::Duration>,
-    /// Remarks about the source of plans, as text for users: updates without effect because another one is active, one that was
-    /// deleted, none at all.
+    /// Remarks about the plan source, as text for users: updates that have no effect because another one is active, a deleted
+    /// update, or a missing one.
     #[prost(string, repeated, tag = "13")]
     pub remarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Open requests that started under an earlier plan by which they may still be sent to old, as a first attempt or as a
-    /// fallback. A stream whose first content has gone out is none of them: it stays where it is.
+    /// Open requests that started under an earlier plan and may still be sent to old, as a first attempt or as a fallback.
+    /// Streams that have already sent content do not count, because they stay where they are.
     #[prost(uint64, optional, tag = "14")]
     pub earlier_requests_that_may_reach_old: ::core::option::Option<u64>,
-    /// Where new is, each as a URL of scheme, host and port. Absent from older proxies.
+    /// The targets of new, each as a URL with scheme, host, and port. Absent from older proxies.
     #[prost(string, repeated, tag = "15")]
     pub new_targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// How this process evaluates new. Absent if it does not.
+    /// The verdict of this process on new. Absent if it does not evaluate new.
     #[prost(message, optional, tag = "16")]
     pub analysis: ::core::option::Option<Analysis>,
 }
-/// Whether new is good enough, compared with old.
+/// Whether new is good enough compared with old.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Analysis {
     /// `pass`, `fail` or `inconclusive`.
@@ -189,11 +189,11 @@ pub struct Analysis {
     /// Why, in one sentence.
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
-    /// New has failed, and all requests go to old until a plan names another new.
+    /// Whether new has failed, so that all requests go to old until a plan names a different new generation.
     #[prost(bool, tag = "3")]
     pub rolled_back: bool,
 }
-/// `metadata` of a DynamoUpdateConfig. A file may leave out any of it.
+/// `metadata` of a DynamoUpdateConfig. In a file, every field is optional.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resource {
     #[prost(string, optional, tag = "1")]
@@ -202,7 +202,7 @@ pub struct Resource {
     pub name: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "3")]
     pub uid: ::core::option::Option<::prost::alloc::string::String>,
-    /// Which edit of the spec it is (`metadata.generation`).
+    /// The edit of the spec (`metadata.generation`).
     #[prost(int64, optional, tag = "4")]
     pub generation: ::core::option::Option<i64>,
 }
@@ -214,7 +214,7 @@ pub struct Weights {
     #[prost(uint32, tag = "2")]
     pub new: u32,
 }
-/// A plan that did not come in force.
+/// A rejected plan.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Refusal {
     #[prost(message, optional, tag = "1")]
@@ -226,7 +226,7 @@ pub struct Refusal {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Problem {
-    /// The field, as `spec.affinity.headers\[1\]`; empty when the whole is meant.
+    /// The field, such as `spec.affinity.headers\[1\]`; empty if the problem concerns the whole text.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
     /// The line of the file, from 1.
@@ -235,32 +235,33 @@ pub struct Problem {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
-/// What both generations did per kind of request.
+/// The counts of both generations per kind of request.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Comparison {
     #[prost(message, optional, tag = "1")]
     pub process: ::core::option::Option<Process>,
-    /// Oldest first. The last one is of now; there is no other unless the past was asked for.
+    /// Oldest first; the last one is current. The others are included only if `with_past` was set.
     #[prost(message, repeated, tag = "2")]
     pub counts: ::prost::alloc::vec::Vec<Counts>,
-    /// The counts begin anew when the plan names another new generation. This is the number of the current series, from 1; 0 if they
-    /// never begin anew.
+    /// The counts start over when the plan names a different new generation. This is the number of the current series, from
+    /// 1; 0 if they never start over.
     #[prost(uint64, tag = "3")]
     pub series: u64,
-    /// How long ago the counts began.
+    /// How long ago the counts started.
     #[prost(message, optional, tag = "4")]
     pub series_age: ::core::option::Option<::prost_types::Duration>,
-    /// Where new is, each as a URL of scheme, host and port. Counts of another new cannot be compared. Absent from older proxies.
+    /// The targets of new, each as a URL with scheme, host, and port. Counts of different new generations cannot be compared.
+    /// Absent from older proxies.
     #[prost(string, repeated, tag = "5")]
     pub new_targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// What `analysis` of the plan in force demands. Absent if the plan has none, and from older proxies.
+    /// The margins in `analysis` of the plan in force. Absent if the plan has none, and from older proxies.
     #[prost(message, optional, tag = "6")]
     pub margins: ::core::option::Option<Margins>,
-    /// Why new has failed, while all requests go to old because of that. Empty if they do not.
+    /// Why new has failed, while all requests go to old for that reason; otherwise empty.
     #[prost(string, tag = "7")]
     pub rolled_back: ::prost::alloc::string::String,
-    /// Why new has failed by the proxy's own analysis, by these margins. Empty if it has not, if the proxy does not judge by itself, and
-    /// from older proxies.
+    /// Why new has failed by these margins in the proxy's own analysis. Empty if it has not failed, if the proxy does not
+    /// evaluate new on its own, and from older proxies.
     #[prost(string, tag = "8")]
     pub failed: ::prost::alloc::string::String,
 }
@@ -270,39 +271,39 @@ pub struct Margins {
     /// The period that the figures cover.
     #[prost(message, optional, tag = "1")]
     pub window: ::core::option::Option<::prost_types::Duration>,
-    /// Requests that each side must have received in that period for a pass.
+    /// Requests that each generation must have received in that period for a pass.
     #[prost(uint64, tag = "2")]
     pub min_samples: u64,
-    /// By how much new's share of failed requests may exceed old's, 0 to 1.
+    /// How much new's share of failed requests may exceed old's, from 0 to 1.
     #[prost(double, tag = "3")]
     pub max_failure_rate_increase: f64,
-    /// How many times as long as old's the first token of new may take.
+    /// The maximum time to the first token of new, as a multiple of old's.
     #[prost(double, tag = "4")]
     pub ttft_ratio: f64,
-    /// The same for the gaps between tokens, and for the time per token.
+    /// The maximum gap between tokens and time per token of new, as a multiple of old's.
     #[prost(double, tag = "5")]
     pub gap_ratio: f64,
-    /// One minus the probability of ever failing a new side that stays within the margins.
+    /// One minus the probability that a new generation that stays within the margins ever fails.
     #[prost(double, tag = "6")]
     pub confidence: f64,
 }
-/// What a proxy had counted since the plan named this new generation: of requests that began after that.
+/// The counts of a proxy since the plan named the current new generation. Only requests that started after that count.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Counts {
-    /// How long ago.
+    /// How old the counts are.
     #[prost(message, optional, tag = "1")]
     pub age: ::core::option::Option<::prost_types::Duration>,
     #[prost(message, repeated, tag = "2")]
     pub strata: ::prost::alloc::vec::Vec<Stratum>,
 }
-/// A kind of request. Requests of other kinds are not comparable with it.
+/// A kind of request. Only requests of the same kind are compared.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Stratum {
-    /// The API class, as in the label of metrics.
+    /// The API class, as in the label of the metrics.
     #[prost(string, tag = "1")]
     pub class: ::prost::alloc::string::String,
-    /// The size class of the request's body: 0 if the size was not known before it was read, 1 up to 1 KiB, then in powers of four to
-    /// 6 up to 1 MiB, and 7 for all that is larger.
+    /// The size class of the request body: 0 if the size was not known before it was read; 1 up to 1 KiB; then powers of four
+    /// up to class 6, which ends at 1 MiB; 7 for larger bodies.
     #[prost(uint32, tag = "2")]
     pub body_size: u32,
     #[prost(message, optional, tag = "3")]
@@ -310,39 +311,41 @@ pub struct Stratum {
     #[prost(message, optional, tag = "4")]
     pub new: ::core::option::Option<Sample>,
 }
-/// What one generation did with first attempts of requests that were open to the split.
+/// First attempts of one generation, for requests that were open to the split.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Sample {
     #[prost(uint64, tag = "1")]
     pub started: u64,
-    /// Those that are over, however they ended.
+    /// Attempts that ended, in any way.
     #[prost(uint64, tag = "2")]
     pub ended: u64,
-    /// Those that failed, or whose response was cut or ended with an error: also if another attempt recovered the request.
+    /// Attempts that failed, or whose response was cut or ended with an error, even if another attempt recovered the
+    /// request.
     #[prost(uint64, tag = "3")]
     pub failed: u64,
-    /// Latencies of servers that are past their warm-up. From the attempt to its first event with content.
+    /// From the attempt to its first event with content. As all latencies here, only for servers past their warm-up.
     #[prost(message, optional, tag = "4")]
     pub first_event: ::core::option::Option<Latencies>,
-    /// Of each stream, one of its gaps between events, drawn at random.
+    /// One randomly drawn gap between events per stream.
     #[prost(message, optional, tag = "5")]
     pub gap: ::core::option::Option<Latencies>,
-    /// Of each stream with known usage, its time per token.
+    /// The time per token of each stream with known usage.
     #[prost(message, optional, tag = "6")]
     pub time_per_token: ::core::option::Option<Latencies>,
-    /// Those that are over, or whose response has begun with content: it is known how they go. Unknown if absent.
+    /// Attempts with a known result: they ended, or their response has started with content. Unknown if absent.
     #[prost(uint64, optional, tag = "7")]
     pub decided: ::core::option::Option<u64>,
-    /// Those of `failed` without content, whose cause is one that is retried (no 4xx, say). Absent from older proxies.
+    /// The part of `failed` without content and with a cause that is retried (not a 4xx, for example). Absent from older
+    /// proxies.
     #[prost(uint64, tag = "8")]
     pub unanswered: u64,
-    /// Second attempts here, after the other generation failed the first one without content. It is known how they go.
+    /// Second attempts with a known result, after the other generation failed the first one without content.
     #[prost(uint64, tag = "9")]
     pub retried: u64,
-    /// Those that failed here as well, without content.
+    /// The part of `retried` that also failed without content.
     #[prost(uint64, tag = "10")]
     pub retries_failed: u64,
-    /// Those of `ended` that were answered completely, without an error. Unknown if absent.
+    /// The part of `ended` with a complete response without an error. Unknown if absent.
     #[prost(uint64, optional, tag = "11")]
     pub completed: ::core::option::Option<u64>,
 }
@@ -354,37 +357,37 @@ pub struct Requests {
     #[prost(uint64, tag = "2")]
     pub new: u64,
 }
-/// One side of the update.
+/// One generation of the update.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Generation {
-    /// Exchanges that it carries now.
+    /// Exchanges that it is serving.
     #[prost(uint64, tag = "1")]
     pub open_streams: u64,
     #[prost(message, optional, tag = "2")]
     pub endpoints: ::core::option::Option<Endpoints>,
-    /// How exchanges ended that were first assigned to it.
+    /// The outcomes of exchanges that were first assigned to it.
     #[prost(message, optional, tag = "3")]
     pub outcomes: ::core::option::Option<Outcomes>,
-    /// From the attempt to the first event with content, where it answered.
+    /// From the attempt to the first event with content, for responses of this generation.
     #[prost(message, optional, tag = "4")]
     pub first_event: ::core::option::Option<Histogram>,
     /// Every gap between two events with content.
     #[prost(message, optional, tag = "5")]
     pub gap: ::core::option::Option<Histogram>,
-    /// How long event streams lasted that it answered, from the attempt to their end, whichever that was.
+    /// The durations of the event streams that it served, from the attempt to the end, however they ended.
     #[prost(message, optional, tag = "6")]
     pub stream_duration: ::core::option::Option<Histogram>,
-    /// What it did in the last minute and in the last five. Absent from older proxies.
+    /// The last minute and the last five minutes. Absent from older proxies.
     #[prost(message, optional, tag = "10")]
     pub last_minute: ::core::option::Option<Recent>,
     #[prost(message, optional, tag = "11")]
     pub last_five_minutes: ::core::option::Option<Recent>,
-    /// Attempts that it failed before the first content, whether or not another one recovered the request, and streams that broke
-    /// after it and that others were asked to continue. Absent from older proxies.
+    /// Attempts that failed before the first content, whether or not another attempt recovered the request, and streams that
+    /// broke later and that other servers were asked to continue. Absent from older proxies.
     #[prost(message, optional, tag = "12")]
     pub failed_attempts: ::core::option::Option<Causes>,
 }
-/// Numbers of attempts by why they failed. Without zeros.
+/// The number of failed attempts, by cause. Omits zeros.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Causes {
     #[prost(btree_map = "string, uint64", tag = "1")]
@@ -393,10 +396,10 @@ pub struct Causes {
         u64,
     >,
 }
-/// Requests that `to` answered after their last attempt, on `from`, had failed.
+/// Requests that `to` answered after an attempt on `from` had failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Recovered {
-    /// `old` or `new`, as in metrics.
+    /// `old` or `new`, as in the metrics.
     #[prost(string, tag = "1")]
     pub from: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -406,11 +409,11 @@ pub struct Recovered {
     #[prost(uint64, tag = "4")]
     pub count: u64,
 }
-/// What one side did within a sliding window.
+/// The figures of one generation within a sliding window.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Recent {
-    /// What the window really covers: less after a start, and up to five seconds more than its name says otherwise, or longer
-    /// if the state was not read in the meantime.
+    /// The actual length of the window: shorter after a start; otherwise up to five seconds longer than its name says, or
+    /// even longer if the state has not been read in the meantime.
     #[prost(message, optional, tag = "1")]
     pub length: ::core::option::Option<::prost_types::Duration>,
     /// As in `Generation`.
@@ -420,31 +423,32 @@ pub struct Recent {
     pub first_event: ::core::option::Option<Latencies>,
     #[prost(message, optional, tag = "4")]
     pub gap: ::core::option::Option<Latencies>,
-    /// Those of `outcomes.completed` that this side had failed: another attempt did better. Absent from older proxies.
+    /// The part of `outcomes.completed` that this generation failed and another attempt completed. Absent from older proxies.
     #[prost(uint64, tag = "5")]
     pub completed_by_another: u64,
 }
-/// A fine distribution of times. The scale is the same in every proxy, so that distributions can be added.
+/// A fine-grained distribution of times. All proxies use the same scale, so distributions can be added.
 ///
-/// Buckets are numbered from 0 and hold their upper bound, not their lower one. Below 1 ms each is 1/32 ms wide. Above, each
-/// power of two of milliseconds is divided into 32 buckets of equal width: bucket 32 * (1 + k) + i lies from
-/// 2^k * (1 + i/32) ms to 2^k * (1 + (i + 1)/32) ms, for k from 0 to 19 and i from 0 to 31. Bucket 672 holds all that is more.
+/// Buckets are numbered from 0. They include their upper bound and exclude their lower one. Below 1 ms, each bucket is
+/// 1/32 ms wide. Above, each power of two of milliseconds is divided into 32 buckets of equal width: bucket
+/// 32 * (1 + k) + i ranges from 2^k * (1 + i/32) ms to 2^k * (1 + (i + 1)/32) ms, for k from 0 to 19 and i from 0 to 31.
+/// Bucket 672 holds all larger values.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Latencies {
-    /// Numbers of the buckets that are not empty, ascending.
+    /// The numbers of the non-empty buckets, ascending.
     #[prost(uint32, repeated, tag = "1")]
     pub buckets: ::prost::alloc::vec::Vec<u32>,
-    /// How many values each of them holds.
+    /// The number of values in each of them.
     #[prost(uint64, repeated, tag = "2")]
     pub counts: ::prost::alloc::vec::Vec<u64>,
     /// The sum of the values, in nanoseconds.
     #[prost(uint64, tag = "3")]
     pub sum_nanos: u64,
 }
-/// Addresses of a generation. None are known of an old generation that is served within the process.
+/// The addresses of a generation. Empty for an old generation that is a service within the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoints {
-    /// Those that may be used.
+    /// Addresses that may be used.
     #[prost(uint32, tag = "1")]
     pub healthy: u32,
     #[prost(uint32, tag = "2")]
@@ -452,29 +456,29 @@ pub struct Endpoints {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Outcomes {
-    /// Everything came.
+    /// The response was complete.
     #[prost(uint64, tag = "1")]
     pub completed: u64,
-    /// It stopped before its end.
+    /// The response ended early.
     #[prost(uint64, tag = "2")]
     pub truncated: u64,
-    /// The model server reported an error, as a status or inside the stream.
+    /// The model server reported an error, as a status or in the stream.
     #[prost(uint64, tag = "3")]
     pub failed: u64,
-    /// The client went away first.
+    /// The client disconnected first.
     #[prost(uint64, tag = "4")]
     pub cancelled: u64,
 }
 /// A distribution of times, in seconds.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Histogram {
-    /// Inclusive upper bounds of the buckets, ascending; the last bucket, of what is more than all of them, has none.
+    /// Inclusive upper bounds of the buckets, ascending; the last bucket has no upper bound.
     #[prost(double, repeated, tag = "1")]
     pub bounds: ::prost::alloc::vec::Vec<f64>,
-    /// For each bound, how many values are not above it.
+    /// For each bound, the number of values up to it.
     #[prost(uint64, repeated, tag = "2")]
     pub cumulative_counts: ::prost::alloc::vec::Vec<u64>,
-    /// How many values there are.
+    /// The number of values.
     #[prost(uint64, tag = "3")]
     pub count: u64,
     /// Their sum.
@@ -519,15 +523,15 @@ impl ContinuationMode {
 #[repr(i32)]
 pub enum Phase {
     Unspecified = 0,
-    /// Not all sockets or addresses are there yet.
+    /// Some sockets or addresses are not available yet.
     Starting = 1,
     /// Serves.
     Ready = 2,
     /// Shutdown has begun: not ready, but still serving.
     Settling = 3,
-    /// Takes no new connections and lets open streams run.
+    /// Accepts no new connections; open streams continue.
     Draining = 4,
-    /// Ends what is still open.
+    /// Ends the streams that are still open.
     Ending = 5,
 }
 impl Phase {
@@ -669,9 +673,9 @@ pub mod proxy_client {
             req.extensions_mut().insert(GrpcMethod::new("crossfade.v1.Proxy", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. Slow
-        /// readers skip states. The stream continues while the proxy drains, and ends with OK, after a last state, when the
-        /// process ends. With too many watchers: RESOURCE_EXHAUSTED.
+        /// Returns the current state, then again whenever a plan takes effect or the phase changes, and at least once per
+        /// interval. Slow readers skip states. The stream continues while the proxy drains, and ends with OK, after a last
+        /// state, when the process ends. Returns RESOURCE_EXHAUSTED if there are too many watchers.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRequest>,
@@ -693,7 +697,7 @@ pub mod proxy_client {
             req.extensions_mut().insert(GrpcMethod::new("crossfade.v1.Proxy", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Returns what both generations did per kind of request, to compare them. Older proxies return UNIMPLEMENTED.
+        /// Returns the counts of both generations per kind of request, for a comparison. Older proxies return UNIMPLEMENTED.
         pub async fn compare(
             &mut self,
             request: impl tonic::IntoRequest<super::CompareRequest>,
@@ -741,14 +745,14 @@ pub mod proxy_server {
             >
             + std::marker::Send
             + 'static;
-        /// Returns the current state, then again whenever a plan comes in force or the phase changes, and at least once per interval. Slow
-        /// readers skip states. The stream continues while the proxy drains, and ends with OK, after a last state, when the
-        /// process ends. With too many watchers: RESOURCE_EXHAUSTED.
+        /// Returns the current state, then again whenever a plan takes effect or the phase changes, and at least once per
+        /// interval. Slow readers skip states. The stream continues while the proxy drains, and ends with OK, after a last
+        /// state, when the process ends. Returns RESOURCE_EXHAUSTED if there are too many watchers.
         async fn watch(
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
-        /// Returns what both generations did per kind of request, to compare them. Older proxies return UNIMPLEMENTED.
+        /// Returns the counts of both generations per kind of request, for a comparison. Older proxies return UNIMPLEMENTED.
         async fn compare(
             &self,
             request: tonic::Request<super::CompareRequest>,
