@@ -1,4 +1,4 @@
-//! Assembles a proxy process from the other modules.
+//! Assembles the processes: the proxy, the controller, the demo, and the commands for updates.
 
 #[cfg(feature = "cli")]
 pub mod commands;

@@ -1,7 +1,7 @@
 //! Exponential backoff: delays that double with each failure, up to a maximum.
 //!
-//! A crate such as `backon` runs the attempts itself and reads the clock. Here, each caller decides when it tries again, and most of
-//! them also react to other events while they wait. Pure: the randomness is an argument.
+//! `backon` can also produce delays as an iterator, but its jitter draws from its own generator, and its state is not the number
+//! of failures. Here, a delay is a function of the failure count and a random draw. Pure: the randomness is an argument.
 
 use std::time::Duration;
 

@@ -6,14 +6,14 @@
 //! # Modules by level
 //!
 //! Each top-level module has a level, and uses only top-level modules on lower levels; `tests/contracts/architecture.rs` checks
-//! the code against this table. The pure modules (analysis, continuation, duration, error_chain, failover, http1, latency, memory,
-//! printable, rollout, scaling, simulation, split, sse) use no clock, randomness, task, socket, file, log or metric: `now` and
-//! random draws are arguments.
+//! the code against this table. The pure modules (analysis, backoff, continuation, duration, error_chain, failover, http1,
+//! latency, memory, printable, rollout, scaling, simulation, split, sse) use no clock, randomness, task, socket, file, log or
+//! metric: `now` and random draws are arguments.
 //!
 //! | level | module | responsibility |
 //! | --- | --- | --- |
 //! | 11 | [`cli`] | command-line arguments and their validation |
-//! | 10 | [`app`] | assembles the processes; the only module that uses all others |
+//! | 10 | [`app`] | assembles the processes from the modules below |
 //! | 9 | [`discovery`] | sources of plans and addresses, and the single writer that turns them into snapshots |
 //! | 8 | [`config`] | static settings of a proxy process, from flags and environment |
 //! | 7 | [`downstream`] | client connections: accepting, protocol detection, HTTP/1.1 and HTTP/2 |

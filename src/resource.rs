@@ -125,7 +125,7 @@ fn read(
     plan.map(|plan| (manifest, plan))
 }
 
-/// Whether `found` is only a consequence of a known problem, because of which a field was left out.
+/// Whether `found` only follows from a known problem: the field with that problem was left out.
 fn follows(found: &Problem, known: &[String]) -> bool {
     // Either field can give the split: if one is invalid, the split is not missing.
     const SPLIT: [&str; 2] = ["spec.trafficSplitPercent", "spec.weights"];

@@ -1,4 +1,4 @@
-//! Tests what the verdict promises: with exact sums, with simulated rollouts with fixed seeds, and with single looks.
+//! Tests what the verdict promises: by exact sums, by simulated rollouts with fixed seeds, and by single evaluations.
 
 mod counting;
 mod exact;

@@ -237,7 +237,7 @@ fn wake_at(decision: &Decision, now: Timestamp, is_analysed: bool) -> Option<Ins
     let asked = asked.map(|at| begun + at.since(now) + Duration::from_millis(1));
     let figures = match decision.phase {
         Phase::Progressing | Phase::Draining => Some(begun + MOVING),
-        // Renews the promises in the status, and picks up what was first listed or polled just now.
+        // Renews the validity of the flags in the status, and picks up what was first listed or polled just now.
         Phase::Complete => Some(begun + COMPLETE),
         Phase::Pending | Phase::Superseded => None,
     };

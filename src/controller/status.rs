@@ -24,7 +24,7 @@ const MAX_MESSAGE: usize = 4096;
 /// The reason of an update beyond the limits.
 pub(super) const TOO_MANY: &str = "TooManyUpdates";
 
-/// How often the promises in a status are renewed.
+/// How often the validity of the flags in a status is renewed.
 pub(super) const RENEWED: Duration = Duration::from_secs(30);
 
 /// The status after `decision`, for the spec's `generation`.
@@ -98,7 +98,7 @@ pub(super) fn status(
     limit_promises(status, before, now)
 }
 
-/// Sets the time limit of the promises in a status. Keeps the previous one if it is the same promise and recent.
+/// Sets the end of the validity of the flags in a status. Keeps the previous one if the flags are the same and it is recent.
 fn limit_promises(
     mut status: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
@@ -116,7 +116,7 @@ fn limit_promises(
     }
     let said_at = before.observed_at.as_ref().map(|time| time.0);
     let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWED));
-    // If someone else changed this time, it is not our promise.
+    // If someone else changed this time, it does not count.
     let until = before.valid_until.as_ref().map(|time| time.0);
     let is_ours = until.is_some() && until == said_at.map(|at| after(at, PROMISED));
     if is_fresh && is_ours && flags(&status) == flags(before) {
@@ -206,7 +206,7 @@ pub(super) fn refused(
     now: jiff::Timestamp,
 ) -> DynamoUpdateConfigStatus {
     let mut status = shown;
-    // A promise ends when its conditions are no longer observed.
+    // A flag is no longer valid when its conditions are not observed.
     status.safe_to_delete_old = before.safe_to_delete_old.map(|_| false);
     status.last_old_worker_dispensable = before.last_old_worker_dispensable.map(|_| false);
     (status.observed_at, status.valid_until) = (None, None);

@@ -1,5 +1,5 @@
-//! What reconciling remembers about one update. The queue, the index, the observer, and the metrics keep their own state of it;
-//! `WorkLoop::forget` removes all of it.
+//! The state of one update between reconciles. The queue, the index, the observer, admission, and the metrics keep their own
+//! state of it; `Controller::forget` removes all of it.
 //!
 //! Nothing in it needs to survive a restart: such state is in the status of the update.
 

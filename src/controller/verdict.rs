@@ -1,4 +1,4 @@
-//! Judges new by the counts of an update's proxies. [`crate::rollout`] decides what follows from a verdict.
+//! Evaluates new based on the counts of an update's proxies. [`crate::rollout`] decides what follows from a verdict.
 
 use std::time::{Duration, Instant};
 

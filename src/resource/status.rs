@@ -112,7 +112,7 @@ pub struct DynamoUpdateConfigStatus {
     pub memory: Option<Memory>,
 }
 
-/// The state of a flag that a status promises.
+/// The state of a flag of a status at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// It holds.
@@ -126,7 +126,7 @@ pub enum Promise {
 /// How far the controller's clock may be ahead of a reader's.
 const SKEW: Duration = Duration::from_secs(30);
 
-/// The maximum time after `observedAt` for which a promise is valid, no matter what else the status says.
+/// The maximum time after `observedAt` for which a flag is valid, no matter what else the status says.
 pub const PROMISED: Duration = Duration::from_secs(90);
 
 impl DynamoUpdateConfigStatus {

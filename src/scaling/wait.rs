@@ -7,7 +7,7 @@ use crate::printable::{are, counted, plural, thousands};
 use crate::rollout::Role;
 use crate::split::Generation;
 
-/// One thing that a rollout waits for.
+/// A condition that a rollout waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// A role of the accepted shape is missing.

@@ -48,7 +48,7 @@ pub fn json(report: &Report) -> Value {
     })
 }
 
-/// The resource, with null for promises that have expired at `now`.
+/// The resource, with null for flags that have expired at `now`.
 fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
     let mut json = json!(update);
     if let Some(status) = &update.status {

@@ -194,7 +194,7 @@ impl Page {
         }
     }
 
-    /// The promise about old in the status, while it is valid.
+    /// The flags about old in the status, while they are valid.
     fn promises(
         &mut self,
         status: &DynamoUpdateConfigStatus,

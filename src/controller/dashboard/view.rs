@@ -95,7 +95,7 @@ pub(super) fn verdict(update: &Object) -> Option<Analysis> {
     status.verdict(update.metadata.generation).map(Into::into)
 }
 
-/// Whether old can be deleted: true or false, null if the status does not say, `"unknown"` if the promise has expired.
+/// Whether old can be deleted: true or false, null if the status does not say, `"unknown"` if the flag has expired.
 fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
     let status = parsed::status(update).0;
     match status.old_may_be_deleted(update.metadata.generation, now) {

@@ -194,7 +194,7 @@ impl ServicesToOld {
                 true => leads_to(slice, old),
                 false => is_by_hand && leads_from_elsewhere(slice, old),
             };
-            // A Service may select a pod in the host network, and thereby lead to another pod's host port at that node.
+            // A Service may select a pod in the host network, and so route to another pod's host port on that node.
             let leads = leads || leads_to_host_port(slice, old);
             if !leads {
                 continue;

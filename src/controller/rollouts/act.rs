@@ -133,7 +133,6 @@ fn unroutable(
     ))
 }
 
-/// Whether a size becomes 0.
 /// Whether the API server will not record that this rollout has written one of these sizes.
 fn is_unattributed(objects: &objects::Objects, sizes: &Sizes) -> bool {
     sizes.iter().any(|(role, size)| {

@@ -11,7 +11,7 @@ use super::{NEW, NEW_ON_OLD, OLD};
 
 const EIGHTHS: [&str; 9] = ["▓", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// A share so far; the time to come stays empty. The last row is the time axis.
+/// The share so far; the rest of the time axis stays empty. The last row is the axis.
 pub(super) struct Past<'a> {
     /// Length of the axis.
     pub(super) length: Duration,

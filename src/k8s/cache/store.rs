@@ -15,8 +15,8 @@ use super::clocks::BothClocks;
 use super::confirmed::Confirmed;
 use super::objects::{Object, Objects};
 
-/// Cached objects may have changed unnoticed if the API server has confirmed nothing for this long. A watch restarts, and
-/// thereby confirms them, far more often.
+/// Cached objects may have changed unnoticed if the API server has confirmed nothing for this long. A watch restarts, and and so
+/// confirms them far more often.
 const CURRENT: Duration = Duration::from_secs(60);
 
 /// How long the API server may take to respond to the first list of a kind, or of a further page of it. A list that hangs must
