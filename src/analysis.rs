@@ -62,12 +62,12 @@ pub enum Verdict {
     Pass,
     /// New is worse than the margins allow. This verdict is final.
     Fail(Row),
-    Inconclusive(Why),
+    Inconclusive(NoVerdict),
 }
 
 /// Why there is no verdict.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Why {
+pub enum NoVerdict {
     /// No request was received within the window.
     NoTraffic,
     /// A side has too few requests: its name, how many it has, and how many are needed.
@@ -266,20 +266,20 @@ impl Memory {
         }
         let [old, new] = &counts.outcomes();
         if old.started == 0 && new.started == 0 {
-            return Verdict::Inconclusive(Why::NoTraffic);
+            return Verdict::Inconclusive(NoVerdict::NoTraffic);
         }
         for (name, side) in [("new", new), ("old", old)] {
             if side.started < rules.min_samples {
-                let why = Why::TooFew(name, side.started, rules.min_samples);
+                let why = NoVerdict::TooFew(name, side.started, rules.min_samples);
                 return Verdict::Inconclusive(why);
             }
         }
         if let Some(hung) = in_flight(rules, [old, new]) {
-            return Verdict::Inconclusive(Why::InFlight(hung));
+            return Verdict::Inconclusive(NoVerdict::InFlight(hung));
         }
         for row in rows {
             if row.is_worse() {
-                return Verdict::Inconclusive(Why::Unclear(row.clone()));
+                return Verdict::Inconclusive(NoVerdict::Unclear(row.clone()));
             }
             let [old_values, new_values] = row.samples;
             let (few, side) = if old_values < new_values {
@@ -292,21 +292,21 @@ impl Memory {
                 || old_values.saturating_mul(10) >= old.started
                 || new_values.saturating_mul(10) >= new.started;
             if few < rules.min_samples && matter {
-                let why = Why::TooFewValues(row.metric, side, few, rules.min_samples);
+                let why = NoVerdict::TooFewValues(row.metric, side, few, rules.min_samples);
                 return Verdict::Inconclusive(why);
             }
         }
         // Two sides that are down are equal, and so are two sides that all clients abandon. Equality alone is therefore not a
         // pass.
         if new.completed < rules.min_samples {
-            let why = Why::FewCompleted(new.completed, rules.min_samples);
+            let why = NoVerdict::FewCompleted(new.completed, rules.min_samples);
             return Verdict::Inconclusive(why);
         }
         if let Some((class, of_class)) = fails_most(counts) {
             let covers = rows.first().map_or(Duration::ZERO, |row| row.covers);
             let confidence = self.confidence(Metric::Failures);
             let row = figures::row(Metric::Failures, rules, (&of_class, covers), confidence);
-            return Verdict::Inconclusive(Why::MostFail(class, row));
+            return Verdict::Inconclusive(NoVerdict::MostFail(class, row));
         }
         Verdict::Pass
     }

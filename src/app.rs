@@ -74,15 +74,15 @@ pub enum Error {
 
 /// How a proxy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProxyExit {
     /// All streams have ended by themselves.
     Clean,
     /// Streams had to be cut.
-    Cut,
+    StreamsCut,
 }
 
 /// A proxy that listens and has a plan in force, but does not serve yet.
-pub struct Bound {
+pub struct BoundProxy {
     config: Config,
     listener: Listener,
     admin: std::net::TcpListener,
@@ -96,7 +96,7 @@ pub struct Bound {
 ///
 /// # Errors
 /// Why the proxy cannot start.
-pub fn build(config: Config) -> Result<Bound, Error> {
+pub fn build(config: Config) -> Result<BoundProxy, Error> {
     raise_file_limit();
     disable_huge_pages();
     let runtime = runtime()?;
@@ -130,7 +130,7 @@ pub fn build(config: Config) -> Result<Bound, Error> {
     let admin = std::net::TcpListener::bind(config.admin).map_err(of_admin())?;
     admin.set_nonblocking(true).map_err(of_admin())?;
     accept::keep_alive(&SockRef::from(&admin), unread).map_err(of_admin())?;
-    Ok(Bound {
+    Ok(BoundProxy {
         listener,
         admin,
         core,
@@ -188,7 +188,7 @@ fn warn_about_scarce_descriptors(limits: &Limits) {
     }
 }
 
-impl Bound {
+impl BoundProxy {
     /// The address for clients, with the actual port.
     #[must_use]
     pub fn listens(&self) -> SocketAddr {
@@ -215,7 +215,7 @@ impl Bound {
     ///
     /// # Errors
     /// When a thread or its runtime cannot be started.
-    pub fn run(self) -> Result<Ended, Error> {
+    pub fn run(self) -> Result<ProxyExit, Error> {
         let (listens, admin_address) = (self.listens(), self.admin());
         let Self {
             config,
@@ -228,7 +228,7 @@ impl Bound {
         } = self;
         if runtime.block_on(signals.have_arrived()) {
             tracing::info!("a signal has ended the start");
-            return Ok(Ended::Clean);
+            return Ok(ProxyExit::Clean);
         }
         let context = Arc::clone(&core.context);
         let lifecycle = context.lifecycle.clone();

@@ -45,7 +45,7 @@ pub use self::version::VersionArgs;
 #[command(name = "crossfade", version, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
-    early: cluster::Early,
+    early: cluster::GlobalClusterArgs,
     #[command(subcommand)]
     pub command: Command,
 }

@@ -50,7 +50,7 @@ mod work_loop;
 mod worker_load;
 
 pub use self::{
-    admission::MostUpdates,
+    admission::UpdateLimits,
     metrics::{Described, Metrics},
     pages::{Pages, serve},
     settings::{ControllerSettings, ProxyPods},

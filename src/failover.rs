@@ -7,7 +7,7 @@ mod candidates;
 mod moves;
 
 pub use budget::RetryBudget;
-pub use candidates::{Candidates, Takeover, candidates};
+pub use candidates::{Candidates, TakeoverCause, candidates};
 pub use moves::MovePace;
 
 use crate::split::{Generation, Weights};

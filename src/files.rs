@@ -17,7 +17,7 @@ pub enum Error {
     Read(#[from] io::Error),
     /// A device, a pipe, a socket or a directory.
     #[error("is not a regular file")]
-    NoFile,
+    NotRegular,
     #[error("is larger than {} MiB", .0 >> 20)]
     TooLarge(u64),
     #[error("belongs to another user")]
@@ -53,7 +53,7 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
 
 fn read_opened(file: File, most: u64) -> Result<Vec<u8>, Error> {
     if !file.metadata()?.is_file() {
-        return Err(Error::NoFile);
+        return Err(Error::NotRegular);
     }
     let mut bytes = Vec::new();
     // One byte more, since the length of a file may change while it is read.
@@ -124,7 +124,10 @@ pub(crate) mod tests {
     fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
         let directory = tempfile::tempdir().unwrap();
         for path in &not_regular(directory.path()) {
-            assert!(matches!(read(path, 100), Err(Error::NoFile)), "{path:?}");
+            assert!(
+                matches!(read(path, 100), Err(Error::NotRegular)),
+                "{path:?}"
+            );
         }
         let file = directory.path().join("file");
         std::fs::write(&file, "12345").unwrap();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use crossfade::admin::client;
-use crossfade::app::{self, Ended, commands};
+use crossfade::app::{self, ProxyExit, commands};
 use crossfade::cli::{
     Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ManArgs, ProxyArgs,
     RolloutArgs, RolloutCommand, print_all,
@@ -67,8 +67,8 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
     let config = args.config().context("cannot start")?;
     let bound = app::build(config).context("cannot start")?;
     Ok(match bound.run()? {
-        Ended::Clean => ExitCode::SUCCESS,
-        Ended::Cut => ExitCode::from(CUT),
+        ProxyExit::Clean => ExitCode::SUCCESS,
+        ProxyExit::StreamsCut => ExitCode::from(CUT),
     })
 }
 

@@ -11,7 +11,7 @@ use crate::resource::{
 };
 use crate::rollout::{Role, Sides};
 use crate::scaling::{
-    self, Handover, Intent, OnFailure, Retire, RolloutSettings, Shape, Sizes, Step, Strategy,
+    self, Handover, Intent, OnFailure, Retire, RolloutSettings, ScaleStep, Shape, Sizes, Strategy,
     Switch,
 };
 
@@ -89,15 +89,15 @@ pub fn role(name: &str) -> Option<Role> {
 
 /// The direction of a rollout, in addition to `spec.intent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum Direction {
     /// According to `spec.intent`.
     AsSpecified,
     /// Back to the old generation, because it is the revision in `undoTo`.
-    Back,
+    RollBack,
     /// Back to the old generation, because the spec requests a different new generation.
     Superseded,
     /// None: the requested change is impossible.
-    Nowhere,
+    Impossible,
 }
 
 /// The settings of a rollout. `None` if one side has no workers to move, or an amount is invalid.
@@ -105,7 +105,7 @@ pub enum Course {
 pub fn settings(
     spec: &DynamoRolloutSpec,
     accepted: &Accepted,
-    course: Course,
+    course: Direction,
 ) -> Option<RolloutSettings> {
     Some(RolloutSettings {
         shape: Shape::of(accepted.full.clone())?,
@@ -113,12 +113,12 @@ pub fn settings(
         gpus: accepted.gpus.clone(),
         strategy: strategy(spec)?,
         intent: match (spec.intent, course) {
-            (resource::Intent::Hold, _) | (_, Course::Nowhere) => Intent::Hold,
-            (_, Course::Back) | (resource::Intent::Abort, _) => Intent::Abort,
+            (resource::Intent::Hold, _) | (_, Direction::Impossible) => Intent::Hold,
+            (_, Direction::RollBack) | (resource::Intent::Abort, _) => Intent::Abort,
             (resource::Intent::Run, _) => Intent::Run,
             (resource::Intent::Promote, _) => Intent::Promote,
         },
-        superseded: course == Course::Superseded,
+        superseded: course == Direction::Superseded,
         handover: Handover {
             clients: match spec.handover.clients {
                 ClientsSpec::Manual => Switch::Manual,
@@ -146,7 +146,7 @@ fn given(side: &SideSpec, full: &Sizes) -> BTreeSet<Role> {
 fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {
     let strategy = &spec.strategy;
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-    let steps = spec.steps.iter().map(|step| Step {
+    let steps = spec.steps.iter().map(|step| ScaleStep {
         new: scaling::Amount::Percent(step.percent.into()),
         hold: seconds(step.hold_seconds),
     });

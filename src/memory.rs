@@ -89,14 +89,14 @@ pub fn fields_size(fields: &HeaderMap) -> usize {
 /// Keeps frequently written fields on a different cache line than frequently read fields.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 /// The bytes that all holders in the process may hold in total.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
-    used: Apart<AtomicUsize>,
-    tight: Apart<AtomicBool>,
+    used: CachePadded<AtomicUsize>,
+    tight: CachePadded<AtomicBool>,
     refusals: [AtomicU64; Purpose::ALL.len()],
 }
 
@@ -106,8 +106,8 @@ impl Budget {
     pub fn new(limit: usize) -> Arc<Self> {
         let budget = Self {
             limit,
-            used: Apart::default(),
-            tight: Apart::default(),
+            used: CachePadded::default(),
+            tight: CachePadded::default(),
             refusals: Default::default(),
         };
         budget.note(0);

@@ -44,7 +44,7 @@ pub struct Request<'a> {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct NextGeneration {
     /// The objects to apply. Empty if a rolling update is enough.
     pub text: String,
     /// Notes for the user.
@@ -72,7 +72,7 @@ impl From<String> for Error {
 }
 
 /// An object and the comment printed above it.
-struct Made {
+struct GeneratedObject {
     comment: String,
     object: Json,
 }
@@ -81,7 +81,7 @@ struct Made {
 ///
 /// # Errors
 /// When the manifests cannot be read, or two generations of them could not be kept separate.
-pub fn plan(request: &Request<'_>) -> Result<Planned, Error> {
+pub fn plan(request: &Request<'_>) -> Result<NextGeneration, Error> {
     let from = read("--from", request.from)?;
     let to = read("--to", request.to)?;
     let mut notes = Vec::new();
@@ -90,7 +90,7 @@ pub fn plan(request: &Request<'_>) -> Result<Planned, Error> {
         && !request.anyway
     {
         notes.push(why.to_owned());
-        return Ok(Planned {
+        return Ok(NextGeneration {
             text: String::new(),
             notes,
         });
@@ -111,7 +111,7 @@ pub fn plan(request: &Request<'_>) -> Result<Planned, Error> {
                 .map(|warning| format!("{}: {warning}", note.object)),
         );
     }
-    Ok(Planned {
+    Ok(NextGeneration {
         text: report.text,
         notes,
     })
@@ -131,7 +131,12 @@ fn read(which: &'static str, text: &str) -> Result<Parts, Error> {
 }
 
 /// Objects that only the edited manifests have: the new generation may need them.
-fn new_objects(from: &Parts, to: &Parts, change: &Change, notes: &mut Vec<String>) -> Vec<Made> {
+fn new_objects(
+    from: &Parts,
+    to: &Parts,
+    change: &Change,
+    notes: &mut Vec<String>,
+) -> Vec<GeneratedObject> {
     for name in &change.edited_others {
         notes.push(format!(
             "{name} changes, and both generations use it: rename the edited one; otherwise, old also changes when its pods restart"
@@ -149,14 +154,14 @@ fn new_objects(from: &Parts, to: &Parts, change: &Change, notes: &mut Vec<String
             .any(|other| parts::is_same(other, object))
     };
     let new = to.others.iter().filter(is_new);
-    new.map(|object| Made {
+    new.map(|object| GeneratedObject {
         comment: "As in the edited manifests.".to_owned(),
         object: parts::cleaned(object),
     })
     .collect()
 }
 
-fn document(made: &Made) -> String {
+fn document(made: &GeneratedObject) -> String {
     format!("---\n# {}\n{}", made.comment, inject::yaml(&made.object))
 }
 

@@ -25,7 +25,7 @@ pub use routes::Routes;
 pub use stalls::{Stall, Stalls};
 
 /// A response of an admin port.
-pub type Answer = Response<Body>;
+pub type PageResponse = Response<Body>;
 
 /// Why there is nothing to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Refusal {
     pub why: String,
 }
 
-impl From<Refusal> for Answer {
+impl From<Refusal> for PageResponse {
     fn from(Refusal { status, why }: Refusal) -> Self {
         text(status, &format!("{why}\n"))
     }
@@ -43,7 +43,7 @@ impl From<Refusal> for Answer {
 
 /// A page of this content type that must not be cached.
 #[must_use]
-pub fn page(kind: &'static str, body: impl Into<Bytes>) -> Answer {
+pub fn page(kind: &'static str, body: impl Into<Bytes>) -> PageResponse {
     let mut answer = Response::new(Body::new(Full::from(body.into())));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -53,13 +53,13 @@ pub fn page(kind: &'static str, body: impl Into<Bytes>) -> Answer {
 
 /// The metrics in Prometheus' text format.
 #[must_use]
-pub fn metrics(text: Vec<u8>) -> Answer {
+pub fn metrics(text: Vec<u8>) -> PageResponse {
     page("text/plain; version=0.0.4; charset=utf-8", text)
 }
 
 /// A plain text, including its final line end.
 #[must_use]
-pub fn text(status: StatusCode, body: &str) -> Answer {
+pub fn text(status: StatusCode, body: &str) -> PageResponse {
     let mut answer = page("text/plain; charset=utf-8", body.to_owned());
     *answer.status_mut() = status;
     answer

@@ -147,7 +147,7 @@ fn is_within(path: &str, parent: &str) -> bool {
 
 /// The report on a manifest for its author.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ValidationReport {
     /// What is wrong; empty if the manifest can be used.
     pub problems: Problems,
     /// What is valid but may not be intended.
@@ -160,7 +160,7 @@ pub struct Report {
 ///
 /// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split.
 #[must_use]
-pub fn check(text: &str) -> Vec<Report> {
+pub fn check(text: &str) -> Vec<ValidationReport> {
     let documents = yaml::documents(text);
     let are_several = documents.len() > 1;
     let reports = documents.into_iter().map(|document| {
@@ -179,10 +179,10 @@ fn is_update(document: &yaml::Document) -> bool {
     kind == Some(KIND)
 }
 
-fn check_document(document: yaml::Document) -> Report {
-    let mut report = Report {
+fn check_document(document: yaml::Document) -> ValidationReport {
+    let mut report = ValidationReport {
         problems: document.problems,
-        ..Report::default()
+        ..ValidationReport::default()
     };
     let Some(root) = document.root else {
         return report;
@@ -206,7 +206,7 @@ fn check_document(document: yaml::Document) -> Report {
 }
 
 /// Returns what the update does.
-fn check_update(root: &Node, report: &mut Report) -> Option<String> {
+fn check_update(root: &Node, report: &mut ValidationReport) -> Option<String> {
     let in_cluster = |spec: &DynamoUpdateConfigSpec| {
         let is_for_cluster = spec.source_deployment.is_some();
         is_for_cluster.then_some(Weights::ALL_OLD)

@@ -131,8 +131,8 @@ pub use self::{
     evidence::Evidence,
     gate::{ByProxies, Gate, GateInput, Obstacle, RequiredModels, gate},
     inputs::{
-        Answer, Clients, Experience, Frontend, Frontends, Observation, ObservedProxy, ProxyState,
-        Sides, Silence, UpdateSettings,
+        Clients, Experience, Frontend, Frontends, Observation, ObservedProxy, ProxyState,
+        QueryResult, Sides, Silence, UpdateSettings,
     },
     memory::{Change, Memory},
     ratio::Ratio,
@@ -140,7 +140,7 @@ pub use self::{
     rules::Rule,
     step::{Decision, step},
     timestamp::Timestamp,
-    trial::{Analysis, AtStep, Failure, OnFailure, Step, Trial, TrialResult, Verdict},
+    trial::{Analysis, AtStep, Failure, OnFailure, SplitStep, Trial, TrialResult, TrialVerdict},
     wait::{Wait, WaitFor},
 };
 

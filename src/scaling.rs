@@ -68,11 +68,11 @@ pub use self::{
     feasible::way,
     progress::Progress,
     seen::{
-        Clients, LastWorker, Leaving, Pod, Removes, RolloutObservation, Serves, Side, Traffic,
-        Verdict, Workers,
+        Clients, LastWorker, Pod, RemovalOrder, ReplacedPod, RolloutObservation, Serves, Side,
+        Traffic, Verdict, Workers,
     },
     settings::{
-        Amount, Handover, Intent, OnFailure, Retire, RolloutSettings, Step, Strategy, Switch,
+        Amount, Handover, Intent, OnFailure, Retire, RolloutSettings, ScaleStep, Strategy, Switch,
     },
     shape::{Shape, Sizes},
     wait::Wait,

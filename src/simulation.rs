@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use self::{
     drawn::svg,
     json::json,
-    report::{Ended, Report, Row, Sample, Totals, Waited},
+    report::{Row, Sample, SimulationEnd, SimulationReport, Totals, Waited},
     run::run,
     text::text,
 };

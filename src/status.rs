@@ -19,7 +19,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 pub use change::{Change, Section, Verb};
-pub use cluster::{Choice, Cluster};
+pub use cluster::{Cluster, ClusterOptions};
 pub use colour::coloured;
 pub use format::printable;
 pub use json::{json, json_list, rollout_json, rollouts_json, yaml};
@@ -133,7 +133,7 @@ pub struct EventRecord {
 
 /// A report on an update.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct StatusReport {
     /// The resource; `None` without a cluster.
     pub update: Option<Box<DynamoUpdateConfig>>,
     /// When the resource was read.
@@ -151,7 +151,7 @@ pub struct Report {
     pub events_unknown: Option<String>,
 }
 
-impl Report {
+impl StatusReport {
     /// The verdict on new: the controller's, or else that of proxies that evaluate new on their own, whose total is `all`.
     fn verdict(&self, all: Option<&v1::State>) -> Option<v1::Analysis> {
         let of_controller = self.update.as_ref().and_then(|update| {

@@ -185,7 +185,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
             source,
         },
         files::Error::TooLarge(_) => Error::TooLarge { path: path.into() },
-        files::Error::NoFile | files::Error::NotOwn => Error::NoFile { path: path.into() },
+        files::Error::NotRegular | files::Error::NotOwn => Error::NoFile { path: path.into() },
     })
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use super::state_watch::StateWatch;
-use crate::pages::{Answer, History, LivePage, Sample};
+use crate::pages::{History, LivePage, PageResponse, Sample};
 
 /// The live page of this process. Clones share the history.
 #[derive(Clone)]
@@ -36,12 +36,12 @@ impl Live {
     }
 
     /// The page, if a browser asks for it.
-    pub(super) fn document_for(&self, headers: &HeaderMap) -> Option<Answer> {
+    pub(super) fn document_for(&self, headers: &HeaderMap) -> Option<PageResponse> {
         self.page.document_for(headers)
     }
 
     /// The response to a request with these extensions for the page's stream.
-    pub(super) fn stream(&self, extensions: &Extensions) -> Answer {
+    pub(super) fn stream(&self, extensions: &Extensions) -> PageResponse {
         self.page.stream(extensions, self.states())
     }
 

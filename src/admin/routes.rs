@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Limited};
 use super::live::Live;
 use super::{Admin, plan_page};
 use crate::lifecycle::ProcessPhase;
-use crate::pages::{Answer, Peer, Routes, metrics, page, text};
+use crate::pages::{PageResponse, Peer, Routes, metrics, page, text};
 use crate::telemetry::log;
 
 /// Timeout for a request's body.
@@ -28,19 +28,19 @@ const ABOUT: &str = "crossfade: /metrics, /livez, /readyz, /plan, /drained, /liv
                      `crossfade drain` and `crossfade log-level` in the same container\n";
 
 #[derive(Clone)]
-struct Shown {
+struct RouteState {
     admin: Admin,
     live: Live,
 }
 
-impl FromRef<Shown> for Admin {
-    fn from_ref(shown: &Shown) -> Self {
+impl FromRef<RouteState> for Admin {
+    fn from_ref(shown: &RouteState) -> Self {
         shown.admin.clone()
     }
 }
 
-impl FromRef<Shown> for Live {
-    fn from_ref(shown: &Shown) -> Self {
+impl FromRef<RouteState> for Live {
+    fn from_ref(shown: &RouteState) -> Self {
         shown.live.clone()
     }
 }
@@ -56,24 +56,24 @@ pub(super) fn routes(admin: Admin, live: Live) -> Routes {
         .route("/drained", get(drained))
         .route("/drain", put(drain))
         .route("/log-level", put(set_log_level))
-        .with_state(Shown { admin, live });
+        .with_state(RouteState { admin, live });
     Routes::new(paths)
 }
 
-async fn about(State(live): State<Live>, headers: HeaderMap) -> Answer {
+async fn about(State(live): State<Live>, headers: HeaderMap) -> PageResponse {
     let document = live.document_for(&headers);
     document.unwrap_or_else(|| text(StatusCode::OK, ABOUT))
 }
 
-async fn stream(State(live): State<Live>, request: Request) -> Answer {
+async fn stream(State(live): State<Live>, request: Request) -> PageResponse {
     live.stream(request.extensions())
 }
 
-async fn exposition(State(admin): State<Admin>) -> Answer {
+async fn exposition(State(admin): State<Admin>) -> PageResponse {
     metrics(admin.metrics.render(&admin.observed()))
 }
 
-async fn readiness(State(admin): State<Admin>) -> Answer {
+async fn readiness(State(admin): State<Admin>) -> PageResponse {
     let why = match admin.lifecycle.phase() {
         _ if admin.is_ready().await => return text(StatusCode::OK, "ready\n"),
         ProcessPhase::Ready => "cannot reach any model server",
@@ -85,12 +85,12 @@ async fn readiness(State(admin): State<Admin>) -> Answer {
     )
 }
 
-async fn plan(State(admin): State<Admin>) -> Answer {
+async fn plan(State(admin): State<Admin>) -> PageResponse {
     page("application/json", plan_page::render(&admin))
 }
 
 /// Begins a drain, like SIGTERM, but the process keeps running until it gets that signal.
-async fn drain(State(admin): State<Admin>, request: Request) -> Answer {
+async fn drain(State(admin): State<Admin>, request: Request) -> PageResponse {
     if let Some(refusal) = from_a_browser(&request) {
         return refusal;
     }
@@ -102,7 +102,7 @@ async fn drain(State(admin): State<Admin>, request: Request) -> Answer {
 }
 
 /// Responds once the last stream has ended. A model server in the same pod must not exit earlier.
-async fn drained(State(admin): State<Admin>) -> Answer {
+async fn drained(State(admin): State<Admin>) -> PageResponse {
     let begun = admin.lifecycle.reached(ProcessPhase::Settling);
     if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
         return text(StatusCode::CONFLICT, "not draining\n");
@@ -111,7 +111,7 @@ async fn drained(State(admin): State<Admin>) -> Answer {
     text(StatusCode::OK, "drained\n")
 }
 
-async fn set_log_level(request: Request) -> Answer {
+async fn set_log_level(request: Request) -> PageResponse {
     if let Some(refusal) = from_a_browser(&request) {
         return refusal;
     }
@@ -141,13 +141,13 @@ fn is_local(request: &Request) -> bool {
 
 /// Rejects requests from browsers, because DNS rebinding can make a browser treat a malicious page as ours. Browsers send an
 /// `Origin` with every PUT.
-fn from_a_browser(request: &Request) -> Option<Answer> {
+fn from_a_browser(request: &Request) -> Option<PageResponse> {
     let has_origin = request.headers().contains_key(ORIGIN);
     has_origin.then(|| text(StatusCode::FORBIDDEN, "not available from a browser\n"))
 }
 
 /// The response to a client over TCP, where a forwarded port or a relay looks like this machine.
-fn forbidden(verb: &str) -> Answer {
+fn forbidden(verb: &str) -> PageResponse {
     let hint = format!(
         "not available over the network or a forwarded port: run `{verb}` in the same container (kubectl exec), or send SIGTERM to \
          end the process\n"

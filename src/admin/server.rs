@@ -21,7 +21,7 @@ use super::live::Live;
 use super::local::Local;
 use super::routes::routes;
 use crate::lifecycle::ProcessPhase;
-use crate::pages::{Answer, Connections, Peer, Requests, Routes, Stalls, TooMany, limited};
+use crate::pages::{Connections, PageResponse, Peer, Requests, Routes, Stalls, TooMany, limited};
 use crate::transport::accept::AcceptErrors;
 
 /// Timeout for a request's head, and for the first bytes of a connection.
@@ -175,7 +175,7 @@ impl AdminService {
         &self,
         mut request: Request<Incoming>,
         Caller { peer, stalls }: Caller,
-    ) -> Result<Answer, TooMany> {
+    ) -> Result<PageResponse, TooMany> {
         if let Some(peer) = peer {
             request.extensions_mut().insert(Peer::from(peer));
         }
@@ -191,7 +191,7 @@ impl AdminService {
         Ok(shares.until_sent(answer, stall))
     }
 
-    async fn answer_admitted(&self, request: Request<Incoming>) -> Answer {
+    async fn answer_admitted(&self, request: Request<Incoming>) -> PageResponse {
         if Grpc::is_meant_by(&request) {
             self.grpc.answer(request).await
         } else {

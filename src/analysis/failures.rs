@@ -33,22 +33,22 @@ const POOLED: f64 = 50.0;
 pub(super) struct Failures {
     /// The time until which outcomes have been added.
     until: Duration,
-    open: BTreeMap<Stratum, Open>,
-    alone: BTreeMap<Stratum, Alone>,
+    open: BTreeMap<Stratum, OpenBlock>,
+    alone: BTreeMap<Stratum, SecondWithoutOld>,
     rates: Rates,
     flow: Flow,
 }
 
 /// A block that is not closed yet.
 #[derive(Clone, Debug, Default)]
-struct Open {
+struct OpenBlock {
     /// Old's counts from before `since`.
     earlier: Attempts,
     sides: [Attempts; 2],
     since: Duration,
 }
 
-impl Open {
+impl OpenBlock {
     /// Forgets counts that are too old to be compared with the current ones.
     fn age(&mut self, now: Duration) {
         let age = now.saturating_sub(self.since);
@@ -71,7 +71,7 @@ impl Open {
 
 /// A second in which old began no request.
 #[derive(Clone, Debug, Default)]
-struct Alone {
+struct SecondWithoutOld {
     since: Duration,
     new: Attempts,
     /// Second attempts on old: those of the second before, and those of this one.
@@ -79,7 +79,7 @@ struct Alone {
     retries: Attempts,
 }
 
-impl Alone {
+impl SecondWithoutOld {
     /// Adds the counts of both sides until `now`, and closes a block once a second is over.
     fn add(&mut self, [old, new]: [Attempts; 2], now: Duration) -> Option<[Attempts; 2]> {
         self.retries.add(old);
@@ -107,9 +107,9 @@ impl Failures {
                 if self.open.len() >= MAX_STRATA {
                     continue;
                 }
-                let open = Open {
+                let open = OpenBlock {
                     since: before,
-                    ..Open::default()
+                    ..OpenBlock::default()
                 };
                 self.open.insert(stratum.clone(), open);
             }
@@ -128,9 +128,9 @@ impl Failures {
                     k: [of_old.failed as f64, (of_new.failed as f64).min(begun)],
                     a: self.rates.of(stratum),
                 });
-                *open = Open {
+                *open = OpenBlock {
                     since: now,
-                    ..Open::default()
+                    ..OpenBlock::default()
                 };
             }
         }
@@ -158,10 +158,13 @@ impl Failures {
                 self.alone.remove(stratum);
                 continue;
             }
-            let alone = self.alone.entry(stratum.clone()).or_insert_with(|| Alone {
-                since: before,
-                ..Alone::default()
-            });
+            let alone = self
+                .alone
+                .entry(stratum.clone())
+                .or_insert_with(|| SecondWithoutOld {
+                    since: before,
+                    ..SecondWithoutOld::default()
+                });
             if let Some([retries, new]) = alone.add(*sides, self.until) {
                 // They count only once.
                 open.sides[1] = Attempts::default();

@@ -1,6 +1,6 @@
 //! The reason for a verdict, as a label value.
 
-use super::{Metric, Report, Verdict, Why};
+use super::{Metric, NoVerdict, Report, Verdict};
 
 /// What decided a verdict, or what is missing for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,13 +82,13 @@ impl Report {
             Verdict::Pass => Reason::WithinMargins,
             Verdict::Fail(row) => Reason::Worse(row.metric),
             Verdict::Inconclusive(why) => match why {
-                Why::NoTraffic => Reason::NoTraffic,
-                Why::TooFew(..) => Reason::TooFewRequests,
-                Why::InFlight(_) => Reason::InFlight,
-                Why::TooFewValues(..) => Reason::TooFewValues,
-                Why::Unclear(_) => Reason::NotEnoughEvidence,
-                Why::FewCompleted(..) => Reason::TooFewCompleted,
-                Why::MostFail(..) => Reason::MostFail,
+                NoVerdict::NoTraffic => Reason::NoTraffic,
+                NoVerdict::TooFew(..) => Reason::TooFewRequests,
+                NoVerdict::InFlight(_) => Reason::InFlight,
+                NoVerdict::TooFewValues(..) => Reason::TooFewValues,
+                NoVerdict::Unclear(_) => Reason::NotEnoughEvidence,
+                NoVerdict::FewCompleted(..) => Reason::TooFewCompleted,
+                NoVerdict::MostFail(..) => Reason::MostFail,
             },
         }
     }

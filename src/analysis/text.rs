@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use super::{Metric, Report, Row, Verdict, Why};
+use super::{Metric, NoVerdict, Report, Row, Verdict};
 use crate::printable::{latency, needed, only, percent, thousands};
 
 impl Metric {
@@ -91,22 +91,22 @@ impl Report {
         match &self.verdict {
             Verdict::Pass => "New is within the margins.".to_owned(),
             Verdict::Fail(row) => format!("{}.", Comparison::of(row)),
-            Verdict::Inconclusive(Why::NoTraffic) => {
+            Verdict::Inconclusive(NoVerdict::NoTraffic) => {
                 format!("No requests were received in {}.", length(self.covers))
             }
-            Verdict::Inconclusive(Why::TooFew(side, has, required)) => format!(
+            Verdict::Inconclusive(NoVerdict::TooFew(side, has, required)) => format!(
                 "Not enough data: {side} received {} in {}; {}.",
                 only(*has, "request"),
                 length(self.covers),
                 needed(*required)
             ),
-            Verdict::Inconclusive(Why::InFlight(hung)) => format!(
+            Verdict::Inconclusive(NoVerdict::InFlight(hung)) => format!(
                 "{} of new's requests {} no result yet (still in flight, or failed in a session and not answered by old); \
                  this is a larger share than of old's requests.",
                 thousands(*hung),
                 if *hung == 1 { "has" } else { "have" }
             ),
-            Verdict::Inconclusive(Why::TooFewValues(metric, side, has, required)) => {
+            Verdict::Inconclusive(NoVerdict::TooFewValues(metric, side, has, required)) => {
                 let values = match metric {
                     Metric::Failures => {
                         let requests = only(*has, "request");
@@ -124,18 +124,18 @@ impl Report {
                 let (covers, needed) = (length(self.covers), needed(*required));
                 format!("Not enough data: {values} in {covers}{warmup}; {needed}.")
             }
-            Verdict::Inconclusive(Why::FewCompleted(completed, required)) => format!(
+            Verdict::Inconclusive(NoVerdict::FewCompleted(completed, required)) => format!(
                 "Not enough data: new completed {} in {}; {}.",
                 only(*completed, "request"),
                 length(self.covers),
                 needed(*required)
             ),
-            Verdict::Inconclusive(Why::MostFail(class, row)) => {
+            Verdict::Inconclusive(NoVerdict::MostFail(class, row)) => {
                 let class = Some(&**class);
                 let comparison = Comparison { row, class };
                 format!("{comparison}; that is too many for a pass.")
             }
-            Verdict::Inconclusive(Why::Unclear(row)) => {
+            Verdict::Inconclusive(NoVerdict::Unclear(row)) => {
                 format!("{}; that is not enough evidence yet.", Comparison::of(row))
             }
         }

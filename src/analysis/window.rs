@@ -11,13 +11,13 @@ const STEPS: u32 = 10;
 /// A sliding window. It covers up to a step more than its length.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
-    steps: VecDeque<Step>,
+    steps: VecDeque<CountedInterval>,
     /// The sum of all steps except the last, kept because it rarely changes while looks are frequent.
     finished: Counts,
 }
 
 #[derive(Clone, Debug)]
-struct Step {
+struct CountedInterval {
     begin: Duration,
     end: Duration,
     counts: Counts,
@@ -33,7 +33,7 @@ impl Window {
                 last.end = end;
             }
             _ => {
-                self.steps.push_back(Step { begin, end, counts });
+                self.steps.push_back(CountedInterval { begin, end, counts });
                 is_changed = true;
             }
         }

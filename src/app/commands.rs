@@ -18,7 +18,7 @@ use crate::error_chain::error_chain;
 use crate::files;
 use crate::printable::{self, printable};
 use crate::resource::{DynamoRollout, DynamoUpdateConfig};
-use crate::status::{self, Change, Choice, Cluster, ProxyClients, Report, Verb};
+use crate::status::{self, Change, Cluster, ClusterOptions, ProxyClients, StatusReport, Verb};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ impl Error {
 
 /// The output format of `status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Form {
+pub enum OutputFormat {
     Text,
     Json,
     Yaml,
@@ -63,10 +63,10 @@ pub struct StatusOptions {
     pub name: Option<String>,
     /// Asks these admin ports instead of a cluster.
     pub proxies: Vec<String>,
-    pub cluster: Choice,
+    pub cluster: ClusterOptions,
     /// Repeats at this interval.
     pub every: Option<Duration>,
-    pub form: Form,
+    pub form: OutputFormat,
 }
 
 /// The input to read.
@@ -80,7 +80,7 @@ enum Source {
 
 /// The input that was read.
 enum View {
-    One(Box<Report>),
+    One(Box<StatusReport>),
     Several(Vec<DynamoUpdateConfig>),
     Rollout(Box<DynamoRollout>),
     Rollouts(Vec<DynamoRollout>),
@@ -126,7 +126,7 @@ impl View {
         }
     }
 
-    fn printed(&self, form: Form, one_of_many: bool) -> String {
+    fn printed(&self, form: OutputFormat, one_of_many: bool) -> String {
         let json = || match self {
             Self::One(report) => status::json(report),
             Self::Several(updates) => status::json_list(updates),
@@ -134,10 +134,10 @@ impl View {
             Self::Rollouts(rollouts) => status::rollouts_json(rollouts),
         };
         match form {
-            Form::Text if one_of_many => self.text() + "\n",
-            Form::Text => self.text(),
-            Form::Json => as_json(&json(), one_of_many),
-            Form::Yaml => format!("---\n{}", status::yaml(&json())),
+            OutputFormat::Text if one_of_many => self.text() + "\n",
+            OutputFormat::Text => self.text(),
+            OutputFormat::Json => as_json(&json(), one_of_many),
+            OutputFormat::Yaml => format!("---\n{}", status::yaml(&json())),
         }
     }
 }
@@ -171,14 +171,18 @@ pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
 }
 
 /// Shows what is read, once or repeatedly.
-async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result<ExitCode, Error> {
+async fn show(
+    mut source: Source,
+    every: Option<Duration>,
+    form: OutputFormat,
+) -> Result<ExitCode, Error> {
     if let Some(pause) = every {
         watch(source, pause, form).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let view = source.view().await?;
     let text = view.printed(form, false);
-    print(&match form == Form::Text && is_coloured() {
+    print(&match form == OutputFormat::Text && is_coloured() {
         true => status::coloured(&text),
         false => text,
     })?;
@@ -186,8 +190,8 @@ async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result
 }
 
 /// Reports repeatedly, until the output has no reader.
-async fn watch(mut source: Source, pause: Duration, form: Form) -> Result<(), Error> {
-    let drawn = form == Form::Text && io::stdout().is_terminal();
+async fn watch(mut source: Source, pause: Duration, form: OutputFormat) -> Result<(), Error> {
+    let drawn = form == OutputFormat::Text && io::stdout().is_terminal();
     let mut frame = Frame::default();
     loop {
         let seen = source.view().await;
@@ -241,16 +245,16 @@ fn print(text: &str) -> Result<bool, Error> {
 ///
 /// # Errors
 /// When the cluster cannot be read or rejects the edit, or when there is no terminal for the confirmation.
-pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCode, Error> {
+pub fn edit(name: &str, choice: &ClusterOptions, yes: bool, verb: Verb) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
         let cluster = Cluster::open(choice).await?;
         let update = cluster.update(name).await?;
         let changes = verb.changes(&update);
         let caveat = verb.caveat(&update.spec);
-        match asked(name, cluster.namespace(), &changes, caveat.as_deref(), yes)? {
-            Answer::Nothing => Ok(ExitCode::SUCCESS),
-            Answer::No => Ok(ExitCode::FAILURE),
-            Answer::Yes => {
+        match confirm(name, cluster.namespace(), &changes, caveat.as_deref(), yes)? {
+            Confirmation::NoChanges => Ok(ExitCode::SUCCESS),
+            Confirmation::Declined => Ok(ExitCode::FAILURE),
+            Confirmation::Confirmed => {
                 cluster.apply(&update, verb).await?;
                 // The change has been made, even if this message cannot be written.
                 let _ = print("changed\n");
@@ -261,26 +265,26 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
 }
 
 /// How to proceed with the changes that were shown.
-enum Answer {
+enum Confirmation {
     /// There are none.
-    Nothing,
-    No,
-    Yes,
+    NoChanges,
+    Declined,
+    Confirmed,
 }
 
 /// Shows changes, and asks for confirmation.
-fn asked(
+fn confirm(
     name: &str,
     namespace: &str,
     changes: &[Change],
     caveat: Option<&str>,
     yes: bool,
-) -> Result<Answer, Error> {
+) -> Result<Confirmation, Error> {
     let (name, namespace) = (printable(name), printable(namespace));
     print(&format!("{name} in namespace {namespace}\n"))?;
     if changes.is_empty() {
         print("  nothing to change\n")?;
-        return Ok(Answer::Nothing);
+        return Ok(Confirmation::NoChanges);
     }
     for change in changes {
         print(&format!("  {}\n", printable(change)))?;
@@ -290,9 +294,9 @@ fn asked(
     }
     if !yes && !confirmed()? {
         print("no changes were made\n")?;
-        return Ok(Answer::No);
+        return Ok(Confirmation::Declined);
     }
-    Ok(Answer::Yes)
+    Ok(Confirmation::Confirmed)
 }
 
 fn confirmed() -> Result<bool, Error> {

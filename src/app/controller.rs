@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::Error;
 use super::shutdown::Signals;
-use crate::controller::{Controller, ControllerSettings, Metrics, MostUpdates, ProxyPods, serve};
+use crate::controller::{Controller, ControllerSettings, Metrics, ProxyPods, UpdateLimits, serve};
 use crate::k8s::{Connection, Lease, Reporter, Scope, may_read_all_namespaces};
 use crate::pages::Hosts;
 
@@ -48,7 +48,7 @@ pub struct Config {
     pub any_target: bool,
     pub assume_isolated: bool,
     pub quiet_period: Duration,
-    pub most_updates: MostUpdates,
+    pub most_updates: UpdateLimits,
     pub resolve: HashMap<String, SocketAddr>,
 }
 

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::Ended;
+use super::ProxyExit;
 use crate::config::Config;
 use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::proxy::ProxyContext;
@@ -31,7 +31,7 @@ pub(super) async fn run(
     context: &ProxyContext,
     mut threads: Threads,
     mut signals: Signals,
-) -> Ended {
+) -> ProxyExit {
     tokio::select! {
         () = signals.first() => lifecycle.advance(ProcessPhase::Settling),
         () = lifecycle.reached(ProcessPhase::Settling) => {}
@@ -48,13 +48,13 @@ pub(super) async fn run(
     lifecycle.advance(ProcessPhase::Draining);
     tracing::info!(open = context.open(), "draining");
     let ended = tokio::select! {
-        () = threads.ended() => Ended::Clean,
+        () = threads.ended() => ProxyExit::Clean,
         () = tokio::time::sleep(config.drain) => {
             let open = context.open();
             tracing::warn!(open, "the drain timeout has passed, ending all open streams");
             lifecycle.advance(ProcessPhase::Ending);
             threads.end(FINAL_BYTES).await;
-            if open == 0 { Ended::Clean } else { Ended::Cut }
+            if open == 0 { ProxyExit::Clean } else { ProxyExit::StreamsCut }
         }
         () = signals.second() => return exit_now(lifecycle, context, threads).await,
     };
@@ -74,12 +74,12 @@ pub(super) async fn run(
 }
 
 /// Ends all open streams, and waits for `threads` only until their access lines are written.
-async fn exit_now(lifecycle: &Lifecycle, context: &ProxyContext, mut threads: Threads) -> Ended {
+async fn exit_now(lifecycle: &Lifecycle, context: &ProxyContext, mut threads: Threads) -> ProxyExit {
     let open = context.open();
     tracing::warn!(open, "second signal received, exiting now");
     lifecycle.advance(ProcessPhase::Ending);
     threads.end(FINAL_BYTES_NOW).await;
-    if open == 0 { Ended::Clean } else { Ended::Cut }
+    if open == 0 { ProxyExit::Clean } else { ProxyExit::StreamsCut }
 }
 
 /// The threads that serve clients.

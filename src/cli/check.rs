@@ -10,7 +10,7 @@ use serde_json::json;
 use super::output::print;
 use crate::discovery::read_text;
 use crate::printable::{printable, write_json_pretty};
-use crate::resource::{self, MAX_BYTES, Problems, Report};
+use crate::resource::{self, MAX_BYTES, Problems, ValidationReport};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -24,11 +24,11 @@ pub struct CheckArgs {
     files: Vec<PathBuf>,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: CheckForm,
+    output: CheckFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CheckForm {
+enum CheckFormat {
     Text,
     Json,
 }
@@ -40,7 +40,7 @@ struct Checked<'a> {
     number: usize,
     is_only: bool,
     /// The result, or why the file cannot be read.
-    report: Result<Report, Problems>,
+    report: Result<ValidationReport, Problems>,
 }
 
 impl CheckArgs {
@@ -48,7 +48,7 @@ impl CheckArgs {
     #[must_use]
     pub fn run(&self) -> ExitCode {
         let checked: Vec<_> = self.files.iter().flat_map(|path| check(path)).collect();
-        if self.output == CheckForm::Text {
+        if self.output == CheckFormat::Text {
             for Checked { path, report, .. } in &checked {
                 if let Err(error) = report {
                     eprintln!("{}: {error}", printable(path.display()));
@@ -56,8 +56,8 @@ impl CheckArgs {
             }
         }
         let text = match self.output {
-            CheckForm::Text => checked.iter().map(text).collect::<String>().into_bytes(),
-            CheckForm::Json => {
+            CheckFormat::Text => checked.iter().map(text).collect::<String>().into_bytes(),
+            CheckFormat::Json => {
                 let files: Vec<_> = checked.iter().map(json).collect();
                 let mut text = Vec::new();
                 write_json_pretty(&mut text, &json!({ "files": files }))
@@ -66,7 +66,7 @@ impl CheckArgs {
                 text
             }
         };
-        let is_good = |report: &Report| report.summary.is_some();
+        let is_good = |report: &ValidationReport| report.summary.is_some();
         let all_good = { checked.iter() }.all(|checked| checked.report.as_ref().is_ok_and(is_good));
         print(&text, ExitCode::from(u8::from(!all_good)), 1)
     }

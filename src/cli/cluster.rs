@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
 use super::parse::kubernetes_name;
-use crate::status::Choice;
+use crate::status::ClusterOptions;
 
 /// After the subcommand.
 #[derive(Clone, Debug, Default, Args)]
@@ -28,7 +28,7 @@ pub struct ClusterChoice {
 #[command(
     next_help_heading = "Options of status, judge, set, pause, resume, drain-old, retry, and rollout, also accepted after them"
 )]
-pub struct Early {
+pub struct GlobalClusterArgs {
     /// The namespace
     #[arg(
         id = "early-namespace",
@@ -48,7 +48,7 @@ pub struct Early {
 
 impl ClusterChoice {
     /// Fills in flags that were given only before the subcommand. `given` are the subcommand's own arguments.
-    pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
+    pub(super) fn after(&mut self, early: GlobalClusterArgs, given: &ArgMatches) {
         fn settle<T>(own: &mut Option<T>, early: Option<T>, is_typed: bool) {
             if early.is_some() && !is_typed {
                 *own = early;
@@ -68,8 +68,8 @@ impl ClusterChoice {
     }
 
     #[must_use]
-    pub fn choice(self) -> Choice {
-        Choice {
+    pub fn choice(self) -> ClusterOptions {
+        ClusterOptions {
             namespace: self.namespace,
             context: self.context,
             kubeconfig: self.kubeconfig,
@@ -77,7 +77,7 @@ impl ClusterChoice {
     }
 }
 
-impl Early {
+impl GlobalClusterArgs {
     /// The namespace, for a command that has no other of these flags.
     pub(super) fn take_namespace(&mut self) -> Option<String> {
         self.namespace.take()

@@ -3,9 +3,9 @@
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Error};
 
-use super::cluster::{ClusterChoice, Early, is_typed};
+use super::cluster::{ClusterChoice, GlobalClusterArgs, is_typed};
 use super::parse::admin_port;
-use crate::status::Choice;
+use crate::status::ClusterOptions;
 
 #[derive(Debug, Args)]
 pub struct Connection {
@@ -36,7 +36,11 @@ impl Connection {
     ///
     /// # Errors
     /// When both are given, or no address is left.
-    pub(super) fn settle(&mut self, early: Early, given: &ArgMatches) -> Result<(), Error> {
+    pub(super) fn settle(
+        &mut self,
+        early: GlobalClusterArgs,
+        given: &ArgMatches,
+    ) -> Result<(), Error> {
         let own = OF_CLUSTERS.into_iter().find(|(id, _)| is_typed(given, id));
         let of_cluster = own.map(|(_, flag)| flag).or(early.first());
         self.cluster.after(early, given);
@@ -60,7 +64,7 @@ impl Connection {
 
     /// The addresses, if any, and the cluster.
     #[must_use]
-    pub fn parts(self) -> (Vec<String>, Choice) {
+    pub fn parts(self) -> (Vec<String>, ClusterOptions) {
         (self.proxy, self.cluster.choice())
     }
 }

@@ -10,7 +10,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use super::LogFormat;
 use super::parse::{address, count, domain, host_name, kubernetes_name, lease, seconds_or_none};
 use crate::app::controller::{Config, Namespaces};
-use crate::controller::{MostUpdates, ProxyPods};
+use crate::controller::{ProxyPods, UpdateLimits};
 use crate::pages::Hosts;
 use crate::telemetry::log::Level;
 
@@ -154,9 +154,9 @@ impl ControllerArgs {
             any_target: self.allow_any_target,
             assume_isolated: self.assume_isolated_namespace,
             quiet_period: self.quiet_period,
-            most_updates: MostUpdates {
+            most_updates: UpdateLimits {
                 per_namespace: self.max_updates_per_namespace,
-                in_all: self.max_updates,
+                total: self.max_updates,
             },
             resolve: self.resolve.into_iter().collect(),
         }

@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::parse::seconds;
-use crate::app::commands::Form;
+use crate::app::commands::OutputFormat;
 
 #[derive(Debug, Args)]
 pub struct Display {
@@ -24,7 +24,7 @@ pub struct Display {
         value_name = "FORMAT",
         default_value = "text"
     )]
-    pub(super) output: Form,
+    pub(super) output: OutputFormat,
 }
 
 impl Display {

@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     } else {
         files::read(path, MAX_BYTES as u64).map_err(|error| {
             let hint = match error {
-                files::Error::NoFile => "; `-` reads standard input, also from a pipe",
+                files::Error::NotRegular => "; `-` reads standard input, also from a pipe",
                 _ => "",
             };
             match std::error::Error::source(&error) {

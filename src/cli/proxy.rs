@@ -159,9 +159,9 @@ impl ProxyArgs {
     pub fn access(&self) -> access::AccessLogSettings {
         access::AccessLogSettings {
             form: match (self.life.no_access_log, self.life.log_format) {
-                (true, _) => access::Form::Off,
-                (false, LogFormat::Text) => access::Form::Text,
-                (false, LogFormat::Json) => access::Form::Json,
+                (true, _) => access::AccessFormat::Off,
+                (false, LogFormat::Text) => access::AccessFormat::Text,
+                (false, LogFormat::Json) => access::AccessFormat::Json,
             },
             client: !self.life.no_client_address,
         }

@@ -3,13 +3,13 @@
 use clap::{ArgMatches, Args, Subcommand};
 use k8s_openapi::jiff::Timestamp;
 
-use super::cluster::{ClusterChoice, Early};
+use super::cluster::{ClusterChoice, GlobalClusterArgs};
 use super::display::Display;
 use super::examples;
 use super::parse::{kubernetes_name, revision};
 use super::verbs::EditOptions;
 use crate::app::commands::RolloutOptions;
-use crate::status::{Choice, RolloutVerb};
+use crate::status::{ClusterOptions, RolloutVerb};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
@@ -86,7 +86,7 @@ pub struct HistoryArgs {
 impl HistoryArgs {
     /// The cluster and namespace.
     #[must_use]
-    pub fn choice(&self) -> Choice {
+    pub fn choice(&self) -> ClusterOptions {
         self.cluster.clone().choice()
     }
 }
@@ -119,7 +119,7 @@ impl RolloutEdit {
 
 impl RolloutArgs {
     /// Takes over what was given before the subcommand. `given` are the subcommand's own arguments.
-    pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
+    pub(super) fn after(&mut self, early: GlobalClusterArgs, given: &ArgMatches) {
         match (&mut self.verb, given.subcommand()) {
             (Some(RolloutCommand::Edit(verb)), Some((_, given))) => {
                 verb.args_mut().options.after(early, given);

@@ -10,16 +10,18 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use self::sizes::{PerRole, per_role};
-use self::workers::{Stated, Workers};
+use self::workers::{Overrides, Workers};
 use super::manifest_file::{WRONG, read};
 use super::output::print;
 use super::parse::{amount, rate, seconds, seconds_or_none};
 use crate::inject::{Manifest, manifests};
-use crate::managed_update::{self, Accepted, Course};
+use crate::managed_update::{self, Accepted, Direction};
 use crate::printable::{printable, printable_lines, write_json_pretty};
 use crate::resource::{AmountSpec, DrainSpec, ROLLOUT_KIND, RolloutManifest, load_rollout};
 use crate::scaling::{RolloutSettings, Sizes};
-use crate::simulation::{self, Ended, MAX_REPLICAS, Moves, Report, Samples, Scenario};
+use crate::simulation::{
+    self, MAX_REPLICAS, Moves, Samples, Scenario, SimulationEnd, SimulationReport,
+};
 
 /// How long the proxies take to apply a split, and an idle worker takes to terminate.
 const APPLY: Duration = Duration::from_secs(2);
@@ -65,7 +67,7 @@ pub struct SimulateArgs {
     continuation: Option<Switch>,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: Form,
+    output: ReportFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,7 +77,7 @@ enum Switch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum ReportFormat {
     Text,
     Json,
     Svg,
@@ -93,16 +95,16 @@ impl SimulateArgs {
             }
         };
         let report = simulation::run(&scenario);
-        let ends = matches!(report.ended, Ended::At(_));
+        let ends = matches!(report.ended, SimulationEnd::At(_));
         let done = ExitCode::from(u8::from(!ends));
         print(&self.printed(&report), done, WRONG)
     }
 
-    fn printed(&self, report: &Report) -> Vec<u8> {
+    fn printed(&self, report: &SimulationReport) -> Vec<u8> {
         match self.output {
-            Form::Text => simulation::text(report).into_bytes(),
-            Form::Svg => simulation::svg(report).into_bytes(),
-            Form::Json => {
+            ReportFormat::Text => simulation::text(report).into_bytes(),
+            ReportFormat::Svg => simulation::svg(report).into_bytes(),
+            ReportFormat::Json => {
                 let mut text = Vec::new();
                 let json = simulation::json(report);
                 write_json_pretty(&mut text, &json).expect("writing to a Vec does not fail");
@@ -143,7 +145,7 @@ impl SimulateArgs {
             );
         }
         let workers = Workers::of(&rollout.spec, &objects);
-        let stated = Stated {
+        let stated = Overrides {
             replicas: self.replicas.as_ref(),
             gpus: self.gpus.as_ref(),
         };
@@ -196,7 +198,7 @@ impl SimulateArgs {
         if rollout.spec.is_in_place() && !rollout.spec.strategy.max_surge.is_none() {
             return Err("within one object, maxSurge must be 0".to_owned());
         }
-        let settings = managed_update::settings(&rollout.spec, accepted, Course::AsSpecified);
+        let settings = managed_update::settings(&rollout.spec, accepted, Direction::AsSpecified);
         let mut settings = settings.ok_or("a generation has no workers to move")?;
         if settings.shape.units() > MAX_REPLICAS {
             return Err(format!("at most {MAX_REPLICAS} replicas can be simulated"));

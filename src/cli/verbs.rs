@@ -11,12 +11,12 @@ use clap::{ArgMatches, Args, CommandFactory, Error, FromArgMatches};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::cluster::{ClusterChoice, Early};
+use super::cluster::{ClusterChoice, GlobalClusterArgs};
 use super::parse::{kubernetes_name, percent};
 use super::variables::with_variable;
 use super::{Cli, Command};
 use crate::printable::{is_unsafe, printable_lines};
-use crate::status::Choice;
+use crate::status::ClusterOptions;
 
 /// The name under which kubectl finds this program as a plugin.
 const PLUGIN: &str = "kubectl-crossfade";
@@ -52,12 +52,12 @@ pub struct SetArgs {
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
     /// The shell, or kubectl
-    pub shell: Completed,
+    pub shell: CompletionTarget,
 }
 
 /// The target of the completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Completed {
+pub enum CompletionTarget {
     Bash,
     Elvish,
     Fish,
@@ -177,13 +177,13 @@ fn exit(error: &Error) -> ! {
 
 impl EditOptions {
     /// Takes over what was given before the subcommand.
-    pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
+    pub(super) fn after(&mut self, early: GlobalClusterArgs, given: &ArgMatches) {
         self.cluster.after(early, given);
     }
 
     /// The cluster and namespace.
     #[must_use]
-    pub fn choice(&self) -> Choice {
+    pub fn choice(&self) -> ClusterOptions {
         self.cluster.clone().choice()
     }
 }
@@ -193,12 +193,12 @@ impl CompletionsArgs {
     #[must_use]
     pub fn print(&self) -> ExitCode {
         let shell = match self.shell {
-            Completed::Bash => Some(Shell::Bash),
-            Completed::Elvish => Some(Shell::Elvish),
-            Completed::Fish => Some(Shell::Fish),
-            Completed::Powershell => Some(Shell::PowerShell),
-            Completed::Zsh => Some(Shell::Zsh),
-            Completed::Kubectl => None,
+            CompletionTarget::Bash => Some(Shell::Bash),
+            CompletionTarget::Elvish => Some(Shell::Elvish),
+            CompletionTarget::Fish => Some(Shell::Fish),
+            CompletionTarget::Powershell => Some(Shell::PowerShell),
+            CompletionTarget::Zsh => Some(Shell::Zsh),
+            CompletionTarget::Kubectl => None,
         };
         let mut text = Vec::new();
         match shell {

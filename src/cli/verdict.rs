@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::connection::Connection;
 use super::parse::{confidence, count, increase, kubernetes_name, margin, seconds, window};
-use crate::app::commands::{Form, JudgeOptions, RuleChanges};
+use crate::app::commands::{JudgeOptions, OutputFormat, RuleChanges};
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
@@ -51,7 +51,7 @@ pub struct JudgeArgs {
         value_name = "FORMAT",
         default_value = "text"
     )]
-    output: Form,
+    output: OutputFormat,
 }
 
 impl JudgeArgs {

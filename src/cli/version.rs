@@ -15,11 +15,11 @@ Examples:
 pub struct VersionArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    output: VersionForm,
+    output: VersionFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum VersionForm {
+enum VersionFormat {
     Text,
     Json,
     Yaml,
@@ -38,9 +38,9 @@ impl VersionArgs {
             "state": "crossfade.v1",
         });
         let text = match self.output {
-            VersionForm::Text => format!("crossfade {version} ({platform})\n"),
-            VersionForm::Json => format!("{value:#}\n"),
-            VersionForm::Yaml => inject::yaml(&value),
+            VersionFormat::Text => format!("crossfade {version} ({platform})\n"),
+            VersionFormat::Json => format!("{value:#}\n"),
+            VersionFormat::Yaml => inject::yaml(&value),
         };
         super::print_all(text.as_bytes())
     }

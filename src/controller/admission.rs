@@ -8,18 +8,18 @@ use crate::k8s::Object;
 
 /// The maximum number of updates that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MostUpdates {
+pub struct UpdateLimits {
     /// Per namespace.
     pub per_namespace: usize,
     /// In total.
-    pub in_all: usize,
+    pub total: usize,
 }
 
 /// The limit that prevents an update from being followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TooMany {
     InNamespace(usize),
-    InAll(usize),
+    InTotal(usize),
 }
 
 impl TooMany {
@@ -27,7 +27,7 @@ impl TooMany {
     pub fn message(self, what: &str) -> String {
         let (limit, place, flag) = match self {
             Self::InNamespace(limit) => (limit, "in this namespace", "--max-updates-per-namespace"),
-            Self::InAll(limit) => (limit, "in all namespaces", "--max-updates"),
+            Self::InTotal(limit) => (limit, "in all namespaces", "--max-updates"),
         };
         format!(
             "the controller follows only the {limit} oldest {what} {place} ({flag}); delete {what} that are no longer needed"
@@ -40,14 +40,14 @@ type Age = (i64, Key);
 
 /// All updates by age.
 pub(super) struct Admission {
-    most: MostUpdates,
+    most: UpdateLimits,
     ages: HashMap<Key, i64>,
     all: BTreeSet<Age>,
     namespaces: BTreeMap<String, BTreeSet<Age>>,
 }
 
 impl Admission {
-    pub fn new(most: MostUpdates) -> Self {
+    pub fn new(most: UpdateLimits) -> Self {
         Self {
             most,
             ages: HashMap::new(),
@@ -98,7 +98,7 @@ impl Admission {
         {
             return Some(TooMany::InNamespace(most.per_namespace));
         }
-        if self.all.len() <= most.in_all {
+        if self.all.len() <= most.total {
             return None;
         }
         // An update beyond its namespace's limit takes no slot from others.
@@ -108,7 +108,7 @@ impl Admission {
             *count += 1;
             *count <= most.per_namespace
         });
-        (older.count() >= most.in_all).then_some(TooMany::InAll(most.in_all))
+        (older.count() >= most.total).then_some(TooMany::InTotal(most.total))
     }
 }
 
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn the_oldest_of_each_namespace_are_followed_and_one_namespace_takes_no_place_of_others() {
-        let most = MostUpdates {
+        let most = UpdateLimits {
             per_namespace: 2,
-            in_all: 3,
+            total: 3,
         };
         let mut admission = Admission::new(most);
         let all = [
@@ -150,7 +150,7 @@ mod tests {
             all.each_ref()
                 .map(|update| admission.refuses(&parsed::key(update)))
         };
-        let (in_namespace, in_all) = (Some(TooMany::InNamespace(2)), Some(TooMany::InAll(3)));
+        let (in_namespace, in_all) = (Some(TooMany::InNamespace(2)), Some(TooMany::InTotal(3)));
         let expected = [None, None, in_namespace, in_namespace, None, in_all];
         assert_eq!(refused(&admission), expected);
         admission.forget(&parsed::key(&all[0]));

@@ -19,7 +19,7 @@ use crate::rollout::{Action, DesiredSplit};
 
 /// The update that an action was decided for.
 #[derive(Clone, Copy)]
-pub(super) struct Found<'a> {
+pub(super) struct Current<'a> {
     pub key: &'a Key,
     /// Its `resourceVersion`.
     pub version: &'a str,
@@ -37,10 +37,10 @@ impl Writer {
     /// Why it was not done.
     pub async fn execute(
         &self,
-        update: Found<'_>,
+        update: Current<'_>,
         action: &Action,
     ) -> Result<Option<Object>, Error> {
-        let Found {
+        let Current {
             key,
             version,
             status,

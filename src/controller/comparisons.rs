@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::limits::ProxyShare;
+use super::limits::ProxyPermit;
 use super::poller::PollSink;
 use crate::error_chain::error_chain;
 use crate::state_api::v1::Comparison;
@@ -28,7 +28,7 @@ pub(super) struct Compared {
 }
 
 /// Follows the proxy with the admin port at `address`, and reconnects forever.
-pub(super) async fn follow(address: String, mut sink: PollSink<Compared>, _share: ProxyShare) {
+pub(super) async fn follow(address: String, mut sink: PollSink<Compared>, _share: ProxyPermit) {
     loop {
         let silence = match query(&address, &mut sink).await {
             Ok(never) => match never {},

@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::limits::{Room, Share};
+use super::limits::{IdlePermit, TargetPermit};
 use crate::guard::GENERATION;
 use crate::resource::Target;
 use crate::tls::{ClientFiles, Reloading};
@@ -206,13 +206,13 @@ impl FrontendAddress {
 /// A client for repeated requests to one frontend. Keeps its connection between requests if the limits allow it.
 pub(super) struct FrontendClient {
     pub frontend: FrontendAddress,
-    kept: Option<Kept>,
+    kept: Option<IdleConnection>,
 }
 
-struct Kept {
+struct IdleConnection {
     connection: Connection,
     until: Instant,
-    _room: Room,
+    _room: IdlePermit,
 }
 
 impl FrontendClient {
@@ -231,8 +231,8 @@ impl FrontendClient {
         &mut self,
         query: &FrontendQuery<'_>,
         patience: Duration,
-        share: &Share,
-    ) -> Result<Answer, Error> {
+        share: &TargetPermit,
+    ) -> Result<FrontendResponse, Error> {
         let asking = tokio::time::timeout(patience, self.exchange(query, share));
         asking.await.unwrap_or(Err(Error::Late))
     }
@@ -240,8 +240,8 @@ impl FrontendClient {
     async fn exchange(
         &mut self,
         query: &FrontendQuery<'_>,
-        share: &Share,
-    ) -> Result<Answer, Error> {
+        share: &TargetPermit,
+    ) -> Result<FrontendResponse, Error> {
         // The connection is taken out, so a request that times out drops it.
         if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
             let request = self.frontend.request(query)?;
@@ -259,7 +259,7 @@ impl FrontendClient {
         {
             // Jitter, so that connections do not expire together.
             let length = KEPT.mul_f64(0.5 + fastrand::f64() / 2.0);
-            self.kept = Some(Kept {
+            self.kept = Some(IdleConnection {
                 connection,
                 until: Instant::now() + length,
                 _room: room,
@@ -270,7 +270,7 @@ impl FrontendClient {
 
     /// Whether a kept connection may be reused. It expires after a while, because the name may resolve to another address then,
     /// and becomes invalid when the TLS files change.
-    fn is_good(&self, kept: &Kept) -> bool {
+    fn is_good(&self, kept: &IdleConnection) -> bool {
         let connection = &kept.connection;
         let (now, before) = (self.frontend.tls_cache(), &connection.tls_cache);
         let is_trusted = match (&now, before) {
@@ -290,7 +290,7 @@ struct Connection {
 }
 
 /// A response.
-pub(super) struct Answer {
+pub(super) struct FrontendResponse {
     pub status: StatusCode,
     pub body: Bytes,
     /// Whether it came through a crossfade proxy.
@@ -318,7 +318,11 @@ impl Connection {
         })
     }
 
-    async fn send(&mut self, request: Request<Full<Bytes>>, most: usize) -> Result<Answer, Error> {
+    async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        most: usize,
+    ) -> Result<FrontendResponse, Error> {
         let wrong = |error: hyper::Error| Error::Http(error.into());
         self.sender.ready().await.map_err(wrong)?;
         let answer = self.sender.send_request(request).await.map_err(wrong)?;
@@ -327,7 +331,7 @@ impl Connection {
         if most == 0 {
             let rest = Limited::new(body, MAX_REST).collect();
             let rest = tokio::time::timeout(REST, rest).await;
-            return Ok(Answer {
+            return Ok(FrontendResponse {
                 status,
                 body: Bytes::new(),
                 is_proxied,
@@ -335,7 +339,7 @@ impl Connection {
             });
         }
         let body = Limited::new(body, most).collect().await;
-        Ok(Answer {
+        Ok(FrontendResponse {
             status,
             body: body.map_err(Error::Http)?.to_bytes(),
             is_proxied,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Key;
-use super::apply::{self, Found, Writer};
+use super::apply::{self, Current, Writer};
 use super::backoff::Part;
 use crate::k8s::{Notice, Object};
 use crate::resource::DynamoUpdateConfigStatus;
@@ -71,7 +71,7 @@ impl Job {
             is_refused: self.is_refused,
         };
         for action in std::mem::take(&mut self.actions) {
-            let update = Found {
+            let update = Current {
                 key: &self.key,
                 version: &self.version,
                 status: &self.before,

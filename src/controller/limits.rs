@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// Short requests in flight: in total and per namespace. Each uses one socket and at most [`super::http::MAX_LIST`] bytes.
 const QUERIES: (usize, usize) = (128, 16);
 /// Probe requests to models in flight, which may take long: in total and per namespace.
-const TRIALS: (usize, usize) = (64, 8);
+const PROBES: (usize, usize) = (64, 8);
 /// Idle connections: in total and per namespace. Beyond that, every request opens a new connection.
 const CONNECTIONS: (usize, usize) = (512, 128);
 /// Interval between the requests of one namespace under constant load, and how far a burst may get ahead of it.
@@ -29,22 +29,22 @@ const MODELS: (usize, usize) = (131_072, 16_384);
 
 /// The limits of the process, divided among namespaces.
 #[derive(Clone)]
-pub(super) struct Limits(Arc<Whole>);
+pub(super) struct Limits(Arc<ProcessLimits>);
 
-struct Whole {
+struct ProcessLimits {
     queries: Arc<Semaphore>,
-    trials: Arc<Semaphore>,
+    probes: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     proxies: AtomicUsize,
     models: AtomicUsize,
-    namespaces: Mutex<HashMap<String, Weak<Part>>>,
+    namespaces: Mutex<HashMap<String, Weak<NamespaceLimits>>>,
 }
 
 /// The share of one namespace.
-struct Part {
-    whole: Arc<Whole>,
+struct NamespaceLimits {
+    whole: Arc<ProcessLimits>,
     queries: Arc<Semaphore>,
-    trials: Arc<Semaphore>,
+    probes: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     /// The time of the last slot that was given out; the next one follows [`PACE`] later.
     next: Mutex<Instant>,
@@ -54,10 +54,10 @@ struct Part {
 }
 
 /// The part of a namespace's share that one target uses, held for as long as the target is polled.
-pub(super) struct Share(Arc<Part>);
+pub(super) struct TargetPermit(Arc<NamespaceLimits>);
 
 /// A permit to follow one proxy, held for as long as the proxy is followed.
-pub(super) struct ProxyShare(Arc<Part>);
+pub(super) struct ProxyPermit(Arc<NamespaceLimits>);
 
 /// Permits of a request in flight.
 pub(super) struct Permit {
@@ -66,22 +66,22 @@ pub(super) struct Permit {
 }
 
 /// Permits of an idle connection.
-pub(super) struct Room {
+pub(super) struct IdlePermit {
     _of_namespace: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
 /// A reservation for model ids.
-pub(super) struct Kept {
+pub(super) struct ModelIdReservation {
     count: usize,
-    part: Arc<Part>,
+    part: Arc<NamespaceLimits>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self(Arc::new(Whole {
+        Self(Arc::new(ProcessLimits {
             queries: Arc::new(Semaphore::new(QUERIES.0)),
-            trials: Arc::new(Semaphore::new(TRIALS.0)),
+            probes: Arc::new(Semaphore::new(PROBES.0)),
             connections: Arc::new(Semaphore::new(CONNECTIONS.0)),
             proxies: AtomicUsize::new(0),
             models: AtomicUsize::new(0),
@@ -95,13 +95,13 @@ impl Limits {
     pub const MOST_PROXIES: usize = PROXIES.1;
 
     /// A share for one more target of `namespace`; `None` if the namespace is at its limit.
-    pub fn share(&self, namespace: &str) -> Option<Share> {
+    pub fn share(&self, namespace: &str) -> Option<TargetPermit> {
         let part = self.part(namespace);
-        (take(&part.targets, 1, TARGETS) == 1).then(|| Share(part))
+        (take(&part.targets, 1, TARGETS) == 1).then(|| TargetPermit(part))
     }
 
     /// A permit for one more proxy of `namespace`; `None` if the namespace, or the process, is at its limit.
-    pub fn proxy(&self, namespace: &str) -> Option<ProxyShare> {
+    pub fn proxy(&self, namespace: &str) -> Option<ProxyPermit> {
         let part = self.part(namespace);
         if take(&part.proxies, 1, PROXIES.1) == 0 {
             return None;
@@ -110,19 +110,19 @@ impl Limits {
             part.proxies.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(ProxyShare(part))
+        Some(ProxyPermit(part))
     }
 
-    fn part(&self, namespace: &str) -> Arc<Part> {
+    fn part(&self, namespace: &str) -> Arc<NamespaceLimits> {
         let known = self.0.namespaces.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
         let part = known.get(namespace).and_then(Weak::upgrade);
         part.unwrap_or_else(|| {
             known.retain(|_, part| part.strong_count() > 0);
-            let part = Arc::new(Part {
+            let part = Arc::new(NamespaceLimits {
                 whole: Arc::clone(&self.0),
                 queries: Arc::new(Semaphore::new(QUERIES.1)),
-                trials: Arc::new(Semaphore::new(TRIALS.1)),
+                probes: Arc::new(Semaphore::new(PROBES.1)),
                 connections: Arc::new(Semaphore::new(CONNECTIONS.1)),
                 next: Mutex::new(Instant::now()),
                 targets: AtomicUsize::new(0),
@@ -135,7 +135,7 @@ impl Limits {
     }
 }
 
-impl Part {
+impl NamespaceLimits {
     /// Reserves the time of the next request.
     fn slot(&self, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +145,7 @@ impl Part {
     }
 }
 
-impl Share {
+impl TargetPermit {
     /// Waits until a request may be sent. This wait is local and does not count against the frontend.
     pub async fn query_permit(&self) -> Permit {
         tokio::time::sleep_until(self.0.slot(Instant::now())).await;
@@ -153,53 +153,53 @@ impl Share {
     }
 
     /// Waits until a model may be probed.
-    pub async fn trial(&self) -> Permit {
-        permit(&self.0.trials, &self.0.whole.trials).await
+    pub async fn probe(&self) -> Permit {
+        permit(&self.0.probes, &self.0.whole.probes).await
     }
 
     /// Permits to keep a connection, if there are any left.
-    pub fn connection(&self) -> Option<Room> {
+    pub fn connection(&self) -> Option<IdlePermit> {
         let one = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_owned().ok();
-        Some(Room {
+        Some(IdlePermit {
             _of_namespace: one(&self.0.connections)?,
             _of_all: one(&self.0.whole.connections)?,
         })
     }
 
     /// Reserves room for up to `count` model ids.
-    pub fn keep(&self, count: usize) -> Kept {
+    pub fn keep(&self, count: usize) -> ModelIdReservation {
         let part = &self.0;
         let own = take(&part.models, count, MODELS.1);
         let count = take(&part.whole.models, own, MODELS.0);
         part.models.fetch_sub(own - count, Ordering::Relaxed);
-        Kept {
+        ModelIdReservation {
             count,
             part: Arc::clone(part),
         }
     }
 }
 
-impl Drop for ProxyShare {
+impl Drop for ProxyPermit {
     fn drop(&mut self) {
         self.0.proxies.fetch_sub(1, Ordering::Relaxed);
         self.0.whole.proxies.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Share {
+impl Drop for TargetPermit {
     fn drop(&mut self) {
         self.0.targets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Kept {
+impl ModelIdReservation {
     /// The number of ids that were granted.
     pub const fn count(&self) -> usize {
         self.count
     }
 }
 
-impl Drop for Kept {
+impl Drop for ModelIdReservation {
     fn drop(&mut self) {
         self.part.models.fetch_sub(self.count, Ordering::Relaxed);
         let whole = &self.part.whole.models;
@@ -269,7 +269,7 @@ mod tests {
             .map(|i| limits.share(&i.to_string()).unwrap())
             .collect();
         let kept: Vec<_> = shares.iter().map(|share| share.keep(20_000)).collect();
-        let counts: Vec<_> = kept.iter().map(Kept::count).collect();
+        let counts: Vec<_> = kept.iter().map(ModelIdReservation::count).collect();
         assert_eq!(
             counts,
             [
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_namespace_has_so_many_proxies_followed_and_no_more() {
         let limits = Limits::default();
-        let take = |namespace: &str| -> Vec<ProxyShare> {
+        let take = |namespace: &str| -> Vec<ProxyPermit> {
             std::iter::from_fn(|| limits.proxy(namespace)).collect()
         };
         let all: Vec<_> = ["a", "b", "c", "d", "e"].map(take).into();

@@ -16,7 +16,7 @@ use prometheus::{
 use self::rollouts::RolloutMetrics;
 use super::Key;
 use crate::analysis::Reason;
-use crate::rollout::{Decision, Verdict};
+use crate::rollout::{Decision, TrialVerdict};
 use crate::split::Generation;
 use crate::telemetry::dropped_lines;
 
@@ -25,10 +25,10 @@ const BUCKETS: [f64; 14] = [
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-const VERDICTS: [(Verdict, &str); 3] = [
-    (Verdict::Pass, "pass"),
-    (Verdict::Fail, "fail"),
-    (Verdict::Inconclusive, "inconclusive"),
+const VERDICTS: [(TrialVerdict, &str); 3] = [
+    (TrialVerdict::Pass, "pass"),
+    (TrialVerdict::Fail, "fail"),
+    (TrialVerdict::Inconclusive, "inconclusive"),
 ];
 
 /// A metric's description, available even while the metric has no series.

@@ -13,11 +13,11 @@ use std::time::Duration;
 use http::StatusCode;
 
 use self::pages::{Page, ids, in_all, in_path};
-use self::probes::Trials;
+use self::probes::ModelProbes;
 use self::reading::Reading;
 pub use self::reading::{Missing, QueryFailure, Served};
-use super::http::{Answer, FrontendAddress, FrontendClient, FrontendQuery, MAX_LIST};
-use super::limits::{Kept, Share};
+use super::http::{FrontendAddress, FrontendClient, FrontendQuery, FrontendResponse, MAX_LIST};
+use super::limits::{ModelIdReservation, TargetPermit};
 use super::poller::PollSink;
 
 /// Poll interval, and the interval once all updates that need the result are complete.
@@ -30,11 +30,15 @@ const MAX_MODELS: usize = 512;
 const MAX_NAMESPACES: usize = 32;
 
 /// Polls `frontend` forever and reports what it serves.
-pub(super) async fn follow(frontend: FrontendAddress, share: Share, mut sink: PollSink<Served>) {
+pub(super) async fn follow(
+    frontend: FrontendAddress,
+    share: TargetPermit,
+    mut sink: PollSink<Served>,
+) {
     let share = Arc::new(share);
     let mut client = FrontendClient::new(frontend);
     let mut reading = Reading::default();
-    let mut trials = Trials::default();
+    let mut trials = ModelProbes::default();
     // Holds the reservation for the model ids across polls.
     let mut kept = None;
     loop {
@@ -61,9 +65,9 @@ pub(super) async fn follow(frontend: FrontendAddress, share: Share, mut sink: Po
 /// Polls a frontend once for the models that it serves.
 async fn served(
     client: &mut FrontendClient,
-    share: &Arc<Share>,
-    trials: &mut Trials,
-    kept: &mut Option<Kept>,
+    share: &Arc<TargetPermit>,
+    trials: &mut ModelProbes,
+    kept: &mut Option<ModelIdReservation>,
 ) -> Result<Served, Missing> {
     let frontend = client.frontend.clone();
     let mut send = async |path: &str, most: usize| {
@@ -86,7 +90,7 @@ async fn served(
             },
         })
     };
-    let Answer {
+    let FrontendResponse {
         status,
         body,
         is_proxied,

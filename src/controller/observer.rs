@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-pub(super) use self::comparisons::{Answer, ProxyComparison};
+pub(super) use self::comparisons::{ComparisonResult, ProxyComparison};
 use self::proxies::ProxyReports;
 use super::comparisons::Compared;
 use super::limits::Limits;
@@ -124,7 +124,7 @@ pub(super) struct Observer {
     proofs: Mutex<HashMap<Key, Proof>>,
     /// The other namespaces whose objects an update rests on, as of its last observation.
     elsewhere: Mutex<HashMap<Key, BTreeSet<String>>>,
-    leads: leads::Leads,
+    leads: leads::UpdateTargetsCache,
     /// The updates for which lists are under way.
     confirming: Mutex<BTreeSet<Key>>,
     wake: mpsc::UnboundedSender<Key>,
@@ -150,7 +150,7 @@ impl Observer {
             proxy_pods: Mutex::default(),
             proofs: Mutex::default(),
             elsewhere: Mutex::default(),
-            leads: leads::Leads::default(),
+            leads: leads::UpdateTargetsCache::default(),
             confirming: Mutex::default(),
             wake,
         }

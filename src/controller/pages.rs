@@ -18,7 +18,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::Metrics;
 use super::dashboard::Dashboard;
-use crate::pages::{Answer, Connections, Hosts, LivePage, Peer, Routes, limited, metrics, text};
+use crate::pages::{
+    Connections, Hosts, LivePage, PageResponse, Peer, Routes, limited, metrics, text,
+};
 use crate::transport::accept::AcceptErrors;
 
 /// Timeout for reading a request head.
@@ -96,23 +98,23 @@ async fn open(stream: TcpStream, peer: Peer, hosts: Hosts, routes: Routes) {
         .await;
 }
 
-async fn about(State(pages): State<Pages>, headers: HeaderMap) -> Answer {
+async fn about(State(pages): State<Pages>, headers: HeaderMap) -> PageResponse {
     let document = pages.live.document_for(&headers);
     document.unwrap_or_else(|| text(StatusCode::OK, ABOUT))
 }
 
-async fn stream(State(pages): State<Pages>, request: axum::extract::Request) -> Answer {
+async fn stream(State(pages): State<Pages>, request: axum::extract::Request) -> PageResponse {
     match pages.dashboard.states(request.uri().query()) {
         Ok(states) => pages.live.stream(request.extensions(), states),
         Err(refusal) => refusal.into(),
     }
 }
 
-async fn exposition(State(pages): State<Pages>) -> Answer {
+async fn exposition(State(pages): State<Pages>) -> PageResponse {
     metrics(pages.metrics.render())
 }
 
-async fn readiness(State(pages): State<Pages>) -> Answer {
+async fn readiness(State(pages): State<Pages>) -> PageResponse {
     if pages.ready.load(Ordering::Relaxed) {
         return text(StatusCode::OK, "ready\n");
     }

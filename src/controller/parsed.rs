@@ -157,7 +157,7 @@ impl ParsedUpdate {
         });
         let steps = spec.steps.iter().flatten();
         wants.steps = steps
-            .map(|step| rollout::Step {
+            .map(|step| rollout::SplitStep {
                 percent: step.percent,
                 hold: Duration::from_secs(step.hold_seconds.into()),
             })

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(last_worker(&streams), LastWorker::Streams);
         for more in [
             Evidence::NoLateRequest,
-            Evidence::NoWayAroundProxies,
+            Evidence::NoBypass,
             Evidence::CurrentView,
         ] {
             assert_eq!(

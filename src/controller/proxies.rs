@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::limits::ProxyShare;
+use super::limits::ProxyPermit;
 use super::poller::PollSink;
 use crate::error_chain::error_chain;
 use crate::rollout::{Experience, Lengths, Sides};
@@ -25,7 +25,7 @@ const UNANSWERED: Duration = Duration::from_secs(10);
 
 /// The report of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct ProxyReport {
     /// `metadata.uid` of the resource in force in the proxy, and its generation.
     pub uid: Option<String>,
     pub generation: u64,
@@ -51,7 +51,7 @@ pub(super) struct Report {
     pub new_is_impaired: bool,
 }
 
-impl Report {
+impl ProxyReport {
     /// The part of the report that decisions depend on.
     fn essence(&self) -> (Option<&str>, u64, [bool; 8]) {
         let (old, new) = (self.open.old == 0, self.open.new == 0);
@@ -132,7 +132,7 @@ fn answered(state: &State) -> u64 {
     })
 }
 
-impl From<&State> for Report {
+impl From<&State> for ProxyReport {
     fn from(state: &State) -> Self {
         let resource = state.resource();
         let plan = state.plan.as_ref();
@@ -225,19 +225,19 @@ impl LastReport {
     }
 
     /// The current report, if the proxy answers.
-    pub fn report(&self) -> Option<Report> {
+    pub fn report(&self) -> Option<ProxyReport> {
         let state = self.state.as_ref().ok()?;
         // The controller may have been suspended since then.
         self.at.filter(|at| at.elapsed() < STALE)?;
         // A proxy that does not report both generations may have streams on either.
         let is_whole = state.old.is_some() && state.new.is_some();
-        is_whole.then(|| Report::from(&**state))
+        is_whole.then(|| ProxyReport::from(&**state))
     }
 }
 
 /// Follows the proxy with the admin port at `address`, and reconnects forever.
-pub(super) async fn follow(address: String, sink: PollSink<LastReport>, _share: ProxyShare) {
-    let mut last: Option<(Report, Instant)> = None;
+pub(super) async fn follow(address: String, sink: PollSink<LastReport>, _share: ProxyPermit) {
+    let mut last: Option<(ProxyReport, Instant)> = None;
     let mut at = None;
     loop {
         let silence = match watch(&address, &sink, &mut last).await {
@@ -260,14 +260,14 @@ pub(super) async fn follow(address: String, sink: PollSink<LastReport>, _share: 
 async fn watch(
     address: &str,
     sink: &PollSink<LastReport>,
-    last: &mut Option<(Report, Instant)>,
+    last: &mut Option<(ProxyReport, Instant)>,
 ) -> Result<(), Error> {
     let client = Client::connect(address, PATIENCE).await?;
     let mut states = client.watch(INTERVAL).await?;
     let mut watcher = None;
     let mut experience = Experience::None;
     while let Some(state) = states.next().await? {
-        let (report, now) = (Report::from(&state), Instant::now());
+        let (report, now) = (ProxyReport::from(&state), Instant::now());
         let watcher = watcher.get_or_insert_with(|| Watcher::of(&state));
         let seen = watcher.see(&state, now);
         let changed = std::mem::replace(&mut experience, seen) != seen;

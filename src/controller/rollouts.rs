@@ -34,7 +34,7 @@ use serde_json::Value as Json;
 use tokio::task::JoinSet;
 
 pub(super) use self::job::Done;
-use self::job::{Step, Work};
+use self::job::{RolloutAction, Work};
 use self::tracked::{Tracked, newest};
 use self::write::{Writer, Written};
 use super::admission::Admission;
@@ -200,7 +200,7 @@ impl Rollouts {
         let rollout = newest(tracked, &found);
         let no_status = Json::Null;
         let (before, _) = read_rollout_status(rollout.data.get("status").unwrap_or(&no_status));
-        let subject = Subject {
+        let subject = ReconcileContext {
             key: &key,
             rollout: &rollout,
             before: &before,
@@ -219,10 +219,10 @@ impl Rollouts {
     }
 
     /// Reports in the status that the API server rejects what the rollout writes.
-    fn report_refusal(&self, subject: Subject, work: &mut Work) {
+    fn report_refusal(&self, subject: ReconcileContext, work: &mut Work) {
         let tracked = self.tracked.get(subject.key);
         let refused = tracked.and_then(|tracked| tracked.refused.clone());
-        let refused = refused.filter(|_| !matches!(work.step, Step::Nothing));
+        let refused = refused.filter(|_| !matches!(work.step, RolloutAction::Nothing));
         if let Some(why) = refused {
             let generation = subject.rollout.metadata.generation;
             work.status = status::refused(&work.status, REFUSED, why, generation, write::now());
@@ -242,13 +242,13 @@ impl Rollouts {
         let is_over = work.status.phase.is_some_and(RolloutPhase::is_over);
         let interval = if is_over { ENDED } else { MOVING };
         self.queue.wake_at(key.clone(), Instant::now() + interval);
-        if matches!(work.step, Step::Nothing)
+        if matches!(work.step, RolloutAction::Nothing)
             && let Some(tracked) = self.tracked.get_mut(&key)
             && tracked.keep_rejected_at.is_none()
         {
             tracked.refused = None;
         }
-        if matches!(work.step, Step::Nothing) && !work.write_status {
+        if matches!(work.step, RolloutAction::Nothing) && !work.write_status {
             self.queue.done(&key);
             return;
         }
@@ -323,7 +323,7 @@ struct Early;
 
 /// The rollout that is being reconciled.
 #[derive(Clone, Copy)]
-struct Subject<'a> {
+struct ReconcileContext<'a> {
     key: &'a Key,
     rollout: &'a Object,
     /// Its status.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::MostUpdates;
+use super::UpdateLimits;
 use crate::k8s::Scope;
 
 /// The settings of a controller.
@@ -37,7 +37,7 @@ pub struct ControllerSettings {
     /// How long old's frontends must have had no request from a client before old may be deleted.
     pub quiet_period: Duration,
     /// How many updates are followed, and how many rollouts.
-    pub most_updates: MostUpdates,
+    pub most_updates: UpdateLimits,
     /// Addresses of targets, by `host:port`, that override name resolution.
     pub resolve: HashMap<String, SocketAddr>,
 }

@@ -8,13 +8,13 @@ use k8s_openapi::jiff;
 use super::observer::Observed;
 use super::parsed::ParsedUpdate;
 use crate::resource::status::{
-    AnalysisStatus, AnalysisVerdict, FrontendsStatus, GenerationStatus, PROMISED, RoleStatus,
-    SplitStatus, StepStatus, UpdatePhase, WaitStatus, condition,
+    AnalysisStatus, AnalysisVerdict, FrontendsStatus, GenerationStatus, RoleStatus, SplitStatus,
+    StepStatus, UpdatePhase, VALIDITY, WaitStatus, condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
-    self, Capacity, ConditionKind, Decision, Evidence, OnFailure, Rule, Sides, Timestamp, Verdict,
-    Wait,
+    self, Capacity, ConditionKind, Decision, Evidence, OnFailure, Rule, Sides, Timestamp,
+    TrialVerdict, Wait,
 };
 use crate::split::{Generation, Weights};
 
@@ -25,7 +25,7 @@ const MAX_MESSAGE: usize = 4096;
 pub(super) const TOO_MANY: &str = "TooManyUpdates";
 
 /// How often the validity of the flags in a status is renewed.
-pub(super) const RENEWED: Duration = Duration::from_secs(30);
+pub(super) const RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The status after `decision`, for the spec's `generation`.
 pub(super) fn status(
@@ -95,11 +95,11 @@ pub(super) fn status(
             .collect(),
         memory: Some(decision.memory.clone()),
     };
-    limit_promises(status, before, now)
+    limit_validity(status, before, now)
 }
 
 /// Sets the end of the validity of the flags in a status. Keeps the previous one if the flags are the same and it is recent.
-fn limit_promises(
+fn limit_validity(
     mut status: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
     now: jiff::Timestamp,
@@ -115,10 +115,10 @@ fn limit_promises(
         return status;
     }
     let said_at = before.observed_at.as_ref().map(|time| time.0);
-    let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWED));
+    let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWAL_INTERVAL));
     // If someone else changed this time, it does not count.
     let until = before.valid_until.as_ref().map(|time| time.0);
-    let is_ours = until.is_some() && until == said_at.map(|at| after(at, PROMISED));
+    let is_ours = until.is_some() && until == said_at.map(|at| after(at, VALIDITY));
     if is_fresh && is_ours && flags(&status) == flags(before) {
         status.observed_at.clone_from(&before.observed_at);
         status.valid_until.clone_from(&before.valid_until);
@@ -126,7 +126,7 @@ fn limit_promises(
         // Whole seconds, the precision that the API server keeps.
         let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
         status.observed_at = Some(Time(now));
-        status.valid_until = Some(Time(after(now, PROMISED)));
+        status.valid_until = Some(Time(after(now, VALIDITY)));
     }
     status
 }
@@ -144,7 +144,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     let reported = decision.missing.iter().map(|evidence| {
         let seen = &seen.observation;
         let (found, what) = match evidence {
-            Evidence::NoOtherWayToOld => (
+            Evidence::NoOtherRoute => (
                 &seen.clients.other_ways,
                 "these lead to the frontends of old",
             ),
@@ -152,11 +152,11 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
                 &seen.updates_to_old,
                 "these updates and proxies lead to the frontends of old",
             ),
-            Evidence::NoWayAroundProxies => (
-                &seen.clients.around_proxies,
+            Evidence::NoBypass => (
+                &seen.clients.bypasses,
                 "these lead to the frontends of old and bypass their proxies",
             ),
-            Evidence::NewOutlivesOld => (
+            Evidence::NewNotOwnedByOld => (
                 &seen.clients.go_with_old,
                 "clients or new need these, which may not outlive old",
             ),
@@ -253,9 +253,9 @@ fn analysis(analysis: &rollout::Analysis) -> AnalysisStatus {
     let failure = analysis.failure.as_ref();
     AnalysisStatus {
         verdict: match analysis.verdict {
-            Verdict::Pass => AnalysisVerdict::Pass,
-            Verdict::Fail => AnalysisVerdict::Fail,
-            Verdict::Inconclusive => AnalysisVerdict::Inconclusive,
+            TrialVerdict::Pass => AnalysisVerdict::Pass,
+            TrialVerdict::Fail => AnalysisVerdict::Fail,
+            TrialVerdict::Inconclusive => AnalysisVerdict::Inconclusive,
         },
         message: cut(&analysis.sentence),
         failed_at: failure.map(|failure| time(failure.at)),
@@ -411,9 +411,9 @@ mod tests {
             // By hand.
             (said("2026-01-01T00:00:40Z", "2036-01-01T00:00:00Z"), &fresh),
         ] {
-            assert_eq!(&limit_promises(promised.clone(), &before, now), expected);
+            assert_eq!(&limit_validity(promised.clone(), &before, now), expected);
         }
         let nothing = DynamoUpdateConfigStatus::default();
-        assert_eq!(limit_promises(nothing.clone(), &earlier, now), nothing);
+        assert_eq!(limit_validity(nothing.clone(), &earlier, now), nothing);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::observer::{Answer, ProxyComparison};
+use super::observer::{ComparisonResult, ProxyComparison};
 use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Reason, Report, Rules};
 use crate::printable::counted;
-use crate::rollout::{Timestamp, Trial, TrialResult, Verdict};
+use crate::rollout::{Timestamp, Trial, TrialResult, TrialVerdict};
 
 /// The comparison of a trial.
 #[derive(Debug)]
@@ -35,7 +35,10 @@ impl AnalysisRun {
         asked: &[ProxyComparison],
         (now, wall): (Instant, Timestamp),
     ) -> Option<Self> {
-        if asked.iter().any(|one| matches!(one.answer, Answer::NotYet)) {
+        if asked
+            .iter()
+            .any(|one| matches!(one.answer, ComparisonResult::NotYet))
+        {
             return None;
         }
         let remembered = |since: Timestamp| -> Vec<Vec<(Duration, Counts)>> {
@@ -101,9 +104,9 @@ fn verdict(
     whole: Report,
     step: Option<Report>,
     asked: &[ProxyComparison],
-) -> (Verdict, Reason, String) {
+) -> (TrialVerdict, Reason, String) {
     if matches!(whole.verdict, analysis::Verdict::Fail(_)) {
-        return (Verdict::Fail, whole.reason(), whole.sentence());
+        return (TrialVerdict::Fail, whole.reason(), whole.sentence());
     }
     let report = step.unwrap_or(whole);
     let silent: Vec<String> = asked.iter().filter_map(ProxyComparison::silence).collect();
@@ -118,12 +121,12 @@ fn verdict(
     let reason = report.reason();
     let has_passed = report.verdict == analysis::Verdict::Pass;
     match (has_passed, silence.is_empty()) {
-        (true, true) => (Verdict::Pass, reason, report.sentence()),
-        (true, false) => (Verdict::Inconclusive, Reason::NotComparable, silence),
-        (false, true) => (Verdict::Inconclusive, reason, report.sentence()),
+        (true, true) => (TrialVerdict::Pass, reason, report.sentence()),
+        (true, false) => (TrialVerdict::Inconclusive, Reason::NotComparable, silence),
+        (false, true) => (TrialVerdict::Inconclusive, reason, report.sentence()),
         (false, false) => {
             let sentence = format!("{} {silence}", report.sentence());
-            (Verdict::Inconclusive, Reason::NotComparable, sentence)
+            (TrialVerdict::Inconclusive, Reason::NotComparable, sentence)
         }
     }
 }
@@ -131,22 +134,24 @@ fn verdict(
 impl ProxyComparison {
     fn reading(&self) -> Option<Reading> {
         match &self.answer {
-            Answer::Counts(compared) => compared.counts.as_ref().ok()?.reading(&self.name),
-            Answer::NotYet | Answer::Silent(_) => None,
+            ComparisonResult::Counts(compared) => {
+                compared.counts.as_ref().ok()?.reading(&self.name)
+            }
+            ComparisonResult::NotYet | ComparisonResult::Silent(_) => None,
         }
     }
 
     /// Its counts when it was first queried.
     fn first_reading(&self) -> Option<Reading> {
         match &self.answer {
-            Answer::Counts(compared) => compared.past.as_ref()?.1.reading(&self.name),
-            Answer::NotYet | Answer::Silent(_) => None,
+            ComparisonResult::Counts(compared) => compared.past.as_ref()?.1.reading(&self.name),
+            ComparisonResult::NotYet | ComparisonResult::Silent(_) => None,
         }
     }
 
     /// Its counts at several times, with their ages, oldest first.
     fn past(&self, now: Instant) -> Option<Vec<(Duration, Counts)>> {
-        let Answer::Counts(compared) = &self.answer else {
+        let ComparisonResult::Counts(compared) = &self.answer else {
             return None;
         };
         let (at, past) = compared.past.as_ref()?;
@@ -157,10 +162,12 @@ impl ProxyComparison {
 
     fn silence(&self) -> Option<String> {
         match &self.answer {
-            Answer::Counts(_) if self.reading().is_some() => None,
-            Answer::Counts(_) => Some(format!("{} does not identify its process", self.name)),
-            Answer::NotYet => Some(format!("{} has not responded yet", self.name)),
-            Answer::Silent(why) => Some(format!("{} {why}", self.name)),
+            ComparisonResult::Counts(_) if self.reading().is_some() => None,
+            ComparisonResult::Counts(_) => {
+                Some(format!("{} does not identify its process", self.name))
+            }
+            ComparisonResult::NotYet => Some(format!("{} has not responded yet", self.name)),
+            ComparisonResult::Silent(why) => Some(format!("{} {why}", self.name)),
         }
     }
 }
@@ -202,7 +209,7 @@ mod tests {
         })
     }
 
-    fn asked(name: &str, answer: Answer) -> ProxyComparison {
+    fn asked(name: &str, answer: ComparisonResult) -> ProxyComparison {
         ProxyComparison {
             name: name.to_owned(),
             answer,
@@ -215,7 +222,7 @@ mod tests {
         past: Option<(Instant, Arc<v1::Comparison>)>,
     ) -> ProxyComparison {
         let counts = Ok(comparison(&[(0, counts, failed)]));
-        asked("a", Answer::Counts(Compared { counts, past }))
+        asked("a", ComparisonResult::Counts(Compared { counts, past }))
     }
 
     fn trial(ago: u64) -> Trial {
@@ -230,7 +237,7 @@ mod tests {
         let now = Instant::now();
         let past = comparison(&[(120, [0, 0], 0), (60, [900, 100], 50), (0, [1800, 200], 50)]);
         let proxies = [reported([1800, 200], 50, Some((now, past)))];
-        for (ago, expected) in [(300, Verdict::Fail), (90, Verdict::Inconclusive)] {
+        for (ago, expected) in [(300, TrialVerdict::Fail), (90, TrialVerdict::Inconclusive)] {
             let trial = trial(ago);
             let run = AnalysisRun::begin(&trial, Rules::default(), &proxies, (now, WALL));
             let trial_result = run.unwrap().observe(&trial, &proxies, now);
@@ -241,7 +248,7 @@ mod tests {
             );
             assert_eq!(trial_result.trial, trial.since);
         }
-        let waits = [asked("a", Answer::NotYet)];
+        let waits = [asked("a", ComparisonResult::NotYet)];
         assert!(AnalysisRun::begin(&trial(1), Rules::default(), &waits, (now, WALL)).is_none());
     }
 
@@ -252,14 +259,23 @@ mod tests {
         let begun = |proxies: &[ProxyComparison]| {
             AnalysisRun::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
         };
-        let silent = || asked("b", Answer::Silent("is too old to be compared".to_owned()));
+        let silent = || {
+            asked(
+                "b",
+                ComparisonResult::Silent("is too old to be compared".to_owned()),
+            )
+        };
         let nobody = begun(&[]).observe(&trial, &[], now);
-        assert_eq!(nobody.verdict, Verdict::Inconclusive);
+        assert_eq!(nobody.verdict, TrialVerdict::Inconclusive);
         for (others, failed, expected) in [
-            (vec![], 0, Verdict::Pass),
-            (vec![silent()], 0, Verdict::Inconclusive),
-            (vec![asked("b", Answer::NotYet)], 0, Verdict::Inconclusive),
-            (vec![silent()], 100, Verdict::Fail),
+            (vec![], 0, TrialVerdict::Pass),
+            (vec![silent()], 0, TrialVerdict::Inconclusive),
+            (
+                vec![asked("b", ComparisonResult::NotYet)],
+                0,
+                TrialVerdict::Inconclusive,
+            ),
+            (vec![silent()], 100, TrialVerdict::Fail),
         ] {
             let mut run = begun(&[reported([0, 0], 0, None)]);
             run.observe(&trial, &[reported([0, 0], 0, None)], now);
@@ -275,7 +291,7 @@ mod tests {
         let trial_result = run.observe(&trial, &proxies, now + seconds(10));
         assert_eq!(
             trial_result.verdict,
-            Verdict::Inconclusive,
+            TrialVerdict::Inconclusive,
             "{}",
             trial_result.sentence
         );
@@ -284,7 +300,7 @@ mod tests {
         let trial_result = run.observe(&trial, &proxies, now + seconds(20));
         assert_eq!(
             trial_result.verdict,
-            Verdict::Pass,
+            TrialVerdict::Pass,
             "{}",
             trial_result.sentence
         );

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::http::{FrontendAddress, FrontendClient, FrontendQuery, MAX_LIST};
-use super::limits::Share;
+use super::limits::TargetPermit;
 use super::poller::PollSink;
 
 /// The names of the port that serves the metrics: in pods of Dynamo, and elsewhere.
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Polls `frontend` forever. Reports `None` while there is no value.
 pub(super) async fn follow(
     frontend: FrontendAddress,
-    share: Share,
+    share: TargetPermit,
     mut sink: PollSink<Option<u64>>,
 ) {
     let mut client = FrontendClient::new(frontend);
@@ -33,7 +33,7 @@ pub(super) async fn follow(
     }
 }
 
-async fn asked(client: &mut FrontendClient, share: &Share) -> Option<u64> {
+async fn asked(client: &mut FrontendClient, share: &TargetPermit) -> Option<u64> {
     let _turn = share.query_permit().await;
     let query = FrontendQuery {
         path: "/metrics",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Sample;
 use super::load::{Counts, Ending};
-use super::script::{Life, ScriptState};
+use super::script::{ScriptState, ServerState};
 use crate::printable;
 use crate::split::Generation;
 
@@ -95,14 +95,14 @@ impl DemoFrame<'_> {
         }
         let ScriptState { percent, victim } = self.state;
         match (victim, percent) {
-            (Some((victim, Life::Dead(since))), _) => {
+            (Some((victim, ServerState::Down(since))), _) => {
                 let side = victim.as_str().to_uppercase();
                 format!(
                     "the {side} upstream was KILLED {:.1} s ago; its requests fail over",
                     since.as_secs_f64()
                 )
             }
-            (Some((victim, Life::Back)), _) => {
+            (Some((victim, ServerState::Restarted)), _) => {
                 format!("the {} upstream is back", victim.as_str().to_uppercase())
             }
             (None, 0) => "all requests go to the OLD generation".to_owned(),
@@ -113,7 +113,7 @@ impl DemoFrame<'_> {
 
     /// Is an upstream down?
     pub(super) fn is_outage(&self) -> bool {
-        matches!(self.state.victim, Some((_, Life::Dead(_))))
+        matches!(self.state.victim, Some((_, ServerState::Down(_))))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::frame::{DemoFrame, milliseconds, percent};
-use super::script::Life;
+use super::script::ServerState;
 
 /// Writes lines to `W`.
 #[derive(Debug)]
@@ -125,11 +125,11 @@ fn event(picture: &DemoFrame<'_>) -> Option<String> {
     match picture.state.victim {
         _ if picture.is_over() => Some(picture.caption()),
         None => None,
-        Some((victim, Life::Dead(_))) => Some(format!(
+        Some((victim, ServerState::Down(_))) => Some(format!(
             "the {} upstream is KILLED",
             victim.as_str().to_uppercase()
         )),
-        Some((_, Life::Back)) => Some(picture.caption()),
+        Some((_, ServerState::Restarted)) => Some(picture.caption()),
     }
 }
 

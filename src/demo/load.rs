@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Error;
 use super::worker::Worker;
 use client::Client;
-pub(super) use client::{Ending, Report};
+pub(super) use client::{Ending, RequestReport};
 pub(super) use counts::Counts;
 
 /// Think time between two requests, in milliseconds.

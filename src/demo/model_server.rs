@@ -21,15 +21,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Error;
 use super::worker::Worker;
 use crate::split::Generation;
-use answer::{Answer, Api, LastMessage};
-use speech::Speech;
+use answer::{Api, Completion, LastMessage};
+use speech::TokenStream;
 
 /// The one model that both generations serve.
 pub(super) const MODEL: &str = "demo";
 /// Largest request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
 
-type Body = Either<Full<Bytes>, Speech>;
+type Body = Either<Full<Bytes>, TokenStream>;
 
 /// One server of one generation, on a port of 127.0.0.1 and its own thread.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ async fn generate(api: Api, body: Incoming, generation: Generation) -> Response<
         let both = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
         return error_response(StatusCode::BAD_REQUEST, both);
     }
-    let speech = Speech::new(Answer::to(&request, api, generation));
+    let speech = TokenStream::new(Completion::to(&request, api, generation));
     if request.get("stream").and_then(Value::as_bool) == Some(true) {
         let mut response = Response::new(Either::Right(speech));
         let headers = response.headers_mut();

@@ -100,7 +100,7 @@ impl<S: ProxyControl> Runner<S> {
                 self.load.set_outage(true);
                 self.servers[victim.index()].kill();
             }
-            Action::Revive(victim) => {
+            Action::Restart(victim) => {
                 self.servers[victim.index()].revive()?;
                 self.load.set_outage(false);
             }

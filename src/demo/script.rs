@@ -38,12 +38,12 @@ pub enum Action {
     /// Kills the model server of a generation.
     Kill(Generation),
     /// Starts it again.
-    Revive(Generation),
+    Restart(Generation),
 }
 
 /// An action and its time since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ScriptStep {
     /// When.
     pub at: Duration,
     /// What.
@@ -56,23 +56,23 @@ pub struct ScriptState {
     /// The wanted split, in percent.
     pub percent: u8,
     /// The generation last killed at this split, and its state.
-    pub victim: Option<(Generation, Life)>,
+    pub victim: Option<(Generation, ServerState)>,
 }
 
 /// The state of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum ServerState {
     /// Killed this long ago.
-    Dead(Duration),
+    Down(Duration),
     /// Up again.
-    Back,
+    Restarted,
 }
 
 /// The whole demo, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// The actions.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScriptStep>,
     /// Its total length.
     pub length: Duration,
 }
@@ -86,20 +86,20 @@ impl Script {
         let mut steps = Vec::new();
         let mut begun = 0.0;
         for percent in (0..=100).step_by(usize::from(STRIDE)) {
-            steps.push(Step {
+            steps.push(ScriptStep {
                 at: scaled(begun),
                 action: Action::Split(percent),
             });
             if percent == KILL_AT {
                 let killed = scaled(begun + BEFORE_KILL);
                 let back = killed + scaled(OUTAGE).max(SHORTEST_OUTAGE);
-                steps.push(Step {
+                steps.push(ScriptStep {
                     at: killed,
                     action: Action::Kill(VICTIM),
                 });
-                steps.push(Step {
+                steps.push(ScriptStep {
                     at: back,
-                    action: Action::Revive(VICTIM),
+                    action: Action::Restart(VICTIM),
                 });
             }
             begun += pause(percent);
@@ -123,11 +123,11 @@ impl Script {
                 victim: None,
             },
             Action::Kill(victim) => ScriptState {
-                victim: Some((victim, Life::Dead(elapsed.saturating_sub(step.at)))),
+                victim: Some((victim, ServerState::Down(elapsed.saturating_sub(step.at)))),
                 ..now
             },
-            Action::Revive(victim) => ScriptState {
-                victim: Some((victim, Life::Back)),
+            Action::Restart(victim) => ScriptState {
+                victim: Some((victim, ServerState::Restarted)),
                 ..now
             },
         })
@@ -142,7 +142,7 @@ impl Script {
                 .map(|step| step.at)
         };
         at(|action| matches!(action, Action::Kill(_)))
-            .zip(at(|action| matches!(action, Action::Revive(_))))
+            .zip(at(|action| matches!(action, Action::Restart(_))))
     }
 }
 
@@ -209,9 +209,9 @@ mod tests {
         let dead = at(killed + Duration::from_secs(1));
         assert_eq!(
             dead.victim,
-            Some((VICTIM, Life::Dead(Duration::from_secs(1))))
+            Some((VICTIM, ServerState::Down(Duration::from_secs(1))))
         );
-        assert_eq!(at(back).victim, Some((VICTIM, Life::Back)));
+        assert_eq!(at(back).victim, Some((VICTIM, ServerState::Restarted)));
         assert_eq!(
             at(script.length),
             ScriptState {

@@ -274,7 +274,7 @@ fn float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::load::Report;
+    use crate::demo::load::RequestReport;
 
     fn counts(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Counts {
         let mut counts = Counts::default();
@@ -285,7 +285,7 @@ mod tests {
                 vec![Duration::from_millis(30)],
             );
             counts.end(
-                &Report {
+                &RequestReport {
                     ending,
                     generation,
                     first_token,

@@ -18,12 +18,12 @@ const LATENCY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The subject of a comparison. A different new generation, or different margins, start a new one.
 #[derive(Clone, PartialEq)]
-struct Subject {
+struct AnalyzedGeneration {
     new: Vec<Target>,
     analysis: Analysis,
 }
 
-impl Subject {
+impl AnalyzedGeneration {
     fn of(plan: &Plan) -> Option<Self> {
         // The consequence of a failure is not a margin.
         let analysis = plan.analysis.clone().map(|analysis| Analysis {
@@ -39,7 +39,7 @@ impl Subject {
 
 /// The comparison since it began.
 struct Comparison {
-    subject: Subject,
+    subject: AnalyzedGeneration,
     began: Instant,
     /// The counts at the last look, and its time.
     counted: Counts,
@@ -52,7 +52,7 @@ struct Comparison {
 impl Comparison {
     /// `earlier` is what old did before.
     fn of(plan: &Plan, counted: Counts, earlier: Counts, now: Instant) -> Option<Self> {
-        let subject = Subject::of(plan)?;
+        let subject = AnalyzedGeneration::of(plan)?;
         let mut memory = Memory::after(earlier);
         memory.look(&subject.analysis.rules, Counts::default(), Duration::ZERO);
         Some(Self {
@@ -66,7 +66,7 @@ impl Comparison {
     }
 
     fn is_of(&self, plan: &Plan) -> bool {
-        Some(&self.subject) == Subject::of(plan).as_ref()
+        Some(&self.subject) == AnalyzedGeneration::of(plan).as_ref()
     }
 
     /// Is it time for a look?

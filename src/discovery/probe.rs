@@ -106,19 +106,19 @@ async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &ProbeKind) 
     };
     let (status, body) = match get(pool, endpoint, &path).await {
         Ok(answer) => answer,
-        Err(Unanswered::HereExhausted) => return None,
-        Err(Unanswered::There) => return Some(false),
+        Err(NoResponse::LocalExhaustion) => return None,
+        Err(NoResponse::Endpoint) => return Some(false),
     };
     let lists = || lists_a_model(&body) == Some(true);
     Some(status == StatusCode::OK && (!matches!(question, ProbeKind::AnyModel) || lists()))
 }
 
 /// Why there is no response.
-enum Unanswered {
+enum NoResponse {
     /// This host cannot open a connection.
-    HereExhausted,
+    LocalExhaustion,
     /// The endpoint does not respond, or the response is too long.
-    There,
+    Endpoint,
 }
 
 /// Sends a GET request to an endpoint and reads the whole response.
@@ -126,14 +126,14 @@ async fn get(
     pool: &Pool,
     endpoint: &Arc<Endpoint>,
     path: &str,
-) -> Result<(StatusCode, Bytes), Unanswered> {
+) -> Result<(StatusCode, Bytes), NoResponse> {
     let mut headers = HeaderMap::new();
     if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
         headers.insert(HOST, host);
     }
     let head = Head {
         method: Method::GET,
-        uri: path.parse::<Uri>().map_err(|_| Unanswered::There)?,
+        uri: path.parse::<Uri>().map_err(|_| NoResponse::Endpoint)?,
         headers,
         added: Added::default(),
         expects_continue: false,
@@ -145,12 +145,12 @@ async fn get(
     };
     let response = pool.send_to(endpoint, outgoing, RequestBody::empty()).await;
     let response = response.map_err(|error| match error {
-        upstream::Error::Exhausted { .. } => Unanswered::HereExhausted,
-        _ => Unanswered::There,
+        upstream::Error::Exhausted { .. } => NoResponse::LocalExhaustion,
+        _ => NoResponse::Endpoint,
     })?;
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_LIST).collect().await;
-    let body = body.map_err(|_| Unanswered::There)?;
+    let body = body.map_err(|_| NoResponse::Endpoint)?;
     Ok((status, body.to_bytes()))
 }
 

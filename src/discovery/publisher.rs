@@ -24,7 +24,7 @@ use crate::split::{SplitPolicy, Weights};
 use crate::telemetry::Metrics;
 
 /// A plan that was rejected because its certificates cannot be used. It is retried, because they may become usable.
-struct Refused {
+struct PlanAwaitingCertificates {
     wanted: RequestedPlan,
     source: Arc<str>,
     problems: Problems,
@@ -36,7 +36,7 @@ pub struct Publisher {
     status: Arc<Status>,
     metrics: Arc<Metrics>,
     keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
-    refused: Option<Refused>,
+    refused: Option<PlanAwaitingCertificates>,
     failed: Option<Failed>,
     rolled_back: Option<RolledBack>,
     builder: SnapshotBuilder,
@@ -235,7 +235,7 @@ impl Publisher {
             Err(fault) => {
                 let problems = fault.problems();
                 self.reject(problems.clone(), Arc::clone(&source));
-                self.refused = Some(Refused {
+                self.refused = Some(PlanAwaitingCertificates {
                     wanted,
                     source,
                     problems: problems.clone(),
@@ -264,7 +264,7 @@ impl Publisher {
                 if problems != refused.problems {
                     self.reject(problems.clone(), Arc::clone(&refused.source));
                 }
-                self.refused = Some(Refused {
+                self.refused = Some(PlanAwaitingCertificates {
                     problems,
                     ..refused
                 });

@@ -4,11 +4,11 @@ use super::{Rules, Target};
 
 /// Why another server has to take over a stream, as far as this affects which servers are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takeover {
+pub enum TakeoverCause {
     /// Its server is gone.
-    Gone,
+    ServerLost,
     /// Its server is alive, and reports that the backend behind it is gone.
-    Behind,
+    BackendLost,
     /// The plan moves it to the new generation.
     Move,
 }
@@ -32,12 +32,12 @@ pub fn candidates(
     rules: &Rules,
     from: Target,
     any_generation: bool,
-    why: Takeover,
+    why: TakeoverCause,
 ) -> Vec<Candidates> {
     if !rules.enabled {
         return Vec::new();
     }
-    if why == Takeover::Move {
+    if why == TakeoverCause::Move {
         let may_move = from != Target::New && rules.serves(Target::New);
         return may_move
             .then_some(Candidates::Others(Target::New))
@@ -59,7 +59,7 @@ pub fn candidates(
     let others = targets.into_iter().filter(|target| rules.serves(*target));
     let mut candidates: Vec<Candidates> = others.map(Candidates::Others).collect();
     match why {
-        Takeover::Behind if same.is_some() => candidates.insert(1, Candidates::Same),
+        TakeoverCause::BackendLost if same.is_some() => candidates.insert(1, Candidates::Same),
         _ => candidates.extend(same),
     }
     candidates
@@ -91,35 +91,45 @@ mod tests {
     #[test]
     fn its_own_generation_comes_first_and_what_broke_off_last() {
         use Candidates::{Others, Same};
-        use Takeover::{Behind, Gone};
+        use TakeoverCause::{BackendLost, ServerLost};
         use Target::{New, Old, Peers};
         let rules = rules(50, false);
         for (from, any, why, expected) in [
-            (Old, false, Gone, vec![Others(Old), Others(Peers), Same]),
-            (Old, false, Behind, vec![Others(Old), Same, Others(Peers)]),
+            (
+                Old,
+                false,
+                ServerLost,
+                vec![Others(Old), Others(Peers), Same],
+            ),
+            (
+                Old,
+                false,
+                BackendLost,
+                vec![Others(Old), Same, Others(Peers)],
+            ),
             (
                 Old,
                 true,
-                Gone,
+                ServerLost,
                 vec![Others(Old), Others(Peers), Others(New), Same],
             ),
             (
                 Peers,
                 true,
-                Gone,
+                ServerLost,
                 vec![Others(Peers), Others(Old), Others(New), Same],
             ),
-            (New, false, Gone, vec![Others(New), Same]),
+            (New, false, ServerLost, vec![Others(New), Same]),
             (
                 New,
                 true,
-                Gone,
+                ServerLost,
                 vec![Others(New), Others(Old), Others(Peers), Same],
             ),
             (
                 New,
                 true,
-                Behind,
+                BackendLost,
                 vec![Others(New), Same, Others(Old), Others(Peers)],
             ),
         ] {
@@ -135,7 +145,7 @@ mod tests {
     fn a_generation_without_weight_is_no_place_except_old_until_it_drains() {
         use Candidates::{Others, Same};
         use Target::{New, Old};
-        let gone = |rules: &Rules, from| candidates(rules, from, true, Takeover::Gone);
+        let gone = |rules: &Rules, from| candidates(rules, from, true, TakeoverCause::ServerLost);
         let no_peers = |rules| Rules {
             has_peers: false,
             ..rules
@@ -157,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_stream_moves_from_old_to_new_only() {
-        let moved = |percent, from| candidates(&rules(percent, true), from, true, Takeover::Move);
+        let moved =
+            |percent, from| candidates(&rules(percent, true), from, true, TakeoverCause::Move);
         assert_eq!(moved(100, Target::Old), [Candidates::Others(Target::New)]);
         assert_eq!(moved(100, Target::Peers), [Candidates::Others(Target::New)]);
         assert_eq!(moved(100, Target::New), []);

@@ -35,18 +35,18 @@ const BACKOFF: Backoff = Backoff {
 #[derive(Debug)]
 pub enum WatchEvent {
     /// The full list; it replaces everything known before.
-    All(Vec<Update>),
+    Replaced(Vec<Update>),
     /// An update was added or changed.
-    Is(Update),
+    Applied(Update),
     /// The update of this name was removed.
-    Gone(String),
+    Deleted(String),
     /// The API server cannot be reached or returns errors; `last_contact` is when it last answered.
-    Lost {
+    Disconnected {
         cause: String,
         last_contact: Instant,
     },
     /// The API server can be reached again.
-    Found,
+    Reconnected,
 }
 
 type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>>;
@@ -112,7 +112,7 @@ impl Watch {
                 Ok(()) = self.contact.changed() => {
                     self.last_contact = *self.contact.borrow_and_update();
                     if self.lost.take().is_some() {
-                        return WatchEvent::Found;
+                        return WatchEvent::Reconnected;
                     }
                     continue;
                 }
@@ -140,10 +140,12 @@ impl Watch {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => self.listed.push(update(object)),
-            Event::InitDone => return Some(WatchEvent::All(std::mem::take(&mut self.listed))),
-            Event::Apply(object) => return Some(WatchEvent::Is(update(object))),
+            Event::InitDone => return Some(WatchEvent::Replaced(std::mem::take(&mut self.listed))),
+            Event::Apply(object) => return Some(WatchEvent::Applied(update(object))),
             Event::Delete(object) => {
-                return Some(WatchEvent::Gone(object.metadata.name.unwrap_or_default()));
+                return Some(WatchEvent::Deleted(
+                    object.metadata.name.unwrap_or_default(),
+                ));
             }
         }
         None
@@ -185,7 +187,7 @@ impl Watch {
         }
         self.lost = Some(cause.clone());
         let last_contact = self.last_contact;
-        Some(WatchEvent::Lost {
+        Some(WatchEvent::Disconnected {
             cause,
             last_contact,
         })

@@ -27,7 +27,7 @@ use kube::api::ApiResource;
 
 pub use self::deletion_cost::{is_marked, mark};
 pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
-pub use self::in_place::{Half, InPlace, halves, pods_resource};
+pub use self::in_place::{GenerationInPlace, InPlace, halves, pods_resource};
 pub use self::object::{
     controller, includes, is_selected, labels, labels_at, pod_has_ended, pod_is_ready,
 };
@@ -55,7 +55,7 @@ pub type Counts = BTreeMap<Role, Workers>;
 
 /// Selects the workers to count, from `spec.workers.{old,new}` and the names of the deployments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Which {
+pub struct WorkerQuery {
     /// The Kubernetes namespace.
     pub namespace: String,
     /// The name of the object that owns the workers, or of the graph that owns such objects. For `DynamoWorkerMetadata`, the
@@ -82,7 +82,7 @@ pub trait Workload: Sync {
     ///
     /// # Errors
     /// If an object that must be counted could not be listed.
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced>;
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced>;
 
     /// How the workers of one object are scaled, if they can be.
     fn scaling(&self) -> Option<&dyn Scaling> {
@@ -120,10 +120,14 @@ pub fn begin(cache: &Cache) {
 ///
 /// # Errors
 /// If an object that must be counted could not be listed, or the kind cannot be counted as requested.
-pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+pub fn count(
+    workload: &dyn Workload,
+    cache: &Cache,
+    which: &WorkerQuery,
+) -> Result<Counts, NotSynced> {
     let kind = workload.kind();
     if !which.selector.is_empty() && kind != pods::Pods.kind() {
-        return Err(NotSynced::Unclear(format!(
+        return Err(NotSynced::Ambiguous(format!(
             "a selector selects pods: use it without a kind or with kind Pod, not with {kind}"
         )));
     }
@@ -135,7 +139,7 @@ pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Co
 ///
 /// # Errors
 /// If an object that must be counted could not be listed.
-pub fn by_name(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+pub fn by_name(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
     let graph = match cache.serves(&graph::resource())? {
         true => cache.one(&graph::resource(), &which.namespace, &which.name)?,
         false => None,

@@ -29,7 +29,7 @@ fn settings_of(change: &Value) -> RolloutSettings {
         },
         gpus: Sides::default(),
     };
-    settings(&spec(change), &accepted, Course::AsSpecified).unwrap()
+    settings(&spec(change), &accepted, Direction::AsSpecified).unwrap()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn each_field_is_one_of_the_settings() {
         max_surge: scaling::Amount::Percent(50),
         max_unavailable: scaling::Amount::Count(1),
         partition: 2,
-        steps: vec![Step {
+        steps: vec![ScaleStep {
             new: scaling::Amount::Percent(25),
             hold: seconds(30),
         }],
@@ -83,13 +83,13 @@ fn each_field_is_one_of_the_settings() {
 
 #[test]
 fn a_course_overrides_the_intent_except_for_a_hold() {
-    use Course::{AsSpecified, Back, Nowhere, Superseded};
+    use Direction::{AsSpecified, Impossible, RollBack, Superseded};
     for (asked, course, expected) in [
         ("Run", AsSpecified, Intent::Run),
-        ("Run", Back, Intent::Abort),
-        ("Promote", Back, Intent::Abort),
-        ("Hold", Back, Intent::Hold),
-        ("Promote", Nowhere, Intent::Hold),
+        ("Run", RollBack, Intent::Abort),
+        ("Promote", RollBack, Intent::Abort),
+        ("Hold", RollBack, Intent::Hold),
+        ("Promote", Impossible, Intent::Hold),
         ("Promote", Superseded, Intent::Promote),
         ("Hold", Superseded, Intent::Hold),
     ] {

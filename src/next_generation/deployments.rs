@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::{
-    COMPONENT, Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
+    COMPONENT, Error, GENERATION, GRAPH, GeneratedObject, Request, dynamo_namespace, labels,
     names::Names,
     parts::{Parts, cleaned, labels as labels_of, name},
     rollout::{self, Frontends, Role, Rollout, SCALED, Side, without_replicas},
@@ -17,7 +17,7 @@ pub(super) fn generation(
     from: &Parts,
     to: &Parts,
     names: &Names,
-    made: &mut Vec<Made>,
+    made: &mut Vec<GeneratedObject>,
     notes: &mut Vec<String>,
 ) -> Result<(), Error> {
     let client_service = client_service(request, from)?;
@@ -47,19 +47,19 @@ pub(super) fn generation(
     rollout::is_free(&service, &known)?;
     let port = services::port(&service);
     let service_name = name(&service);
-    made.push(Made {
+    made.push(GeneratedObject {
         comment: "The Service of the new frontends: the current frontends forward requests to it."
             .to_owned(),
         object: service,
     });
     for (worker, mut object) in to.workers.iter().zip(workers.iter().cloned()) {
         without_replicas(&mut object["spec"]);
-        made.push(Made {
+        made.push(GeneratedObject {
             comment: format!("The new {}. {SCALED}", workers_of(worker.role)),
             object,
         });
     }
-    made.push(Made {
+    made.push(GeneratedObject {
         comment: "The new frontends.".to_owned(),
         object: frontend.clone(),
     });
@@ -186,7 +186,7 @@ fn services_of(
     names: &Names,
     graph: &str,
     whose: &str,
-    made: &mut Vec<Made>,
+    made: &mut Vec<GeneratedObject>,
 ) {
     let selecting = labels::selecting(object, &to.services);
     for service in to
@@ -196,7 +196,7 @@ fn services_of(
     {
         let next = services::next(service, &selecting, names, graph);
         if !made.iter().any(|other| other.object == next) {
-            made.push(Made {
+            made.push(GeneratedObject {
                 comment: format!("The Service of the new {whose}."),
                 object: next,
             });

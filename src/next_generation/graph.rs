@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::{
-    Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
+    Error, GENERATION, GRAPH, GeneratedObject, Request, dynamo_namespace, labels,
     names::Names,
     parts::{Parts, cleaned, name},
     rollout::{self, Frontends, Rollout, SCALED, Side, without_replicas},
@@ -17,7 +17,7 @@ pub(super) fn generation(
     from: &Parts,
     to: &Parts,
     names: &Names,
-    made: &mut Vec<Made>,
+    made: &mut Vec<GeneratedObject>,
     notes: &mut Vec<String>,
 ) -> Result<(), Error> {
     let (old, new) = (from.main(), to.main());
@@ -69,7 +69,7 @@ pub(super) fn generation(
             shown(&next)
         ));
     }
-    made.push(Made {
+    made.push(GeneratedObject {
         comment: format!("The new graph. {SCALED}"),
         object: next,
     });
@@ -182,7 +182,7 @@ fn move_namespace(component: &mut Json, names: &Names) -> Result<(), String> {
 }
 
 /// The permissions that the service account of the new frontends, which the operator chooses, must have.
-fn account(target: &str, graph: &Json) -> Vec<Made> {
+fn account(target: &str, graph: &Json) -> Vec<GeneratedObject> {
     let account = format!("{target}-k8s-service-discovery");
     let text = inject::rbac(Some(&account), None);
     let manifests = inject::manifests(&text).unwrap_or_default();
@@ -192,7 +192,7 @@ fn account(target: &str, graph: &Json) -> Vec<Made> {
             if let Some(namespace) = graph["metadata"]["namespace"].as_str() {
                 object["metadata"]["namespace"] = json!(namespace);
             }
-            Made {
+            GeneratedObject {
                 comment: "The permissions that the sidecars of the new frontends need.".to_owned(),
                 object,
             }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Made, parts::is_same};
+use super::{GeneratedObject, parts::is_same};
 use crate::inject::shown;
 
 /// The note on workers without replicas.
@@ -88,7 +88,7 @@ impl Side {
 }
 
 /// The rollout as an object.
-pub(super) fn rollout(rollout: Rollout<'_>) -> Made {
+pub(super) fn rollout(rollout: Rollout<'_>) -> GeneratedObject {
     let mut metadata = json!({"name": rollout.name});
     if let Some(namespace) = rollout.namespace {
         metadata["namespace"] = namespace.into();
@@ -103,7 +103,7 @@ pub(super) fn rollout(rollout: Rollout<'_>) -> Made {
     if port != 8000 {
         frontends["port"] = port.into();
     }
-    Made {
+    GeneratedObject {
         comment: "Describes how workers and requests move to the new generation. A controller with --rollouts carries it out."
             .to_owned(),
         object: json!({

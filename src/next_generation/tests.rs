@@ -5,7 +5,7 @@ use super::*;
 const DEPLOYMENTS: &str = include_str!("tests/deployments.yaml");
 const GRAPH_TEXT: &str = include_str!("tests/graph.yaml");
 
-fn planned(from: &str, to: &str) -> Result<Planned, Error> {
+fn planned(from: &str, to: &str) -> Result<NextGeneration, Error> {
     plan(&Request {
         from,
         to,

@@ -21,17 +21,17 @@ const OF_ONE: usize = 4;
 const UNREAD: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
-struct Open {
+struct OpenCounts {
     all: usize,
     of: HashMap<Peer, usize>,
 }
 
 /// The open connections.
 #[derive(Clone, Default)]
-pub struct Connections(Arc<Mutex<Open>>);
+pub struct Connections(Arc<Mutex<OpenCounts>>);
 
 /// An open connection.
-pub struct Seat {
+pub struct AdminConnection {
     connections: Connections,
     peer: Peer,
 }
@@ -39,11 +39,11 @@ pub struct Seat {
 impl Connections {
     /// `None` if a limit is reached.
     #[must_use]
-    pub fn take(&self, peer: IpAddr) -> Option<Seat> {
+    pub fn take(&self, peer: IpAddr) -> Option<AdminConnection> {
         self.take_of(MOST.min(Shares::now().admin), peer)
     }
 
-    fn take_of(&self, most: usize, peer: IpAddr) -> Option<Seat> {
+    fn take_of(&self, most: usize, peer: IpAddr) -> Option<AdminConnection> {
         let peer = Peer::from(peer);
         let mut open = self.lock();
         let of_peer = open.of.get(&peer).copied().unwrap_or(0);
@@ -53,15 +53,15 @@ impl Connections {
         open.all += 1;
         open.of.insert(peer, of_peer + 1);
         let connections = self.clone();
-        Some(Seat { connections, peer })
+        Some(AdminConnection { connections, peer })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenCounts> {
         self.0.lock().expect("no holder of this lock can panic")
     }
 }
 
-impl Drop for Seat {
+impl Drop for AdminConnection {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         open.all -= 1;

@@ -6,7 +6,7 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{Request, StatusCode, Version};
 
-use super::{Answer, text};
+use super::{PageResponse, text};
 
 /// The host names for which an admin port answers.
 ///
@@ -38,7 +38,7 @@ impl Hosts {
 
     /// The response to a request for another name, or without exactly one name (RFC 9112 §3.2); `None` if the request is allowed.
     #[must_use]
-    pub fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
+    pub fn refusal<B>(&self, request: &Request<B>) -> Option<PageResponse> {
         let headers = request.headers().get_all(HOST);
         if request.version() == Version::HTTP_11 && headers.iter().count() != 1 {
             return Some(text(StatusCode::BAD_REQUEST, NEEDS_HOST));

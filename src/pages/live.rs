@@ -20,7 +20,7 @@ use http_body_util::StreamBody;
 use serde_json::Value;
 use tonic::body::Body;
 
-use super::{Answer, Quota, Refusal, page};
+use super::{PageResponse, Quota, Refusal, page};
 
 const HTML: &str = include_str!("live/live.html");
 const STYLE: &str = include_str!("live/live.css");
@@ -75,7 +75,7 @@ impl LivePage {
 
     /// The document, if the client is a browser: curl and similar clients accept anything, and get text.
     #[must_use]
-    pub fn document_for(&self, headers: &HeaderMap) -> Option<Answer> {
+    pub fn document_for(&self, headers: &HeaderMap) -> Option<PageResponse> {
         let mut accepted = headers.get_all(ACCEPT).iter();
         let is_a_browser = accepted.any(|value| {
             let value = value.to_str();
@@ -89,7 +89,7 @@ impl LivePage {
         &self,
         extensions: &Extensions,
         states: impl Stream<Item = Value> + Send + 'static,
-    ) -> Answer {
+    ) -> PageResponse {
         let Some(reader) = self.readers.take(extensions) else {
             let why = "too many pages are open".to_owned();
             let status = StatusCode::SERVICE_UNAVAILABLE;
@@ -108,7 +108,7 @@ impl LivePage {
         answer
     }
 
-    fn document(&self) -> Answer {
+    fn document(&self) -> PageResponse {
         let mut answer = page("text/html; charset=utf-8", self.html.clone());
         let fixed = |text| HeaderValue::from_static(text);
         answer.headers_mut().extend([
@@ -177,7 +177,7 @@ mod tests {
     fn there_is_a_limit_to_open_pages_and_a_closed_one_makes_room() {
         let page = LivePage::default();
         let open = || page.stream(&Extensions::new(), stream::pending());
-        let mut opened: Vec<Answer> = (0..READERS_OF_ONE).map(|_| open()).collect();
+        let mut opened: Vec<PageResponse> = (0..READERS_OF_ONE).map(|_| open()).collect();
         assert!(opened.iter().all(|answer| answer.status() == 200));
         assert_eq!(open().status(), 503);
         opened.pop();

@@ -10,7 +10,7 @@ use http::Request;
 use http_body::{Frame, SizeHint};
 use tonic::body::Body;
 
-use super::{Answer, Quota, QuotaGuard, Stall};
+use super::{PageResponse, Quota, QuotaGuard, Stall};
 
 /// Maximum number of shares, in total and per peer. A request takes one.
 const MOST: usize = 512;
@@ -56,7 +56,7 @@ impl Requests {
 impl QuotaGuard {
     /// The response, which holds the shares until it is passed on, and records when it waits for the client.
     #[must_use]
-    pub fn until_sent(self, answer: Answer, stall: Option<Stall>) -> Answer {
+    pub fn until_sent(self, answer: PageResponse, stall: Option<Stall>) -> PageResponse {
         answer.map(|body| {
             Body::new(Pieces {
                 body,

@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use tonic::body::Body;
 use tower::ServiceExt;
 
-use super::{Answer, text};
+use super::{PageResponse, text};
 
 /// The paths of an admin port. A request for another path gets 404, and one with another method 405 with `Allow` (RFC 9110
 /// §15.5.6). Clones share the paths.
@@ -27,7 +27,7 @@ impl Routes {
 
     /// The response to `request`. Yields after each response, because Hyper would otherwise answer up to sixteen pipelined
     /// requests of a connection at a time, and a client could keep the kubelet waiting.
-    pub async fn answer(&self, request: Request<Incoming>) -> Answer {
+    pub async fn answer(&self, request: Request<Incoming>) -> PageResponse {
         tokio::task::yield_now().await;
         let Ok(answer) = self.0.clone().oneshot(request).await;
         answer.map(Body::new)

@@ -17,7 +17,7 @@ pub use self::kept_head::KeptHead;
 use super::backend::{OldBackend, Proxy};
 use super::exchange::Exchange;
 use crate::continuation::{Capability, Cause, Mode, Probe, Reason, Request, Resumption, Sent};
-use crate::failover::{self, Candidates, Takeover, Target, candidates};
+use crate::failover::{self, Candidates, TakeoverCause, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
 use crate::memory::{Charge, Purpose, cost};
@@ -156,9 +156,9 @@ impl<O: OldBackend> Resume for Source<O> {
             None => None,
         };
         let takeover = match cause {
-            Cause::ErrorEvent => Takeover::Behind,
-            Cause::PlannedMove => Takeover::Move,
-            Cause::Connection | Cause::Truncated | Cause::GapTimeout => Takeover::Gone,
+            Cause::ErrorEvent => TakeoverCause::BackendLost,
+            Cause::PlannedMove => TakeoverCause::Move,
+            Cause::Connection | Cause::Truncated | Cause::GapTimeout => TakeoverCause::ServerLost,
         };
         let any = rules.mode == Mode::AnyGeneration;
         let candidates = candidates(&snapshot.rules(), self.target, any, takeover);

@@ -114,11 +114,11 @@ pub struct DynamoUpdateConfigStatus {
 
 /// The state of a flag of a status at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum FlagState {
     /// It holds.
-    Holds,
+    True,
     /// It does not.
-    DoesNotHold,
+    False,
     /// Unknown: it did hold, but that statement has expired.
     Expired,
 }
@@ -127,7 +127,7 @@ pub enum Promise {
 const SKEW: Duration = Duration::from_secs(30);
 
 /// The maximum time after `observedAt` for which a flag is valid, no matter what else the status says.
-pub const PROMISED: Duration = Duration::from_secs(90);
+pub const VALIDITY: Duration = Duration::from_secs(90);
 
 impl DynamoUpdateConfigStatus {
     /// The verdict on the new generation, if the controller has observed the update's current `generation`: a later one may have
@@ -140,8 +140,8 @@ impl DynamoUpdateConfigStatus {
 
     /// The state of `safeToDeleteOld` at `now`, if `metadata.generation` is `generation`; none if it was never set.
     #[must_use]
-    pub fn old_may_be_deleted(&self, generation: Option<i64>, now: Timestamp) -> Option<Promise> {
-        self.promise(self.safe_to_delete_old, generation, now)
+    pub fn old_may_be_deleted(&self, generation: Option<i64>, now: Timestamp) -> Option<FlagState> {
+        self.flag(self.safe_to_delete_old, generation, now)
     }
 
     /// The same for `lastOldWorkerDispensable`.
@@ -150,27 +150,27 @@ impl DynamoUpdateConfigStatus {
         &self,
         generation: Option<i64>,
         now: Timestamp,
-    ) -> Option<Promise> {
-        self.promise(self.last_old_worker_dispensable, generation, now)
+    ) -> Option<FlagState> {
+        self.flag(self.last_old_worker_dispensable, generation, now)
     }
 
-    fn promise(
+    fn flag(
         &self,
         said: Option<bool>,
         generation: Option<i64>,
         now: Timestamp,
-    ) -> Option<Promise> {
+    ) -> Option<FlagState> {
         // The proxies follow an edit immediately, even if no controller has processed it.
         let is_of_this_edit = self.observed_generation == generation;
         // A promise with a time from a clock that is far ahead would be valid for too long.
         let after = |time: Timestamp, long| time.checked_add(long).unwrap_or(Timestamp::MAX);
         let at = self.observed_at.as_ref();
-        let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, PROMISED));
+        let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, VALIDITY));
         let is_valid = self.valid_until.as_ref().is_some_and(|until| now < until.0);
         Some(match said? {
-            false => Promise::DoesNotHold,
-            true if is_of_this_edit && is_said && is_valid => Promise::Holds,
-            true => Promise::Expired,
+            false => FlagState::False,
+            true if is_of_this_edit && is_said && is_valid => FlagState::True,
+            true => FlagState::Expired,
         })
     }
 }

@@ -2,7 +2,7 @@
 //! changes only when something happens.
 
 use super::{
-    Obstacle, OnFailure, Phase, Rule, Verdict,
+    Obstacle, OnFailure, Phase, Rule, TrialVerdict,
     gate::listed,
     messages::{
         StatusContext, analysis_failed, failing, lag, message, share, unmeasured, why,
@@ -179,7 +179,7 @@ fn analysis(context: &StatusContext) -> Option<Condition> {
     let trial = &context.memory.trial;
     Some(
         match trial.verdict(assessment.settings, trial_result)?.verdict {
-            Verdict::Pass => condition(false, "Pass", "new is within the margins"),
+            TrialVerdict::Pass => condition(false, "Pass", "new is within the margins"),
             _ => condition(false, "Inconclusive", "there is not enough data about new"),
         },
     )

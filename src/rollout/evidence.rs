@@ -35,19 +35,19 @@ pub enum Evidence {
     /// No update, including this one, uses old's frontends as its new ones.
     NoUpdateToOld,
     /// No Service leads to a frontend of old and bypasses its proxy, which would not see these requests.
-    NoWayAroundProxies,
+    NoBypass,
     /// No stream of either generation runs through the pods of old's frontends.
     NoStreamThroughOldPods,
     /// No client has sent a request to the proxies of old's frontends for some time, in any way.
-    NoClientOfLate,
+    QuietPeriod,
     /// `clientService` leads to a ready frontend of new.
     ClientsReachNew,
     /// `clientService` leads to no frontend of old.
     ClientsLeftOld,
     /// No other Service, Ingress or route leads to a frontend of old.
-    NoOtherWayToOld,
+    NoOtherRoute,
     /// Nothing that clients or new need is deleted together with old, because of its owners.
-    NewOutlivesOld,
+    NewNotOwnedByOld,
 }
 
 impl Evidence {
@@ -66,17 +66,17 @@ impl Evidence {
         Self::NoLateRequest,
         Self::NoStreamOnOld,
         Self::NoUpdateToOld,
-        Self::NoWayAroundProxies,
+        Self::NoBypass,
     ];
 
     /// Additionally required before old may be deleted, including its frontends.
     pub const FOR_DELETION: [Self; 6] = [
         Self::NoStreamThroughOldPods,
-        Self::NoClientOfLate,
+        Self::QuietPeriod,
         Self::ClientsReachNew,
         Self::ClientsLeftOld,
-        Self::NoOtherWayToOld,
-        Self::NewOutlivesOld,
+        Self::NoOtherRoute,
+        Self::NewNotOwnedByOld,
     ];
 
     /// All evidence, in the order in which it is checked.
@@ -116,11 +116,11 @@ impl Evidence {
             Self::NoUpdateToOld => {
                 "it is not confirmed that no update sends requests to the frontends of old"
             }
-            Self::NoWayAroundProxies => {
+            Self::NoBypass => {
                 "it is not confirmed that no Service bypasses the proxies of old's frontends"
             }
             Self::NoStreamThroughOldPods => "streams run through the pods of old's frontends",
-            Self::NoClientOfLate => {
+            Self::QuietPeriod => {
                 "the pods of old's frontends have received requests recently, or a proxy does not report when the last one \
                  arrived"
             }
@@ -130,10 +130,10 @@ impl Evidence {
             Self::ClientsLeftOld => {
                 "it is not confirmed that spec.clientService no longer routes to the frontends of old"
             }
-            Self::NoOtherWayToOld => {
+            Self::NoOtherRoute => {
                 "it is not confirmed that no other Service, Ingress, or route leads to the frontends of old"
             }
-            Self::NewOutlivesOld => {
+            Self::NewNotOwnedByOld => {
                 "it is not confirmed that nothing that clients or new need is deleted together with old"
             }
         }
@@ -175,22 +175,22 @@ impl EvidenceInput<'_> {
                 let updates = seen.updates_to_old.as_ref();
                 updates.is_some_and(Vec::is_empty)
             }
-            Evidence::NoWayAroundProxies => {
-                let ways = seen.clients.around_proxies.as_ref();
+            Evidence::NoBypass => {
+                let ways = seen.clients.bypasses.as_ref();
                 ways.is_some_and(Vec::is_empty)
             }
             Evidence::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
-            Evidence::NoClientOfLate => {
+            Evidence::QuietPeriod => {
                 let least = self.assessment.settings.quiet_period;
                 proxies.quiet_for.is_some_and(|quiet| quiet >= least)
             }
             Evidence::ClientsReachNew => seen.clients.reach_new == Some(true),
             Evidence::ClientsLeftOld => seen.clients.reach_old == Some(false),
-            Evidence::NoOtherWayToOld => {
+            Evidence::NoOtherRoute => {
                 let ways = seen.clients.other_ways.as_ref();
                 ways.is_some_and(Vec::is_empty)
             }
-            Evidence::NewOutlivesOld => {
+            Evidence::NewNotOwnedByOld => {
                 let objects = seen.clients.go_with_old.as_ref();
                 objects.is_some_and(Vec::is_empty)
             }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{Answer, Capacity, Frontend, Frontends, Role};
+use super::{Capacity, Frontend, Frontends, QueryResult, Role};
 
 /// What prevents a side from serving.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub struct Gate {
 }
 
 /// The state of one frontend.
-enum Verdict {
+enum FrontendState {
     Serves,
     Fails(Obstacle),
     Unknown,
@@ -144,9 +144,9 @@ pub fn gate(asked: GateInput) -> Gate {
     let mut unknown = 0;
     for frontend in &asked.frontends.asked {
         match asked.classify(frontend) {
-            Verdict::Serves => {}
-            Verdict::Unknown => unknown += 1,
-            Verdict::Fails(why) => {
+            FrontendState::Serves => {}
+            FrontendState::Unknown => unknown += 1,
+            FrontendState::Fails(why) => {
                 gate.failing += 1;
                 gate.cause.get_or_insert(why);
             }
@@ -162,7 +162,7 @@ pub fn gate(asked: GateInput) -> Gate {
 }
 
 impl GateInput<'_> {
-    fn classify(&self, frontend: &Frontend) -> Verdict {
+    fn classify(&self, frontend: &Frontend) -> FrontendState {
         let missing: Vec<String> = match self.wanted {
             RequiredModels::Models(models) => {
                 models.difference(&frontend.models).cloned().collect()
@@ -172,25 +172,29 @@ impl GateInput<'_> {
         let is_known = matches!(self.wanted, RequiredModels::Models(_));
         let serves = is_known && missing.is_empty() && !frontend.models.is_empty();
         match &frontend.answer {
-            Answer::Responded | Answer::NotYet if serves => Verdict::Serves,
-            Answer::Responded if !missing.is_empty() => {
-                Verdict::Fails(Obstacle::ModelsMissing(missing))
+            QueryResult::Responded | QueryResult::NotYet if serves => FrontendState::Serves,
+            QueryResult::Responded if !missing.is_empty() => {
+                FrontendState::Fails(Obstacle::ModelsMissing(missing))
             }
-            Answer::Responded if frontend.models.is_empty() => Verdict::Fails(Obstacle::NoModel),
-            Answer::Responded | Answer::NotYet | Answer::NotQueried(_) => Verdict::Unknown,
-            Answer::Bad(why) => Verdict::Fails(Obstacle::NoAnswer(why.clone())),
-            Answer::Silent(why) if self.is_silence_of_frontend() => {
-                Verdict::Fails(Obstacle::NoAnswer(why.clone()))
+            QueryResult::Responded if frontend.models.is_empty() => {
+                FrontendState::Fails(Obstacle::NoModel)
             }
-            Answer::Silent(_) => Verdict::Unknown,
+            QueryResult::Responded | QueryResult::NotYet | QueryResult::NotQueried(_) => {
+                FrontendState::Unknown
+            }
+            QueryResult::Bad(why) => FrontendState::Fails(Obstacle::NoAnswer(why.clone())),
+            QueryResult::Silent(why) if self.is_silence_of_frontend() => {
+                FrontendState::Fails(Obstacle::NoAnswer(why.clone()))
+            }
+            QueryResult::Silent(_) => FrontendState::Unknown,
         }
     }
 
     /// Whether the frontend is at fault for a missing response, and not the controller's network.
     fn is_silence_of_frontend(&self) -> bool {
         let mut others = self.frontends.asked.iter();
-        let some_answer =
-            others.any(|other| matches!(other.answer, Answer::Responded | Answer::Bad(_)));
+        let some_answer = others
+            .any(|other| matches!(other.answer, QueryResult::Responded | QueryResult::Bad(_)));
         let proxies = self.by_proxies;
         match proxies.serves {
             true => some_answer && proxies.is_impaired,
@@ -210,7 +214,7 @@ impl GateInput<'_> {
     /// The obstacles of a side all of whose frontends fail.
     fn closed(&self) -> Vec<Obstacle> {
         let each = self.frontends.asked.iter();
-        let responding = each.filter(|frontend| frontend.answer == Answer::Responded);
+        let responding = each.filter(|frontend| frontend.answer == QueryResult::Responded);
         let common = responding.clone().map(|frontend| frontend.models.clone());
         let common = common.reduce(|all, models| all.intersection(&models).cloned().collect());
         let (Some(common), RequiredModels::Models(models)) = (common, self.wanted) else {

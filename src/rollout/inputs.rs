@@ -8,7 +8,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Lengths, OnFailure, Registered, Role, Step, TrialResult, Workers};
+use super::{Lengths, OnFailure, Registered, Role, SplitStep, TrialResult, Workers};
 use crate::split::{Generation, Weights};
 
 /// A pair of values, one per generation.
@@ -73,7 +73,7 @@ pub struct UpdateSettings {
     /// `analysis.onFailure`, if there is an analysis.
     pub on_failure: Option<OnFailure>,
     /// `steps`, in increasing order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SplitStep>,
     /// Whether these are the last valid settings because the current ones are invalid. In that case, losses take effect, but
     /// nothing is gained, and the update neither begins to drain nor completes.
     pub losses_only: bool,
@@ -170,12 +170,12 @@ pub struct Frontend {
     /// Whether it reports more of them.
     pub has_more_namespaces: bool,
     /// Whether it answered.
-    pub answer: Answer,
+    pub answer: QueryResult,
 }
 
 /// Whether a frontend answered the query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Answer {
+pub enum QueryResult {
     /// It answered.
     #[default]
     Responded,
@@ -190,7 +190,7 @@ pub enum Answer {
     Bad(String),
 }
 
-impl Answer {
+impl QueryResult {
     /// Whether it is unknown what the frontend serves now.
     #[must_use]
     pub const fn is_open(&self) -> bool {
@@ -230,7 +230,7 @@ impl Frontends {
     /// Whether at least one is ready and each of those that are queried has answered.
     pub(super) fn all_answer(&self) -> bool {
         let mut each = self.asked.iter();
-        let answer = each.all(|frontend| frontend.answer == Answer::Responded);
+        let answer = each.all(|frontend| frontend.answer == QueryResult::Responded);
         answer && !self.asked.is_empty() && self.trouble.is_none()
     }
 
@@ -257,7 +257,7 @@ pub struct Clients {
     /// What else routes to frontends of old, as text for users.
     pub other_ways: Option<Vec<String>>,
     /// The objects that route to old's frontends and bypass their proxies, as text for users.
-    pub around_proxies: Option<Vec<String>>,
+    pub bypasses: Option<Vec<String>>,
     /// Objects that clients or new need and that are, or may be, deleted together with old, as text for users.
     pub go_with_old: Option<Vec<String>>,
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Frontends, Role, Sides, Workers};
+use super::{Frontends, QueryResult, Role, Sides, Workers};
 
 /// The number of workers to which a frontend can send requests. `None` if it does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Registered {
     /// so the highest count is used. `None` if one of them does not report a count.
     pub(super) fn of(frontends: &Frontends) -> Self {
         let each = frontends.asked.iter();
-        let responding = each.filter(|one| one.answer == Answer::Responded);
+        let responding = each.filter(|one| one.answer == QueryResult::Responded);
         let most = |of: fn(Self) -> Option<u32>| {
             let counts = responding.clone().map(|one| of(one.registered));
             let counts = counts.collect::<Option<Vec<u32>>>()?;

@@ -92,47 +92,56 @@ pub(super) struct Limit {
 
 /// Where the split should move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(super) enum SplitMove {
     /// It stays.
     Stay,
     /// Move immediately, away from a side that cannot serve.
-    AtOnce(Weights),
+    Immediately(Weights),
     /// Move once the required waits are over.
-    Toward(Weights),
+    AfterWait(Weights),
 }
 
 /// Returns the first rule that applies, and where the split should move.
-pub(super) fn decide(view: &RuleInput) -> (Rule, Aim) {
+pub(super) fn decide(view: &RuleInput) -> (Rule, SplitMove) {
     let settings = view.settings;
     let strictly_paused = settings.strict && settings.paused;
     // A side that recovers has no credit yet. Until it does, the other side keeps everything.
     let old_is_out = view.credit.old.is_zero();
     match (view.serves.old, view.serves.new) {
-        _ if view.superseded => (Rule::Superseded, Aim::Stay),
-        (false, false) => (Rule::NeitherCanServe, Aim::Stay),
+        _ if view.superseded => (Rule::Superseded, SplitMove::Stay),
+        (false, false) => (Rule::NeitherCanServe, SplitMove::Stay),
         _ if strictly_paused => (Rule::Paused, toward_held(view)),
-        (_, false) => (Rule::NewCannotServe, Aim::AtOnce(Weights::ALL_OLD)),
+        (_, false) => (
+            Rule::NewCannotServe,
+            SplitMove::Immediately(Weights::ALL_OLD),
+        ),
         (_, true) if old_is_out && settings.strict => {
-            capped(settings, None, Weights::ALL_NEW, Aim::AtOnce)
+            capped(settings, None, Weights::ALL_NEW, SplitMove::Immediately)
         }
-        (_, true) if old_is_out => (Rule::OldCannotServe, Aim::AtOnce(Weights::ALL_NEW)),
-        _ if view.rolled_back => (Rule::AnalysisFailed, Aim::AtOnce(Weights::ALL_OLD)),
+        (_, true) if old_is_out => (
+            Rule::OldCannotServe,
+            SplitMove::Immediately(Weights::ALL_NEW),
+        ),
+        _ if view.rolled_back => (
+            Rule::AnalysisFailed,
+            SplitMove::Immediately(Weights::ALL_OLD),
+        ),
         _ if settings.paused => (Rule::Paused, toward_held(view)),
         // As for any gain, new's capacity must have lasted first.
         _ if settings.drain_old && !view.credit.new.is_zero() => {
-            let (rule, aim) = capped(settings, view.limit, Weights::ALL_NEW, Aim::Toward);
+            let (rule, aim) = capped(settings, view.limit, Weights::ALL_NEW, SplitMove::AfterWait);
             let is_whole = rule == Rule::OldCannotServe;
             (if is_whole { Rule::DrainOld } else { rule }, aim)
         }
         _ => match Ratio::weights(view.credit.old, view.credit.new) {
-            Some(weights) => capped(settings, view.limit, weights, Aim::Toward),
-            None => (Rule::Capacity, Aim::Stay),
+            Some(weights) => capped(settings, view.limit, weights, SplitMove::AfterWait),
+            None => (Rule::Capacity, SplitMove::Stay),
         },
     }
 }
 
 /// Returns to the held split after an override, once the side that gains from it has credit again.
-fn toward_held(view: &RuleInput) -> Aim {
+fn toward_held(view: &RuleInput) -> SplitMove {
     let held = at_most(view.held, view.settings.cap_percent);
     let gains_new = is_more(held, view.present);
     let gainer = if gains_new {
@@ -141,9 +150,9 @@ fn toward_held(view: &RuleInput) -> Aim {
         view.credit.old
     };
     if view.held == view.present || gainer.is_zero() {
-        Aim::Stay
+        SplitMove::Stay
     } else {
-        Aim::Toward(held)
+        SplitMove::AfterWait(held)
     }
 }
 
@@ -151,8 +160,8 @@ fn capped(
     settings: &UpdateSettings,
     limit: Option<Limit>,
     weights: Weights,
-    aim: fn(Weights) -> Aim,
-) -> (Rule, Aim) {
+    aim: fn(Weights) -> SplitMove,
+) -> (Rule, SplitMove) {
     let within = at_most(weights, settings.cap_percent);
     if let Some(limit) = limit.filter(|limit| is_more(within, limit.most)) {
         return (limit.rule, aim(limit.most));

@@ -12,7 +12,7 @@ use super::{
     end::Ending,
     evidence::EvidenceInput,
     messages::{self, StatusContext},
-    rules::{self, Aim, RuleInput, at_most, is_more},
+    rules::{self, RuleInput, SplitMove, at_most, is_more},
     wait,
 };
 use crate::split::Weights;
@@ -83,7 +83,7 @@ pub fn step(
     let (mut credit, lost) = assessment.credit(memory.credit.take());
     let edited = memory.track_split(settings, seen);
     let (mut rule, mut aim) = rules::decide(&view(&assessment, &memory, &credit));
-    if aim == Aim::AtOnce(Weights::ALL_OLD) {
+    if aim == SplitMove::Immediately(Weights::ALL_OLD) {
         // Otherwise, if new recovers for a moment, it would take everything from an old side that serves but has no
         // credit yet.
         credit.old.put(assessment.usable().old);
@@ -103,7 +103,7 @@ pub fn step(
     memory.written = match aim {
         // When this update takes precedence again, the split at that time must not count as an edit.
         _ if rule == Rule::Superseded => None,
-        Aim::Stay => memory.written,
+        SplitMove::Stay => memory.written,
         _ => Some(next),
     };
 
@@ -202,15 +202,15 @@ fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>
 fn next_split(
     assessment: &Assessment,
     memory: &Memory,
-    aim: Aim,
+    aim: SplitMove,
     edited: bool,
     lost: Sides<bool>,
 ) -> Weights {
     let present = assessment.seen.split;
     let to = match aim {
-        Aim::Stay => return present,
-        Aim::AtOnce(to) => return to,
-        Aim::Toward(to) => to,
+        SplitMove::Stay => return present,
+        SplitMove::Immediately(to) => return to,
+        SplitMove::AfterWait(to) => to,
     };
     let gains_new = is_more(to, present);
     let limit = memory.trial.limit(assessment.settings);

@@ -39,14 +39,14 @@ fn seconds(seconds: u64) -> Duration {
 fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
-        asked: vec![frontend(Answer::Responded)],
+        asked: vec![frontend(QueryResult::Responded)],
         left_out: 0,
         trouble: None,
     }
 }
 
 /// A frontend that served the model when it was last heard.
-fn frontend(answer: Answer) -> Frontend {
+fn frontend(answer: QueryResult) -> Frontend {
     Frontend {
         models: [MODEL.to_owned()].into(),
         left_out: 0,
@@ -57,12 +57,12 @@ fn frontend(answer: Answer) -> Frontend {
     }
 }
 
-fn not_queried() -> Answer {
-    Answer::NotQueried("Too many open files".to_owned())
+fn not_queried() -> QueryResult {
+    QueryResult::NotQueried("Too many open files".to_owned())
 }
 
-fn silent() -> Answer {
-    Answer::Silent("timed out".to_owned())
+fn silent() -> QueryResult {
+    QueryResult::Silent("timed out".to_owned())
 }
 
 fn proxy(name: &str) -> ObservedProxy {
@@ -128,7 +128,7 @@ impl Fixture {
                 },
                 proxies: vec![proxy("a"), proxy("b")],
                 clients: Clients {
-                    around_proxies: Some(Vec::new()),
+                    bypasses: Some(Vec::new()),
                     ..Clients::default()
                 },
                 updates_to_old: Some(Vec::new()),
@@ -241,7 +241,7 @@ impl Fixture {
             reach_old: Some(false),
             other_ways: Some(Vec::new()),
             go_with_old: Some(Vec::new()),
-            around_proxies: Some(Vec::new()),
+            bypasses: Some(Vec::new()),
         };
         self
     }

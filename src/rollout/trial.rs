@@ -30,14 +30,14 @@ pub enum OnFailure {
 
 /// A step of an update: the maximum share of new until the step is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SplitStep {
     /// The share of new, 1 to 100. A step of 100 does not limit it.
     pub percent: u8,
     /// How long the split must have been there.
     pub hold: Duration,
 }
 
-impl Step {
+impl SplitStep {
     /// When the hold ends for a split that has been at the step since `since`. It lasts at least a second, so that a single look
     /// cannot pass several steps.
     pub(super) fn held_until(self, since: Timestamp) -> Timestamp {
@@ -47,7 +47,7 @@ impl Step {
 
 /// A verdict on new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TrialVerdict {
     /// New is within the margins.
     Pass,
     /// New is worse than the margins allow.
@@ -64,7 +64,7 @@ pub struct TrialResult {
     /// [`Trial::at_step_since`]. If set, a pass covers only the time since then.
     pub step: Option<Timestamp>,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: TrialVerdict,
     /// The name of its reason, as in the metrics.
     pub reason: String,
     /// The verdict in one sentence, with its figures.
@@ -75,7 +75,7 @@ pub struct TrialResult {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: TrialVerdict,
     /// The name of its reason, as in the metrics; empty if it is unknown.
     pub reason: String,
     /// The verdict in one sentence.
@@ -201,7 +201,7 @@ impl Trial {
         }
         let trial_result = trial_result.filter(|trial_result| trial_result.trial == self.since);
         if let (Some(trial_result), Some(on_failure)) = (trial_result, settings.on_failure)
-            && trial_result.verdict == Verdict::Fail
+            && trial_result.verdict == TrialVerdict::Fail
         {
             let mut failure = Failure {
                 sentence: trial_result.sentence.clone(),
@@ -218,7 +218,7 @@ impl Trial {
 
     /// The step that limits the split now.
     #[must_use]
-    pub fn step(&self, settings: &UpdateSettings) -> Option<Step> {
+    pub fn step(&self, settings: &UpdateSettings) -> Option<SplitStep> {
         let passed = self.passed_percent.unwrap_or(0);
         let mut steps = settings.steps.iter();
         let step = steps.find(|step| step.percent > passed);
@@ -251,7 +251,7 @@ impl Trial {
             || trial_result.is_some_and(|trial_result| {
                 trial_result.trial == self.since
                     && trial_result.step == Some(since)
-                    && trial_result.verdict == Verdict::Pass
+                    && trial_result.verdict == TrialVerdict::Pass
             });
         if is_held && passes && self.failure.is_none() {
             self.passed_percent = Some(step.percent);
@@ -298,7 +298,7 @@ impl Trial {
     ) -> Option<Analysis> {
         if let Some(failure) = &self.failure {
             return Some(Analysis {
-                verdict: Verdict::Fail,
+                verdict: TrialVerdict::Fail,
                 reason: failure.reason.clone(),
                 sentence: failure.sentence.clone(),
                 failure: Some(failure.clone()),
@@ -314,7 +314,7 @@ impl Trial {
                 failure: None,
             },
             None => Analysis {
-                verdict: Verdict::Inconclusive,
+                verdict: TrialVerdict::Inconclusive,
                 reason: "just_started".to_owned(),
                 sentence: "The analysis has just started.".to_owned(),
                 failure: None,

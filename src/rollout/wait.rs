@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use super::{
     Credit, Memory, Obstacle, Phase, Rule, Timestamp, assessment::Assessment, end::Ending,
-    gate::listed, rules::Aim, trial::RETRY,
+    gate::listed, rules::SplitMove, trial::RETRY,
 };
 use crate::printable::{counted, thousands};
 use crate::split::{Generation, Weights};
@@ -78,7 +78,7 @@ pub(super) fn all(
     assessment: &Assessment,
     memory: &Memory,
     ending: &Ending,
-    aim: Aim,
+    aim: SplitMove,
     next: Weights,
 ) -> Vec<Wait> {
     let mut waits = Vec::new();
@@ -114,7 +114,7 @@ pub(super) fn all(
     let changed = memory.change.map_or(assessment.now, |change| change.since);
     let lasted = credits(memory)
         .any(|(_, credit)| credit.lasted(assessment.now, assessment.settings.stable));
-    let is_held_back = matches!(aim, Aim::Toward(to) if to != next);
+    let is_held_back = matches!(aim, SplitMove::AfterWait(to) if to != next);
     if (lasted || is_held_back) && !assessment.may_gain() {
         let names = assessment.proxies.lagging.clone();
         wait(

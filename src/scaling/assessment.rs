@@ -2,7 +2,7 @@
 
 use super::{
     Intent, OnFailure, RolloutSettings, Serves, Sizes, Verdict, Wait, Workers,
-    seen::{Removes, RolloutObservation, Side},
+    seen::{RemovalOrder, RolloutObservation, Side},
 };
 use crate::rollout::{Role, Sides};
 use crate::split::{Generation, Weights};
@@ -221,10 +221,10 @@ impl Workers {
 /// How many replicas are certainly ready after a role has shrunk to `size`.
 fn ready_after(workers: &Workers, size: u32) -> u32 {
     match workers.removes {
-        Removes::Unready | Removes::Marked(_) => workers.ready.min(size),
+        RemovalOrder::Unready | RemovalOrder::Marked(_) => workers.ready.min(size),
         // If all existing replicas are ready, so are those that stay.
-        Removes::Last if workers.ready >= workers.present => workers.ready.min(size),
-        Removes::Last => {
+        RemovalOrder::Last if workers.ready >= workers.present => workers.ready.min(size),
+        RemovalOrder::Last => {
             let removed = workers.present.saturating_sub(size);
             workers.ready.saturating_sub(removed)
         }

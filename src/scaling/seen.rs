@@ -85,23 +85,23 @@ pub struct Workers {
     /// How long a replica may take to end.
     pub grace: Option<Duration>,
     /// Which replicas are removed first.
-    pub removes: Removes,
+    pub removes: RemovalOrder,
     /// What one replica consumes from the entries of a quota, in thousandths.
     pub resources: BTreeMap<String, u64>,
     /// Pods that should belong to the other side, but that their owner does not replace by itself. They count as terminating.
-    pub leaving: Vec<Leaving>,
+    pub leaving: Vec<ReplacedPod>,
 }
 
 /// A pod that should belong to the other side. It serves until it is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaving {
+pub struct ReplacedPod {
     pub name: String,
     pub ready: bool,
 }
 
 /// Which replicas are removed first when a role shrinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Removes {
+pub enum RemovalOrder {
     /// Those that are not ready.
     #[default]
     Unready,

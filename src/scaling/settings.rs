@@ -39,7 +39,7 @@ pub struct Strategy {
     /// How many units stay in the old generation.
     pub partition: u32,
     /// The sizes of new at which the rollout pauses, in ascending order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScaleStep>,
     /// How many GPUs both sides may use, including those of terminating pods.
     pub gpu_budget: Option<u32>,
     /// The time after which a new worker that is not ready is reported.
@@ -108,7 +108,7 @@ fn part(percent: u32, whole: u32) -> u64 {
 
 /// A size of new at which the rollout pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ScaleStep {
     /// The size.
     pub new: Amount,
     /// How long it pauses, once new is ready at this size.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Action, Intent, Pod, Removes, Serves, Sizes, Verdict, Wait,
+    Action, Intent, Pod, RemovalOrder, Serves, Sizes, Verdict, Wait,
     assessment::Assessment,
     limits::growth,
     seen::{LastWorker, Workers},
@@ -275,7 +275,7 @@ impl Shrink {
                 };
             }
             let size = self.sizes.get(role).copied().unwrap_or_default();
-            if let Removes::Marked(pods) = &workers.removes
+            if let RemovalOrder::Marked(pods) = &workers.removes
                 && let Some(pods) = to_mark(pods, size)
             {
                 return Action::Mark {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    Ended, Report, Sample,
+    Sample, SimulationEnd, SimulationReport,
     text::{clock, ending},
 };
 use crate::printable::{counted, thousands};
@@ -29,7 +29,7 @@ const NEW: &str = "#0369a1";
 
 /// The report as SVG.
 #[must_use]
-pub fn svg(report: &Report) -> String {
+pub fn svg(report: &SimulationReport) -> String {
     let panels: [(&str, &[Line]); 3] = [
         (
             "units: ready (solid) and desired (dashed)",
@@ -103,14 +103,14 @@ pub fn svg(report: &Report) -> String {
     svg
 }
 
-fn headline(report: &Report) -> String {
+fn headline(report: &SimulationReport) -> String {
     match &report.ended {
-        Ended::At(progress) => format!(
+        SimulationEnd::At(progress) => format!(
             "earliest end after {}: {}",
             clock(report.totals.time),
             ending(*progress)
         ),
-        Ended::Never(progress, waits) => {
+        SimulationEnd::Never(progress, waits) => {
             format!(
                 "never ends ({}); waiting for {}",
                 ending(*progress),
@@ -120,7 +120,7 @@ fn headline(report: &Report) -> String {
     }
 }
 
-fn panel(svg: &mut String, report: &Report, top: f64, title: &str, lines: &[Line]) {
+fn panel(svg: &mut String, report: &SimulationReport, top: f64, title: &str, lines: &[Line]) {
     let end = report.totals.time.as_secs_f64().max(1.0);
     let values = report
         .samples

@@ -2,16 +2,16 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Ended, Report, Row, Sample, text::ending};
+use super::{Row, Sample, SimulationEnd, SimulationReport, text::ending};
 use crate::rollout::Sides;
 
 /// The report as JSON. Times are in seconds.
 #[must_use]
-pub fn json(report: &Report) -> Json {
+pub fn json(report: &SimulationReport) -> Json {
     let totals = &report.totals;
     let (ends, progress, waits) = match &report.ended {
-        Ended::At(progress) => (true, progress, &[][..]),
-        Ended::Never(progress, waits) => (false, progress, waits.as_slice()),
+        SimulationEnd::At(progress) => (true, progress, &[][..]),
+        SimulationEnd::Never(progress, waits) => (false, progress, waits.as_slice()),
     };
     json!({
         "ends": ends,

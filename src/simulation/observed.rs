@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::cluster::{Cluster, Workload};
 use crate::rollout::Sides;
 use crate::scaling::{
-    Clients, LastWorker, Pod, Removes, RolloutObservation, Serves, Side, Traffic, Verdict, Workers,
+    Clients, LastWorker, Pod, RemovalOrder, RolloutObservation, Serves, Side, Traffic, Verdict,
+    Workers,
 };
 use crate::split::Generation;
 
@@ -104,8 +105,8 @@ impl Cluster<'_> {
             leaving: Vec::new(),
             resources: BTreeMap::new(),
             removes: match self.scenario.chooses {
-                false => Removes::Last,
-                true => Removes::Marked(
+                false => RemovalOrder::Last,
+                true => RemovalOrder::Marked(
                     staying()
                         .map(|pod| Pod {
                             name: pod.number.to_string(),

@@ -9,13 +9,13 @@ use crate::split::Weights;
 
 /// The result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct SimulationReport {
     /// What happened, in order.
     pub rows: Vec<Row>,
     /// Samples, one at each change.
     pub samples: Vec<Sample>,
     /// How it ended.
-    pub ended: Ended,
+    pub ended: SimulationEnd,
     pub totals: Totals,
     /// Notes for its owner.
     pub notes: Vec<String>,
@@ -23,7 +23,7 @@ pub struct Report {
 
 /// Whether the rollout came to an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum SimulationEnd {
     /// It did.
     At(Progress),
     /// Never, because it waits for this.

@@ -4,7 +4,7 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use super::{
-    Ended, Report, Row, Sample, Scenario, Totals, Waited,
+    Row, Sample, Scenario, SimulationEnd, SimulationReport, Totals, Waited,
     cluster::{Cluster, Counts},
 };
 use crate::printable::{counted, thousands};
@@ -16,7 +16,7 @@ const LONGEST: u64 = 30 * 86_400;
 
 /// Simulates a rollout.
 #[must_use]
-pub fn run(scenario: &Scenario) -> Report {
+pub fn run(scenario: &Scenario) -> SimulationReport {
     let mut run = Run {
         patience: patience(scenario),
         gpus_peak: 0,
@@ -40,10 +40,10 @@ pub fn run(scenario: &Scenario) -> Report {
             run.acted(&cluster, Some(action.to_owned()));
             acted_at = cluster.now;
         } else if is_over(&decision) {
-            break Ended::At(decision.progress);
+            break SimulationEnd::At(decision.progress);
         } else if is_final(&decision) || cluster.now - acted_at > run.patience {
             let waits = decision.waits.iter().map(ToString::to_string);
-            break Ended::Never(decision.progress, waits.collect());
+            break SimulationEnd::Never(decision.progress, waits.collect());
         }
         run.waited(&decision);
         cluster.draining = draining(&decision);
@@ -181,7 +181,12 @@ impl Run {
         }
     }
 
-    fn end(mut self, cluster: &Cluster, ended: Ended, gpus_before: u64) -> Report {
+    fn end(
+        mut self,
+        cluster: &Cluster,
+        ended: SimulationEnd,
+        gpus_before: u64,
+    ) -> SimulationReport {
         self.close();
         let time = Duration::from_secs(cluster.now);
         let hours = |gpu_seconds: u64| gpu_seconds as f64 / 3600.0;
@@ -197,7 +202,7 @@ impl Run {
             streams_cut: 0,
             requests_refused: 0,
         };
-        Report {
+        SimulationReport {
             rows: self.rows,
             samples: self.samples,
             ended,

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::rollout::{Role, Sides};
-use crate::scaling::{Amount, Handover, Intent, Progress, Shape, Sizes, Step, Strategy, Switch};
+use crate::scaling::{
+    Amount, Handover, Intent, Progress, ScaleStep, Shape, Sizes, Strategy, Switch,
+};
 
 fn scenario(roles: &[(Role, u32)]) -> Scenario {
     let sizes: Sizes = roles.iter().copied().collect();
@@ -41,7 +43,7 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
     }
 }
 
-fn actions(report: &Report) -> Vec<&str> {
+fn actions(report: &SimulationReport) -> Vec<&str> {
     report.rows.iter().map(|row| &*row.action).collect()
 }
 
@@ -54,7 +56,7 @@ fn workers_that_new_begins_with_are_the_first_step() {
         actions(&report)[..2],
         ["split old 1 : new 1", "shrink old to 1"]
     );
-    assert_eq!(report.ended, Ended::At(Progress::Complete));
+    assert_eq!(report.ended, SimulationEnd::At(Progress::Complete));
     let totals = report.totals;
     assert_eq!((totals.gpus_before, totals.gpus_peak), (16, 24));
     assert_eq!(totals.requests_refused, 0);
@@ -75,7 +77,7 @@ fn a_surge_of_one_replaces_one_worker_after_the_other() {
             "the owner routes clients to new's frontends",
         ]
     );
-    assert_eq!(report.ended, Ended::At(Progress::Complete));
+    assert_eq!(report.ended, SimulationEnd::At(Progress::Complete));
     let totals = report.totals;
     assert_eq!((totals.gpus_before, totals.gpus_peak), (16, 24));
     assert!(totals.time > Duration::from_secs(2 * 245), "{totals:?}");
@@ -129,7 +131,7 @@ fn a_short_grace_period_is_refused_unless_it_is_allowed_and_then_cuts_streams() 
     let mut scenario = scenario(&[(Role::Worker, 2)]);
     scenario.grace = Duration::from_secs(30);
     let report = run(&scenario);
-    let Ended::Never(Progress::Refused, waits) = &report.ended else {
+    let SimulationEnd::Never(Progress::Refused, waits) = &report.ended else {
         panic!("{:?}", report.ended);
     };
     assert!(
@@ -139,7 +141,7 @@ fn a_short_grace_period_is_refused_unless_it_is_allowed_and_then_cuts_streams() 
     assert!(report.rows.is_empty());
     scenario.settings.strategy.allow_short_grace = true;
     let report = run(&scenario);
-    assert_eq!(report.ended, Ended::At(Progress::Complete));
+    assert_eq!(report.ended, SimulationEnd::At(Progress::Complete));
     assert!(report.totals.streams_cut > 0);
     assert!(
         report.notes[0].contains("streams were cut"),
@@ -167,7 +169,7 @@ fn what_can_never_end_says_why() {
         (idle, "the analysis of new to pass"),
     ] {
         let report = run(&scenario);
-        let Ended::Never(_, waits) = &report.ended else {
+        let SimulationEnd::Never(_, waits) = &report.ended else {
             panic!("{why}: {:?}", report.ended);
         };
         assert!(waits.iter().any(|wait| wait.contains(why)), "{waits:?}");
@@ -178,13 +180,13 @@ fn what_can_never_end_says_why() {
 fn steps_partition_and_an_automatic_end_are_in_the_timeline() {
     let mut scenario = scenario(&[(Role::Worker, 4)]);
     let strategy = &mut scenario.settings.strategy;
-    strategy.steps = vec![Step {
+    strategy.steps = vec![ScaleStep {
         new: Amount::Percent(25),
         hold: Duration::from_secs(3600),
     }];
     strategy.partition = 2;
     let report = run(&scenario);
-    assert_eq!(report.ended, Ended::At(Progress::Partition));
+    assert_eq!(report.ended, SimulationEnd::At(Progress::Partition));
     assert!(report.totals.time > Duration::from_secs(3600));
     scenario.settings.strategy = Strategy::default();
     scenario.settings.handover.clients = Switch::Automatic;

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::{Ended, Report};
+use super::{SimulationEnd, SimulationReport};
 use crate::printable::thousands;
 use crate::scaling::Progress;
 
 /// The report as text.
 #[must_use]
-pub fn text(report: &Report) -> String {
+pub fn text(report: &SimulationReport) -> String {
     let mut text = String::new();
     let width = report.rows.iter().map(|row| row.action.len()).max();
     let width = width.unwrap_or_default().max("ACTION".len());
@@ -54,18 +54,18 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &SimulationReport) -> String {
     let totals = &report.totals;
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<14}{value}");
     };
     match &report.ended {
-        Ended::At(progress) => line(
+        SimulationEnd::At(progress) => line(
             "earliest end",
             format!("{} ({})", clock(totals.time), ending(*progress)),
         ),
-        Ended::Never(progress, waits) => {
+        SimulationEnd::Never(progress, waits) => {
             line("never ends", format!("{}; waiting for:", ending(*progress)));
             for wait in waits {
                 line("", wait.clone());

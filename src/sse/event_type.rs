@@ -32,11 +32,11 @@ fn leading_type(data: &[u8]) -> Option<&[u8]> {
 /// The `type` of the data, or nothing.
 fn json_type(data: &[u8]) -> Cow<'_, str> {
     #[derive(Deserialize)]
-    struct Probe<'a> {
+    struct TypeField<'a> {
         #[serde(borrow, rename = "type")]
         kind: Cow<'a, str>,
     }
-    serde_json::from_slice::<Probe<'_>>(data)
+    serde_json::from_slice::<TypeField<'_>>(data)
         .map(|probe| probe.kind)
         .unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::meaning::Tail;
 use super::openings::Start;
-use super::usage::{Report, Tokens};
+use super::usage::{ReportedUsage, Tokens};
 use super::{Event, Usage};
 
 /// A family of LLM API.
@@ -65,7 +65,7 @@ trait Family {
     fn is_preamble(event: &Event<'_>) -> bool;
 
     /// The token counts in an event, from where the family reports them.
-    fn tokens(report: Report) -> Option<Tokens> {
+    fn tokens(report: ReportedUsage) -> Option<Tokens> {
         report.usage
     }
 
@@ -176,7 +176,7 @@ impl Api {
         by_family!(self, F => F::is_preamble(event))
     }
 
-    pub(super) fn usage(self, report: Report) -> Option<Usage> {
+    pub(super) fn usage(self, report: ReportedUsage) -> Option<Usage> {
         by_family!(self, F => F::tokens(report)).and_then(Tokens::known)
     }
 

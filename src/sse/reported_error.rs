@@ -26,10 +26,10 @@ pub(super) fn may_have_error(data: &[u8]) -> bool {
 #[cold]
 pub(super) fn has_error(data: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Probe {
+    struct ErrorField {
         error: Option<IgnoredAny>,
     }
-    serde_json::from_slice::<Probe>(data).is_ok_and(|probe| probe.error.is_some())
+    serde_json::from_slice::<ErrorField>(data).is_ok_and(|probe| probe.error.is_some())
 }
 
 /// The HTTP status that an error event stands for: that of `{"error":{…}}`, of `{"response":{"error":{…}}}`, or of the data
@@ -37,7 +37,7 @@ pub(super) fn has_error(data: &[u8]) -> bool {
 #[cold]
 pub(super) fn error_code(data: &[u8]) -> Option<u16> {
     #[derive(Deserialize)]
-    struct Probe {
+    struct ErrorObject {
         error: Option<Value>,
         response: Option<Response>,
         code: Option<Value>,
@@ -46,7 +46,7 @@ pub(super) fn error_code(data: &[u8]) -> Option<u16> {
     struct Response {
         error: Option<Value>,
     }
-    let probe: Probe = serde_json::from_slice(data).ok()?;
+    let probe: ErrorObject = serde_json::from_slice(data).ok()?;
     let nested = probe.response.and_then(|response| response.error);
     match probe.error.or(nested) {
         Some(error) if is_unavailable(&error) => Some(503),

@@ -34,7 +34,7 @@ pub fn usage(api: Api, data: &[u8]) -> Option<Usage> {
     if !may_have_usage(data) {
         return None;
     }
-    api.usage(Report::parse(data)?)
+    api.usage(ReportedUsage::parse(data)?)
 }
 
 /// The token counts of a response that is a single JSON document, of any family.
@@ -43,7 +43,7 @@ pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
     if !may_have_usage(body) {
         return None;
     }
-    Report::parse(body)?.usage.and_then(Tokens::known)
+    ReportedUsage::parse(body)?.usage.and_then(Tokens::known)
 }
 
 /// Maximum length of a model name, in bytes.
@@ -82,7 +82,7 @@ fn may_have_usage(data: &[u8]) -> bool {
 
 /// Where a family reports token counts: in the data itself, in its `response` or in its `message`.
 #[derive(Deserialize)]
-pub(super) struct Report {
+pub(super) struct ReportedUsage {
     pub usage: Option<Tokens>,
     pub response: Option<Holder>,
     pub message: Option<Holder>,
@@ -102,7 +102,7 @@ pub(super) struct Tokens {
     output_tokens: Option<u64>,
 }
 
-impl Report {
+impl ReportedUsage {
     #[cold]
     fn parse(data: &[u8]) -> Option<Self> {
         serde_json::from_slice(data).ok()

@@ -12,7 +12,8 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{
-    Change, Compared, Error, EventRecord, Report, RolloutVerb, Verb, api, change, port_forward,
+    Change, Compared, Error, EventRecord, RolloutVerb, StatusReport, Verb, api, change,
+    port_forward,
 };
 use crate::error_chain::error_chain;
 use crate::k8s::load_config;
@@ -26,17 +27,17 @@ const CONNECT: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(20);
 
 /// A resource that is shown and edited.
-trait Edited:
+trait EditableResource:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
 {
 }
 
-impl Edited for DynamoUpdateConfig {}
-impl Edited for DynamoRollout {}
+impl EditableResource for DynamoUpdateConfig {}
+impl EditableResource for DynamoRollout {}
 
 /// The cluster and namespace, specified as for kubectl.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct ClusterOptions {
     /// By default the namespace of the context.
     pub namespace: Option<String>,
     /// By default the kubeconfig's current one, or the service account of this pod.
@@ -57,7 +58,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::Config`].
-    pub async fn open(choice: &Choice) -> Result<Self, Error> {
+    pub async fn open(choice: &ClusterOptions) -> Result<Self, Error> {
         // An error means that the process has already chosen a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let loaded = load_config(choice.kubeconfig.as_ref(), choice.context.as_deref()).await;
@@ -135,12 +136,12 @@ impl Cluster {
     ///
     /// # Errors
     /// When the resource cannot be read.
-    pub async fn report(&self, name: &str) -> Result<Report, Error> {
+    pub async fn report(&self, name: &str) -> Result<StatusReport, Error> {
         Ok(self.report_on(self.update(name).await?).await)
     }
 
     /// A report on an update that has just been read.
-    pub async fn report_on(&self, mut update: DynamoUpdateConfig) -> Report {
+    pub async fn report_on(&self, mut update: DynamoUpdateConfig) -> StatusReport {
         let at = Timestamp::now();
         let since_edit = since_edit(&update.metadata, at);
         // Useful only for merging edits, and longer than everything else.
@@ -161,7 +162,7 @@ impl Cluster {
             Ok(events) => (events, None),
             Err(error) => (Vec::new(), Some(error_chain(&error))),
         };
-        Report {
+        StatusReport {
             update: Some(Box::new(update)),
             at: Some(at),
             since_edit,
@@ -209,7 +210,7 @@ impl Cluster {
         self.edit(shown, changes, "rollout", Self::rollout).await
     }
 
-    async fn edit<K: Edited>(
+    async fn edit<K: EditableResource>(
         &self,
         shown: &K,
         changes_to: impl Fn(&K) -> Vec<Change>,
@@ -239,13 +240,18 @@ impl Cluster {
         Err(Error::Conflict(name.into()))
     }
 
-    async fn list<K: Edited>(&self, what: &str) -> Result<Vec<K>, Error> {
+    async fn list<K: EditableResource>(&self, what: &str) -> Result<Vec<K>, Error> {
         let list = self.resources().list(&ListParams::default()).await;
         list.map(|list| list.items).map_err(api(what))
     }
 
     /// The resource of this name, or `none` if there is none.
-    async fn get<K: Edited>(&self, name: &str, what: &str, none: Error) -> Result<K, Error> {
+    async fn get<K: EditableResource>(
+        &self,
+        name: &str,
+        what: &str,
+        none: Error,
+    ) -> Result<K, Error> {
         let found = self.resources().get(name).await;
         found.map_err(|error| match error {
             kube::Error::Api(status) if status.code == 404 && status.details.is_some() => none,
@@ -253,7 +259,7 @@ impl Cluster {
         })
     }
 
-    fn resources<K: Edited>(&self) -> Api<K> {
+    fn resources<K: EditableResource>(&self) -> Api<K> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

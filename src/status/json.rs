@@ -4,15 +4,15 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::lag::{Lag, lag};
-use super::{EventRecord, Other, ProxyAnswer, Report};
+use super::{EventRecord, Other, ProxyAnswer, StatusReport};
 use crate::printable::printable_lines;
-use crate::resource::status::Promise;
+use crate::resource::status::FlagState;
 use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 use crate::state_api::total;
 
 /// Everything in the report: the resource without `metadata.managedFields`, the state of each proxy, and their total.
 #[must_use]
-pub fn json(report: &Report) -> Value {
+pub fn json(report: &StatusReport) -> Value {
     let newest = report.update.as_ref().map(|update| &update.metadata);
     let proxy = |asked: &ProxyAnswer| {
         let (state, error) = match &asked.state {
@@ -64,7 +64,7 @@ fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
             ),
         ];
         for (field, promise) in promises {
-            if promise == Some(Promise::Expired) {
+            if promise == Some(FlagState::Expired) {
                 json["status"][field] = Value::Null;
             }
         }

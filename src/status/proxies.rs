@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Compared, ProxyAnswer, Report};
+use super::{Compared, ProxyAnswer, StatusReport};
 use crate::error_chain::error_chain;
 use crate::printable;
 use crate::state_api::{Client, Error, v1};
@@ -35,13 +35,13 @@ impl ProxyClients {
     }
 
     /// Asks all of them.
-    pub async fn report(&mut self) -> Report {
+    pub async fn report(&mut self) -> StatusReport {
         let proxies = join_all(self.0.iter_mut().map(ProxyConnection::query)).await;
         let answered = proxies.iter().filter(|asked| asked.state.is_ok()).count();
-        Report {
+        StatusReport {
             origin: format!("{}, queried by address", counted(answered, proxies.len())),
             proxies,
-            ..Report::default()
+            ..StatusReport::default()
         }
     }
 }

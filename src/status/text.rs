@@ -8,11 +8,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 pub use self::rollout::{rollout, rollout_history, rollouts};
-use super::Report;
+use super::StatusReport;
 use super::format::{percent, printable, share};
 use super::wanted::wanted;
 use crate::printable::{are, counted, thousands};
-use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
+use crate::resource::status::{DynamoUpdateConfigStatus, FlagState, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{assess, assess_analysis, total, v1};
 
@@ -24,7 +24,7 @@ const COLUMN: usize = 12;
 
 /// The whole report.
 #[must_use]
-pub fn text(report: &Report) -> String {
+pub fn text(report: &StatusReport) -> String {
     let mut page = Page(String::new());
     let all = total(report.states());
     if report.update.is_none() && all.is_none() {
@@ -97,7 +97,7 @@ impl Page {
         self.0.push('\n');
     }
 
-    fn title(&mut self, report: &Report) {
+    fn title(&mut self, report: &StatusReport) {
         let Some(update) = &report.update else {
             return;
         };
@@ -112,7 +112,7 @@ impl Page {
         self.line("update", &named);
     }
 
-    fn head(&mut self, report: &Report) {
+    fn head(&mut self, report: &StatusReport) {
         let Some(update) = &report.update else {
             return;
         };
@@ -139,7 +139,7 @@ impl Page {
         match &update.status {
             Some(status) => {
                 self.phase(status, update.metadata.generation);
-                self.promises(
+                self.deletion(
                     status,
                     update.metadata.generation,
                     report.at.unwrap_or(Timestamp::MAX),
@@ -195,7 +195,7 @@ impl Page {
     }
 
     /// The flags about old in the status, while they are valid.
-    fn promises(
+    fn deletion(
         &mut self,
         status: &DynamoUpdateConfigStatus,
         generation: Option<i64>,
@@ -203,9 +203,9 @@ impl Page {
     ) {
         let deletion = status.old_may_be_deleted(generation, now);
         let last_worker = status.last_old_worker_may_go(generation, now);
-        if deletion == Some(Promise::Holds) {
+        if deletion == Some(FlagState::True) {
             self.line("old", "can be deleted");
-        } else if [deletion, last_worker].contains(&Some(Promise::Expired)) {
+        } else if [deletion, last_worker].contains(&Some(FlagState::Expired)) {
             let at = status.observed_at.as_ref();
             let at = at.map_or_else(|| "an unknown time".to_owned(), |at| at.0.to_string());
             self.line(
@@ -215,7 +215,7 @@ impl Page {
                 ),
             );
         } else {
-            if last_worker == Some(Promise::Holds) {
+            if last_worker == Some(FlagState::True) {
                 self.line(
                     "old",
                     "its last worker can be removed, but not its frontends",
@@ -227,7 +227,7 @@ impl Page {
         }
     }
 
-    fn split(&mut self, report: &Report, all: Option<&v1::State>) {
+    fn split(&mut self, report: &StatusReport, all: Option<&v1::State>) {
         self.gap();
         let wanted = wanted(report, all);
         self.line("split", &format!("wanted    {}", share(wanted.share)));
@@ -265,7 +265,7 @@ impl Page {
         }
     }
 
-    fn sides(&mut self, report: &Report, all: Option<&v1::State>) {
+    fn sides(&mut self, report: &StatusReport, all: Option<&v1::State>) {
         self.gap();
         self.row("", ["OLD", "NEW"].map(str::to_owned));
         if let Some(status) = report

@@ -2,7 +2,7 @@
 //!
 //! The split in force takes precedence: that of the proxies, then that of the controller, then the edit itself.
 
-use super::Report;
+use super::StatusReport;
 use super::format::percent;
 use crate::resource::DynamoUpdateConfig;
 use crate::split::Weights;
@@ -23,7 +23,7 @@ pub(super) struct WantedShare {
 }
 
 /// The desired split of the update. `all` is the total of its proxies.
-pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> WantedShare {
+pub(super) fn wanted(report: &StatusReport, all: Option<&v1::State>) -> WantedShare {
     let update = report.update.as_deref();
     let plan = all.and_then(|all| all.plan.as_ref());
     let cap = plan.and_then(|plan| plan.max_percent);
@@ -89,20 +89,20 @@ mod tests {
     use crate::status::ProxyAnswer;
 
     /// An update that requests this percentage.
-    fn asks(percent: u8) -> Report {
+    fn asks(percent: u8) -> StatusReport {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.traffic_split_percent = Some(percent);
         let mut update = DynamoUpdateConfig::new("u", spec);
         update.metadata.generation = Some(3);
-        Report {
+        StatusReport {
             update: Some(Box::new(update)),
-            ..Report::default()
+            ..StatusReport::default()
         }
     }
 
     /// And a proxy that has this one in force.
     fn in_force(
-        mut report: Report,
+        mut report: StatusReport,
         percent: u32,
         change: impl FnOnce(&mut v1::Plan),
     ) -> WantedShare {
@@ -150,7 +150,7 @@ mod tests {
         );
         assert_eq!(in_force(asks(70), 70, |_| ()), is(0.7, None));
         // If the proxies were queried by address, there is no edit to compare with.
-        let alone = in_force(Report::default(), 60, |plan| {
+        let alone = in_force(StatusReport::default(), 60, |plan| {
             plan.max_percent = Some(60);
             plan.weights_before_cap = Some(v1::Weights { old: 3, new: 7 });
         });

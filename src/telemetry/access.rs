@@ -18,7 +18,7 @@ const ENOUGH: usize = 16 * 1024;
 
 /// The format of access lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum AccessFormat {
     Off,
     Text,
     Json,
@@ -27,7 +27,7 @@ pub enum Form {
 /// What access lines contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessLogSettings {
-    pub form: Form,
+    pub form: AccessFormat,
     /// Whether they name the client's address.
     pub client: bool,
 }
@@ -100,11 +100,14 @@ pub struct Line<'a> {
 
 /// Adds a line.
 pub fn log(line: &Line<'_>) {
-    let Some(settings) = SETTINGS.get().filter(|settings| settings.form != Form::Off) else {
+    let Some(settings) = SETTINGS
+        .get()
+        .filter(|settings| settings.form != AccessFormat::Off)
+    else {
         return;
     };
     LINES.with_borrow_mut(|lines| {
-        clock::with_now(|time| match settings.form == Form::Json {
+        clock::with_now(|time| match settings.form == AccessFormat::Json {
             true => line.write::<true>(&mut lines.0, time, settings.client),
             false => line.write::<false>(&mut lines.0, time, settings.client),
         });

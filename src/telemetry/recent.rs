@@ -70,11 +70,11 @@ struct Record {
     /// When the last step ended, and the totals at that time.
     last: Instant,
     counted: [Totals; 2],
-    steps: VecDeque<Step>,
+    steps: VecDeque<Interval>,
 }
 
 #[derive(Debug)]
-struct Step {
+struct Interval {
     begin: Instant,
     end: Instant,
     sides: [Totals; 2],
@@ -114,7 +114,7 @@ impl Record {
     fn within(&self, now: Instant, window: Duration, since_last: [Totals; 2]) -> Recent {
         let mut begin = self.last;
         let mut sides = since_last;
-        let reaches_back = |step: &&Step| now.saturating_duration_since(step.end) < window;
+        let reaches_back = |step: &&Interval| now.saturating_duration_since(step.end) < window;
         for step in self.steps.iter().rev().take_while(reaches_back) {
             begin = step.begin;
             for (all, more) in sides.iter_mut().zip(&step.sides) {
@@ -128,7 +128,7 @@ impl Record {
     }
 
     fn end_step(&mut self, now: Instant, sides: [Totals; 2], counted: [Totals; 2]) {
-        self.steps.push_back(Step {
+        self.steps.push_back(Interval {
             begin: self.last,
             end: now,
             sides,

@@ -37,7 +37,7 @@ pub fn size_class(bytes: Option<u64>) -> u8 {
 
 /// How a first attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum AttemptResult {
     /// It got a complete response without an error.
     Completed,
     /// The client or the proxy ended it.
@@ -76,14 +76,14 @@ impl Record {
     }
 
     /// A first attempt has ended. `answered` tells whether its response had begun with content.
-    pub fn ended(&self, how: Ended, answered: bool) {
+    pub fn ended(&self, how: AttemptResult, answered: bool) {
         match how {
-            Ended::Completed => {
+            AttemptResult::Completed => {
                 self.completed.fetch_add(1, Ordering::Relaxed);
             }
-            Ended::Abandoned => {}
-            Ended::Failed | Ended::FailedForGood => {
-                if how == Ended::Failed && !answered {
+            AttemptResult::Abandoned => {}
+            AttemptResult::Failed | AttemptResult::FailedForGood => {
+                if how == AttemptResult::Failed && !answered {
                     self.unanswered.fetch_add(1, Ordering::Relaxed);
                 }
                 self.failed.fetch_add(1, Ordering::Relaxed);
@@ -342,7 +342,7 @@ mod tests {
         record.started();
         record.started();
         record.started();
-        record.ended(Ended::Failed, false);
+        record.ended(AttemptResult::Failed, false);
         record.answered();
         record.first_event(Duration::from_millis(30));
         strata.record(Generation::Old, Api::Other, 0).started();
@@ -356,14 +356,14 @@ mod tests {
         let counted = new.attempts;
         assert_eq!((counted.started, counted.ended, counted.failed), (3, 1, 1));
         assert_eq!(counted.decided, 2, "the third one is in flight");
-        record.ended(Ended::Failed, true);
+        record.ended(AttemptResult::Failed, true);
         let [_, new] = strata.counts().outcomes();
         assert_eq!((new.decided, new.ended, new.failed), (2, 2, 2));
         for (how, completed, failed, unanswered) in [
-            (Ended::Completed, 1, 2, 1),
-            (Ended::Abandoned, 1, 2, 1),
-            (Ended::FailedForGood, 1, 3, 1),
-            (Ended::Failed, 1, 4, 2),
+            (AttemptResult::Completed, 1, 2, 1),
+            (AttemptResult::Abandoned, 1, 2, 1),
+            (AttemptResult::FailedForGood, 1, 3, 1),
+            (AttemptResult::Failed, 1, 4, 2),
         ] {
             record.started();
             record.ended(how, false);
@@ -413,7 +413,7 @@ mod tests {
         let at = |second| start + Duration::from_secs(second);
         let record = strata.record(Generation::New, Api::Chat, 1);
         record.started();
-        record.ended(Ended::Failed, false);
+        record.ended(AttemptResult::Failed, false);
         strata.remember(at(60));
         assert_eq!(strata.current_series(at(70), true).counts.len(), 3);
         strata.begin_series(at(80));

@@ -101,7 +101,11 @@ const MODULES: &[&str] = &[
 
 /// Exceptions to [`NAMES`], [`TYPES`] and [`MODULES`]: a path prefix, the name, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("", "saves", "the field of crossfade.v1, whose names are fixed (`tests/corpus/state`)"),
+    (
+        "",
+        "saves",
+        "the field of crossfade.v1, whose names are fixed (`tests/corpus/state`)",
+    ),
     ("src/cli", "judge", "the subcommand, which users type"),
     ("src/main", "judge", "the subcommand, which users type"),
     ("tests/cli", "judge", "the subcommand, which users type"),

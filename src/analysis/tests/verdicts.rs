@@ -2,18 +2,18 @@
 
 use super::fixture::{changed, looks};
 use crate::analysis::requests;
-use crate::analysis::{Attempts, Counts, Metric, Rules, Side, Stratum, Verdict, Why};
+use crate::analysis::{Attempts, Counts, Metric, NoVerdict, Rules, Side, Stratum, Verdict};
 use crate::latency::Sketch;
 
 #[test]
 fn without_traffic_or_with_little_there_is_no_verdict() {
     let rules = Rules::default();
     let idle = looks(&rules, [requests(0, 0, 0)]);
-    assert_eq!(idle.verdict, Verdict::Inconclusive(Why::NoTraffic));
+    assert_eq!(idle.verdict, Verdict::Inconclusive(NoVerdict::NoTraffic));
     let few = looks(&rules, [requests(5000, 199, 0)]);
     assert_eq!(
         few.verdict,
-        Verdict::Inconclusive(Why::TooFew("new", 199, 200))
+        Verdict::Inconclusive(NoVerdict::TooFew("new", 199, 200))
     );
     assert_eq!(
         few.sentence(),
@@ -22,19 +22,19 @@ fn without_traffic_or_with_little_there_is_no_verdict() {
     let none = looks(&rules, [requests(5000, 0, 0)]);
     assert_eq!(
         none.verdict,
-        Verdict::Inconclusive(Why::TooFew("new", 0, 200))
+        Verdict::Inconclusive(NoVerdict::TooFew("new", 0, 200))
     );
     let alone = looks(&rules, [requests(0, 5000, 4000)]);
     assert_eq!(
         alone.verdict,
-        Verdict::Inconclusive(Why::TooFew("old", 0, 200)),
+        Verdict::Inconclusive(NoVerdict::TooFew("old", 0, 200)),
         "nothing to compare with"
     );
     // Six minutes later, what came before counts no more.
     let mut reads = vec![requests(5000, 500, 0)];
     reads.extend((0..72).map(|_| Counts::default()));
     let ended = looks(&rules, reads);
-    assert_eq!(ended.verdict, Verdict::Inconclusive(Why::NoTraffic));
+    assert_eq!(ended.verdict, Verdict::Inconclusive(NoVerdict::NoTraffic));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn new_passes_only_if_it_completed_enough_requests() {
         changed(requests(2000, 1000, 0), give_up),
     ] {
         let report = looks(&rules, (0..10).map(|_| dead.clone()));
-        let why = Why::FewCompleted(0, 200);
+        let why = NoVerdict::FewCompleted(0, 200);
         assert_eq!(report.verdict, Verdict::Inconclusive(why));
         assert_eq!(
             report.sentence(),
@@ -137,7 +137,7 @@ fn new_whose_requests_hang_does_not_pass() {
 #[test]
 fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
     let report = looks(&Rules::default(), [requests(1000, 250, 2)]);
-    let Verdict::Inconclusive(Why::Unclear(row)) = &report.verdict else {
+    let Verdict::Inconclusive(NoVerdict::Unclear(row)) = &report.verdict else {
         panic!("{:?}", report.verdict);
     };
     assert!(row.metric == Metric::Failures && row.confidence < 0.99);

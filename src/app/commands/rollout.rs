@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Answer, Error, Form, Source, View, asked, print, show};
-use crate::status::{self, Choice, Cluster, RolloutVerb};
+use super::{Confirmation, Error, OutputFormat, Source, View, confirm, print, show};
+use crate::status::{self, Cluster, ClusterOptions, RolloutVerb};
 
 /// The options of `rollout`.
 #[derive(Clone, Debug)]
 pub struct RolloutOptions {
     /// The rollout. Without a name, the only one of the namespace.
     pub name: Option<String>,
-    pub cluster: Choice,
+    pub cluster: ClusterOptions,
     /// Repeats at this interval.
     pub every: Option<Duration>,
-    pub form: Form,
+    pub form: OutputFormat,
 }
 
 /// Shows a rollout.
@@ -50,7 +50,7 @@ pub(super) async fn view(cluster: &Cluster, name: Option<&str>) -> Result<View, 
 ///
 /// # Errors
 /// When the cluster cannot be read.
-pub fn rollout_history(name: &str, choice: &Choice) -> Result<ExitCode, Error> {
+pub fn rollout_history(name: &str, choice: &ClusterOptions) -> Result<ExitCode, Error> {
     crate::app::runtime()?.block_on(async {
         let cluster = Cluster::open(choice).await?;
         let rollout = cluster.rollout(name).await?;
@@ -65,7 +65,7 @@ pub fn rollout_history(name: &str, choice: &Choice) -> Result<ExitCode, Error> {
 /// When the cluster cannot be read or rejects the edit, or when there is no terminal for the confirmation.
 pub fn edit_rollout(
     name: &str,
-    choice: &Choice,
+    choice: &ClusterOptions,
     yes: bool,
     verb: RolloutVerb,
 ) -> Result<ExitCode, Error> {
@@ -74,10 +74,10 @@ pub fn edit_rollout(
         let rollout = cluster.rollout(name).await?;
         let changes = verb.changes(&rollout);
         let caveat = verb.caveat(&rollout);
-        match asked(name, cluster.namespace(), &changes, caveat.as_deref(), yes)? {
-            Answer::Nothing => Ok(ExitCode::SUCCESS),
-            Answer::No => Ok(ExitCode::FAILURE),
-            Answer::Yes => {
+        match confirm(name, cluster.namespace(), &changes, caveat.as_deref(), yes)? {
+            Confirmation::NoChanges => Ok(ExitCode::SUCCESS),
+            Confirmation::Declined => Ok(ExitCode::FAILURE),
+            Confirmation::Confirmed => {
                 cluster.apply_to_rollout(&rollout, verb).await?;
                 // The change has been made, even if this message cannot be written.
                 let _ = print("changed\n");

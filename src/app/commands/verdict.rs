@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Error, Form, as_json, print};
+use super::{Error, OutputFormat, as_json, print};
 use crate::analysis::{Rules, Verdict};
 use crate::error_chain::error_chain;
 use crate::resource::DynamoUpdateConfig;
-use crate::status::{self, AnalysisReport, Choice, Cluster, Compared, ComparisonRun, ProxyClients};
+use crate::status::{
+    self, AnalysisReport, Cluster, ClusterOptions, Compared, ComparisonRun, ProxyClients,
+};
 
 /// The exit status if new is worse. Usage errors have 2.
 const FAIL: u8 = 1;
@@ -23,12 +25,12 @@ pub struct JudgeOptions {
     pub name: Option<String>,
     /// Asks these admin ports instead of a cluster.
     pub proxies: Vec<String>,
-    pub cluster: Choice,
+    pub cluster: ClusterOptions,
     /// Compares for this long from now on, instead of using the last minutes.
     pub wait: Option<Duration>,
     /// The time between two looks.
     pub every: Duration,
-    pub form: Form,
+    pub form: OutputFormat,
     /// Changes the update's rules, or the defaults.
     pub rules: RuleChanges,
 }
@@ -146,14 +148,14 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
             Err(error) => {
                 let why = error_chain(&Error::with_proxy_flag(error));
                 eprintln!("crossfade: {}", status::printable(&why));
-                if options.form != Form::Text {
+                if options.form != OutputFormat::Text {
                     let _ = print(&structured(options.form, &status::no_report(&why)));
                 }
                 return Ok(ExitCode::from(INCONCLUSIVE));
             }
         };
         let text = match options.form {
-            Form::Text => analysed.text(),
+            OutputFormat::Text => analysed.text(),
             form => structured(form, &analysed.json()),
         };
         if let Err(error) = print(&text) {
@@ -170,10 +172,10 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
 }
 
 /// For scripts.
-fn structured(form: Form, analysed: &Value) -> String {
+fn structured(form: OutputFormat, analysed: &Value) -> String {
     match form {
-        Form::Yaml => format!("---\n{}", status::yaml(analysed)),
-        Form::Text | Form::Json => as_json(analysed, false),
+        OutputFormat::Yaml => format!("---\n{}", status::yaml(analysed)),
+        OutputFormat::Text | OutputFormat::Json => as_json(analysed, false),
     }
 }
 

@@ -19,14 +19,14 @@ const GRACE_OF_GRAPHS: u64 = 60;
 
 /// The values on the command line.
 #[derive(Clone, Copy)]
-pub(super) struct Stated<'a> {
+pub(super) struct Overrides<'a> {
     pub replicas: Option<&'a PerRole>,
     pub gpus: Option<&'a PerRole>,
 }
 
 /// What manifests define about workers.
 pub(super) struct Workers {
-    sides: Sides<BTreeMap<Role, Found>>,
+    sides: Sides<BTreeMap<Role, RoleWorkers>>,
     /// The shortest grace period, if any object was found.
     pub grace: Option<Duration>,
     /// Whether all objects are of a kind that allows choosing which pods go first.
@@ -35,7 +35,7 @@ pub(super) struct Workers {
 
 /// The workers of one role.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct RoleWorkers {
     replicas: Option<u32>,
     gpus: Option<u32>,
     grace: Option<u64>,
@@ -46,13 +46,16 @@ impl Workers {
         let old = side(&spec.source, objects);
         let mut new = side(&spec.target, objects);
         // One object without a manifest has the roles of the other side.
-        let is_unknown = |found: &BTreeMap<Role, Found>| {
+        let is_unknown = |found: &BTreeMap<Role, RoleWorkers>| {
             found
                 .values()
                 .all(|found| found.replicas.is_none() && found.grace.is_none())
         };
         if spec.target.roles.is_empty() && is_unknown(&new) {
-            new = old.keys().map(|role| (*role, Found::default())).collect();
+            new = old
+                .keys()
+                .map(|role| (*role, RoleWorkers::default()))
+                .collect();
         }
         let all = || old.values().chain(new.values());
         let grace = all().filter_map(|found| found.grace).min();
@@ -76,7 +79,7 @@ impl Workers {
     pub fn accepted(
         &self,
         spec: &DynamoRolloutSpec,
-        stated: Stated<'_>,
+        stated: Overrides<'_>,
     ) -> Result<Accepted, String> {
         for (flag, numbers) in [("--replicas", stated.replicas), ("--gpus", stated.gpus)] {
             let Some(PerRole::Each(numbers)) = numbers else {
@@ -115,8 +118,8 @@ impl Workers {
         spec: &DynamoRolloutSpec,
         stated: Option<&PerRole>,
     ) -> Result<Sides<Sizes>, String> {
-        let sizes = |found: &BTreeMap<Role, Found>| -> Sizes {
-            let size = |role: &Role, found: &Found| {
+        let sizes = |found: &BTreeMap<Role, RoleWorkers>| -> Sizes {
+            let size = |role: &Role, found: &RoleWorkers| {
                 let stated = stated.and_then(|stated| stated.of(*role));
                 stated.or(found.replicas).unwrap_or_default()
             };
@@ -139,8 +142,8 @@ impl Workers {
 }
 
 /// The GPUs of one replica of each role; none if nothing defines them.
-fn gpus(found: &BTreeMap<Role, Found>, stated: Stated<'_>) -> BTreeMap<Role, Option<u32>> {
-    let gpus = |role: &Role, found: &Found| {
+fn gpus(found: &BTreeMap<Role, RoleWorkers>, stated: Overrides<'_>) -> BTreeMap<Role, Option<u32>> {
+    let gpus = |role: &Role, found: &RoleWorkers| {
         let stated = stated.gpus.and_then(|gpus| gpus.of(*role));
         stated.or(found.gpus)
     };
@@ -179,7 +182,7 @@ fn kinds(side: &SideSpec) -> impl Iterator<Item = &str> {
 }
 
 /// The roles of a side, with the values in their manifests.
-fn side(spec: &SideSpec, objects: &[Json]) -> BTreeMap<Role, Found> {
+fn side(spec: &SideSpec, objects: &[Json]) -> BTreeMap<Role, RoleWorkers> {
     let object = |kind: &str, name: &str| {
         let is_meant =
             |object: &&Json| object["kind"] == kind && object["metadata"]["name"] == name;
@@ -197,12 +200,12 @@ fn side(spec: &SideSpec, objects: &[Json]) -> BTreeMap<Role, Found> {
     match object {
         Some(graph) if kind == Some("DynamoGraphDeployment") => components(graph),
         Some(object) => [(Role::Worker, plain(object))].into(),
-        None => [(Role::Worker, Found::default())].into(),
+        None => [(Role::Worker, RoleWorkers::default())].into(),
     }
 }
 
 /// The workers of an object with a single pod template.
-fn plain(object: &Json) -> Found {
+fn plain(object: &Json) -> RoleWorkers {
     let spec = &object["spec"];
     let leader_worker = &spec["leaderWorkerTemplate"];
     let (pod, pods) = match leader_worker.is_object() {
@@ -213,7 +216,7 @@ fn plain(object: &Json) -> Found {
         false => (&spec["template"]["spec"], &Json::Null),
     };
     let grace = pod["terminationGracePeriodSeconds"].as_u64();
-    Found {
+    RoleWorkers {
         replicas: Some(number(&spec["replicas"]).unwrap_or(1)),
         gpus: pod.is_object().then(|| times(gpus_of(pod), pods)),
         grace: pod.is_object().then(|| grace.unwrap_or(DEFAULT_GRACE)),
@@ -221,7 +224,7 @@ fn plain(object: &Json) -> Found {
 }
 
 /// The worker components of a `DynamoGraphDeployment`, in both versions.
-fn components(graph: &Json) -> BTreeMap<Role, Found> {
+fn components(graph: &Json) -> BTreeMap<Role, RoleWorkers> {
     let mut found = BTreeMap::new();
     for component in dynamo_graph::components(&graph["spec"]) {
         let Some(kind) = component.sub_kind.or(component.kind) else {
@@ -244,10 +247,16 @@ fn components(graph: &Json) -> BTreeMap<Role, Found> {
     found
 }
 
-fn note(found: &mut BTreeMap<Role, Found>, kind: &str, component: &Json, pod: &Json, gpus: u32) {
+fn note(
+    found: &mut BTreeMap<Role, RoleWorkers>,
+    kind: &str,
+    component: &Json,
+    pod: &Json,
+    gpus: u32,
+) {
     if let Some(role) = role(kind) {
         let grace = pod["terminationGracePeriodSeconds"].as_u64();
-        let own = Found {
+        let own = RoleWorkers {
             replicas: Some(number(&component["replicas"]).unwrap_or(1)),
             gpus: Some(gpus),
             grace: Some(grace.unwrap_or(GRACE_OF_GRAPHS)),

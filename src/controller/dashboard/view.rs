@@ -11,7 +11,7 @@ use crate::controller::proxies::LastReport;
 use crate::controller::spec_fields::SpecFields;
 use crate::k8s::Object;
 use crate::resource::is_lifted;
-use crate::resource::status::Promise;
+use crate::resource::status::FlagState;
 use crate::split::Weights;
 use crate::state_api::v1::{Analysis, Generation, Requests, Resource, State};
 
@@ -100,9 +100,9 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
     let status = parsed::status(update).0;
     match status.old_may_be_deleted(update.metadata.generation, now) {
         None => Json::Null,
-        Some(Promise::Holds) => true.into(),
-        Some(Promise::DoesNotHold) => false.into(),
-        Some(Promise::Expired) => "unknown".into(),
+        Some(FlagState::True) => true.into(),
+        Some(FlagState::False) => false.into(),
+        Some(FlagState::Expired) => "unknown".into(),
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::super::http::{FrontendAddress, FrontendQuery};
-use super::super::limits::Share;
+use super::super::limits::TargetPermit;
 
 /// Timeout of a probe.
 const PROBE: Duration = Duration::from_secs(30);
@@ -17,23 +17,28 @@ const PROVEN: Duration = Duration::from_secs(60);
 /// Delay after a failed probe, which may fail immediately.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Concurrent probes per frontend.
-const TRIALS: usize = 2;
+const PROBES: usize = 2;
 /// How much of a response is read, in bytes.
-const MAX_TRIAL: usize = 64 * 1024;
+const MAX_RESPONSE: usize = 64 * 1024;
 
 /// Probes of models, run in the background because a response may take long.
 #[derive(Default)]
-pub(super) struct Trials {
+pub(super) struct ModelProbes {
     /// Whether each model responded, and when.
     known: HashMap<String, (bool, Instant)>,
     running: JoinSet<(String, Option<bool>)>,
     tried: BTreeSet<String>,
 }
 
-impl Trials {
+impl ModelProbes {
     /// Starts probes of the `models` without a valid result, up to the limit: first those never probed, then the least
     /// recently probed.
-    pub fn begin(&mut self, frontend: &FrontendAddress, share: &Arc<Share>, models: &[String]) {
+    pub fn begin(
+        &mut self,
+        frontend: &FrontendAddress,
+        share: &Arc<TargetPermit>,
+        models: &[String],
+    ) {
         let lasts = |(answers, since): &(bool, Instant)| *answers && since.elapsed() < PROVEN;
         let mut due: Vec<_> = models
             .iter()
@@ -42,12 +47,12 @@ impl Trials {
             .filter(|(known, _)| !known.is_some_and(lasts))
             .collect();
         due.sort_by_key(|(known, _)| known.map(|(_, since)| *since));
-        let free = TRIALS.saturating_sub(self.tried.len());
+        let free = PROBES.saturating_sub(self.tried.len());
         for (_, model) in due.into_iter().take(free) {
             self.tried.insert(model.clone());
             let (frontend, share, model) = (frontend.clone(), Arc::clone(share), model.clone());
             self.running.spawn(async move {
-                let _turn = share.trial().await;
+                let _turn = share.probe().await;
                 let answers = answers(&frontend, &model).await;
                 (model, answers)
             });
@@ -93,7 +98,7 @@ async fn answers(frontend: &FrontendAddress, model: &str) -> Option<bool> {
         let query = FrontendQuery {
             path,
             body: Some(body.to_string()),
-            most: MAX_TRIAL,
+            most: MAX_RESPONSE,
         };
         match frontend.send(&query, PROBE).await {
             Ok((status, _)) if status.is_success() => return Some(true),

@@ -81,7 +81,7 @@ impl Observer {
             reach_new,
             reach_old,
             other_ways: ways.and_then(|ways| self.other_ways(parsed, ways, &routes).ok()),
-            around_proxies: ways.and_then(|ways| self.around_proxies(ways, &routes).ok()),
+            bypasses: ways.and_then(|ways| self.around_proxies(ways, &routes).ok()),
             go_with_old: { self.go_with_old(parsed, &all, &routes, &services, &ownership) }.ok(),
         };
         let updates_to_old = self.updates_to_old(parsed, &old, &to_old, updates);

@@ -13,11 +13,11 @@ use crate::rollout::ObservedProxy;
 pub(in crate::controller) struct ProxyComparison {
     /// Its pod.
     pub name: String,
-    pub answer: Answer,
+    pub answer: ComparisonResult,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::controller) enum Answer {
+pub(in crate::controller) enum ComparisonResult {
     Counts(Compared),
     /// It has just been asked.
     NotYet,
@@ -54,8 +54,8 @@ impl Observer {
             // An earlier plan may name another new.
             let is_of_trial = applied.is_some_and(|state| state.applied >= begun);
             let answer = match answer {
-                Answer::Counts(_) if !is_of_trial => {
-                    Answer::Silent("has not applied the update".to_owned())
+                ComparisonResult::Counts(_) if !is_of_trial => {
+                    ComparisonResult::Silent("has not applied the update".to_owned())
                 }
                 answer => answer,
             };
@@ -63,7 +63,7 @@ impl Observer {
             (pod.ready, ProxyComparison { name, answer })
         });
         let counts = |(ready, asked): &(bool, ProxyComparison)| {
-            *ready || matches!(asked.answer, Answer::Counts(_))
+            *ready || matches!(asked.answer, ComparisonResult::Counts(_))
         };
         asked.filter(counts).map(|(_, asked)| asked).collect()
     }
@@ -74,22 +74,22 @@ impl Observer {
         pod: &ProxyPod,
         pace: Pace,
         early_until: &mut Option<std::time::Instant>,
-    ) -> Answer {
+    ) -> ComparisonResult {
         let Some(address) = &pod.address else {
             let port = &self.settings.proxies.port;
-            return Answer::Silent(format!("has no port {port}"));
+            return ComparisonResult::Silent(format!("has no port {port}"));
         };
         let key = &parsed.key;
         let permit = || self.limits.proxy(&key.namespace);
         let follow = |sink, share| comparisons::follow(address.clone(), sink, share);
         match self.comparisons.poll(key, address, pace, permit, follow) {
-            None => Answer::Silent("is not queried: too many proxies".to_owned()),
+            None => ComparisonResult::Silent("is not queried: too many proxies".to_owned()),
             Some(Ok(compared)) => match &compared.counts {
-                Ok(_) => Answer::Counts(compared),
-                Err(why) => Answer::Silent(why.to_string()),
+                Ok(_) => ComparisonResult::Counts(compared),
+                Err(why) => ComparisonResult::Silent(why.to_string()),
             },
-            Some(Err(since)) if !Observed::misses(early_until, since) => Answer::NotYet,
-            Some(Err(_)) => Answer::Silent("does not respond".to_owned()),
+            Some(Err(since)) if !Observed::misses(early_until, since) => ComparisonResult::NotYet,
+            Some(Err(_)) => ComparisonResult::Silent("does not respond".to_owned()),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
 use crate::resource::status::UpdatePhase;
-use crate::rollout::{Answer, Frontend, Frontends, Sides};
+use crate::rollout::{Frontend, Frontends, QueryResult, Sides};
 use crate::tls::{ClientFiles, Reloading};
 
 /// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike, so the others are assumed
@@ -87,7 +87,7 @@ impl Observer {
         match self.served(parsed, address, polled, early_until) {
             Some(served) => frontend(served),
             None => Frontend {
-                answer: Answer::NotYet,
+                answer: QueryResult::NotYet,
                 ..Frontend::default()
             },
         }
@@ -208,12 +208,12 @@ impl Observer {
 fn frontend(served: Served) -> Frontend {
     let answer = match served.trouble {
         Some(missing) => match missing.how {
-            QueryFailure::NotSent => Answer::NotQueried(missing.why),
-            QueryFailure::Silent => Answer::Silent(missing.why),
-            QueryFailure::Bad => Answer::Bad(missing.why),
+            QueryFailure::NotSent => QueryResult::NotQueried(missing.why),
+            QueryFailure::Silent => QueryResult::Silent(missing.why),
+            QueryFailure::Bad => QueryResult::Bad(missing.why),
         },
-        None if served.is_trying => Answer::NotYet,
-        None => Answer::Responded,
+        None if served.is_trying => QueryResult::NotYet,
+        None => QueryResult::Responded,
     };
     Frontend {
         models: served.models,

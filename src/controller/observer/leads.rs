@@ -11,7 +11,7 @@ use crate::k8s::Object;
 use crate::resource::{Target, TargetScope};
 
 /// Where an update sends requests.
-pub(super) struct Lead {
+pub(super) struct UpdateTargets {
     /// Whether its spec is usable. If not, the targets are all those that it names.
     pub is_usable: bool,
     pub targets: Vec<Target>,
@@ -22,25 +22,25 @@ pub(super) struct Lead {
 }
 
 /// The cached state of an update: its `resourceVersion` and its targets.
-type Known = (Option<String>, Arc<Lead>);
+type Known = (Option<String>, Arc<UpdateTargets>);
 
 /// Where the updates send requests, by `metadata.uid` and by whether they may name targets anywhere.
 #[derive(Default)]
-pub(super) struct Leads(Mutex<HashMap<(String, bool), Known>>);
+pub(super) struct UpdateTargetsCache(Mutex<HashMap<(String, bool), Known>>);
 
-impl Leads {
+impl UpdateTargetsCache {
     /// Where an update that may use the targets of `scope` sends requests.
-    pub fn of(&self, update: &Object, scope: &TargetScope) -> Arc<Lead> {
+    pub fn of(&self, update: &Object, scope: &TargetScope) -> Arc<UpdateTargets> {
         let metadata = &update.metadata;
         let Some(uid) = metadata.uid.clone() else {
-            return Arc::new(Lead::of(update, scope));
+            return Arc::new(UpdateTargets::of(update, scope));
         };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (uid, scope.anywhere);
         match known.get(&key) {
             Some((version, lead)) if *version == metadata.resource_version => Arc::clone(lead),
             _ => {
-                let lead = Arc::new(Lead::of(update, scope));
+                let lead = Arc::new(UpdateTargets::of(update, scope));
                 let version = metadata.resource_version.clone();
                 known.insert(key, (version, Arc::clone(&lead)));
                 lead
@@ -61,7 +61,7 @@ impl Leads {
     }
 }
 
-impl Lead {
+impl UpdateTargets {
     fn of(update: &Object, scope: &TargetScope) -> Self {
         match ParsedUpdate::read_within(update, scope) {
             Ok(parsed) => Self {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn where_an_update_leads_is_remembered_until_it_changes() {
-        let leads = Leads::default();
+        let leads = UpdateTargetsCache::default();
         let scope = TargetScope {
             namespace: "n".into(),
             domain: "cluster.local".into(),

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use super::super::old_frontends::{self, is_alive};
 use super::super::parsed::ParsedUpdate;
-use super::super::proxies::Report;
+use super::super::proxies::ProxyReport;
 use super::Observer;
 use super::kinds::pods;
 use super::old_pods::{OldPods, addresses};
@@ -98,7 +98,7 @@ impl Observer {
         &self,
         others: &mut OtherProxies,
         one: &PolledProxy,
-        report: Report,
+        report: ProxyReport,
         old: &OldPods,
         to_old: &ServicesToOld,
     ) -> Option<()> {
@@ -182,7 +182,7 @@ impl Observer {
 }
 
 /// Whether a proxy that follows the update outside of old's frontends uses old, or may do so.
-fn may_send_to_old(report: &Report) -> bool {
+fn may_send_to_old(report: &ProxyReport) -> bool {
     let has_left = report.leaves_old && report.old_drains && report.may_reach_old == Some(0);
     !has_left || report.open.old > 0
 }

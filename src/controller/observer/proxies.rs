@@ -8,7 +8,7 @@ use super::super::limits::Limits;
 use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::super::poller::{Pace, Pollers};
-use super::super::proxies::{self, LastReport, Report};
+use super::super::proxies::{self, LastReport, ProxyReport};
 use super::{Observed, Observer, ProxyPod};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
@@ -99,7 +99,7 @@ impl Observer {
 }
 
 /// The part of a proxy's report that concerns this update: a report about another update says nothing about this one.
-fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> ProxyState {
+fn state(parsed: &ParsedUpdate, report: &ProxyReport, new_serves: Experience) -> ProxyState {
     let is_own = report.uid.is_some() && report.uid == parsed.identity.uid;
     ProxyState {
         applied: if is_own { report.generation } else { 0 },

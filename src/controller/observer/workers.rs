@@ -3,7 +3,7 @@
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
 use crate::k8s::NotSynced;
-use crate::k8s::workloads::{self, Counts, Which};
+use crate::k8s::workloads::{self, Counts, WorkerQuery};
 use crate::resource::WorkerSourceSpec;
 
 impl Observer {
@@ -16,7 +16,7 @@ impl Observer {
         dynamo_namespace: Option<&str>,
     ) -> Result<Counts, NotSynced> {
         let stated = stated.unwrap_or_default();
-        let which = Which {
+        let which = WorkerQuery {
             namespace: parsed.key.namespace.clone(),
             name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
             is_explicit: stated.kind.is_some(),
@@ -31,17 +31,17 @@ impl Observer {
             if which.name.is_empty() {
                 // Count workers only by the metadata that frontends use.
                 let name = dynamo_namespace.unwrap_or_default().to_owned();
-                return self.counted("DynamoWorkerMetadata", Which { name, ..which });
+                return self.counted("DynamoWorkerMetadata", WorkerQuery { name, ..which });
             }
             return workloads::by_name(&self.cache, &which);
         };
         let by_namespace = kind == "DynamoWorkerMetadata" && stated.name.is_none();
         let name = dynamo_namespace.filter(|_| by_namespace);
         let name = name.map_or_else(|| which.name.clone(), str::to_owned);
-        self.counted(&kind, Which { name, ..which })
+        self.counted(&kind, WorkerQuery { name, ..which })
     }
 
-    fn counted(&self, kind: &str, which: Which) -> Result<Counts, NotSynced> {
+    fn counted(&self, kind: &str, which: WorkerQuery) -> Result<Counts, NotSynced> {
         let workload = workloads::by_kind(kind).expect("the schema names the kinds that are known");
         workloads::count(workload, &self.cache, &which)
     }

@@ -1,8 +1,8 @@
 //! Turns an action into the write that carries it out. Contains no policy.
 
-use super::job::{Step, Work};
+use super::job::{RolloutAction, Work};
 use super::observe::Observed;
-use super::{Rollouts, Subject, memory, objects, services, status, update, write};
+use super::{ReconcileContext, Rollouts, memory, objects, services, status, update, write};
 use crate::k8s::{Object, workloads};
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, ResizingStatus};
@@ -13,7 +13,7 @@ impl Rollouts {
     /// The work for `action`.
     pub(super) fn act(
         &self,
-        subject: Subject,
+        subject: ReconcileContext,
         (spec, accepted): (&DynamoRolloutSpec, &AcceptedStatus),
         update: &Object,
         observed: Observed,
@@ -32,7 +32,7 @@ impl Rollouts {
                         .ok()
                         .flatten()
                 });
-                Step::Mark {
+                RolloutAction::Mark {
                     pods: found.flatten().collect(),
                 }
             }
@@ -42,13 +42,13 @@ impl Rollouts {
                 let leaving = half.map(|half| &*half.leaving).unwrap_or_default();
                 let leaving = leaving.iter().map(|leaving| leaving.pod.clone());
                 let is_meant = |pod: &Object| pods.iter().any(|name| name == objects::name_of(pod));
-                Step::Replace {
+                RolloutAction::Replace {
                     pods: leaving.filter(is_meant).collect(),
                 }
             }
             Action::Split(split) => {
                 status.split = Some(memory::split(split));
-                Step::Update {
+                RolloutAction::Update {
                     before: Some(Object::clone(update)),
                     spec: update::spec(spec, accepted, split),
                     annotations: update::annotations(subject.rollout),
@@ -66,18 +66,18 @@ impl Rollouts {
                     .resizing
                     .clone_from(&resizing);
                 match is_recorded || resizing.is_none() {
-                    true => Step::Scale {
+                    true => RolloutAction::Scale {
                         side,
                         objects,
                         sizes,
                     },
-                    false => Step::Nothing,
+                    false => RolloutAction::Nothing,
                 }
             }
             Action::SaveSelector => {
                 let selector = clients.old.as_ref().and_then(services::selector);
                 status.previous_selector = selector.unwrap_or_default();
-                Step::Nothing
+                RolloutAction::Nothing
             }
             Action::Retarget(side) => {
                 let selector = match side {
@@ -85,13 +85,13 @@ impl Rollouts {
                     Generation::Old => Some(subject.before.previous_selector.clone()),
                 };
                 match (clients.old, selector) {
-                    (Some(service), Some(selector)) => Step::Select { service, selector },
-                    _ => Step::Nothing,
+                    (Some(service), Some(selector)) => RolloutAction::Select { service, selector },
+                    _ => RolloutAction::Nothing,
                 }
             }
             // The status first records that old may be deleted, so that a controller that restarts meanwhile continues.
-            Action::Retire(_) if !has_handed_over(subject.before) => Step::Nothing,
-            Action::Retire(retire) => Step::Retire {
+            Action::Retire(_) if !has_handed_over(subject.before) => RolloutAction::Nothing,
+            Action::Retire(retire) => RolloutAction::Retire {
                 retire,
                 frontends: observed.frontends,
                 workers: match objects::is_in_place(accepted) {
@@ -107,7 +107,7 @@ impl Rollouts {
         }
         let is_done = match &reported {
             Action::SaveSelector => !status.previous_selector.is_empty(),
-            _ => !matches!(step, Step::Nothing),
+            _ => !matches!(step, RolloutAction::Nothing),
         };
         let mut work = Work::step(subject, status, step);
         work.action = Some(reported).filter(|_| is_done);
@@ -118,14 +118,16 @@ impl Rollouts {
 /// Why clients cannot be routed as the rollout requires: a Service selects nothing.
 fn unroutable(
     action: &Action,
-    step: &Step,
+    step: &RolloutAction,
     status: &DynamoRolloutStatus,
     (spec, accepted): (&DynamoRolloutSpec, &AcceptedStatus),
 ) -> Option<String> {
     let (clients, new) = (&*spec.client_service, services::service_name(accepted));
     let services = match action {
         Action::SaveSelector if status.previous_selector.is_empty() => clients.to_owned(),
-        Action::Retarget(_) if matches!(step, Step::Nothing) => format!("{clients} or {new}"),
+        Action::Retarget(_) if matches!(step, RolloutAction::Nothing) => {
+            format!("{clients} or {new}")
+        }
         _ => return None,
     };
     Some(format!(

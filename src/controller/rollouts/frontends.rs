@@ -67,7 +67,7 @@ pub(super) fn owners(
         return Ok(Ok(Vec::new()));
     }
     let source = &*old.frontends;
-    let mut found = Found::default();
+    let mut found = FrontendOwners::default();
     let of_graph =
         { old.roles.values() }.any(|role| role.kind == GRAPH_KIND && role.name == source);
     if of_graph {
@@ -134,13 +134,13 @@ pub(super) fn is_retired(owner: &Owner, retire: RetireSpec) -> bool {
 }
 
 #[derive(Default)]
-struct Found {
+struct FrontendOwners {
     owners: Vec<Owner>,
     /// The first reason why not all can be retired.
     refused: Option<String>,
 }
 
-impl Found {
+impl FrontendOwners {
     fn refuse(&mut self, why: String) {
         self.refused.get_or_insert(why);
     }

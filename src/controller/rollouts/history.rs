@@ -1,9 +1,11 @@
 //! Keeps the earlier generations of a rollout as revisions, and returns to one of them.
 
-use super::job::Step;
+use super::job::RolloutAction;
 use super::next;
 use super::revisions::Revision;
-use super::{Early, Rollouts, Subject, accept, memory, objects, revisions, services, write};
+use super::{
+    Early, ReconcileContext, Rollouts, accept, memory, objects, revisions, services, write,
+};
 use crate::error_chain::error_chain;
 use crate::k8s::Object;
 use crate::resource::DynamoRolloutSpec;
@@ -16,10 +18,10 @@ impl Rollouts {
     /// Keeps a generation that has not been kept yet, or deletes one beyond the limit. `None` if there is nothing to do.
     pub(super) fn tend(
         &self,
-        subject: Subject,
+        subject: ReconcileContext,
         spec: &DynamoRolloutSpec,
         revisions: &[Revision],
-    ) -> Result<Option<Step>, Early> {
+    ) -> Result<Option<RolloutAction>, Early> {
         let accepted = subject.before.accepted.as_ref();
         let Some(accepted) = accepted.filter(|_| next::has_begun(subject.before)) else {
             return Ok(None);
@@ -39,18 +41,18 @@ impl Rollouts {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             return match self.was_kept(subject.key, name) {
                 true => Err(Early),
-                false => Ok(Some(Step::Keep(object))),
+                false => Ok(Some(RolloutAction::Keep(object))),
             };
         }
         let limit = spec.revision_history_limit;
         let surplus = revisions::surplus(accepted, spec.undo(), limit, revisions);
-        Ok(surplus.map(|revision| Step::Forget(Object::clone(&revision.object))))
+        Ok(surplus.map(|revision| RolloutAction::Forget(Object::clone(&revision.object))))
     }
 
     /// The status that begins the return to a revision, or why that is impossible, as text for users.
     pub(super) fn undo(
         &self,
-        subject: Subject,
+        subject: ReconcileContext,
         to: &Revision,
         revisions: &[Revision],
     ) -> Result<Result<DynamoRolloutStatus, String>, Early> {
@@ -109,7 +111,7 @@ impl Rollouts {
     /// The revisions as the status lists them.
     pub(super) fn status_entries(
         &self,
-        subject: Subject,
+        subject: ReconcileContext,
         accepted: &AcceptedStatus,
         revisions: &[Revision],
     ) -> Vec<RevisionStatus> {

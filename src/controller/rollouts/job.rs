@@ -10,7 +10,7 @@ use super::events::{self, About};
 use super::frontends::Owner;
 use super::objects::Objects;
 use super::write::{Writer, Written};
-use super::{Subject, revisions, status};
+use super::{ReconcileContext, revisions, status};
 use crate::k8s::workloads::of_kind;
 use crate::k8s::{Notice, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
@@ -18,7 +18,7 @@ use crate::scaling::{Action, Retire, Sizes};
 use crate::split::Generation;
 
 /// One action and its inputs.
-pub(super) enum Step {
+pub(super) enum RolloutAction {
     Nothing,
     /// Create the update, or write its spec.
     Update {
@@ -60,7 +60,7 @@ pub(super) struct Work {
     pub key: Key,
     rollout: Object,
     manager: String,
-    pub step: Step,
+    pub step: RolloutAction,
     before: DynamoRolloutStatus,
     pub status: DynamoRolloutStatus,
     /// Whether to write the status even if there is no action.
@@ -99,14 +99,18 @@ fn rest(objects: &Objects, sizes: &Sizes) -> Sizes {
 
 impl Work {
     /// Work that only writes a status.
-    pub fn status(subject: Subject, status: DynamoRolloutStatus) -> Self {
-        let mut work = Self::step(subject, status, Step::Nothing);
+    pub fn status(subject: ReconcileContext, status: DynamoRolloutStatus) -> Self {
+        let mut work = Self::step(subject, status, RolloutAction::Nothing);
         work.write_status = true;
         work
     }
 
     /// Work with an action.
-    pub fn step(subject: Subject, status: DynamoRolloutStatus, step: Step) -> Self {
+    pub fn step(
+        subject: ReconcileContext,
+        status: DynamoRolloutStatus,
+        step: RolloutAction,
+    ) -> Self {
         Self {
             key: subject.key.clone(),
             rollout: Object::clone(subject.rollout),
@@ -131,15 +135,15 @@ impl Work {
             object: None,
             failed: None,
             has_stepped: false,
-            keeps: matches!(self.step, Step::Keep(_)),
+            keeps: matches!(self.step, RolloutAction::Keep(_)),
             cannot_mark: false,
             events: Vec::new(),
             acted: None,
         };
         let now = Timestamp::now().as_millisecond();
         let about = About::of(&self.rollout, u64::try_from(now).unwrap_or_default());
-        let step = std::mem::replace(&mut self.step, Step::Nothing);
-        let is_step = !matches!(step, Step::Nothing);
+        let step = std::mem::replace(&mut self.step, RolloutAction::Nothing);
+        let is_step = !matches!(step, RolloutAction::Nothing);
         match self.act(step, &writer, &mut done).await {
             Ok(()) => done.has_stepped = is_step,
             Err(error) => done.failed = Some(error),
@@ -171,13 +175,13 @@ impl Work {
 
     async fn act(
         &mut self,
-        step: Step,
+        step: RolloutAction,
         writer: &Writer,
         done: &mut Done,
     ) -> Result<(), apply::Error> {
         match step {
-            Step::Nothing => {}
-            Step::Update {
+            RolloutAction::Nothing => {}
+            RolloutAction::Update {
                 before,
                 spec,
                 annotations,
@@ -186,7 +190,7 @@ impl Work {
                 let written = writer.update(&self.rollout, before.as_ref(), body, &self.manager);
                 done.written.push(written.await?);
             }
-            Step::Scale {
+            RolloutAction::Scale {
                 side,
                 objects,
                 sizes,
@@ -209,7 +213,7 @@ impl Work {
                     .extend(scaled.into_iter().map(|(.., written)| written));
                 result?;
             }
-            Step::Mark { pods } => {
+            RolloutAction::Mark { pods } => {
                 for pod in pods {
                     match writer.mark(&pod, &self.manager).await {
                         Ok(written) => done.written.push(written),
@@ -227,16 +231,16 @@ impl Work {
                     }
                 }
             }
-            Step::Replace { pods } => {
+            RolloutAction::Replace { pods } => {
                 for pod in pods {
                     writer.delete_pod(&pod).await?;
                 }
             }
-            Step::Select { service, selector } => {
+            RolloutAction::Select { service, selector } => {
                 let written = writer.select(&service, &selector, &self.manager);
                 done.written.push(written.await?);
             }
-            Step::Retire {
+            RolloutAction::Retire {
                 retire,
                 frontends,
                 workers,
@@ -245,10 +249,12 @@ impl Work {
                 self.status.memory.get_or_insert_default().retired = true;
                 self.write_status = true;
             }
-            Step::Keep(revision) => {
+            RolloutAction::Keep(revision) => {
                 done.written.push(writer.keep(&self.key, &revision).await?);
             }
-            Step::Forget(revision) => writer.delete(&revisions::resource(), &revision).await?,
+            RolloutAction::Forget(revision) => {
+                writer.delete(&revisions::resource(), &revision).await?
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::accept;
 use super::revisions::{self, Revision};
-use crate::managed_update::Course;
+use crate::managed_update::Direction;
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase,
@@ -12,7 +12,7 @@ use crate::resource::rollout_status::{
 #[derive(Debug)]
 pub(super) enum Next<'a> {
     /// Continues with the accepted generations.
-    GoOn(&'a AcceptedStatus, Course),
+    GoOn(&'a AcceptedStatus, Direction),
     /// Accepts the generations in the spec.
     Accept,
     /// Goes back to a revision that is not one of the accepted generations: immediately, or after the new generation has been
@@ -53,8 +53,8 @@ fn undo<'a>(
     };
     let is = |side: &AcceptedSide| revisions::is_same(side, &to.kept.generation);
     match (is(&accepted.source), is(&accepted.target)) {
-        (true, _) => Next::GoOn(accepted, Course::Back),
-        (_, true) => Next::GoOn(accepted, Course::AsSpecified),
+        (true, _) => Next::GoOn(accepted, Direction::RollBack),
+        (_, true) => Next::GoOn(accepted, Direction::AsSpecified),
         _ => Next::Undo {
             to,
             at_once: has_ended(before) || !has_begun(before),
@@ -72,9 +72,9 @@ fn go_on<'a>(
     let is_source = accepted.undo_to.is_some() || !accept::is_other_source(accepted, spec);
     let is_under_way = has_begun(before) && !has_ended(before);
     match (is_source && is_target, is_under_way) {
-        (true, _) => Next::GoOn(accepted, Course::AsSpecified),
-        (false, true) if is_target => Next::GoOn(accepted, Course::AsSpecified),
-        (false, true) => Next::GoOn(accepted, Course::Superseded),
+        (true, _) => Next::GoOn(accepted, Direction::AsSpecified),
+        (false, true) if is_target => Next::GoOn(accepted, Direction::AsSpecified),
+        (false, true) => Next::GoOn(accepted, Direction::Superseded),
         (false, false) => Next::Accept,
     }
 }
@@ -118,7 +118,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::revisions::Kept;
+    use super::super::revisions::RetainedRevision;
     use super::super::revisions::tests::side;
     use super::*;
     use crate::resource::rollout_status::RolloutMemory;
@@ -160,10 +160,10 @@ mod tests {
         let revision = |number: i64| Revision {
             number,
             at: None,
-            kept: Kept {
+            kept: RetainedRevision {
                 generation: side(&format!("v{number}")),
                 service: (number > 1).then(|| format!("v{number}-frontend:8000")),
-                ..Kept::default()
+                ..RetainedRevision::default()
             },
             object: Arc::new(serde_json::from_value(json!({"metadata": {}})).unwrap()),
         };

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::super::old_frontends::frontends_by_name;
 use super::super::spec_fields::SpecFields;
-use super::super::{Key, observer::Observer, proof::Proof, proxies::Report};
+use super::super::{Key, observer::Observer, proof::Proof, proxies::ProxyReport};
 use super::autoscalers::{scaler, scalers};
 use super::candidates::candidates;
 use super::frontends::{self, Owner};
@@ -27,7 +27,8 @@ use crate::resource::rollout_status::{
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
-    Clients, LastWorker, Leaving, Removes, RolloutObservation, Serves, Side, Traffic, Workers,
+    Clients, LastWorker, RemovalOrder, ReplacedPod, RolloutObservation, Serves, Side, Traffic,
+    Workers,
 };
 use crate::split::{Generation, Weights};
 
@@ -148,9 +149,9 @@ pub(super) fn observe(
             .map(|(role, _)| match objects.of(side).get(&role) {
                 Some((_, scaled)) => {
                     let removes = match (scaled.removes, candidates.get(&(side, role))) {
-                        (RemovesFirst::Last, _) => Removes::Last,
-                        (RemovesFirst::Unready, None) => Removes::Unready,
-                        (RemovesFirst::Unready, Some(pods)) => Removes::Marked(pods.clone()),
+                        (RemovesFirst::Last, _) => RemovalOrder::Last,
+                        (RemovesFirst::Unready, None) => RemovalOrder::Unready,
+                        (RemovesFirst::Unready, Some(pods)) => RemovalOrder::Marked(pods.clone()),
                     };
                     let workers = workers((side, role), scaled, before, input);
                     (role, Workers { removes, ..workers })
@@ -244,10 +245,10 @@ fn workers(
         ours: is_announced || scaled.is_set_by(input.manager),
         grace: scaled.grace,
         resources: scaled.resources.clone(),
-        removes: Removes::default(),
+        removes: RemovalOrder::default(),
         leaving: { scaled.half.iter() }
             .flat_map(|half| &half.leaving)
-            .map(|leaving| Leaving {
+            .map(|leaving| ReplacedPod {
                 name: objects::name_of(&leaving.pod).to_owned(),
                 ready: leaving.is_ready,
             })
@@ -283,19 +284,19 @@ fn ready(pods: &[Object]) -> u32 {
     pods.iter().filter(|pod| pod_is_ready(pod)).count() as u32
 }
 
-fn traffic(input: &ObserveInput, reports: &[Option<Report>]) -> Traffic {
+fn traffic(input: &ObserveInput, reports: &[Option<ProxyReport>]) -> Traffic {
     let split = SpecFields::of(input.update)
         .weights()
         .unwrap_or(Weights::ALL_OLD);
     let (uid, generation) = (&input.update.metadata.uid, input.update.metadata.generation);
     let generation = generation.and_then(|generation| u64::try_from(generation).ok());
-    let applied = |report: &Option<Report>| {
+    let applied = |report: &Option<ProxyReport>| {
         let report = report.as_ref()?;
         let is_applied = report.uid == *uid && Some(report.generation) == generation;
         is_applied.then_some(split)
     };
-    let known: Vec<&Report> = reports.iter().flatten().collect();
-    let sum = |of: fn(&Report) -> u64| known.iter().map(|report| of(report)).sum();
+    let known: Vec<&ProxyReport> = reports.iter().flatten().collect();
+    let sum = |of: fn(&ProxyReport) -> u64| known.iter().map(|report| of(report)).sum();
     let is_known = known.len() == reports.len() && !reports.is_empty();
     let mut lengths = Lengths::default();
     for report in &known {

@@ -4,18 +4,19 @@ use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
 use super::super::spec_fields::SpecFields;
-use super::job::{Step, Work};
+use super::job::{RolloutAction, Work};
 use super::next::{self, Next};
 use super::observe::{self, Lost, ObserveInput};
 use super::revisions::Revision;
 use super::status::{self, StatusInput};
 use super::update_status::is_of_rollout;
 use super::{
-    Early, REFUSED, Rollouts, Subject, accept, manager, memory, objects, revisions, update, write,
+    Early, REFUSED, ReconcileContext, Rollouts, accept, manager, memory, objects, revisions,
+    update, write,
 };
 use crate::error_chain::error_chain;
 use crate::k8s::{NotSynced, Object};
-use crate::managed_update::{self, Course};
+use crate::managed_update::{self, Direction};
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, RolloutPhase};
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
@@ -30,7 +31,7 @@ const NO_UNDO: &str = "UndoImpossible";
 struct Plan<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
-    course: Course,
+    course: Direction,
     /// Why the rollout can do nothing except move requests away from what cannot serve, as a reason and text for users.
     obstacle: Option<(&'static str, String)>,
     revisions: &'a [Revision],
@@ -38,7 +39,7 @@ struct Plan<'a> {
 
 impl Rollouts {
     /// The work for a rollout now.
-    pub(super) fn work(&self, subject: Subject) -> Result<Work, Early> {
+    pub(super) fn work(&self, subject: ReconcileContext) -> Result<Work, Early> {
         let spec = match DynamoRolloutSpec::read(&subject.rollout.data["spec"]) {
             Ok(spec) => spec,
             Err(problems) => return Ok(refused(subject, "Invalid", problems.to_string())),
@@ -62,7 +63,7 @@ impl Rollouts {
             spec: &spec,
             accepted,
             course: match keep_error {
-                Some(_) => Course::Nowhere,
+                Some(_) => Direction::Impossible,
                 None => course,
             },
             obstacle: keep_error.clone().map(|why| (REFUSED, why)),
@@ -80,7 +81,7 @@ impl Rollouts {
                         .as_ref()
                         .or(status.accepted.as_ref());
                     let accepted = accepted.expect("it has both generations");
-                    return self.go_on(subject, &plan(accepted, Course::Superseded));
+                    return self.go_on(subject, &plan(accepted, Direction::Superseded));
                 }
                 Err(why) => why,
             },
@@ -102,7 +103,7 @@ impl Rollouts {
             None => Ok(refused(subject, NO_UNDO, why)),
             // Requests still move away from anything that cannot serve.
             Some(accepted) => {
-                let mut plan = plan(accepted, Course::Nowhere);
+                let mut plan = plan(accepted, Direction::Impossible);
                 plan.obstacle = Some((NO_UNDO, why));
                 self.go_on(subject, &plan)
             }
@@ -110,7 +111,7 @@ impl Rollouts {
     }
 
     /// Begins a rollout: writes only the status, which records what the rollout moves.
-    fn accept(&self, subject: Subject, spec: &DynamoRolloutSpec) -> Result<Work, Early> {
+    fn accept(&self, subject: ReconcileContext, spec: &DynamoRolloutSpec) -> Result<Work, Early> {
         let now = write::now();
         let namespace = &subject.key.namespace;
         let accepted = match accept::accept(&self.observer.cache, namespace, spec, now) {
@@ -132,7 +133,7 @@ impl Rollouts {
     }
 
     /// Continues an accepted rollout.
-    fn go_on(&self, subject: Subject, plan: &Plan) -> Result<Work, Early> {
+    fn go_on(&self, subject: ReconcileContext, plan: &Plan) -> Result<Work, Early> {
         let (key, rollout) = (subject.key, subject.rollout);
         let kind = DynamoUpdateConfig::api_resource();
         let found = self.observer.cache.one(&kind, &key.namespace, &key.name);
@@ -160,7 +161,7 @@ impl Rollouts {
         let annotations = update::annotations(rollout);
         let is_as = |update: &&Object| update::is_as(update, &wanted, &annotations);
         let Some(update) = update.as_ref().filter(is_as) else {
-            let step = Step::Update {
+            let step = RolloutAction::Update {
                 before: update,
                 spec: wanted,
                 annotations,
@@ -171,7 +172,12 @@ impl Rollouts {
     }
 
     /// Observes a rollout whose update is up to date, and decides.
-    fn decide(&self, subject: Subject, plan: &Plan, update: &Object) -> Result<Work, Early> {
+    fn decide(
+        &self,
+        subject: ReconcileContext,
+        plan: &Plan,
+        update: &Object,
+    ) -> Result<Work, Early> {
         let look = ObserveInput {
             key: subject.key,
             rollout: subject.rollout,
@@ -260,7 +266,7 @@ impl Rollouts {
                 action,
                 status,
             ),
-            None => Work::step(subject, status, Step::Nothing),
+            None => Work::step(subject, status, RolloutAction::Nothing),
         };
         // Writing the status may carry out the action.
         work.write_status |= self.is_changed(subject.key, subject.before, &work.status);
@@ -269,7 +275,7 @@ impl Rollouts {
 }
 
 /// The work for a rollout that cannot make progress.
-pub(super) fn refused(subject: Subject, reason: &str, why: String) -> Work {
+pub(super) fn refused(subject: ReconcileContext, reason: &str, why: String) -> Work {
     let generation = subject.rollout.metadata.generation;
     let status = status::refused(subject.before, reason, why, generation, write::now());
     let mut work = Work::status(subject, status);

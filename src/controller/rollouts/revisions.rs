@@ -25,7 +25,7 @@ const MAX_WORKERS: usize = 1024;
 /// The data of a kept generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Kept {
+pub(super) struct RetainedRevision {
     pub generation: AcceptedSide,
     /// The Service and port of its frontends, if a rollout went to it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(super) struct Kept {
 pub(super) struct Revision {
     pub number: i64,
     pub at: Option<Time>,
-    pub kept: Kept,
+    pub kept: RetainedRevision,
     pub object: Object,
 }
 
@@ -89,7 +89,10 @@ pub(super) fn is_same(one: &AcceptedSide, other: &AcceptedSide) -> bool {
 }
 
 /// The generations of a rollout that are not kept yet, the old one first, without the selectors that lead clients to them.
-pub(super) fn missing(accepted: &AcceptedStatus, revisions: &[Revision]) -> Option<Kept> {
+pub(super) fn missing(
+    accepted: &AcceptedStatus,
+    revisions: &[Revision],
+) -> Option<RetainedRevision> {
     let is_kept = |side: &AcceptedSide, service: Option<&String>| {
         revisions.iter().any(|revision| {
             let has_service = service.is_none() || revision.kept.service.as_ref() == service;
@@ -97,22 +100,22 @@ pub(super) fn missing(accepted: &AcceptedStatus, revisions: &[Revision]) -> Opti
         })
     };
     if !is_kept(&accepted.source, None) {
-        return Some(Kept {
+        return Some(RetainedRevision {
             generation: accepted.source.clone(),
             in_place: objects::is_in_place(accepted),
-            ..Kept::default()
+            ..RetainedRevision::default()
         });
     }
-    (!is_kept(&accepted.target, Some(&accepted.service))).then(|| Kept {
+    (!is_kept(&accepted.target, Some(&accepted.service))).then(|| RetainedRevision {
         generation: accepted.target.clone(),
         service: Some(accepted.service.clone()),
         in_place: objects::is_in_place(accepted),
-        ..Kept::default()
+        ..RetainedRevision::default()
     })
 }
 
 /// The ControllerRevision that keeps a generation.
-pub(super) fn object(rollout: &Object, kept: &Kept, revisions: &[Revision]) -> Json {
+pub(super) fn object(rollout: &Object, kept: &RetainedRevision, revisions: &[Revision]) -> Json {
     let metadata = &rollout.metadata;
     let name = metadata.name.as_deref().unwrap_or_default();
     let number = revisions.last().map_or(0, |last| last.number) + 1;
@@ -140,7 +143,7 @@ pub(super) fn object(rollout: &Object, kept: &Kept, revisions: &[Revision]) -> J
 
 /// The name of the rollout, and a hash of its UID and the generation: keeping it twice gives the same name, and the revisions of
 /// an earlier rollout of that name have different names.
-fn name_of(rollout: &Object, kept: &Kept) -> String {
+fn name_of(rollout: &Object, kept: &RetainedRevision) -> String {
     let metadata = &rollout.metadata;
     let roles = kept.generation.roles.iter();
     let roles: Vec<_> = roles
@@ -307,7 +310,7 @@ pub(super) mod tests {
     #[test]
     fn objects_of_others_are_no_revisions() {
         let mut other: kube::api::DynamicObject =
-            serde_json::from_value(object(&rollout(), &Kept::default(), &[])).unwrap();
+            serde_json::from_value(object(&rollout(), &RetainedRevision::default(), &[])).unwrap();
         let mine = Arc::new(other.clone());
         assert_eq!(of(&rollout(), &[mine]).len(), 1);
         for owner in other.metadata.owner_references.iter_mut().flatten() {
@@ -367,7 +370,7 @@ pub(super) mod tests {
         let name = |uid: &str| {
             let metadata = json!({"name": "a".repeat(MAX_NAME), "uid": uid});
             let rollout = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-            name_of(&Arc::new(rollout), &Kept::default())
+            name_of(&Arc::new(rollout), &RetainedRevision::default())
         };
         assert_eq!(name("1").len(), MAX_NAME);
         assert_eq!(name("1"), name("1"));

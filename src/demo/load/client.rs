@@ -47,7 +47,7 @@ impl Ending {
 
 /// A client's observations of one exchange.
 #[derive(Clone, Debug)]
-pub(in crate::demo) struct Report {
+pub(in crate::demo) struct RequestReport {
     /// How it ended.
     pub(in crate::demo) ending: Ending,
     /// The generation whose text it was; `None` without text.
@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// One exchange, from the request to the end of the response.
-    pub(super) async fn send_request(&mut self) -> Report {
+    pub(super) async fn send_request(&mut self) -> RequestReport {
         let mut received = ReceivedResponse::new(Instant::now());
         let ending = match self.send().await {
             None => Ending::Unreachable,
@@ -219,8 +219,8 @@ impl ReceivedResponse {
         }
     }
 
-    fn report(self, ending: Ending) -> Report {
-        Report {
+    fn report(self, ending: Ending) -> RequestReport {
+        RequestReport {
             ending,
             generation: self.transcript.generation(),
             first_token: self.first_token,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Ending, Report};
+use super::{Ending, RequestReport};
 use crate::split::Generation;
 
 /// All reports so far.
@@ -29,7 +29,7 @@ impl Counts {
     }
 
     /// It ended. `percent` is the split at its start; `outage` says whether an upstream was down.
-    pub(in crate::demo) fn end(&mut self, report: &Report, percent: u8, outage: bool) {
+    pub(in crate::demo) fn end(&mut self, report: &RequestReport, percent: u8, outage: bool) {
         let generation = report.generation.map_or(2, Generation::index);
         self.endings[generation][report.ending as usize] += 1;
         if report.ending != Ending::Completed && !outage {
@@ -100,8 +100,8 @@ impl Times {
 mod tests {
     use super::*;
 
-    fn report(ending: Ending, generation: Option<Generation>) -> Report {
-        Report {
+    fn report(ending: Ending, generation: Option<Generation>) -> RequestReport {
+        RequestReport {
             ending,
             generation,
             first_token: None,

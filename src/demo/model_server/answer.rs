@@ -24,7 +24,7 @@ pub(super) enum Api {
 
 /// The response to one request.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct Completion {
     api: Api,
     generation: Generation,
     id: String,
@@ -77,7 +77,7 @@ fn begun(request: &Value, api: Api) -> Option<String> {
     Some(text.as_str()?.to_owned())
 }
 
-impl Answer {
+impl Completion {
     /// Chooses length and identity of the response to `request`.
     pub(super) fn to(request: &Value, api: Api, generation: Generation) -> Self {
         let limit = ["max_completion_tokens", "max_tokens"]

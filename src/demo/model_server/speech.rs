@@ -12,7 +12,7 @@ use http_body::{Body, Frame};
 use serde_json::Value;
 use tokio::time::Sleep;
 
-use super::answer::Answer;
+use super::answer::Completion;
 use crate::demo::transcript::Words;
 
 /// From the request to the first token, in milliseconds.
@@ -30,8 +30,8 @@ enum Next {
 
 /// A response body of server-sent events.
 #[derive(Debug)]
-pub(in crate::demo) struct Speech {
-    answer: Answer,
+pub(in crate::demo) struct TokenStream {
+    answer: Completion,
     words: Words,
     said: usize,
     next: Next,
@@ -39,9 +39,9 @@ pub(in crate::demo) struct Speech {
     due: Pin<Box<Sleep>>,
 }
 
-impl Speech {
+impl TokenStream {
     /// Starts with the pause for the prompt.
-    pub(super) fn new(answer: Answer) -> Self {
+    pub(super) fn new(answer: Completion) -> Self {
         let words = answer.words();
         let due = Box::pin(tokio::time::sleep(draw(FIRST_TOKEN)));
         Self {
@@ -62,7 +62,7 @@ impl Speech {
     }
 }
 
-impl Body for Speech {
+impl Body for TokenStream {
     type Data = Bytes;
     type Error = Infallible;
 

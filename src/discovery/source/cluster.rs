@@ -118,23 +118,23 @@ impl Cluster {
     /// Applies a watch event. Returns true if the updates may have changed.
     fn see(&mut self, seen: WatchEvent) -> bool {
         match seen {
-            WatchEvent::Lost {
+            WatchEvent::Disconnected {
                 cause,
                 last_contact,
             } => {
                 self.lose(&cause, last_contact.into_std());
                 return false;
             }
-            WatchEvent::Found => {
+            WatchEvent::Reconnected => {
                 self.find();
                 return false;
             }
-            WatchEvent::All(all) => {
+            WatchEvent::Replaced(all) => {
                 self.view.replace(all);
                 self.listed = true;
             }
-            WatchEvent::Is(update) => self.view.set(update),
-            WatchEvent::Gone(name) => self.view.remove(&name),
+            WatchEvent::Applied(update) => self.view.set(update),
+            WatchEvent::Deleted(name) => self.view.remove(&name),
         }
         self.find();
         self.listed

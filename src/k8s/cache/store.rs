@@ -40,7 +40,7 @@ pub enum NotSynced {
     Refused { plural: String, cause: String },
     /// The workers cannot be counted as the update requests.
     #[error("{0}")]
-    Unclear(String),
+    Ambiguous(String),
 }
 
 /// The objects of one kind, as last received from the API server.

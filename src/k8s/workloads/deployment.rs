@@ -2,7 +2,7 @@
 
 use kube::api::ApiResource;
 
-use super::{Cache, Counts, NotSynced, RemovesFirst, Scaling, Which, Workload, object, pods};
+use super::{Cache, Counts, NotSynced, RemovesFirst, Scaling, WorkerQuery, Workload, object, pods};
 
 pub(super) struct Deployments;
 
@@ -14,7 +14,7 @@ impl Workload for Deployments {
         "Deployment"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let objects = object::meant(cache, &object::deployments(), which)?;
         pods::by_revision(cache, &objects, which, REVISION)
     }

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     COMPONENT_NAME, Cache, Counts, GRAPH, NotSynced, Part, PodsOf, RemovesFirst, Resize, Scaling,
-    ScalingError, Which, Workload, object, pods,
+    ScalingError, WorkerQuery, Workload, object, pods,
 };
 use crate::dynamo_graph;
 use crate::rollout::{Role, Workers};
@@ -26,7 +26,7 @@ impl Workload for Graphs {
         "DynamoGraphDeployment"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         if which.revision.is_some() {
             return pods::Pods.count(cache, which);
         }

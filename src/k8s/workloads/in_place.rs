@@ -55,7 +55,7 @@ pub trait InPlace: Sync {
 
 /// One generation of an object that has both.
 #[derive(Clone, Debug)]
-pub struct Half {
+pub struct GenerationInPlace {
     side: Generation,
     /// The replicas of both generations.
     whole: u32,
@@ -64,14 +64,14 @@ pub struct Half {
     pub revision: String,
     /// The pods that should belong to the other generation. The object does not replace them by itself, because it created them
     /// before the partition was raised.
-    pub leaving: Vec<Leaving>,
+    pub leaving: Vec<PodToReplace>,
     /// Why this generation gets no more workers, as text for users.
     pub lost: Option<String>,
 }
 
 /// A pod that should belong to the other generation.
 #[derive(Clone, Debug)]
-pub struct Leaving {
+pub struct PodToReplace {
     pub pod: Object,
     /// Whether its replica is ready.
     pub is_ready: bool,
@@ -93,12 +93,12 @@ pub fn halves(
     let in_place = in_place.ok_or_else(|| ScalingError::OneGeneration(kind.to_owned()))?;
     let pods = cache.of(&pods::resource(), namespace)?;
     let made = in_place.revisions(cache, &object, &pods, accepted.as_ref())?;
-    let whole = Whole::of((scaling, in_place), (&object, kind), made, accepted)?;
+    let whole = ObjectInPlace::of((scaling, in_place), (&object, kind), made, accepted)?;
     Ok(whole.halves(&pods))
 }
 
 /// An object that has both generations.
-struct Whole<'a> {
+struct ObjectInPlace<'a> {
     kinds: (&'a dyn Scaling, &'a dyn InPlace),
     object: &'a Object,
     name: String,
@@ -110,7 +110,7 @@ struct Whole<'a> {
     revisions: Sides<String>,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> ObjectInPlace<'a> {
     fn of(
         kinds: (&'a dyn Scaling, &'a dyn InPlace),
         (object, kind): (&'a Object, &str),
@@ -217,7 +217,7 @@ impl<'a> Whole<'a> {
                 if !ends && *index < self.partition {
                     let mut pods = pods.iter();
                     let leader = pods.find(|pod| in_place.leads(pod));
-                    leaving.extend(leader.map(|pod| Leaving {
+                    leaving.extend(leader.map(|pod| PodToReplace {
                         pod: Object::clone(pod),
                         is_ready: since.is_some(),
                     }));
@@ -235,7 +235,7 @@ impl<'a> Whole<'a> {
             present,
             ..self.part.clone()
         };
-        let half = Half {
+        let half = GenerationInPlace {
             side,
             whole: self.part.desired,
             partition: in_place.partition(),
@@ -267,7 +267,7 @@ fn pointer(path: &[&str]) -> String {
     path.iter().map(|field| format!("/{field}")).collect()
 }
 
-impl Half {
+impl GenerationInPlace {
     /// The change that gives this generation another size.
     pub(super) fn resize(&self, size: u32) -> Resize {
         let partition = match self.side {

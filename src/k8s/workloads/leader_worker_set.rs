@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::{
-    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods,
+    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, WorkerQuery, Workload, object, pods,
     stateful_set,
 };
 use crate::k8s::cache::Object;
@@ -31,7 +31,7 @@ impl Workload for LeaderWorkerSets {
         "LeaderWorkerSet"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let objects = object::meant(cache, &object::leader_worker_sets(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {

@@ -162,7 +162,7 @@ async fn the_loss_of_the_last_worker_needs_no_further_list_whatever_is_counted()
             Some((Box::leak(plural.into_boxed_str()) as &str, owner.clone()))
         }
     };
-    let which = |revision: Option<&str>, selector: &[(&str, &str)]| Which {
+    let which = |revision: Option<&str>, selector: &[(&str, &str)]| WorkerQuery {
         namespace: "n".to_owned(),
         name: "a".to_owned(),
         revision: revision.map(str::to_owned),
@@ -170,9 +170,9 @@ async fn the_loss_of_the_last_worker_needs_no_further_list_whatever_is_counted()
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
-        ..Which::default()
+        ..WorkerQuery::default()
     };
-    let mut cases: Vec<(Option<&str>, &str, Which)> = Vec::new();
+    let mut cases: Vec<(Option<&str>, &str, WorkerQuery)> = Vec::new();
     for kind in ALL.map(Workload::kind) {
         cases.push((Some(kind), kind, which(None, &[])));
         if !matches!(

@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
+use super::{Cache, Counts, NotSynced, WorkerQuery, Workload, object, pods};
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Metadata;
@@ -13,9 +13,9 @@ impl Workload for Metadata {
         "DynamoWorkerMetadata"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         if let Some(revision) = &which.revision {
-            return Err(NotSynced::Unclear(format!(
+            return Err(NotSynced::Ambiguous(format!(
                 "DynamoWorkerMetadata has no revision such as {revision}: name the Dynamo namespace of the generation"
             )));
         }

@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::{
-    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods,
+    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, WorkerQuery, Workload, object, pods,
 };
 use crate::k8s::cache::Object;
 use crate::rollout::{Role, Sides, Workers};
@@ -26,7 +26,7 @@ impl Workload for ModelServings {
         "ModelServing"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let mut counts = Counts::new();
         for object in object::meant(cache, &object::model_servings(), which)? {
             let groups = match &which.revision {

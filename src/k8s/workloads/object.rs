@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
-use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, Which};
+use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, WorkerQuery};
 use crate::k8s::cache::{Cache, NotSynced, Object};
 use crate::k8s::ports::named_ports;
 use crate::rollout::{Role, Workers};
@@ -89,7 +89,7 @@ pub(super) fn role(object: &DynamicObject) -> Option<Role> {
 }
 
 /// The role of an object that `which` selects.
-fn role_in(object: &DynamicObject, which: &Which) -> Option<Role> {
+fn role_in(object: &DynamicObject, which: &WorkerQuery) -> Option<Role> {
     match is_named(object, which) {
         true => Some(named_role(object)),
         false => role(object),
@@ -97,7 +97,7 @@ fn role_in(object: &DynamicObject, which: &Which) -> Option<Role> {
 }
 
 /// Whether the update itself names an object as the owner of workers.
-pub(super) fn is_named(object: &DynamicObject, which: &Which) -> bool {
+pub(super) fn is_named(object: &DynamicObject, which: &WorkerQuery) -> bool {
     which.is_explicit && object.metadata.name.as_ref() == Some(&which.name)
 }
 
@@ -159,7 +159,7 @@ pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
 pub(super) fn meant(
     cache: &Cache,
     kind: &ApiResource,
-    which: &Which,
+    which: &WorkerQuery,
 ) -> Result<Vec<Object>, NotSynced> {
     let mut objects = cache.of(kind, &which.namespace)?;
     objects.retain(|object| {
@@ -184,7 +184,7 @@ pub(super) fn has_hash(object: &DynamicObject) -> bool {
 pub(super) fn meant_whole(
     cache: &Cache,
     kind: &ApiResource,
-    which: &Which,
+    which: &WorkerQuery,
 ) -> Result<Vec<Object>, NotSynced> {
     let objects = meant(cache, kind, which)?;
     match (
@@ -196,7 +196,7 @@ pub(super) fn meant_whole(
                 &kind.kind,
                 object.metadata.name.as_deref().unwrap_or_default(),
             );
-            Err(NotSynced::Unclear(format!(
+            Err(NotSynced::Ambiguous(format!(
                 "the workers of revision {revision} of the {kind} {name} cannot be identified: it has no label \
                  {WORKER_HASH}; count pods by a selector"
             )))
@@ -208,7 +208,7 @@ pub(super) fn meant_whole(
 /// Sums the counts of the objects by role.
 pub(super) fn sum(
     objects: &[Object],
-    which: &Which,
+    which: &WorkerQuery,
     count: impl Fn(&DynamicObject) -> Workers,
 ) -> Counts {
     let mut counts = Counts::new();

@@ -18,10 +18,10 @@ struct CreatedPods {
 }
 
 /// What the owners of a kind create.
-type By = fn(&[&DynamicObject]) -> Vec<CreatedPods>;
+type CreatedBy = fn(&[&DynamicObject]) -> Vec<CreatedPods>;
 
 /// The optional kinds, which may not be installed.
-fn optional() -> [(ApiResource, By); 3] {
+fn optional() -> [(ApiResource, CreatedBy); 3] {
     [
         (leader_worker_sets(), by_leader_worker_sets),
         (super::grove::cliques(), by_cliques),

@@ -7,7 +7,9 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::grove::{GROUP, cliques};
-use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, scaling};
+use super::{
+    Cache, Counts, NotSynced, Part, PodsOf, Scaling, WorkerQuery, Workload, object, scaling,
+};
 
 pub(super) struct PodCliques;
 
@@ -19,7 +21,7 @@ impl Workload for PodCliques {
         "PodClique"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let mut objects = object::meant_whole(cache, &cliques(), which)?;
         objects.retain(|object| {
             // A clique that is selected by its name counts even if it belongs to a scaling group.

@@ -9,7 +9,7 @@ use super::grove::{GROUP, INDEX};
 use super::object::{self, add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
 use super::{
     COMPONENT, Cache, Counts, DYNAMO_NAMESPACE, GRAPH, NotSynced, SUB_COMPONENT, WORKER_HASH,
-    Which, Workload, owners,
+    WorkerQuery, Workload, owners,
 };
 use crate::k8s::cache::Object;
 use crate::rollout::Role;
@@ -21,7 +21,7 @@ impl Workload for Pods {
         "Pod"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let mut counts = there(cache, which)?;
         for (role, wanted) in owners::wanted(
             cache,
@@ -40,7 +40,7 @@ impl Workload for Pods {
 }
 
 /// Counts the workers of the pods that exist.
-pub(super) fn there(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+pub(super) fn there(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
     let mut pods = cache.of(&resource(), &which.namespace)?;
     pods.retain(|pod| is_meant(pod, which));
     count(cache, &which.namespace, &pods)
@@ -51,7 +51,7 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Whether `which` selects a pod.
-fn is_meant(pod: &DynamicObject, which: &Which) -> bool {
+fn is_meant(pod: &DynamicObject, which: &WorkerQuery) -> bool {
     let is_meant = match which.selector.is_empty() {
         // Every worker pod of a graph is labelled with its type; an unlabelled pod may be a frontend.
         true => {
@@ -72,7 +72,7 @@ fn says_its_type(pod: &DynamicObject) -> bool {
 }
 
 /// Whether a pod belongs to the requested Dynamo namespace. An unlabelled pod counts as such.
-fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
+fn is_of_namespace(pod: &DynamicObject, which: &WorkerQuery) -> bool {
     let (Some(meant), Some(own)) = (&which.dynamo_namespace, label(pod, DYNAMO_NAMESPACE)) else {
         return true;
     };
@@ -85,7 +85,7 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
 pub(super) fn by_revision(
     cache: &Cache,
     objects: &[Object],
-    which: &Which,
+    which: &WorkerQuery,
     marked_by: &str,
 ) -> Result<Counts, NotSynced> {
     match &which.revision {
@@ -104,7 +104,7 @@ pub(super) fn by_revision(
 pub(super) fn of_revision(
     cache: &Cache,
     objects: &[Object],
-    which: &Which,
+    which: &WorkerQuery,
     (revision, marked_by): (&str, &str),
     selector: impl Fn(&DynamicObject) -> Option<BTreeMap<String, String>>,
 ) -> Result<Counts, NotSynced> {

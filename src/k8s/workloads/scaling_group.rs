@@ -7,7 +7,7 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::grove::{GROUP, INDEX};
-use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object};
+use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, WorkerQuery, Workload, object};
 
 pub(super) struct ScalingGroups;
 
@@ -16,7 +16,7 @@ impl Workload for ScalingGroups {
         "PodCliqueScalingGroup"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let objects = object::meant_whole(cache, &self.resource(), which)?;
         Ok(object::sum(&objects, which, |object| {
             object::replicas(object, "/status/availableReplicas")

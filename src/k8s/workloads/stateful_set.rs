@@ -2,7 +2,7 @@
 
 use kube::api::{ApiResource, DynamicObject};
 
-use super::{Cache, Counts, InPlace, NotSynced, Scaling, Which, Workload, object, pods};
+use super::{Cache, Counts, InPlace, NotSynced, Scaling, WorkerQuery, Workload, object, pods};
 use crate::k8s::cache::Object;
 use crate::rollout::Sides;
 
@@ -16,7 +16,7 @@ impl Workload for StatefulSets {
         "StatefulSet"
     }
 
-    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let objects = object::meant(cache, &object::stateful_sets(), which)?;
         pods::by_revision(cache, &objects, which, REVISION)
     }

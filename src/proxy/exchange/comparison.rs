@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Exchange, is_of_server};
 use crate::failover::Cause;
 use crate::split::{Generation, Key};
-use crate::telemetry::strata::{Ended, Record};
+use crate::telemetry::strata::{AttemptResult, Record};
 
 /// How a request is compared.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ impl Exchange {
             && let Some(record) = self.first_stratum()
         {
             match failed {
-                Some(false) => record.ended(Ended::Failed, false),
+                Some(false) => record.ended(AttemptResult::Failed, false),
                 Some(true) | None => record.ended_undecided(),
             }
         }
@@ -88,10 +88,10 @@ impl Exchange {
     /// do on the other side.
     pub(super) fn first_fails(&mut self, cause: Cause, next: Option<Generation>) {
         if !is_of_server(cause) {
-            return self.first_over(Ended::Abandoned);
+            return self.first_over(AttemptResult::Abandoned);
         }
         if next.is_none() && cause == Cause::Overloaded {
-            return self.first_over(Ended::FailedForGood);
+            return self.first_over(AttemptResult::FailedForGood);
         }
         let generation = self.assignment.generation;
         let needs_proof = self.compared.is_some_and(|compared| compared.needs_proof);
@@ -101,7 +101,7 @@ impl Exchange {
                 self.first_unproven |= std::mem::take(&mut self.first_open);
             }
             None if needs_proof && !self.first_answered && is_tried => self.first_undecided(),
-            _ => self.first_over(Ended::Failed),
+            _ => self.first_over(AttemptResult::Failed),
         }
     }
 
@@ -111,7 +111,7 @@ impl Exchange {
         if self.compared.is_some_and(|compared| compared.in_session) {
             self.first_undecided();
         } else {
-            self.first_over(Ended::FailedForGood);
+            self.first_over(AttemptResult::FailedForGood);
         }
     }
 
@@ -125,7 +125,7 @@ impl Exchange {
     }
 
     /// Records, for the comparison, that the first attempt has ended, unless that is known.
-    pub(super) fn first_over(&mut self, how: Ended) {
+    pub(super) fn first_over(&mut self, how: AttemptResult) {
         if std::mem::take(&mut self.first_open)
             && let Some(record) = self.first_stratum()
         {
@@ -145,7 +145,7 @@ impl Exchange {
 
     /// The model server does not cause what follows, so it does not count against its generation.
     pub fn excuse(&mut self) {
-        self.first_over(Ended::Abandoned);
+        self.first_over(AttemptResult::Abandoned);
     }
 
     /// Are the latencies of this stream compared? A later attempt is not, because it depends on the result of the first one.

@@ -6,7 +6,7 @@ use super::{Exchange, SHUTTING_DOWN};
 use crate::lifecycle::ProcessPhase;
 use crate::sse::{End, Outcome};
 use crate::telemetry::access;
-use crate::telemetry::strata::Ended;
+use crate::telemetry::strata::AttemptResult;
 
 impl Drop for Exchange {
     fn drop(&mut self) {
@@ -31,9 +31,9 @@ impl Drop for Exchange {
             self.first_refused();
         }
         self.first_over(match outcome {
-            Outcome::Completed => Ended::Completed,
-            Outcome::Cancelled => Ended::Abandoned,
-            Outcome::Failed | Outcome::Truncated => Ended::FailedForGood,
+            Outcome::Completed => AttemptResult::Completed,
+            Outcome::Cancelled => AttemptResult::Abandoned,
+            Outcome::Failed | Outcome::Truncated => AttemptResult::FailedForGood,
         });
         self.retry_over((outcome != Outcome::Cancelled).then_some(failed));
         if self.is_sse {

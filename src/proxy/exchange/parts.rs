@@ -10,7 +10,7 @@ use crate::failover;
 use crate::split::Generation;
 use crate::sse::{Timeline, Usage};
 use crate::telemetry::Metrics;
-use crate::telemetry::strata::Ended;
+use crate::telemetry::strata::AttemptResult;
 
 /// The parts of a stream that earlier servers delivered.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ impl Exchange {
         tokens: u64,
     ) -> Option<HeaderValue> {
         if cause == Cause::PlannedMove {
-            self.first_over(Ended::Abandoned);
+            self.first_over(AttemptResult::Abandoned);
         }
         self.attempts += 1;
         let parts = self.parts.get_or_insert_default();

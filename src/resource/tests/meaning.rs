@@ -234,7 +234,7 @@ fn the_identity_of_an_update_is_taken_from_its_metadata() {
 }
 
 /// The report on a text with one document.
-fn only_report(text: &str) -> Report {
+fn only_report(text: &str) -> ValidationReport {
     let mut reports = check(text);
     assert_eq!(reports.len(), 1);
     reports.remove(0)

@@ -58,7 +58,7 @@ impl Simulation {
             [None, Some(OnFailure::Hold), Some(OnFailure::RollBack)][draw.below(3) as usize];
         if draw.one_in(2) {
             let steps = [(5, 10), (25, 0), (100, 0)];
-            let steps = steps.map(|(percent, hold)| Step {
+            let steps = steps.map(|(percent, hold)| SplitStep {
                 percent,
                 hold: seconds(hold),
             });

@@ -149,7 +149,7 @@ fn a_partition_stays_old_and_a_step_holds() {
     assert!(way.ends_with("new+2/1 1:1 old-2/1"), "{way}");
 
     let mut canary = settings(&FOUR);
-    canary.strategy.steps = vec![Step {
+    canary.strategy.steps = vec![ScaleStep {
         new: Amount::Percent(25),
         hold: seconds(100_000),
     }];

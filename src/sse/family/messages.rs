@@ -8,7 +8,7 @@ use crate::sse::event_type::with_type;
 use crate::sse::meaning::Tail;
 use crate::sse::openings::{Part, Start};
 use crate::sse::reported_error::error_code;
-use crate::sse::usage::{Report, Tokens};
+use crate::sse::usage::{ReportedUsage, Tokens};
 
 pub(super) struct Messages;
 
@@ -57,7 +57,7 @@ impl Family for Messages {
     }
 
     /// The request's tokens are in `message_start`, those of the answer in `message_delta`.
-    fn tokens(report: Report) -> Option<Tokens> {
+    fn tokens(report: ReportedUsage) -> Option<Tokens> {
         report
             .message
             .and_then(|message| message.usage)

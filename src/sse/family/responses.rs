@@ -10,7 +10,7 @@ use crate::sse::event_type::with_type;
 use crate::sse::meaning::Tail;
 use crate::sse::openings::{Part, Start};
 use crate::sse::reported_error::error_code;
-use crate::sse::usage::{Report, Tokens};
+use crate::sse::usage::{ReportedUsage, Tokens};
 
 pub(super) struct Responses;
 
@@ -66,7 +66,7 @@ impl Family for Responses {
         opening(event).is_some()
     }
 
-    fn tokens(report: Report) -> Option<Tokens> {
+    fn tokens(report: ReportedUsage) -> Option<Tokens> {
         report.response.and_then(|response| response.usage)
     }
 

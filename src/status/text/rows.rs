@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Page;
 use crate::state_api::v1;
 use crate::status::lag::{Lag, lag};
-use crate::status::{ProxyAnswer, Report};
+use crate::status::{ProxyAnswer, StatusReport};
 
 /// Minimum width of a proxy's name.
 const NAME: usize = 12;
@@ -13,7 +13,7 @@ const NAME: usize = 12;
 const EVENTS: usize = 8;
 
 impl Page {
-    pub(super) fn proxies(&mut self, report: &Report) {
+    pub(super) fn proxies(&mut self, report: &StatusReport) {
         if report.proxies.is_empty() {
             return;
         }
@@ -81,7 +81,7 @@ impl Page {
     }
 
     /// Why nothing is known, if no proxy could be queried.
-    pub(super) fn unanswered(&mut self, report: &Report) {
+    pub(super) fn unanswered(&mut self, report: &StatusReport) {
         for ProxyAnswer { name, state } in &report.proxies {
             if let Err(error) = state {
                 self.put(2, &format!("{name} {error}"));
@@ -89,7 +89,7 @@ impl Page {
         }
     }
 
-    pub(super) fn others(&mut self, report: &Report) {
+    pub(super) fn others(&mut self, report: &StatusReport) {
         if report.others.is_empty() {
             return;
         }
@@ -104,7 +104,7 @@ impl Page {
         }
     }
 
-    pub(super) fn events(&mut self, report: &Report) {
+    pub(super) fn events(&mut self, report: &StatusReport) {
         if report.events.is_empty() && report.events_unknown.is_none() {
             return;
         }

@@ -47,9 +47,9 @@ fn status_fits_80_columns() {
         name: name.to_owned(),
         state: Ok(state.clone()),
     };
-    let shown = text(&Report {
+    let shown = text(&StatusReport {
         proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
-        ..Report::default()
+        ..StatusReport::default()
     });
     assert!(shown.contains("192.168.100.200:9464 unknown"), "{shown}");
     assert!(
@@ -77,9 +77,9 @@ fn failover_is_named_only_where_there_was_one() {
             name: "a".to_owned(),
             state: Ok(state),
         };
-        text(&Report {
+        text(&StatusReport {
             proxies: vec![asked],
-            ..Report::default()
+            ..StatusReport::default()
         })
     };
     let quiet = said(&[], 0);
@@ -102,9 +102,9 @@ fn continued_and_moving_streams_are_reported_where_a_plan_continues_any() {
             name: "a".to_owned(),
             state: Ok(state),
         };
-        text(&Report {
+        text(&StatusReport {
             proxies: vec![asked],
-            ..Report::default()
+            ..StatusReport::default()
         })
     };
     let off = v1::Continuations {
@@ -168,7 +168,7 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
         name: name.into(),
         state,
     };
-    let report = Report {
+    let report = StatusReport {
         proxies: vec![asked("a", Ok(state)), asked("b", Err("b\x1b[2J".into()))],
         others: vec![Other {
             name: "c\r".into(),
@@ -180,7 +180,7 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
             reason: "Invalid".into(),
             note: "bad\nThe last good plan stays in force.\x1b[31m".into(),
         }],
-        ..Report::default()
+        ..StatusReport::default()
     };
     let text = text(&report);
     assert!(
@@ -205,9 +205,9 @@ fn a_cap_that_is_lifted_is_said_to_be_lifted() {
             "metadata": {"name": "u"}, "status": {"liftedCapPercent": 60},
             "spec": {"newFrontendService": "new", "trafficSplitPercent": percent, "maxTrafficSplitPercent": 60},
         });
-        let report = Report {
+        let report = StatusReport {
             update: Some(serde_json::from_value(object).unwrap()),
-            ..Report::default()
+            ..StatusReport::default()
         };
         let text = text(&report);
         assert!(text.contains(expected), "{text}");
@@ -227,9 +227,9 @@ fn what_holds_an_update_is_reported() {
              "lastTransitionTime": "2026-01-02T03:04:05Z"}]},
     });
     let update: DynamoUpdateConfig = serde_json::from_value(object).unwrap();
-    let report = Report {
+    let report = StatusReport {
         update: Some(Box::new(update.clone())),
-        ..Report::default()
+        ..StatusReport::default()
     };
     let text = text(&report);
     for line in [
@@ -289,10 +289,10 @@ fn the_verdict_on_new_comes_first() {
         (Some(object(5)), Err("cannot be reached".into()), 1, failed),
     ] {
         let is_reported = answer.is_ok();
-        let report = Report {
+        let report = StatusReport {
             update: update.map(|update| serde_json::from_value(update).unwrap()),
             proxies: vec![answers(answer)],
-            ..Report::default()
+            ..StatusReport::default()
         };
         let text = text(&report);
         let shown = text.lines().nth(line).unwrap();

@@ -40,12 +40,12 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct SpanQueue {
     processor: BatchSpanProcessor,
-    room: Arc<Room>,
+    room: Arc<QueueCapacity>,
 }
 
 /// Counts the spans that are not exported yet.
 #[derive(Debug)]
-struct Room {
+struct QueueCapacity {
     taken: AtomicUsize,
     size: usize,
     counts: Counts,
@@ -53,7 +53,7 @@ struct Room {
 
 impl SpanQueue {
     pub fn open(settings: &TraceSettings, counts: Counts) -> Result<Self, Error> {
-        let room = Arc::new(Room {
+        let room = Arc::new(QueueCapacity {
             taken: AtomicUsize::new(0),
             size: settings.queue,
             counts,
@@ -84,7 +84,7 @@ impl SpanQueue {
     }
 }
 
-impl Room {
+impl QueueCapacity {
     fn enter(&self) -> bool {
         let fits = self.taken.fetch_add(1, Ordering::Relaxed) < self.size;
         if !fits {
@@ -109,7 +109,7 @@ impl Room {
 struct Counted<E> {
     exporter: E,
     failure: LastFailure,
-    room: Arc<Room>,
+    room: Arc<QueueCapacity>,
     /// When a failure was last logged; `None` while exports succeed. Only the exporting thread locks it.
     said: Mutex<Option<Instant>>,
 }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_room_is_dropped_and_counted_until_there_is_room_again() {
-        let room = Room {
+        let room = QueueCapacity {
             taken: AtomicUsize::new(0),
             size: 2,
             counts: counts(),

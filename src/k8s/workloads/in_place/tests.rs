@@ -33,7 +33,7 @@ fn of(set: Json, accepted: Option<[&str; 2]>) -> impl Fn(&[Object]) -> Sides<Sca
         let scaling = of_kind("StatefulSet").unwrap();
         let kinds = (scaling, scaling.in_place().unwrap());
         let made = crate::k8s::workloads::stateful_set::made(&set);
-        let whole = Whole::of(kinds, (&set, "StatefulSet"), made, accepted.clone());
+        let whole = ObjectInPlace::of(kinds, (&set, "StatefulSet"), made, accepted.clone());
         whole.unwrap().halves(pods)
     }
 }
@@ -43,7 +43,7 @@ fn refused(set: Json) -> String {
     let kinds = (scaling, scaling.in_place().unwrap());
     let object = object(set);
     let made = crate::k8s::workloads::stateful_set::made(&object);
-    let whole = Whole::of(kinds, (&object, "StatefulSet"), made, None);
+    let whole = ObjectInPlace::of(kinds, (&object, "StatefulSet"), made, None);
     whole.map(|_| ()).unwrap_err().to_string()
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
-use super::super::Half;
+use super::super::GenerationInPlace;
 use super::super::object::number;
 use super::super::resources;
 use super::replicas::Replicas;
@@ -46,7 +46,7 @@ pub struct Scaled {
     pub grace: Option<Duration>,
     pub removes: RemovesFirst,
     /// The generation, if the object has both.
-    pub half: Option<Half>,
+    pub half: Option<GenerationInPlace>,
 }
 
 impl Scaled {
@@ -87,7 +87,7 @@ impl Scaled {
     pub(in crate::k8s::workloads) fn half(
         scaling: &dyn Scaling,
         object: &Object,
-        (part, half): (Part, Half),
+        (part, half): (Part, GenerationInPlace),
         terminating: u32,
         ready_since: Vec<Timestamp>,
     ) -> Self {

@@ -130,9 +130,9 @@ impl Simulation {
                 },
                 step: trial.at_step_since.filter(|_| !draw.one_in(8)),
                 verdict: match roll {
-                    199 => Verdict::Fail,
-                    100.. => Verdict::Pass,
-                    _ => Verdict::Inconclusive,
+                    199 => TrialVerdict::Fail,
+                    100.. => TrialVerdict::Pass,
+                    _ => TrialVerdict::Inconclusive,
                 },
                 reason: String::new(),
                 sentence: roll.to_string(),
@@ -167,7 +167,7 @@ impl Simulation {
                     }
                 };
                 seen.clients.other_ways = any().map(|is_none| way(!is_none));
-                seen.clients.around_proxies = any().map(|is_none| way(!is_none));
+                seen.clients.bypasses = any().map(|is_none| way(!is_none));
                 seen.clients.go_with_old = match listed.below(8) {
                     0 => None,
                     1 => Some(vec!["the Service of the clients".to_owned()]),
@@ -232,12 +232,12 @@ fn list_namespaces(one: &mut Frontend, own: &str, draw: &mut Draw) {
     one.left_out = usize::from(draw.one_in(24));
 }
 
-fn any_answer(draw: &mut Draw) -> Answer {
+fn any_answer(draw: &mut Draw) -> QueryResult {
     match draw.below(8) {
-        0 => Answer::NotYet,
+        0 => QueryResult::NotYet,
         1 => not_queried(),
         2 => silent(),
-        3 => Answer::Bad("503".to_owned()),
-        _ => Answer::Responded,
+        3 => QueryResult::Bad("503".to_owned()),
+        _ => QueryResult::Responded,
     }
 }

@@ -201,13 +201,13 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "a Service leads around the proxies",
-            |fixture| fixture.seen.clients.around_proxies = Some(vec!["Service direct".into()]),
-            NoWayAroundProxies,
+            |fixture| fixture.seen.clients.bypasses = Some(vec!["Service direct".into()]),
+            NoBypass,
         ),
         (
             "it is not known what bypasses the proxies",
-            |fixture| fixture.seen.clients.around_proxies = None,
-            NoWayAroundProxies,
+            |fixture| fixture.seen.clients.bypasses = None,
+            NoBypass,
         ),
         (
             "a stream of new through old's pods",
@@ -217,17 +217,17 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         (
             "a client has sent a request just now",
             |fixture| state(fixture).quiet_for = Some(Duration::ZERO),
-            NoClientOfLate,
+            QuietPeriod,
         ),
         (
             "a client has sent a request within the quiet period",
             |fixture| state(fixture).quiet_for = Some(seconds(9)),
-            NoClientOfLate,
+            QuietPeriod,
         ),
         (
             "a proxy does not say when the last request came",
             |fixture| state(fixture).quiet_for = None,
-            NoClientOfLate,
+            QuietPeriod,
         ),
         (
             "the Service of the clients has no ready endpoint of new",
@@ -238,7 +238,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             "no Service of the clients is known",
             |fixture| {
                 fixture.seen.clients = Clients {
-                    around_proxies: Some(Vec::new()),
+                    bypasses: Some(Vec::new()),
                     ..Clients::default()
                 }
             },
@@ -252,17 +252,17 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         (
             "another Service selects old",
             |fixture| fixture.seen.clients.other_ways = Some(vec!["Service legacy".into()]),
-            NoOtherWayToOld,
+            NoOtherRoute,
         ),
         (
             "the Service of the clients is deleted with old",
             |fixture| fixture.seen.clients.go_with_old = Some(vec!["Service clients".into()]),
-            NewOutlivesOld,
+            NewNotOwnedByOld,
         ),
         (
             "it is not known what is deleted with old",
             |fixture| fixture.seen.clients.go_with_old = None,
-            NewOutlivesOld,
+            NewNotOwnedByOld,
         ),
     ];
     let tried: std::collections::BTreeSet<_> =

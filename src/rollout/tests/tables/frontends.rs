@@ -28,9 +28,9 @@ fn see_new(fixture: &mut Fixture, experience: Experience, is_impaired: bool) {
 
 #[test]
 fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
-    let serves = || frontend(Answer::Responded);
+    let serves = || frontend(QueryResult::Responded);
     let bad = || Frontend {
-        answer: Answer::Bad("status 503".to_owned()),
+        answer: QueryResult::Bad("status 503".to_owned()),
         ..Frontend::default()
     };
     let is_silent = || frontend(silent());
@@ -178,7 +178,7 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
 
 #[test]
 fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
-    let asked = || vec![frontend(Answer::Responded), frontend(silent())];
+    let asked = || vec![frontend(QueryResult::Responded), frontend(silent())];
     let mut fixture = even(asked());
     see_new(&mut fixture, Experience::Good, false);
     assert_eq!(

@@ -70,7 +70,7 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
         left_out: 0,
         endpoints: 1,
         asked: vec![Frontend {
-            answer: Answer::Silent("new:8000 cannot be reached: refused".to_owned()),
+            answer: QueryResult::Silent("new:8000 cannot be reached: refused".to_owned()),
             ..Frontend::default()
         }],
         trouble: None,
@@ -122,7 +122,7 @@ fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
         .models
         .insert("other".to_owned());
     fixture.settle();
-    fixture.seen.frontends.old.asked = vec![frontend(Answer::NotYet)];
+    fixture.seen.frontends.old.asked = vec![frontend(QueryResult::NotYet)];
     assert_eq!(fixture.settle().memory.models.len(), 2);
     fixture.seen.frontends.old = frontends();
     assert_eq!(fixture.settle().memory.models.len(), 1);
@@ -135,7 +135,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
         left_out: 0,
         endpoints: 1,
         asked: vec![Frontend {
-            answer: Answer::NotYet,
+            answer: QueryResult::NotYet,
             ..Frontend::default()
         }],
         trouble: None,

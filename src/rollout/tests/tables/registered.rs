@@ -8,7 +8,7 @@ fn knows(others: u32) -> Frontend {
             prefill: None,
             others: Some(others),
         },
-        ..frontend(Answer::Responded)
+        ..frontend(QueryResult::Responded)
     }
 }
 
@@ -53,11 +53,11 @@ fn only_workers_that_a_frontend_knows_of_count() {
 fn missing_or_malformed_values_limit_nothing() {
     // One frontend of new does not report a count.
     let mut fixture = known();
-    fixture.seen.frontends.new.asked = vec![knows(0), frontend(Answer::Responded)];
+    fixture.seen.frontends.new.asked = vec![knows(0), frontend(QueryResult::Responded)];
     fixture.new_ready(2).settle();
     assert_eq!(fixture.seen.split, ratio(2, 1));
     // The frontends of old never reported as many workers as are ready, so they count differently.
-    for old in [knows(2), knows(8), frontend(Answer::Responded)] {
+    for old in [knows(2), knows(8), frontend(QueryResult::Responded)] {
         let mut fixture = Fixture::of_four();
         fixture.seen.frontends.old.asked = vec![old];
         fixture.seen.frontends.new.asked = vec![knows(1)];
@@ -73,7 +73,7 @@ fn halves_are_known_each_for_itself() {
             prefill: Some(prefill),
             others: Some(decode),
         },
-        ..frontend(Answer::Responded)
+        ..frontend(QueryResult::Responded)
     };
     let mut fixture = Fixture::of(&[(Role::Prefill, 4), (Role::Decode, 2)]);
     fixture.seen.frontends.old.asked = vec![knows(4, 2)];

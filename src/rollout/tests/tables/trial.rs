@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn with_verdict(fixture: &mut Fixture, verdict: Verdict) -> &mut Fixture {
+fn with_verdict(fixture: &mut Fixture, verdict: TrialVerdict) -> &mut Fixture {
     let trial = &fixture.memory.trial;
     fixture.seen.trial_result = Some(TrialResult {
         trial: trial.since,
@@ -30,7 +30,7 @@ fn a_failure_sends_all_to_old_at_once_and_is_reported_with_its_figures() {
     let mut fixture = analysed(OnFailure::RollBack);
     // Proxies that lag do not hold it up.
     fixture.seen.resource_generation += 1;
-    let decision = with_verdict(&mut fixture, Verdict::Fail).step();
+    let decision = with_verdict(&mut fixture, TrialVerdict::Fail).step();
     assert_eq!(
         (decision.rule, fixture.seen.split, decision.phase),
         (Rule::AnalysisFailed, Weights::ALL_OLD, Phase::Pending)
@@ -58,8 +58,8 @@ fn a_failure_sends_all_to_old_at_once_and_is_reported_with_its_figures() {
 #[test]
 fn a_failure_stays_whatever_the_analysis_the_workers_and_edits_of_the_split_say() {
     let mut fixture = analysed(OnFailure::RollBack);
-    with_verdict(&mut fixture, Verdict::Fail).step();
-    with_verdict(&mut fixture, Verdict::Pass).settle();
+    with_verdict(&mut fixture, TrialVerdict::Fail).step();
+    with_verdict(&mut fixture, TrialVerdict::Pass).settle();
     assert_eq!(fixture.seen.split, Weights::ALL_OLD);
     fixture.new_ready(0).settle();
     fixture.new_ready(4).settle();
@@ -92,7 +92,7 @@ fn a_failure_stays_whatever_the_analysis_the_workers_and_edits_of_the_split_say(
 fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bring_it_back() {
     for is_retry in [true, false] {
         let mut fixture = analysed(OnFailure::RollBack);
-        with_verdict(&mut fixture, Verdict::Fail).settle();
+        with_verdict(&mut fixture, TrialVerdict::Fail).settle();
         match is_retry {
             true => fixture.settings.retry = Some("2026-01-01T00:00:00Z".to_owned()),
             false => fixture.settings.trial = "another".to_owned(),
@@ -100,7 +100,7 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
         // The verdict is still that of the earlier trial.
         assert_eq!(fixture.settle().rule, Rule::Capacity);
         assert_eq!(fixture.seen.split, ratio(1, 1));
-        with_verdict(&mut fixture, Verdict::Fail).step();
+        with_verdict(&mut fixture, TrialVerdict::Fail).step();
         assert_eq!(fixture.seen.split, Weights::ALL_OLD);
         // Removing the annotation is not a request.
         fixture.settings.retry = None;
@@ -112,7 +112,7 @@ fn another_try_or_another_new_ends_a_failure_and_an_earlier_verdict_does_not_bri
 #[test]
 fn a_controller_that_dies_between_the_verdict_and_the_split_continues_from_the_verdict() {
     let mut fixture = analysed(OnFailure::RollBack);
-    let decision = with_verdict(&mut fixture, Verdict::Fail).peek();
+    let decision = with_verdict(&mut fixture, TrialVerdict::Fail).peek();
     let [Action::Latch(memory), Action::SetSplit(_)] = &decision.actions[..] else {
         panic!("{:?}", decision.actions);
     };
@@ -129,7 +129,7 @@ fn a_held_failure_leaves_the_split_and_follows_what_new_loses() {
     let mut fixture = analysed(OnFailure::Hold);
     fixture.new_ready(2).settle();
     assert_eq!(fixture.seen.split, ratio(2, 1));
-    let decision = with_verdict(&mut fixture, Verdict::Fail).step();
+    let decision = with_verdict(&mut fixture, TrialVerdict::Fail).step();
     assert_eq!(fixture.seen.split, ratio(2, 1));
     assert_eq!(
         holds(&decision, ConditionKind::AnalysisFailed),
@@ -152,7 +152,7 @@ fn a_held_failure_leaves_the_split_and_follows_what_new_loses() {
 fn a_step_is_passed_by_its_hold_and_a_pass_of_its_own_time() {
     let mut fixture = Fixture::of_four();
     fixture.settings.on_failure = Some(OnFailure::RollBack);
-    let step = |percent, hold| Step {
+    let step = |percent, hold| SplitStep {
         percent,
         hold: seconds(hold),
     };
@@ -172,18 +172,18 @@ fn a_step_is_passed_by_its_hold_and_a_pass_of_its_own_time() {
         decision.message
     );
     // A pass alone is not enough, nor is the hold.
-    with_verdict(&mut fixture, Verdict::Pass).step();
+    with_verdict(&mut fixture, TrialVerdict::Pass).step();
     assert_eq!(fixture.seen.split, percent(5));
-    with_verdict(&mut fixture, Verdict::Inconclusive)
+    with_verdict(&mut fixture, TrialVerdict::Inconclusive)
         .wait(seconds(300))
         .step();
     assert_eq!(fixture.seen.split, percent(5));
-    with_verdict(&mut fixture, Verdict::Pass).step();
+    with_verdict(&mut fixture, TrialVerdict::Pass).step();
     assert_eq!(fixture.seen.split, percent(25));
     // That pass was of the step before.
     fixture.applied().settle();
     assert_eq!(fixture.seen.split, percent(25));
-    with_verdict(&mut fixture, Verdict::Pass).step();
+    with_verdict(&mut fixture, TrialVerdict::Pass).step();
     assert_eq!(fixture.seen.split, ratio(1, 1), "the workers' share");
     // What was passed stays so when new comes back.
     fixture.applied().new_ready(0).step();
@@ -195,7 +195,7 @@ fn a_step_is_passed_by_its_hold_and_a_pass_of_its_own_time() {
 #[test]
 fn steps_without_an_analysis_are_passed_by_their_holds_and_begin_again_after_a_loss() {
     let mut fixture = Fixture::of_four();
-    fixture.settings.steps = vec![Step {
+    fixture.settings.steps = vec![SplitStep {
         percent: 10,
         hold: seconds(100),
     }];

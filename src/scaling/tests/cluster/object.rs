@@ -82,7 +82,7 @@ impl Object {
             present: self.pods.len() as u32,
             terminating: (self.ending.len() + self.leaving.len()) as u32,
             leaving: { self.leaving.iter() }
-                .map(|(pod, age)| Leaving {
+                .map(|(pod, age)| ReplacedPod {
                     name: pod.to_string(),
                     ready: *age >= START,
                 })
@@ -92,7 +92,7 @@ impl Object {
             recorded: self.recorded,
             ours: self.ours,
             grace: Some(grace),
-            removes: Removes::Unready,
+            removes: RemovalOrder::Unready,
             resources: BTreeMap::new(),
         }
     }

@@ -30,11 +30,11 @@ pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
     }
     if draw.one_in(3) {
         strategy.steps = vec![
-            Step {
+            ScaleStep {
                 new: Amount::Percent(25),
                 hold: seconds(10 * draw.below(12)),
             },
-            Step {
+            ScaleStep {
                 new: Amount::Percent(50),
                 hold: seconds(10 * draw.below(12)),
             },

@@ -312,7 +312,7 @@ impl Counted<'_> {
 
     /// The same if these pods are replaced, which count as ready capacity until then.
     fn keeps_capacity_without(&self, side: Generation, role: Role, pods: &[String]) {
-        let is_gone = |leaving: &&Leaving| leaving.ready && pods.contains(&leaving.name);
+        let is_gone = |leaving: &&ReplacedPod| leaving.ready && pods.contains(&leaving.name);
         let leaving = &self.seen.sides.of(side).roles[&role].leaving;
         let gone = match self.leaving(side) {
             0 => 0,

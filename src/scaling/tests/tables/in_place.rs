@@ -39,7 +39,7 @@ fn in_place_new_goes_forward_with_the_pods_that_were_to_leave() {
     let mut six = in_place(&[(Role::Worker, 6)]);
     six.strategy.partition = 2;
     six.strategy.steps = [25, 50]
-        .map(|percent| Step {
+        .map(|percent| ScaleStep {
             new: Amount::Percent(percent),
             hold: seconds(100),
         })

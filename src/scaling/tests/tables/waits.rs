@@ -138,7 +138,7 @@ fn a_step_that_the_limits_leave_no_room_for_is_refused_before_the_first_write() 
     let mut cluster = Cluster::of(both.clone());
     cluster.service = Generation::New;
     assert_eq!(cluster.run(500).0.progress, Progress::Complete);
-    both.strategy.steps = vec![Step {
+    both.strategy.steps = vec![ScaleStep {
         new: Amount::Count(1),
         hold: Duration::ZERO,
     }];

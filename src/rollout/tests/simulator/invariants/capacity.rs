@@ -55,7 +55,7 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
     let asked = &seen.frontends.new.asked;
     let one_answers = asked
         .iter()
-        .any(|one| matches!(one.answer, Answer::Responded | Answer::Bad(_)));
+        .any(|one| matches!(one.answer, QueryResult::Responded | QueryResult::Bad(_)));
     let is_vouched_for = proxies
         .iter()
         .any(|state| state.new_serves == Experience::Good);
@@ -64,14 +64,14 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
     for one in asked {
         let serves = one.models.contains(MODEL);
         match one.answer {
-            Answer::Responded | Answer::NotYet if serves => {}
-            Answer::Responded | Answer::Bad(_) => failing += 1,
-            Answer::NotYet | Answer::NotQueried(_) => unknown += 1,
-            Answer::Silent(_) if is_vouched_for && !(one_answers && is_complained_of) => {
+            QueryResult::Responded | QueryResult::NotYet if serves => {}
+            QueryResult::Responded | QueryResult::Bad(_) => failing += 1,
+            QueryResult::NotYet | QueryResult::NotQueried(_) => unknown += 1,
+            QueryResult::Silent(_) if is_vouched_for && !(one_answers && is_complained_of) => {
                 unknown += 1;
             }
-            Answer::Silent(_) if !one_answers && proxies.is_empty() => unknown += 1,
-            Answer::Silent(_) => failing += 1,
+            QueryResult::Silent(_) if !one_answers && proxies.is_empty() => unknown += 1,
+            QueryResult::Silent(_) => failing += 1,
         }
     }
     (failing, unknown)

@@ -77,7 +77,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
         assert!(to == Phase::Complete && seen.superseded_by.is_none());
         let new = &seen.frontends.new;
         let serves = |one: &Frontend| {
-            let is_heard = matches!(one.answer, Answer::Responded | Answer::NotYet);
+            let is_heard = matches!(one.answer, QueryResult::Responded | QueryResult::NotYet);
             is_heard && one.models.contains(MODEL)
         };
         assert!(
@@ -91,7 +91,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
         assert!(all_drain && old_streams == Some(0));
         assert!(every(|state| state.may_reach_old == Some(0)));
         assert!(seen.updates_to_old.as_ref().is_some_and(Vec::is_empty));
-        let around = seen.clients.around_proxies.as_ref();
+        let around = seen.clients.bypasses.as_ref();
         assert!(around.is_some_and(Vec::is_empty));
         assert_eq!(decision.desired.split, seen.split);
     }
@@ -127,7 +127,7 @@ fn new_leaves_old_workers(before: &Fixture) {
     let mut workers = before.seen.workers.old.values();
     let has_workers = workers.any(|all| all.ready > 0 || all.desired > 0);
     let mut asked = old.asked.iter();
-    let is_heard = asked.all(|one| one.answer == Answer::Responded) && !old.asked.is_empty();
+    let is_heard = asked.all(|one| one.answer == QueryResult::Responded) && !old.asked.is_empty();
     if has_workers && !is_heard {
         of_old.extend(before.memory.namespaces.clone());
         assert!(

@@ -15,7 +15,9 @@ pub(super) fn the_trial_is_kept(before: &Fixture, decision: &Decision, next: Wei
     let trial_result = seen.trial_result.as_ref();
     let trial_result = trial_result.filter(|trial_result| trial_result.trial == trial.since);
     if trial.failure.is_some() && !(is_same && earlier.failure.is_some()) {
-        assert!(trial_result.is_some_and(|trial_result| trial_result.verdict == Verdict::Fail));
+        assert!(
+            trial_result.is_some_and(|trial_result| trial_result.verdict == TrialVerdict::Fail)
+        );
         assert!(matches!(decision.actions.first(), Some(Action::Latch(_))));
     }
     let is_rolled_back = trial.failure.as_ref();
@@ -36,7 +38,7 @@ pub(super) fn the_trial_is_kept(before: &Fixture, decision: &Decision, next: Wei
         assert!(trial.failure.is_none(), "no step is passed after a failure");
         let since = earlier.at_step_since.unwrap_or(before.now).min(before.now);
         let is_passed = |trial_result: &TrialResult| {
-            trial_result.verdict == Verdict::Pass && trial_result.step == Some(since)
+            trial_result.verdict == TrialVerdict::Pass && trial_result.step == Some(since)
         };
         assert!(
             settings.on_failure.is_none() || trial_result.is_some_and(is_passed),
