@@ -117,7 +117,7 @@ pub struct Memory {
 
 /// The logarithm of the factor by which a second may raise the evidence on a latency. Therefore, a verdict on a latency takes at
 /// least half a minute, so that a single pause cannot decide it.
-const MOST_PER_SECOND: f64 = 0.3;
+const MAX_PER_SECOND: f64 = 0.3;
 /// Longer looks count as this long.
 const LONGEST: f64 = 60.0;
 /// Old's counts from before the first look are used until the looks cover this time.
@@ -228,7 +228,7 @@ impl Memory {
         self.weigh_failures(rules, &counts.into(), now, false);
         self.taken = Outcomes::default();
         let (before, _) = self.window.total();
-        let most = MOST_PER_SECOND * seconds.min(LONGEST);
+        let most = MAX_PER_SECOND * seconds.min(LONGEST);
         for metric in Metric::ALL {
             if metric == Metric::Failures {
                 continue;

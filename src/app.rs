@@ -39,7 +39,7 @@ use crate::upstream;
 /// How often each thread flushes its access lines and sweeps its connections.
 const TICK: Duration = Duration::from_millis(200);
 /// How long the admin port may take for its last responses.
-const GOODBYE: Duration = Duration::from_millis(500);
+const ADMIN_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -254,7 +254,7 @@ impl BoundProxy {
             let metrics = Arc::clone(&context.metrics);
             threads.push(std::thread::spawn(move || {
                 runtime.block_on(async {
-                    tokio::spawn(look_after(metrics));
+                    tokio::spawn(run_periodic_work(metrics));
                     // Spawned, since the runtime polls its sockets between tasks, but not while the future passed to `block_on`
                     // yields to itself.
                     let served = tokio::select! {
@@ -295,7 +295,7 @@ impl BoundProxy {
             let ended = shutdown::run(&config, &lifecycle, &context, threads, signals).await;
             // Watchers of the state are sent the final phase.
             lifecycle.advance(ProcessPhase::Ending);
-            let _ = tokio::time::timeout(GOODBYE, serving).await;
+            let _ = tokio::time::timeout(ADMIN_CLOSE_TIMEOUT, serving).await;
             Ok(ended)
         });
         // Do not wait for threads whose streams were abandoned.
@@ -306,7 +306,7 @@ impl BoundProxy {
 
 /// The periodic work of a thread. Each thread also measures how late its timer fires, because anything that blocks the thread
 /// delays all its streams.
-async fn look_after(metrics: Arc<Metrics>) {
+async fn run_periodic_work(metrics: Arc<Metrics>) {
     let mut ticks = 0u64;
     loop {
         let due = Instant::now() + TICK;

@@ -68,7 +68,7 @@ impl Guard {
     /// Checks the guard header in `headers`, whose names are `names`.
     #[must_use]
     pub fn check(&self, headers: &HeaderMap, names: NameFilter) -> GuardCheck {
-        if !names.hold(headers, &GUARD) {
+        if !names.contains(headers, &GUARD) {
             return GuardCheck::Forward(self.first.clone());
         }
         let mut hops = 0;

@@ -101,20 +101,20 @@ impl NameFilter {
 
     /// False if no field has this name.
     #[must_use]
-    pub fn may_hold(self, name: &HeaderName) -> bool {
+    pub fn may_contain(self, name: &HeaderName) -> bool {
         self.0 & Self::bit(name) != 0
     }
 
     /// Do `headers`, which this filter was built from, contain a field of this name?
     #[must_use]
-    pub fn hold(self, headers: &HeaderMap, name: &HeaderName) -> bool {
-        self.may_hold(name) && headers.contains_key(name)
+    pub fn contains(self, headers: &HeaderMap, name: &HeaderName) -> bool {
+        self.may_contain(name) && headers.contains_key(name)
     }
 
     /// Does the list `name` in `headers`, which this filter was built from, contain `member`, ignoring case?
     #[must_use]
-    pub fn list(self, headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
-        self.may_hold(name)
+    pub fn list_contains(self, headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
+        self.may_contain(name)
             && list_members(headers, name).any(|listed| listed.eq_ignore_ascii_case(member))
     }
 

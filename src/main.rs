@@ -22,7 +22,7 @@ use k8s_openapi::jiff::Timestamp;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code if streams had to be cut.
-const CUT: u8 = 3;
+const STREAMS_CUT: u8 = 3;
 
 fn main() -> ExitCode {
     let result = match Cli::of_this_process().command {
@@ -68,7 +68,7 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
     let bound = app::build(config).context("cannot start")?;
     Ok(match bound.run()? {
         ProxyExit::Clean => ExitCode::SUCCESS,
-        ProxyExit::StreamsCut => ExitCode::from(CUT),
+        ProxyExit::StreamsCut => ExitCode::from(STREAMS_CUT),
     })
 }
 

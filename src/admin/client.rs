@@ -9,7 +9,7 @@ use super::local;
 use crate::printable::printable;
 use crate::telemetry::log::Level;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +53,8 @@ fn put(address: SocketAddr, path: &str, body: &str) -> Result<(), Error> {
 
 fn exchange(address: SocketAddr, path: &str, body: &str) -> io::Result<String> {
     let mut stream = local::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let length = body.len();
     write!(
         stream,

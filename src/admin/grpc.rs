@@ -22,9 +22,9 @@ use crate::state_api::DESCRIPTORS;
 use crate::state_api::v1::proxy_server::ProxyServer;
 
 /// Maximum number of watches in total. The state is read separately for each one.
-const WATCHERS: usize = 128;
+const MAX_WATCHERS: usize = 128;
 /// Maximum number of watches per peer, so that other clients cannot take those that the controller needs.
-const WATCHERS_OF_ONE: usize = 8;
+const MAX_WATCHERS_PER_PEER: usize = 8;
 /// Requests are a few bytes long.
 const LARGEST_REQUEST: usize = 64 * 1024;
 
@@ -36,7 +36,7 @@ pub(super) struct Grpc(Arc<[(&'static str, Served)]>);
 
 impl Grpc {
     pub(super) fn new(admin: &Admin) -> Self {
-        let watchers = Quota::new(WATCHERS, WATCHERS_OF_ONE);
+        let watchers = Quota::new(MAX_WATCHERS, MAX_WATCHERS_PER_PEER);
         let proxy = proxy::Reader::new(admin.clone(), watchers.clone());
         let health = health::Health::new(admin.clone(), watchers);
         let reflection = || {
@@ -108,7 +108,7 @@ fn watcher<T>(watchers: &Quota, request: &tonic::Request<T>) -> Result<QuotaGuar
     let share = watchers.take(request.extensions());
     share.ok_or_else(|| {
         Status::resource_exhausted(format!(
-            "too many watches: at most {WATCHERS_OF_ONE} per address and {WATCHERS} in total"
+            "too many watches: at most {MAX_WATCHERS_PER_PEER} per address and {MAX_WATCHERS} in total"
         ))
     })
 }

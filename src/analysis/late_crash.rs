@@ -31,8 +31,8 @@ const SUSPECTED: f64 = 1.0;
 const GIVEN_UP: f64 = -3.5;
 /// The logarithm of the largest factor of a look, and what each second of it adds: requests that fail at the same moment often
 /// have the same cause, such as the end of a single pod.
-const MOST: f64 = 4.0;
-const MOST_PER_SECOND: f64 = 8.0;
+const MAX_FACTOR: f64 = 4.0;
+const MAX_FACTOR_PER_SECOND: f64 = 8.0;
 
 /// The evidence that new crashes.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ impl LateCrash {
         };
         let law = Law::Failed { margin };
         let log_e: f64 = blocks.iter().map(|block| law.log_e(block, RATE)).sum();
-        *product += log_e.min(MOST + MOST_PER_SECOND * seconds);
+        *product += log_e.min(MAX_FACTOR + MAX_FACTOR_PER_SECOND * seconds);
         let t = f64::from(self.suspicions);
         self.highest = self.highest.max(*product - (t * (t + 1.0)).ln());
         if *product < GIVEN_UP {

@@ -146,12 +146,12 @@ async fn publish(
                 None => Poll::Pending,
             }) => {
                 resolving = None;
-                publisher.learn(answers);
+                publisher.update_addresses(answers);
                 resolved = Instant::now();
             }
             _ = certificates.tick() => {
                 publisher.refresh_tls();
-                publisher.reconsider().await;
+                publisher.retry_rejected().await;
                 match tls.as_ref().map(|tls| tls.refresh()) {
                     None | Some(Ok(false)) => {}
                     Some(Ok(true)) => tracing::info!("reloaded the server certificate"),

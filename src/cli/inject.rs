@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use similar::TextDiff;
 
-use super::manifest_file::{STDIN, WRONG, read};
+use super::manifest_file::{INVALID_INPUT, STDIN, read};
 use super::output::print_all;
 use super::parse::{grace, path_prefix, port_flag, variable_name, whole};
 use crate::inject::{self, Error, Options, Report};
@@ -157,7 +157,7 @@ impl ManifestArgs {
             Some(file) => file,
             None if io::stdin().is_terminal() => {
                 eprintln!("crossfade: name a FILE, or `-` for standard input");
-                return ExitCode::from(WRONG);
+                return ExitCode::from(INVALID_INPUT);
             }
             None => Path::new(STDIN),
         };
@@ -171,7 +171,7 @@ impl ManifestArgs {
             Ok(text) => text,
             Err(message) => {
                 eprintln!("crossfade: {name}: {message}");
-                return ExitCode::from(WRONG);
+                return ExitCode::from(INVALID_INPUT);
             }
         };
         match edit(&text) {
@@ -183,7 +183,7 @@ impl ManifestArgs {
             }
             Err(error) => {
                 eprintln!("crossfade: {name}: {}", printable_lines(error));
-                ExitCode::from(WRONG)
+                ExitCode::from(INVALID_INPUT)
             }
         }
     }

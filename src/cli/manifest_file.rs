@@ -10,7 +10,7 @@ use crate::inject::MAX_BYTES;
 pub(super) const STDIN: &str = "-";
 
 /// The exit status if the input makes the operation impossible.
-pub(super) const WRONG: u8 = 2;
+pub(super) const INVALID_INPUT: u8 = 2;
 
 /// The text of a file; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<String, String> {

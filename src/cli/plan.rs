@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::inject::IMAGE;
-use super::manifest_file::{WRONG, read};
+use super::manifest_file::{INVALID_INPUT, read};
 use super::output::print;
 use crate::next_generation::{Request, plan};
 use crate::printable::{printable, printable_lines};
@@ -38,7 +38,7 @@ impl PlanArgs {
     pub fn run(&self) -> ExitCode {
         let wrong = |message: String| {
             eprintln!("crossfade: {}", printable_lines(message));
-            ExitCode::from(WRONG)
+            ExitCode::from(INVALID_INPUT)
         };
         if self.from == Path::new("-") && self.to == Path::new("-") {
             return wrong("only one of --from and --to can be standard input".to_owned());
@@ -64,6 +64,6 @@ impl PlanArgs {
         for note in &planned.notes {
             eprintln!("{}", printable_lines(note));
         }
-        print(planned.text.as_bytes(), ExitCode::SUCCESS, WRONG)
+        print(planned.text.as_bytes(), ExitCode::SUCCESS, INVALID_INPUT)
     }
 }

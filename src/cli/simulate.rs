@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use self::sizes::{PerRole, per_role};
 use self::workers::{Overrides, Workers};
-use super::manifest_file::{WRONG, read};
+use super::manifest_file::{INVALID_INPUT, read};
 use super::output::print;
 use super::parse::{amount, rate, seconds, seconds_or_none};
 use crate::inject::{Manifest, manifests};
@@ -91,13 +91,13 @@ impl SimulateArgs {
             Ok(scenario) => scenario,
             Err(message) => {
                 eprintln!("crossfade: {}", printable_lines(message));
-                return ExitCode::from(WRONG);
+                return ExitCode::from(INVALID_INPUT);
             }
         };
         let report = simulation::run(&scenario);
         let ends = matches!(report.ended, SimulationEnd::At(_));
         let done = ExitCode::from(u8::from(!ends));
-        print(&self.printed(&report), done, WRONG)
+        print(&self.printed(&report), done, INVALID_INPUT)
     }
 
     fn printed(&self, report: &SimulationReport) -> Vec<u8> {

@@ -10,7 +10,7 @@ use crate::state_api::v1::Comparison;
 use crate::state_api::{Client, Error};
 
 /// Timeout per step: connecting, and each response.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The polling interval, and the interval while neither generation gets requests.
 const PACES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 /// Pause before reconnecting to a proxy that does not answer.
@@ -48,7 +48,7 @@ async fn query(
     address: &str,
     sink: &mut PollSink<Compared>,
 ) -> Result<std::convert::Infallible, Error> {
-    let client = Client::connect(address, PATIENCE).await?;
+    let client = Client::connect(address, TIMEOUT).await?;
     let mut past = None;
     let mut failed = None;
     let mut answer = client.compare(true).await?;

@@ -67,7 +67,7 @@ impl Dashboard {
         let Ok(updates) = self.updates() else {
             return;
         };
-        let leads = self.leads_or_did();
+        let leads = self.may_lead();
         let mut records = self.records();
         let is_wanted = |key: &Key, record: &Arc<Record>| {
             let is_watched = Arc::strong_count(record) > 1;
@@ -160,7 +160,7 @@ impl Dashboard {
 
     /// Like [`Self::leads`], but stays true while leadership is uncertain, until another replica is seen to hold the lease:
     /// the history matters most when the API server is unreachable.
-    fn leads_or_did(&self) -> bool {
+    fn may_lead(&self) -> bool {
         let holder = self.leading.holder();
         self.leads() || holder.is_some_and(|holder| *holder == self.settings.identity)
     }
@@ -179,7 +179,7 @@ impl Dashboard {
         let role = match self.settings.dry_run {
             true => "dry run",
             false if self.leads() => "leads",
-            false if self.leads_or_did() => "unsure",
+            false if self.may_lead() => "unsure",
             false => "standby",
         };
         json!({

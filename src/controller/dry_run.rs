@@ -9,7 +9,7 @@ use crate::rollout::{DesiredSplit, Memory, Observation};
 pub(super) struct DryRun {
     pub memory: Memory,
     /// The last message that was logged.
-    pub said: String,
+    pub last_message: String,
     /// The spec fields as they were found, and as the last decisions would have written them.
     found: Option<DesiredSplit>,
     wanted: Option<DesiredSplit>,
@@ -29,7 +29,7 @@ impl DryRun {
         }
         Self {
             memory: status.memory.clone().unwrap_or_default(),
-            said,
+            last_message: said,
             found: job.found,
             wanted,
         }
@@ -61,7 +61,7 @@ mod tests {
     fn a_decision_counts_as_written_until_a_user_writes() {
         let dry = DryRun {
             memory: Memory::default(),
-            said: String::new(),
+            last_message: String::new(),
             found: Some(spec(0)),
             wanted: Some(spec(20)),
         };

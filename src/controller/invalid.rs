@@ -96,7 +96,9 @@ impl Controller {
         job.events
             .extend(reported.filter(|notice| notice.reason == "SplitChanged"));
         // Only a loss is applied without waiting for proxies and frontends that may still answer.
-        let early_until = seen.early_until.filter(|_| split == seen.observation.split);
+        let early_until = seen
+            .reports_due_at
+            .filter(|_| split == seen.observation.split);
         (job, early_until)
     }
 
@@ -123,7 +125,7 @@ impl Controller {
         };
         // The controller wrote this split, no matter who wrote the edit.
         seen.observation.split_is_ours = true;
-        let mut settings = parsed.wants();
+        let mut settings = parsed.settings();
         settings.losses_only = true;
         let (memory, now) = (parsed.memory(), now());
         let tracked = self.tracked.entry(parsed.key.clone()).or_default();

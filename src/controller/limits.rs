@@ -61,14 +61,14 @@ pub(super) struct ProxyPermit(Arc<NamespaceLimits>);
 
 /// Permits of a request in flight.
 pub(super) struct Permit {
-    _of_namespace: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    _namespace: OwnedSemaphorePermit,
+    _process: OwnedSemaphorePermit,
 }
 
 /// Permits of an idle connection.
 pub(super) struct IdlePermit {
-    _of_namespace: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    _namespace: OwnedSemaphorePermit,
+    _process: OwnedSemaphorePermit,
 }
 
 /// A reservation for model ids.
@@ -92,7 +92,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The most proxies that are followed for the updates of one namespace.
-    pub const MOST_PROXIES: usize = PROXIES.1;
+    pub const MAX_PROXIES: usize = PROXIES.1;
 
     /// A share for one more target of `namespace`; `None` if the namespace is at its limit.
     pub fn share(&self, namespace: &str) -> Option<TargetPermit> {
@@ -161,8 +161,8 @@ impl TargetPermit {
     pub fn connection(&self) -> Option<IdlePermit> {
         let one = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_owned().ok();
         Some(IdlePermit {
-            _of_namespace: one(&self.0.connections)?,
-            _of_all: one(&self.0.whole.connections)?,
+            _namespace: one(&self.0.connections)?,
+            _process: one(&self.0.whole.connections)?,
         })
     }
 
@@ -214,8 +214,8 @@ async fn permit(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Permit {
         permit.expect("the semaphore is never closed")
     };
     Permit {
-        _of_namespace: one(namespace).await,
-        _of_all: one(all).await,
+        _namespace: one(namespace).await,
+        _process: one(all).await,
     }
 }
 
@@ -315,6 +315,6 @@ mod tests {
         let counts: Vec<_> = all.iter().map(Vec::len).collect();
         assert_eq!(counts, [4096, 4096, 4096, 4096, 0]);
         drop(all);
-        assert_eq!(take("e").len(), Limits::MOST_PROXIES);
+        assert_eq!(take("e").len(), Limits::MAX_PROXIES);
     }
 }

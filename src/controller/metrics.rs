@@ -250,13 +250,13 @@ impl Metrics {
     }
 
     /// Removes the series of all updates and rollouts: another replica leads, so the decisions made here are outdated.
-    pub(super) fn rest(&self) {
+    pub(super) fn clear(&self) {
         for gauges in [&self.capacity, &self.split, &self.weight] {
             gauges.reset();
         }
         self.analysis.reset();
         self.analysis_reason.reset();
-        self.rollouts.rest();
+        self.rollouts.clear();
     }
 
     /// The descriptions of all metrics.

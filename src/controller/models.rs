@@ -23,7 +23,7 @@ use super::poller::PollSink;
 /// Poll interval, and the interval once all updates that need the result are complete.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SLOW_INTERVAL: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of models checked per frontend, in the order of their names.
 const MAX_MODELS: usize = 512;
 /// Maximum number of Dynamo namespaces kept per frontend, in the order of their names.
@@ -77,7 +77,7 @@ async fn served(
             body: None,
             most,
         };
-        let answer = client.send(&query, PATIENCE, share).await;
+        let answer = client.send(&query, TIMEOUT, share).await;
         answer.map_err(|error| Missing {
             why: match std::error::Error::source(&error) {
                 Some(cause) => format!("{} {error}: {cause}", frontend.target),

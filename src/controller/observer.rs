@@ -82,7 +82,7 @@ pub(super) struct Observed {
     /// The counts of the proxies, if new is analysed.
     pub compared: Vec<ProxyComparison>,
     /// Until then, a proxy or frontend whose polling has just begun may still answer. Apply only urgent changes before.
-    pub early_until: Option<Instant>,
+    pub reports_due_at: Option<Instant>,
 }
 
 impl Observed {
@@ -112,7 +112,7 @@ pub(super) struct Observer {
     settings: Arc<ControllerSettings>,
     proxies: Pollers<LastReport>,
     /// The proxies of other frontends, which may send requests to old because of another update.
-    beyond: Pollers<LastReport>,
+    other_proxies: Pollers<LastReport>,
     models: Pollers<Served>,
     comparisons: Pollers<Compared>,
     loads: Pollers<Option<u64>>,
@@ -141,7 +141,7 @@ impl Observer {
             cache,
             settings,
             proxies: Pollers::new(wake.clone()),
-            beyond: Pollers::new(wake.clone()),
+            other_proxies: Pollers::new(wake.clone()),
             models: Pollers::new(wake.clone()),
             comparisons: Pollers::new(wake.clone()),
             loads: Pollers::new(wake.clone()),
@@ -159,7 +159,7 @@ impl Observer {
     /// Stops following an update that was deleted or that this replica does not handle.
     pub fn leave(&self, key: &Key) {
         self.proxies.keep(key, &BTreeSet::new());
-        self.beyond.keep(key, &BTreeSet::new());
+        self.other_proxies.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());
         self.comparisons.keep(key, &BTreeSet::new());
         self.loads.keep(key, &BTreeSet::new());
@@ -203,11 +203,11 @@ impl Observer {
     }
 
     /// Stops polling frontends for their models and proxies of new, because this replica does not lead.
-    pub fn rest(&self) {
+    pub fn stop_polling(&self) {
         self.models.stop_all();
         self.comparisons.stop_all();
         self.loads.stop_all();
-        self.beyond.stop_all();
+        self.other_proxies.stop_all();
     }
 
     /// Observes an update.
@@ -267,7 +267,7 @@ impl Observer {
             observation,
             compared,
             assigned,
-            early_until,
+            reports_due_at: early_until,
         })
     }
 }

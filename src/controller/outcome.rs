@@ -18,7 +18,7 @@ const CONTESTED: &str = "SplitContested";
 
 impl Controller {
     /// Dry run: logs the job and keeps its result in memory.
-    pub(super) fn pretend(&mut self, job: Job) {
+    pub(super) fn dry_run(&mut self, job: Job) {
         let key = &job.key;
         if let Some(at) = job.wake_at {
             self.queue.wake_at(key.clone(), at);
@@ -28,8 +28,8 @@ impl Controller {
         let tracked = self.tracked.entry(key.clone()).or_default();
         let dry = DryRun::of(&job, tracked.dry_run.as_ref());
         let before = tracked.dry_run.as_ref();
-        if before.is_none_or(|before| before.said != dry.said) {
-            tracing::info!("{key}: {}", dry.said);
+        if before.is_none_or(|before| before.last_message != dry.last_message) {
+            tracing::info!("{key}: {}", dry.last_message);
         }
         for notice in &job.events {
             tracing::info!("{key}: would report {}: {}", notice.reason, notice.note);
@@ -62,7 +62,7 @@ impl Controller {
             self.queue.wake_at(key.clone(), until);
         }
         if job.actions.is_empty() && !job.write_status {
-            self.rest(&key, job.is_refused);
+            self.end_reconcile(&key, job.is_refused);
             if let Some(at) = job.wake_at {
                 self.queue.wake_at(key, at);
             }
@@ -75,7 +75,7 @@ impl Controller {
     }
 
     /// Ends a reconcile: with backoff if the user has to fix something, without otherwise.
-    fn rest(&mut self, key: &Key, is_refused: bool) {
+    fn end_reconcile(&mut self, key: &Key, is_refused: bool) {
         match is_refused {
             true => self.queue.failed(key, Instant::now(), fastrand::f64()),
             false => self.queue.done(key),
@@ -120,7 +120,7 @@ impl Controller {
         }
         match done.failed {
             None => {
-                self.rest(&key, done.is_refused);
+                self.end_reconcile(&key, done.is_refused);
                 if let Some(since) = done.since {
                     self.metrics.reaction.observe(since.elapsed().as_secs_f64());
                 }
@@ -146,7 +146,7 @@ impl Controller {
     }
 
     /// Handles a job that panicked.
-    pub(super) fn broke(&mut self, key: &Key) {
+    pub(super) fn job_panicked(&mut self, key: &Key) {
         self.metrics.errors.with_label_values(&["panic"]).inc();
         tracing::error!(update = %key, "the write panicked");
         self.queue.failed(key, Instant::now(), fastrand::f64());

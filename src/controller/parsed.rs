@@ -130,7 +130,7 @@ impl ParsedUpdate {
     }
 
     /// The fields that [`rollout::Action::SetSplit`] writes, as they are.
-    pub fn found(&self) -> DesiredSplit {
+    pub fn desired_split(&self) -> DesiredSplit {
         DesiredSplit {
             split: self.split(),
             old_draining: self.spec.old_draining,
@@ -142,7 +142,7 @@ impl ParsedUpdate {
     }
 
     /// The settings for a decision.
-    pub fn wants(&self) -> rollout::UpdateSettings {
+    pub fn settings(&self) -> rollout::UpdateSettings {
         let spec = &self.spec;
         let source = spec.source_deployment.as_deref().unwrap_or_default();
         let target = spec.target_deployment.as_deref();

@@ -11,7 +11,7 @@ use crate::state_api::v1::{Generation, Histogram, State};
 use crate::state_api::{Client, Error};
 
 /// Timeout of each step: connecting, opening the watch, and a report that is due.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which a proxy reports its state even if nothing has changed.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before reconnecting to a proxy that does not answer.
@@ -53,7 +53,7 @@ pub(super) struct ProxyReport {
 
 impl ProxyReport {
     /// The part of the report that decisions depend on.
-    fn essence(&self) -> (Option<&str>, u64, [bool; 8]) {
+    fn decision_inputs(&self) -> (Option<&str>, u64, [bool; 8]) {
         let (old, new) = (self.open.old == 0, self.open.new == 0);
         let settled = self.may_reach_old == Some(0);
         let flags = [
@@ -89,7 +89,7 @@ impl Watcher {
         }
     }
 
-    fn see(&mut self, state: &State, now: Instant) -> Experience {
+    fn observe(&mut self, state: &State, now: Instant) -> Experience {
         let Some(new) = &state.new else {
             return Experience::None;
         };
@@ -262,17 +262,17 @@ async fn watch(
     sink: &PollSink<LastReport>,
     last: &mut Option<(ProxyReport, Instant)>,
 ) -> Result<(), Error> {
-    let client = Client::connect(address, PATIENCE).await?;
+    let client = Client::connect(address, TIMEOUT).await?;
     let mut states = client.watch(INTERVAL).await?;
     let mut watcher = None;
     let mut experience = Experience::None;
     while let Some(state) = states.next().await? {
         let (report, now) = (ProxyReport::from(&state), Instant::now());
         let watcher = watcher.get_or_insert_with(|| Watcher::of(&state));
-        let seen = watcher.see(&state, now);
+        let seen = watcher.observe(&state, now);
         let changed = std::mem::replace(&mut experience, seen) != seen;
-        let before = last.as_ref().map(|(report, _)| report.essence());
-        let matters = changed || before != Some(report.essence());
+        let before = last.as_ref().map(|(report, _)| report.decision_inputs());
+        let matters = changed || before != Some(report.decision_inputs());
         let message = LastReport {
             state: Ok(Arc::new(state)),
             at: Some(now),
@@ -350,7 +350,7 @@ mod tests {
             (96, State::default(), None),
         ] {
             let now = begun + Duration::from_secs(second);
-            assert_eq!(watcher.see(&seen, now), expected, "after {second} s");
+            assert_eq!(watcher.observe(&seen, now), expected, "after {second} s");
         }
     }
 

@@ -58,7 +58,7 @@ impl Controller {
             Ok(parsed) => match self.observer.observe(&parsed, &updates) {
                 Ok(seen) => {
                     tracked.note_valid(&object);
-                    let early_until = seen.early_until;
+                    let early_until = seen.reports_due_at;
                     let job = self.decide(&parsed, seen);
                     // Most proxies and frontends answer within moments, which wakes the update again. Only a new split does
                     // not wait for them.
@@ -83,7 +83,7 @@ impl Controller {
 
     fn carry_out(&mut self, job: Job, since: Option<Instant>) {
         match self.settings.dry_run {
-            true => self.pretend(job),
+            true => self.dry_run(job),
             false => self.apply(job, since),
         }
     }
@@ -112,7 +112,7 @@ impl Controller {
         let now = now();
         let key = &parsed.key;
         let tracked = self.tracked.entry(key.clone()).or_default();
-        let found = parsed.found();
+        let found = parsed.desired_split();
         if let Some(dry) = &tracked.dry_run {
             dry.overlay(found, &mut seen.observation);
         }
@@ -121,7 +121,7 @@ impl Controller {
         memory.contested |= tracked.is_contested;
         seen.observation.trial_result =
             tracked.trial_result(parsed, &memory.trial, &seen.compared, now);
-        let mut wants = parsed.wants();
+        let mut wants = parsed.settings();
         wants.quiet_period = self.settings.quiet_period;
         let decision = rollout::step(&wants, &memory, &seen.observation, now);
         self.metrics.decided(key, &decision);
@@ -218,7 +218,7 @@ impl Controller {
         before: &DynamoUpdateConfigStatus,
         after: &DynamoUpdateConfigStatus,
     ) -> bool {
-        if status::still(before) != status::still(after) {
+        if status::without_times(before) != status::without_times(after) {
             return true;
         }
         let written_at = self

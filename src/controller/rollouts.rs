@@ -166,13 +166,13 @@ impl Rollouts {
             return;
         };
         let namespace = due.key.namespace.clone();
-        self.look_at(due);
+        self.reconcile(due);
         let now = Instant::now();
         self.queue
             .used(&namespace, now.saturating_duration_since(begun), now);
     }
 
-    fn look_at(&mut self, due: Due) {
+    fn reconcile(&mut self, due: Due) {
         let key = due.key.clone();
         let kind = DynamoRollout::api_resource();
         let cache = &self.observer.cache;

@@ -136,7 +136,7 @@ impl Controller {
                         }
                         Err(error) => {
                             if let Some(key) = self.tasks.remove(&error.id()) {
-                                self.broke(&key);
+                                self.job_panicked(&key);
                             }
                         }
                     }
@@ -147,7 +147,7 @@ impl Controller {
                     self.metrics.stale.set(i64::try_from(stale).unwrap_or(i64::MAX));
                     self.wake_all();
                 }
-                () = tokio::time::sleep(RETRY_DELAY), if !self.ready.load(Ordering::Relaxed) => self.see(),
+                () = tokio::time::sleep(RETRY_DELAY), if !self.ready.load(Ordering::Relaxed) => self.check_ready(),
                 () = due => {
                     self.reconcile_next();
                     // All other tasks of the process share this thread.
@@ -189,7 +189,7 @@ impl Controller {
     }
 
     /// Sets `ready` once the updates are listed, even if there are none.
-    fn see(&mut self) {
+    fn check_ready(&mut self) {
         let kind = DynamoUpdateConfig::api_resource();
         if self.observer.cache.all(&kind).is_ok() {
             self.ready.store(true, Ordering::Relaxed);
@@ -207,8 +207,8 @@ impl Controller {
                 tracked.backoffs = Backoffs::default();
             }
             if !self.leads() {
-                self.observer.rest();
-                self.metrics.rest();
+                self.observer.stop_polling();
+                self.metrics.clear();
             }
             self.wake_all();
         }

@@ -18,7 +18,7 @@ const GAUGES: [&[&str]; 3] = [
     &["sglang:num_running_reqs", "sglang:num_queue_reqs"],
 ];
 const INTERVAL: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Polls `frontend` forever. Reports `None` while there is no value.
 pub(super) async fn follow(
@@ -28,19 +28,19 @@ pub(super) async fn follow(
 ) {
     let mut client = FrontendClient::new(frontend);
     loop {
-        sink.report(asked(&mut client, &share).await, false);
+        sink.report(query(&mut client, &share).await, false);
         sink.pause(INTERVAL, INTERVAL).await;
     }
 }
 
-async fn asked(client: &mut FrontendClient, share: &TargetPermit) -> Option<u64> {
-    let _turn = share.query_permit().await;
+async fn query(client: &mut FrontendClient, share: &TargetPermit) -> Option<u64> {
+    let _permit = share.query_permit().await;
     let query = FrontendQuery {
         path: "/metrics",
         body: None,
         most: MAX_LIST,
     };
-    let answer = client.send(&query, PATIENCE, share).await;
+    let answer = client.send(&query, TIMEOUT, share).await;
     let answer = answer
         .inspect_err(|error| tracing::debug!(%error, frontend = %client.frontend, "a worker does not report its load"))
         .ok()?;

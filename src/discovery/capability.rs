@@ -16,8 +16,8 @@ use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::{Demand, Endpoint, GuardField, ModelDemand, Pool};
 
 /// Maximum number of concurrent probes, in total and per endpoint: a server that hangs must not delay the others.
-const MOST_AT_A_TIME: usize = 16;
-const MOST_PER_ENDPOINT: usize = 2;
+const MAX_CONCURRENT: usize = 16;
+const MAX_PER_ENDPOINT: usize = 2;
 /// How often to check for probes that are due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -80,7 +80,7 @@ fn probe_what_is_due(
         for endpoint in pool.endpoints() {
             for question in due(endpoint, wanted, now, snapshot.epoch) {
                 let here = open.iter().filter(|open| open.endpoint == endpoint.id);
-                if open.len() >= MOST_AT_A_TIME || here.count() >= MOST_PER_ENDPOINT {
+                if open.len() >= MAX_CONCURRENT || here.count() >= MAX_PER_ENDPOINT {
                     break;
                 }
                 if !open.insert(question.clone()) {

@@ -19,7 +19,7 @@ const MAX_LIST: usize = 4 * 1024 * 1024;
 /// The path where a frontend lists its models.
 const MODELS: &str = "/v1/models";
 /// The timeout of a probe if the plan configures none.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Probes all endpoints of the plan in force for the life of the process. `default` is the interval for plans that do not
 /// configure probes.
@@ -29,9 +29,9 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     loop {
         let snapshot = snapshots.load();
         let own = default.map(|interval| Probe {
-            question: ProbeKind::AnyModel,
+            kind: ProbeKind::AnyModel,
             interval,
-            timeout: PATIENCE,
+            timeout: TIMEOUT,
         });
         let Some(probe) = snapshot.plan.probe.clone().or(own) else {
             // Wait for a plan that wants probes, without keeping the pools of this one alive.
@@ -82,8 +82,7 @@ pub async fn any_answers(pool: &Arc<Pool>) -> bool {
 }
 
 async fn send_probe(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
-    let answered =
-        deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
+    let answered = deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.kind)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
     let is = match answered {
         // This host could not connect, which says nothing about the endpoint.
@@ -219,9 +218,9 @@ mod tests {
         look();
         assert_eq!(wakes(), 0, "a snapshot that was seen is no longer new");
         snapshots.store(snapshot(Some(Probe {
-            question: ProbeKind::AnyModel,
-            interval: PATIENCE,
-            timeout: PATIENCE,
+            kind: ProbeKind::AnyModel,
+            interval: TIMEOUT,
+            timeout: TIMEOUT,
         })));
         assert_eq!(wakes(), 1);
     }

@@ -115,7 +115,7 @@ impl Publisher {
                 self.refused = None;
                 self.reject(problems, source);
             }
-            SourceEvent::Lost { problems, source } => self.lose(problems, source),
+            SourceEvent::Lost { problems, source } => self.record_unreadable(problems, source),
             SourceEvent::Withdrawn => self.accept(),
             SourceEvent::AllOld { source } => {
                 // This needs no certificates beyond those of old, which are in use.
@@ -124,7 +124,7 @@ impl Publisher {
             SourceEvent::Failed { new, why } => self.roll_back(new, why).await,
             SourceEvent::Addresses { target, addresses } => {
                 if self.builder.addresses.set_from_source(&target, addresses) {
-                    self.renew();
+                    self.republish();
                 }
             }
             SourceEvent::Plan {
@@ -133,7 +133,7 @@ impl Publisher {
                 received,
                 done,
             } => {
-                let outcome = self.want(wanted, source, received).await;
+                let outcome = self.publish(wanted, source, received).await;
                 if let Some(done) = done {
                     // The receiver may be gone.
                     let _ = done.send(outcome);
@@ -199,7 +199,7 @@ impl Publisher {
         }
     }
 
-    async fn want(
+    async fn publish(
         &mut self,
         wanted: RequestedPlan,
         source: Arc<str>,
@@ -215,7 +215,7 @@ impl Publisher {
             self.accept();
             if current.source != source || current.manifest != wanted.manifest {
                 self.keep(&wanted);
-                self.restate(wanted, source);
+                self.republish_as(wanted, source);
             }
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl Publisher {
     }
 
     /// Retries a plan whose certificates could not be used, in case their files are now valid.
-    pub async fn reconsider(&mut self) {
+    pub async fn retry_rejected(&mut self) {
         let Some(refused) = self.refused.take() else {
             return;
         };
@@ -281,7 +281,7 @@ impl Publisher {
     }
 
     /// Records that a plan can no longer be read, unless this is known.
-    fn lose(&mut self, problems: Problems, source: Arc<str>) {
+    fn record_unreadable(&mut self, problems: Problems, source: Arc<str>) {
         let known = self.status.rejection.load();
         let is_known = |known: &Rejection| known.problems == problems && known.source == source;
         if known.as_ref().as_ref().is_some_and(is_known) {
@@ -342,29 +342,29 @@ impl Publisher {
     }
 
     /// Applies resolver answers, and publishes a snapshot if addresses have changed.
-    pub fn learn(&mut self, answers: Vec<(Target, Resolved)>) {
+    pub fn update_addresses(&mut self, answers: Vec<(Target, Resolved)>) {
         let mut changed = false;
         for (target, resolved) in answers {
             changed |= self.builder.addresses.learn(target, resolved);
         }
         if changed {
-            self.renew();
+            self.republish();
         }
     }
 
     /// Publishes the same plan with the current addresses.
-    fn renew(&mut self) {
+    fn republish(&mut self) {
         let current = self.snapshots.load();
         let wanted = RequestedPlan {
             plan: Arc::clone(&current.plan),
             manifest: current.manifest.clone(),
         };
-        self.restate(wanted, Arc::clone(&current.source));
+        self.republish_as(wanted, Arc::clone(&current.source));
         tracing::info!("addresses changed");
     }
 
     /// Publishes the same plan again, without a new epoch or start time.
-    fn restate(&mut self, wanted: RequestedPlan, source: Arc<str>) {
+    fn republish_as(&mut self, wanted: RequestedPlan, source: Arc<str>) {
         let current = self.snapshots.load();
         let builder = &self.builder;
         let mut snapshot = builder.snapshot(&current, wanted, source, current.epoch);

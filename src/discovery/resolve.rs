@@ -8,7 +8,7 @@ use crate::resource::{Host, Target};
 use crate::transport;
 
 /// How long the resolver may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The last known addresses of each target.
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ async fn addresses(target: &Target) -> Resolved {
         Host::Name(_) => target.name(),
     };
     let asked = transport::resolve(&name, target.port, target.is_confined());
-    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    let answer = tokio::time::timeout(TIMEOUT, asked).await;
     let mut found = answer
         .map_err(|_| "the resolver does not respond".to_owned())?
         .map_err(|error| error.to_string())?;

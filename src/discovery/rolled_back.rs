@@ -14,7 +14,7 @@ use crate::files;
 use crate::resource::{Host, Plan, Target};
 
 /// The largest file that is read, in bytes.
-const MOST: u64 = 1 << 20;
+const MAX_FILE: u64 = 1 << 20;
 
 /// A new generation that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ impl RolledBack {
     /// The rollback that an earlier process recorded. If the record cannot be read, the new generation of `plan` is assumed to be
     /// the failed one: old can take all requests, and a failed new must not.
     pub fn read(&self, plan: &Plan) -> Option<Failed> {
-        let text = match files::read_own(&self.file, MOST) {
+        let text = match files::read_own(&self.file, MAX_FILE) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
             Err(files::Error::Read(error)) if error.kind() == io::ErrorKind::NotFound => {
                 return None;

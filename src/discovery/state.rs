@@ -13,7 +13,7 @@ use crate::files;
 use crate::resource::{API_VERSION, Identity, KIND, MAX_BYTES, Manifest, ReportedStatus, Update};
 
 /// The largest file that is read, in bytes: four times the limit for a manifest, because the file is indented.
-const MOST: u64 = 4 * MAX_BYTES as u64;
+const MAX_FILE: u64 = 4 * MAX_BYTES as u64;
 
 /// That directory.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl State {
     /// The saved update, not validated; `None` if there is none or it cannot be read.
     #[must_use]
     pub fn update(&self) -> Option<Update> {
-        let text = match files::read_own(&self.file, MOST) {
+        let text = match files::read_own(&self.file, MAX_FILE) {
             Ok(text) => text,
             Err(files::Error::Read(error)) if error.kind() == io::ErrorKind::NotFound => {
                 return None;

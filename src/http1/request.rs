@@ -121,7 +121,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     let framing = framing(&headers, names, version)?;
     let path = parsed.path.ok_or(HeadError::Malformed)?.as_bytes();
     let uri = target(part(&copy, head, path), &method, version, &mut headers)?;
-    let expects_continue = names.may_hold(&EXPECT) && expectation(&headers, version)?;
+    let expects_continue = names.may_contain(&EXPECT) && expectation(&headers, version)?;
     Ok(Some(RequestHead {
         keep_alive: keep_alive(&headers, names, version),
         method,
@@ -135,7 +135,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
 }
 
 fn framing(headers: &HeaderMap, names: NameFilter, version: Version) -> Result<Framing, HeadError> {
-    let lines = |name| names.may_hold(&name).then(|| headers.get_all(name));
+    let lines = |name| names.may_contain(&name).then(|| headers.get_all(name));
     let mut lengths = lines(CONTENT_LENGTH).into_iter().flatten();
     let mut encodings = lines(TRANSFER_ENCODING).into_iter().flatten();
     match (
@@ -237,7 +237,7 @@ fn is_plain(host: &[u8]) -> bool {
 }
 
 fn keep_alive(headers: &HeaderMap, names: NameFilter, version: Version) -> bool {
-    let says = |word: &str| names.list(headers, &CONNECTION, word);
+    let says = |word: &str| names.list_contains(headers, &CONNECTION, word);
     match version {
         Version::HTTP_10 => says("keep-alive") && !says("close"),
         _ => !says("close"),

@@ -59,7 +59,7 @@ pub fn parse_response(
         .ok_or(ResponseError::Malformed)?;
     let names = NameFilter::of(&headers);
     let framing = framing(&headers, names, status, method)?;
-    let says = |word: &str| names.list(&headers, &CONNECTION, word);
+    let says = |word: &str| names.list_contains(&headers, &CONNECTION, word);
     let persistent = match version {
         Version::HTTP_10 => says("keep-alive") && !says("close"),
         _ => !says("close"),
@@ -90,7 +90,7 @@ fn framing(
     {
         return Ok(Framing::None);
     }
-    if names.may_hold(&TRANSFER_ENCODING)
+    if names.may_contain(&TRANSFER_ENCODING)
         && let mut encodings = headers.get_all(TRANSFER_ENCODING).iter()
         && let Some(encoding) = encodings.next()
     {

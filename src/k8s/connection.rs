@@ -15,10 +15,10 @@ use super::kubeconfig::{ConfigError, load_config};
 /// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Read timeout: how long the API server may be silent.
-const SILENCE: Duration = Duration::from_secs(40);
+const READ_TIMEOUT: Duration = Duration::from_secs(40);
 /// Read timeout of a watch, longer than the longest watch. The API server does not promise bookmarks, so a watch may be silent
 /// to its end if nothing changes.
-const SILENCE_OF_WATCH: Duration = Duration::from_secs(130);
+const WATCH_READ_TIMEOUT: Duration = Duration::from_secs(130);
 
 /// Why the API server cannot be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +36,9 @@ pub enum Error {
 pub struct Connection {
     pub(super) client: Client,
     /// For the watch on updates: every response and body frame updates `contact`.
-    pub(super) watching: Client,
+    pub(super) update_watch_client: Client,
     /// For the watches on EndpointSlices, with the same timeouts.
-    pub(super) watching_unnoted: Client,
+    pub(super) watch_client: Client,
     pub(super) contact: watch::Receiver<Instant>,
     namespace: String,
 }
@@ -53,15 +53,15 @@ impl Connection {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = load_config(None, None).await.map_err(Error::Unknown)?;
         config.connect_timeout = Some(CONNECT);
-        config.read_timeout = Some(SILENCE);
+        config.read_timeout = Some(READ_TIMEOUT);
         // The default retry would hide an unavailable API server, eventually for a quarter of an hour. Callers retry
         // themselves.
         config.default_retry = false;
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), str::to_owned);
         let unusable = |error| Error::Unusable(Box::new(error));
         let client = Client::try_from(config.clone()).map_err(unusable)?;
-        config.read_timeout = Some(SILENCE_OF_WATCH);
-        let watching_unnoted = Client::try_from(config.clone()).map_err(unusable)?;
+        config.read_timeout = Some(WATCH_READ_TIMEOUT);
+        let watch_client = Client::try_from(config.clone()).map_err(unusable)?;
         let (contacts, contact) = watch::channel(Instant::now());
         let note = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
             if !response.status().is_success() {
@@ -77,14 +77,14 @@ impl Connection {
                 }))
             })
         });
-        let watching = ClientBuilder::try_from(config)
+        let update_watch_client = ClientBuilder::try_from(config)
             .map_err(unusable)?
             .with_layer(&note)
             .build();
         Ok(Self {
             client,
-            watching,
-            watching_unnoted,
+            update_watch_client,
+            watch_client,
             contact,
             namespace,
         })

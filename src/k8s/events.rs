@@ -25,7 +25,7 @@ const WAITING: usize = 32;
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long the API server may take to respond.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum length of a note (events.k8s.io/v1), and the length to which the update's name is cut, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_NAME: usize = 200;
@@ -152,7 +152,7 @@ impl Reporter {
             for attempt in 1.. {
                 match create(&api, &event).await {
                     Ok(()) => break,
-                    Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
+                    Err(error) if attempt < ATTEMPTS && is_retryable(&error) => {
                         tokio::time::sleep(PAUSE).await
                     }
                     Err(error) => {
@@ -171,7 +171,7 @@ impl Reporter {
 
 async fn create(api: &Api<Event>, event: &Event) -> Result<(), kube::Error> {
     let params = PostParams::default();
-    match tokio::time::timeout(PATIENCE, api.create(&params, event)).await {
+    match tokio::time::timeout(TIMEOUT, api.create(&params, event)).await {
         Ok(Ok(_)) => Ok(()),
         // Another proxy wrote it first.
         Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(()),
@@ -181,7 +181,7 @@ async fn create(api: &Api<Event>, event: &Event) -> Result<(), kube::Error> {
 }
 
 /// Whether a retry may succeed: not after the API server rejected the Event.
-fn may_pass(error: &kube::Error) -> bool {
+fn is_retryable(error: &kube::Error) -> bool {
     !matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
 }
 

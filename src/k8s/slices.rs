@@ -50,7 +50,7 @@ impl Slices {
     /// Watches `service` in the namespace of `connection`. Sends no request before [`Slices::next`] is polled.
     #[must_use]
     pub fn new(connection: &Connection, service: &str, port: u16) -> Self {
-        let client = throttled(connection.watching_unnoted.clone());
+        let client = throttled(connection.watch_client.clone());
         let api: Api<EndpointSlice> = Api::namespaced(client, connection.namespace());
         Self {
             events: events(&api, service),

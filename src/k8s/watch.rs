@@ -73,7 +73,7 @@ impl Watch {
     pub fn new(connection: &Connection, names: &[String]) -> Self {
         // Untyped, because one object that does not match the type would end the watch on all of them.
         let kind: ApiResource = DynamoUpdateConfig::api_resource();
-        let client = throttled(connection.watching.clone());
+        let client = throttled(connection.update_watch_client.clone());
         let api = Api::namespaced_with(client, connection.namespace(), &kind);
         let source = match names {
             [only] => Some(only.clone()),

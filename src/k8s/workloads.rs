@@ -153,7 +153,7 @@ pub fn by_name(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> 
         }
         return Ok(counts);
     };
-    let counts = pods::there(cache, which)?;
+    let counts = pods::existing(cache, which)?;
     let wanted = graph::wanted(&graph);
     let mut all: Counts = wanted
         .into_iter()

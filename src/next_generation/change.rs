@@ -83,7 +83,7 @@ pub(super) fn between(from: &Parts, to: &Parts) -> Result<Change, String> {
         ),
         (None, None) => (
             all(&from.workers) != all(&to.workers),
-            essence(&from.frontend) != essence(&to.frontend),
+            normalized(&from.frontend) != normalized(&to.frontend),
         ),
         _ => {
             return Err(
@@ -128,12 +128,12 @@ fn is_worker(kind: &str) -> bool {
 
 fn all(workers: &[Worker]) -> Vec<(&'static str, Json)> {
     let all = workers.iter();
-    all.map(|worker| (worker.role, essence(&worker.object)))
+    all.map(|worker| (worker.role, normalized(&worker.object)))
         .collect()
 }
 
 /// The pod specs of an object, without labels, annotations and resources.
-fn essence(object: &Json) -> Json {
+fn normalized(object: &Json) -> Json {
     plain(&object["spec"]["template"]["spec"])
 }
 

@@ -14,7 +14,7 @@ use crate::transport::descriptors::Shares;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
 /// Maximum number of open connections, unless descriptors are scarce.
-const MOST: usize = 512;
+const MAX_CONNECTIONS: usize = 512;
 /// Maximum number of them per peer.
 const OF_ONE: usize = 4;
 /// How long a client may leave data unread.
@@ -40,7 +40,7 @@ impl Connections {
     /// `None` if a limit is reached.
     #[must_use]
     pub fn take(&self, peer: IpAddr) -> Option<AdminConnection> {
-        self.take_of(MOST.min(Shares::now().admin), peer)
+        self.take_of(MAX_CONNECTIONS.min(Shares::now().admin), peer)
     }
 
     fn take_of(&self, most: usize, peer: IpAddr) -> Option<AdminConnection> {
@@ -99,7 +99,7 @@ mod tests {
         let mut taken: Vec<_> = (0..1000)
             .map_while(|_| connections.take(address(1)))
             .collect();
-        assert_eq!(taken.len(), MOST / OF_ONE);
+        assert_eq!(taken.len(), MAX_CONNECTIONS / OF_ONE);
         let other = connections.take(address(2));
         assert!(other.is_some());
         taken.pop();
@@ -116,12 +116,12 @@ mod tests {
             .map(|last| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]))
             .map_while(|address| connections.take(address))
             .collect();
-        assert_eq!(taken.len(), MOST / OF_ONE);
+        assert_eq!(taken.len(), MAX_CONNECTIONS / OF_ONE);
         let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
-        let of_mapped: Vec<_> = (0..MOST / OF_ONE)
+        let of_mapped: Vec<_> = (0..MAX_CONNECTIONS / OF_ONE)
             .filter_map(|_| connections.take(mapped))
             .collect();
-        assert_eq!(of_mapped.len(), MOST / OF_ONE);
+        assert_eq!(of_mapped.len(), MAX_CONNECTIONS / OF_ONE);
         assert!(connections.take(address(1)).is_none(), "the same address");
     }
 
@@ -132,6 +132,6 @@ mod tests {
             .flat_map(|peer| (0..100).map(move |_| peer))
             .filter_map(|peer| connections.take(address(peer)))
             .collect();
-        assert_eq!(taken.len(), MOST);
+        assert_eq!(taken.len(), MAX_CONNECTIONS);
     }
 }

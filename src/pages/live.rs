@@ -38,9 +38,9 @@ const SCRIPT: &str = concat!(
 /// How soon a page reconnects after the stream has ended, in milliseconds.
 const RETRY: u32 = 1000;
 /// Maximum number of open pages.
-const READERS: usize = 64;
+const MAX_READERS: usize = 64;
 /// Maximum number of open pages per peer, so that no client can use up all of them.
-const READERS_OF_ONE: usize = 16;
+const MAX_READERS_PER_PEER: usize = 16;
 
 /// The page and its quota of readers. Clones share the quota.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl Default for LivePage {
         Self {
             html: html.into(),
             policy: HeaderValue::try_from(policy).expect("hashes in base64 are visible ASCII"),
-            readers: Quota::new(READERS, READERS_OF_ONE),
+            readers: Quota::new(MAX_READERS, MAX_READERS_PER_PEER),
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     fn there_is_a_limit_to_open_pages_and_a_closed_one_makes_room() {
         let page = LivePage::default();
         let open = || page.stream(&Extensions::new(), stream::pending());
-        let mut opened: Vec<PageResponse> = (0..READERS_OF_ONE).map(|_| open()).collect();
+        let mut opened: Vec<PageResponse> = (0..MAX_READERS_PER_PEER).map(|_| open()).collect();
         assert!(opened.iter().all(|answer| answer.status() == 200));
         assert_eq!(open().status(), 503);
         opened.pop();

@@ -13,8 +13,8 @@ use tonic::body::Body;
 use super::{PageResponse, Quota, QuotaGuard, Stall};
 
 /// Maximum number of shares, in total and per peer. A request takes one.
-const MOST: usize = 512;
-const MOST_OF_ONE: usize = 64;
+const MAX_REQUESTS: usize = 512;
+const MAX_REQUESTS_PER_PEER: usize = 64;
 /// The cost of a request for a comparison, whose response is hundreds of times as large as others.
 const OF_COMPARISON: usize = 16;
 const COMPARISON: &str = "/crossfade.v1.Proxy/Compare";
@@ -33,7 +33,7 @@ pub struct TooMany;
 
 impl Default for Requests {
     fn default() -> Self {
-        Self(Quota::new(MOST, MOST_OF_ONE))
+        Self(Quota::new(MAX_REQUESTS, MAX_REQUESTS_PER_PEER))
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     async fn an_answer_counts_until_its_last_piece_is_taken() {
         let requests = Requests::default();
         let long = "x".repeat(3 * PIECE + 1);
-        let mut open: Vec<_> = (0..MOST_OF_ONE)
+        let mut open: Vec<_> = (0..MAX_REQUESTS_PER_PEER)
             .map(|_| requests.take(&request("/metrics")).unwrap())
             .collect();
         assert!(requests.take(&request("/metrics")).is_err());
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn comparisons_take_more_than_other_requests() {
         let requests = Requests::default();
-        let open: Vec<_> = (0..MOST_OF_ONE / OF_COMPARISON)
+        let open: Vec<_> = (0..MAX_REQUESTS_PER_PEER / OF_COMPARISON)
             .map(|_| requests.take(&request(COMPARISON)).unwrap())
             .collect();
         assert!(requests.take(&request("/livez")).is_err());

@@ -35,7 +35,7 @@ pub fn forced(
     names: NameFilter,
     name: Option<&HeaderName>,
 ) -> Option<Generation> {
-    let name = name.filter(|name| names.may_hold(name))?;
+    let name = name.filter(|name| names.may_contain(name))?;
     let mut values = headers.get_all(name).iter().map(|value| value.as_bytes());
     let value = values.next()?;
     // Ignore conflicting values: a client must not overrule a gateway that adds its own.
@@ -51,7 +51,7 @@ pub fn forced(
 pub fn header_key(headers: &HeaderMap, names: NameFilter, affinity: &Affinity) -> Option<Key> {
     let mut wanted = affinity.headers.iter();
     let value = wanted.find_map(|name| {
-        let value = names.may_hold(name).then(|| headers.get(name))??;
+        let value = names.may_contain(name).then(|| headers.get(name))??;
         (!value.is_empty()).then_some(value)
     })?;
     Some(Key::of(value.as_bytes()))

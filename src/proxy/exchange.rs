@@ -109,7 +109,7 @@ impl Exchange {
         let span =
             tracer.and_then(|tracer| tracer.begin(&mut head.headers, assignment.generation, now));
         context.metrics.opened(assignment.generation);
-        let has_trace = tracer.is_some() || names.may_hold(&TRACEPARENT);
+        let has_trace = tracer.is_some() || names.may_contain(&TRACEPARENT);
         Self {
             trace: has_trace
                 .then(|| Some(trace_id(&head.headers)?.into()))

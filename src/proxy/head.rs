@@ -80,21 +80,21 @@ pub fn outgoing(
         mut headers,
         ..
     } = parts;
-    let expects_continue = names.may_hold(&EXPECT) && headers.remove(EXPECT).is_some();
+    let expects_continue = names.may_contain(&EXPECT) && headers.remove(EXPECT).is_some();
     // With HTTP/2, the authority is part of the target.
-    if !names.hold(&headers, &HOST)
+    if !names.contains(&headers, &HOST)
         && let Some(value) = uri
             .authority()
             .and_then(|name| name.as_str().try_into().ok())
     {
         headers.insert(HOST, value);
     }
-    if version == Version::HTTP_2 && names.may_hold(&COOKIE) {
+    if version == Version::HTTP_2 && names.may_contain(&COOKIE) {
         join_cookies(&mut headers);
     }
     let upgrade = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     let named = remove_hop_by_hop(&mut headers, names);
-    if names.may_hold(&CONTENT_LENGTH) {
+    if names.may_contain(&CONTENT_LENGTH) {
         headers.remove(CONTENT_LENGTH);
     }
     if let Some(protocol) = upgrade {
@@ -134,7 +134,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Asks the model server not to compress (RFC 9110 §12.5.3). A compressed event stream cannot be parsed, so it could be
 /// neither retried nor ended with an error event.
 pub fn ask_for_identity(headers: &mut HeaderMap, names: NameFilter) {
-    if names.hold(headers, &ACCEPT_ENCODING) {
+    if names.contains(headers, &ACCEPT_ENCODING) {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
 }
@@ -148,7 +148,7 @@ pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
             protocol.eq_ignore_ascii_case(word)
         })
     };
-    names.hold(headers, &UPGRADE)
+    names.contains(headers, &UPGRADE)
         && wants(CONNECTION, "upgrade")
         && !wants(UPGRADE, "h2c")
         && !wants(UPGRADE, "HTTP")
@@ -158,7 +158,7 @@ pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
 /// that `Connection` lists, since trailers may be among them.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<HeaderName> {
     let mut named = Vec::new();
-    if names.hold(headers, &CONNECTION) {
+    if names.contains(headers, &CONNECTION) {
         named.extend(
             list_members(headers, &CONNECTION).filter_map(|name| name.parse::<HeaderName>().ok()),
         );
@@ -171,7 +171,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<Head
         headers.remove(CONNECTION);
     }
     for name in [KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
-        if names.may_hold(&name) {
+        if names.may_contain(&name) {
             headers.remove(name);
         }
     }
@@ -181,14 +181,14 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<Head
 /// Appends the client to the forwarding lists already in `headers`; returns the fields to add.
 fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Added {
     let mut added = Added {
-        forwarded_proto: (!names.hold(headers, &X_FORWARDED_PROTO)).then(|| client.proto()),
-        forwarded_host: !names.hold(headers, &X_FORWARDED_HOST),
+        forwarded_proto: (!names.contains(headers, &X_FORWARDED_PROTO)).then(|| client.proto()),
+        forwarded_host: !names.contains(headers, &X_FORWARDED_HOST),
         ..Added::default()
     };
     match list(headers, names, &X_FORWARDED_FOR) {
         None => {
             // Replace a list that is not readable text.
-            if names.may_hold(&X_FORWARDED_FOR) {
+            if names.may_contain(&X_FORWARDED_FOR) {
                 headers.remove(X_FORWARDED_FOR);
             }
             added.forwarded_for = Some(client.address_value.clone());
@@ -212,7 +212,7 @@ fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Add
 }
 
 fn list(headers: &HeaderMap, names: NameFilter, name: &HeaderName) -> Option<String> {
-    if !names.may_hold(name) {
+    if !names.may_contain(name) {
         return None;
     }
     let lines: Vec<&str> = headers

@@ -25,7 +25,7 @@ impl RequestId {
         if let Some(given) = Self::given(&head.headers, names) {
             return given;
         }
-        if names.may_hold(&REQUEST_ID) {
+        if names.may_contain(&REQUEST_ID) {
             head.headers.remove(REQUEST_ID);
         }
         let text = random();
@@ -35,7 +35,7 @@ impl RequestId {
 
     /// The client's id, if it can be used. `names` are the names of the fields of `headers`.
     pub fn given(headers: &HeaderMap, names: NameFilter) -> Option<Self> {
-        if !names.may_hold(&REQUEST_ID) {
+        if !names.may_contain(&REQUEST_ID) {
             return None;
         }
         let mut given = headers.get_all(&REQUEST_ID).iter();

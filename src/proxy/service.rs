@@ -62,7 +62,7 @@ impl<O: OldBackend> Proxy<O> {
             };
             let now = Instant::now();
             // Clients do not know the guard, so they cannot hide requests this way.
-            let is_question = guard.is_none() && names.hold(request.headers(), &QUESTION);
+            let is_question = guard.is_none() && names.contains(request.headers(), &QUESTION);
             if route.is_client_use() && !is_question {
                 self.context.metrics.used(now);
             }

@@ -106,7 +106,7 @@ pub struct Analysis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// What the probe checks.
-    pub question: ProbeKind,
+    pub kind: ProbeKind,
     /// The time between probes, greater than zero.
     pub interval: Duration,
     /// The timeout of a probe, greater than zero.

@@ -332,7 +332,7 @@ pub(super) fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> 
     };
     question
         .map(|question| Probe {
-            question,
+            kind: question,
             interval,
             timeout,
         })

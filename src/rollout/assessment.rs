@@ -127,8 +127,8 @@ impl<'a> Assessment<'a> {
             false => usable.new,
         };
         let lost = Sides {
-            old: credit.old.see(usable.old, self.now),
-            new: credit.new.see(usable_new, self.now),
+            old: credit.old.observe(usable.old, self.now),
+            new: credit.new.observe(usable_new, self.now),
         };
         if self.may_gain() {
             credit.old.gain(self.now, self.settings.stable);

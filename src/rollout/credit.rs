@@ -84,7 +84,7 @@ impl Credit {
     }
 
     /// Records the capacity seen at `now`. Returns whether credited capacity was lost.
-    pub(super) fn see(&mut self, seen: Ratio, now: Timestamp) -> bool {
+    pub(super) fn observe(&mut self, seen: Ratio, now: Timestamp) -> bool {
         if seen <= self.capacity {
             let lost = seen < self.capacity;
             if lost {
@@ -163,7 +163,7 @@ mod tests {
     fn follow(seen: &[(u64, u64, u64)]) {
         let mut credit = Credit::of(Ratio::ZERO);
         for (second, of, counted) in seen {
-            credit.see(quarters(*of), at(*second));
+            credit.observe(quarters(*of), at(*second));
             credit.gain(at(*second), STABLE);
             assert_eq!(credit.capacity, quarters(*counted), "at {second} s");
         }
@@ -208,7 +208,7 @@ mod tests {
         let (mut gains, mut counted) = (Vec::new(), quarters(0));
         // Ready for 30 s, gone for 10 s, repeated for 20 minutes.
         for second in 0..1200 {
-            credit.see(quarters(u64::from(second % 40 < 30)), at(second));
+            credit.observe(quarters(u64::from(second % 40 < 30)), at(second));
             credit.gain(at(second), STABLE);
             if credit.capacity > counted {
                 gains.push(second);
@@ -217,7 +217,7 @@ mod tests {
         }
         assert_eq!(gains, [5, 45, 90, 140], "then never within half a minute");
         // It is credited again after lasting longer, but the wait never exceeds two minutes.
-        credit.see(quarters(1), at(1200));
+        credit.observe(quarters(1), at(1200));
         credit.gain(at(1239), STABLE);
         assert_eq!(credit.capacity, quarters(0));
         credit.gain(at(1240), STABLE);
@@ -231,14 +231,14 @@ mod tests {
     #[test]
     fn one_loss_after_a_long_time_is_no_flapping_nor_is_a_side_that_is_taken_away_bit_by_bit() {
         let mut credit = Credit::of(Ratio::ZERO);
-        credit.see(quarters(4), at(0));
+        credit.observe(quarters(4), at(0));
         credit.gain(at(5), STABLE);
-        credit.see(quarters(3), at(700));
+        credit.observe(quarters(3), at(700));
         assert_eq!(credit.flaps, 0);
-        credit.see(quarters(4), at(701));
+        credit.observe(quarters(4), at(701));
         credit.gain(at(706), STABLE);
         for (lost, second) in [(3, 710), (2, 711), (1, 712)] {
-            credit.see(quarters(lost), at(second));
+            credit.observe(quarters(lost), at(second));
         }
         assert_eq!(credit.flaps, 1);
     }
@@ -253,7 +253,7 @@ mod tests {
     fn more_rises_than_are_distinguished_only_take_longer() {
         let mut credit = Credit::of(Ratio::ZERO);
         for second in 0..40 {
-            credit.see(quarters(second + 1), at(second));
+            credit.observe(quarters(second + 1), at(second));
         }
         assert_eq!(credit.rises.len(), MAX_RISES);
         credit.gain(at(43), STABLE);

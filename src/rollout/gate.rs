@@ -133,7 +133,7 @@ enum FrontendState {
 pub fn gate(asked: GateInput) -> Gate {
     let mut gate = Gate {
         obstacles: without_workers(asked.capacity),
-        asked: asked.frontends.asked.len(),
+        asked: asked.frontends.queried.len(),
         ..Gate::default()
     };
     if asked.frontends.endpoints == 0 {
@@ -142,7 +142,7 @@ pub fn gate(asked: GateInput) -> Gate {
         return gate;
     }
     let mut unknown = 0;
-    for frontend in &asked.frontends.asked {
+    for frontend in &asked.frontends.queried {
         match asked.classify(frontend) {
             FrontendState::Serves => {}
             FrontendState::Unknown => unknown += 1,
@@ -192,7 +192,7 @@ impl GateInput<'_> {
 
     /// Whether the frontend is at fault for a missing response, and not the controller's network.
     fn is_silence_of_frontend(&self) -> bool {
-        let mut others = self.frontends.asked.iter();
+        let mut others = self.frontends.queried.iter();
         let some_answer = others
             .any(|other| matches!(other.answer, QueryResult::Responded | QueryResult::Bad(_)));
         let proxies = self.by_proxies;
@@ -213,7 +213,7 @@ impl GateInput<'_> {
 
     /// The obstacles of a side all of whose frontends fail.
     fn closed(&self) -> Vec<Obstacle> {
-        let each = self.frontends.asked.iter();
+        let each = self.frontends.queried.iter();
         let responding = each.filter(|frontend| frontend.answer == QueryResult::Responded);
         let common = responding.clone().map(|frontend| frontend.models.clone());
         let common = common.reduce(|all, models| all.intersection(&models).cloned().collect());

@@ -149,7 +149,7 @@ pub struct Frontends {
     /// Number of ready endpoints of their Service.
     pub endpoints: u32,
     /// The results of those that are queried.
-    pub asked: Vec<Frontend>,
+    pub queried: Vec<Frontend>,
     /// How many more are not queried, because there are too many.
     pub left_out: usize,
     /// Why none of them can be queried, as text for users.
@@ -210,38 +210,40 @@ impl QueryResult {
 impl Frontends {
     /// The union of what they serve.
     pub(super) fn models(&self) -> BTreeSet<&String> {
-        let each = self.asked.iter();
+        let each = self.queried.iter();
         each.flat_map(|frontend| &frontend.models).collect()
     }
 
     /// The Dynamo namespaces whose workers any of them may send requests to.
     pub(super) fn namespaces(&self) -> BTreeSet<&String> {
-        let each = self.asked.iter();
+        let each = self.queried.iter();
         each.flat_map(|frontend| &frontend.namespaces).collect()
     }
 
     /// Whether these are all such namespaces of the frontends that responded. The workers of an unchecked model may belong to
     /// another one.
     pub(super) fn namespaces_are_whole(&self) -> bool {
-        let mut each = self.asked.iter();
+        let mut each = self.queried.iter();
         each.all(|frontend| !frontend.has_more_namespaces && frontend.left_out == 0)
     }
 
     /// Whether at least one is ready and each of those that are queried has answered.
     pub(super) fn all_answer(&self) -> bool {
-        let mut each = self.asked.iter();
+        let mut each = self.queried.iter();
         let answer = each.all(|frontend| frontend.answer == QueryResult::Responded);
-        answer && !self.asked.is_empty() && self.trouble.is_none()
+        answer && !self.queried.is_empty() && self.trouble.is_none()
     }
 
     /// Whether it is not yet known what one of them serves.
     pub(super) fn has_open(&self) -> bool {
-        self.asked.iter().any(|frontend| frontend.answer.is_open())
+        self.queried
+            .iter()
+            .any(|frontend| frontend.answer.is_open())
     }
 
     /// Why one of them cannot be queried, if any.
     pub(super) fn trouble(&self) -> Option<&str> {
-        let mut each = self.asked.iter();
+        let mut each = self.queried.iter();
         let of_one = each.find_map(|frontend| frontend.answer.trouble());
         self.trouble.as_deref().or(of_one)
     }

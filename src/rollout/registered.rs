@@ -18,7 +18,7 @@ impl Registered {
     /// The workers that the frontends of a side have registered. A frontend that has just started registers workers one by one,
     /// so the highest count is used. `None` if one of them does not report a count.
     pub(super) fn of(frontends: &Frontends) -> Self {
-        let each = frontends.asked.iter();
+        let each = frontends.queried.iter();
         let responding = each.filter(|one| one.answer == QueryResult::Responded);
         let most = |of: fn(Self) -> Option<u32>| {
             let counts = responding.clone().map(|one| of(one.registered));

@@ -39,7 +39,7 @@ fn seconds(seconds: u64) -> Duration {
 fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
-        asked: vec![frontend(QueryResult::Responded)],
+        queried: vec![frontend(QueryResult::Responded)],
         left_out: 0,
         trouble: None,
     }

@@ -47,13 +47,13 @@ pub(super) fn end(assessment: &Assessment) -> Option<(Option<Progress>, Next)> {
         return Some((Some(Progress::RolledBack), Next::Wait(Vec::new())));
     }
     if !is_empty(Generation::Old) {
-        return Some(rest(assessment));
+        return Some(at_target(assessment));
     }
     Some(hand_over(assessment))
 }
 
 /// New has reached its current target.
-fn rest(assessment: &Assessment) -> (Option<Progress>, Next) {
+fn at_target(assessment: &Assessment) -> (Option<Progress>, Next) {
     let units = assessment.settings.shape.units();
     let partition = assessment.settings.strategy.partition.min(units);
     match assessment.targets.old == partition {

@@ -121,7 +121,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Advances the time by a second.
-    pub fn pass(&mut self) {
+    pub fn tick(&mut self) {
         self.now += 1;
         if self.applied != self.split && self.now >= self.applied_at {
             self.applied = self.split;
@@ -278,7 +278,7 @@ impl<'a> Cluster<'a> {
             self.counts.moved += streams.len() as u64 * self.arrivals.stands_for;
             for stream in streams {
                 // On its own generation, else on the other one.
-                if !self.place(side, stream) && !self.place(side.other(), stream) {
+                if !self.assign(side, stream) && !self.assign(side.other(), stream) {
                     *self.through.of_mut(stream.through) -= 1;
                     self.counts.moved -= self.arrivals.stands_for;
                     self.counts.cut += self.arrivals.stands_for;

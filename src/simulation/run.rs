@@ -47,7 +47,7 @@ pub fn run(scenario: &Scenario) -> SimulationReport {
         }
         run.waited(&decision);
         cluster.draining = draining(&decision);
-        cluster.pass();
+        cluster.tick();
     };
     run.end(&cluster, ended, gpus_before)
 }

@@ -90,7 +90,7 @@ impl Cluster<'_> {
             streams.extend(taken);
         }
         for stream in streams {
-            let is_moved = self.place(Generation::New, stream);
+            let is_moved = self.assign(Generation::New, stream);
             // New has a ready worker; otherwise, not all requests would go there.
             debug_assert!(is_moved);
             self.counts.moved += each;
@@ -133,8 +133,8 @@ impl Cluster<'_> {
 
     /// Assigns a stream to a worker of `side` or, if there is none, to one of the other side.
     fn serve(&mut self, side: Generation, end: u64, through: Generation) {
-        let taken = self.place(side, Stream { end, through })
-            || self.place(side.other(), Stream { end, through });
+        let taken = self.assign(side, Stream { end, through })
+            || self.assign(side.other(), Stream { end, through });
         match taken {
             true => {
                 *self.through.of_mut(through) += 1;
@@ -144,7 +144,7 @@ impl Cluster<'_> {
         }
     }
 
-    pub(super) fn place(&mut self, side: Generation, stream: Stream) -> bool {
+    pub(super) fn assign(&mut self, side: Generation, stream: Stream) -> bool {
         let (now, turn, role) = (self.now, self.next_worker, self.serving(side));
         let Some(workload) = self.sides.of_mut(side).get_mut(&role) else {
             return false;

@@ -8,8 +8,8 @@ use crate::split::{Generation, Weights};
 
 /// Maximum number of modelled requests per second, and of modelled streams that are open on average. With more, one modelled
 /// stream represents several.
-const MOST: f64 = 100.0;
-const MOST_OPEN: f64 = 20_000.0;
+const MAX_RATE: f64 = 100.0;
+const MAX_OPEN: f64 = 20_000.0;
 
 /// The arriving requests.
 pub(super) struct Arrivals {
@@ -31,7 +31,7 @@ impl Arrivals {
     pub fn new(rate: f64, p99: f64) -> Self {
         let lengths = Lengths::with_p99(p99);
         let open = rate * lengths.mean();
-        let stands_for = (rate / MOST).max(open / MOST_OPEN).ceil().max(1.0);
+        let stands_for = (rate / MAX_RATE).max(open / MAX_OPEN).ceil().max(1.0);
         Self {
             rate: rate / stands_for,
             stands_for: stands_for as u64,

@@ -111,14 +111,14 @@ impl ReportedUsage {
 
 /// The largest number that is accepted as a token count. Counts are added up, over servers and in metrics for years, so a server
 /// that reports nonsense must not make a sum overflow.
-const MOST_TOKENS: u64 = u32::MAX as u64;
+const MAX_TOKENS: u64 = u32::MAX as u64;
 
 impl Tokens {
     pub fn known(self) -> Option<Usage> {
         let prompt = self.prompt_tokens.or(self.input_tokens);
         let completion = self.completion_tokens.or(self.output_tokens);
         let [prompt, completion] =
-            [prompt, completion].map(|count| count.filter(|count| *count <= MOST_TOKENS));
+            [prompt, completion].map(|count| count.filter(|count| *count <= MAX_TOKENS));
         (prompt.is_some() || completion.is_some()).then(|| Usage {
             prompt_tokens: prompt.unwrap_or(0),
             completion_tokens: completion.unwrap_or(0),

@@ -6,7 +6,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::ObjectMeta;
 
-use super::proxies::{PATIENCE, counted};
+use super::proxies::{TIMEOUT, counted};
 use super::{Compared, Error, Other, ProxyAnswer, api};
 use crate::error_chain::error_chain;
 use crate::resource::Identity;
@@ -179,7 +179,7 @@ async fn query<T>(
     port: u16,
     question: impl AsyncFnOnce(&state_api::Client) -> Result<T, state_api::Error>,
 ) -> Result<T, PortForwardError> {
-    let answer = tokio::time::timeout(2 * PATIENCE, through(pods, name, port, question)).await;
+    let answer = tokio::time::timeout(2 * TIMEOUT, through(pods, name, port, question)).await;
     answer.unwrap_or(Err(PortForwardError::Timeout))
 }
 
@@ -195,7 +195,7 @@ async fn through<T>(
         .take_stream(port)
         .ok_or(PortForwardError::NoStream)?;
     let answer = async {
-        let client = state_api::Client::over(stream, PATIENCE).await?;
+        let client = state_api::Client::over(stream, TIMEOUT).await?;
         question(&client).await
     };
     let answer = answer.await;

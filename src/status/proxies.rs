@@ -10,7 +10,7 @@ use crate::printable;
 use crate::state_api::{Client, Error, v1};
 
 /// Timeout of each step of asking a proxy.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A proxy, and the connection to it while there is one.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl ProxyConnection {
         let is_new = kept.is_none();
         let client = match kept {
             Some(client) => client,
-            None => Client::connect(&self.address, PATIENCE)
+            None => Client::connect(&self.address, TIMEOUT)
                 .await
                 .map_err(|error| error_chain(&error))?,
         };

@@ -108,7 +108,7 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
 
 /// New's share according to the resource, limited by the cap unless the cap is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
-    let asked = asked(update)?.share_of_new();
+    let asked = requested_split(update)?.share_of_new();
     let cap = SpecFields::of(update).cap_percent();
     match cap.filter(|_| !cap_is_lifted(update)) {
         Some(cap) => Some(asked.min(f64::from(cap) / 100.0)),
@@ -117,14 +117,14 @@ pub(super) fn wanted(update: &Object) -> Option<f64> {
 }
 
 /// The split in the spec or, if that is left to the controller, the last wanted split in the status.
-fn asked(update: &Object) -> Option<Weights> {
+fn requested_split(update: &Object) -> Option<Weights> {
     let of_controller = || parsed::status(update).0.wanted?.exact();
     SpecFields::of(update).split().or_else(of_controller)
 }
 
 fn cap_is_lifted(update: &Object) -> bool {
     let lifted = parsed::status(update).0.lifted_cap_percent;
-    let all_to_new = asked(update).is_some_and(|split| split.is_all_new());
+    let all_to_new = requested_split(update).is_some_and(|split| split.is_all_new());
     is_lifted(SpecFields::of(update).cap_percent(), lifted, all_to_new)
 }
 

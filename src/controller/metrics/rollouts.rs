@@ -126,7 +126,7 @@ impl RolloutMetrics {
     }
 
     /// Removes the gauges of all rollouts: another replica leads and reports them.
-    pub(super) fn rest(&self) {
+    pub(super) fn clear(&self) {
         for gauges in [
             &self.phase,
             &self.stalled,

@@ -49,7 +49,7 @@ impl Observer {
                 continue;
             };
             let frontend = self.address(target, None);
-            old.asked
+            old.queried
                 .push(self.frontend(parsed, frontend, &mut polled, early_until));
         }
         let mut new = Frontends {
@@ -71,7 +71,7 @@ impl Observer {
                 .into_iter()
                 .take(MAX_POLLED)
                 .map(|frontend| self.frontend(parsed, frontend, &mut polled, early_until));
-            new.asked = asked.collect();
+            new.queried = asked.collect();
         }
         self.models.keep(&parsed.key, &polled);
         Ok(Sides { old, new })

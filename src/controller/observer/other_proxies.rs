@@ -66,7 +66,8 @@ impl Observer {
         }
         let mut is_known = true;
         for one in &asked {
-            let Some(last) = self.last_report(&self.beyond, &parsed.key, &one.address) else {
+            let Some(last) = self.last_report(&self.other_proxies, &parsed.key, &one.address)
+            else {
                 let name = format!(
                     "the proxy of {}, which is not queried because there are too many",
                     one.pod
@@ -90,7 +91,7 @@ impl Observer {
             }
         }
         let addresses = asked.into_iter().map(|one| one.address);
-        self.beyond.keep(&parsed.key, &addresses.collect());
+        self.other_proxies.keep(&parsed.key, &addresses.collect());
         is_known.then_some(others)
     }
 

@@ -72,7 +72,7 @@ impl Observer {
         let followed = self.follow_pods(&parsed.key, pods);
         let proxies = followed.into_iter().map(|(proxy_pod, last)| {
             let state = match last {
-                None if proxy_pod.address.is_some() => Err(Silence::TooMany(Limits::MOST_PROXIES)),
+                None if proxy_pod.address.is_some() => Err(Silence::TooMany(Limits::MAX_PROXIES)),
                 None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
                 Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
                 Some(Err(_)) => Err(Silence::NoAnswer),

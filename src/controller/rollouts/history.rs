@@ -16,7 +16,7 @@ use crate::split::Weights;
 
 impl Rollouts {
     /// Keeps a generation that has not been kept yet, or deletes one beyond the limit. `None` if there is nothing to do.
-    pub(super) fn tend(
+    pub(super) fn reconcile_revisions(
         &self,
         subject: ReconcileContext,
         spec: &DynamoRolloutSpec,

@@ -89,10 +89,10 @@ pub(in crate::controller) struct Done {
 }
 
 /// The resulting sizes of the other generation, if one object has both.
-fn rest(objects: &Objects, sizes: &Sizes) -> Sizes {
+fn other_sizes(objects: &Objects, sizes: &Sizes) -> Sizes {
     let rest = sizes.iter().filter_map(|(role, size)| {
         let (_, scaled) = objects.get(role)?;
-        Some((*role, scaled.half.as_ref()?.rest(*size)))
+        Some((*role, scaled.half.as_ref()?.other_size(*size)))
     });
     rest.collect()
 }
@@ -205,7 +205,7 @@ impl Work {
                     .collect();
                 let generation = self.rollout.metadata.generation;
                 status::record(&mut self.status, side, &sizes, generation);
-                let rest = rest(&objects, &sizes);
+                let rest = other_sizes(&objects, &sizes);
                 if !rest.is_empty() {
                     status::record(&mut self.status, side.other(), &rest, generation);
                 }

@@ -38,7 +38,7 @@ pub(super) fn next<'a>(
     };
     match spec.undo() {
         Some(number) => undo(before, accepted, number, revisions),
-        None => go_on(before, accepted, spec),
+        None => continue_rollout(before, accepted, spec),
     }
 }
 
@@ -62,7 +62,7 @@ fn undo<'a>(
     }
 }
 
-fn go_on<'a>(
+fn continue_rollout<'a>(
     before: &DynamoRolloutStatus,
     accepted: &'a AcceptedStatus,
     spec: &DynamoRolloutSpec,

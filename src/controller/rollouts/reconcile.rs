@@ -52,7 +52,7 @@ impl Rollouts {
         };
         let revisions = revisions::of(subject.rollout, &objects);
         let mut keep_error = None;
-        if let Some(step) = self.tend(subject, &spec, &revisions)? {
+        if let Some(step) = self.reconcile_revisions(subject, &spec, &revisions)? {
             // Meanwhile, requests still move away from anything that cannot serve.
             keep_error = self.keep_error(subject.key);
             if keep_error.is_none() {
@@ -71,7 +71,9 @@ impl Rollouts {
         };
         let why = match next::next(subject.before, &spec, &revisions) {
             Next::Accept => return self.accept(subject, &spec),
-            Next::GoOn(accepted, course) => return self.go_on(subject, &plan(accepted, course)),
+            Next::GoOn(accepted, course) => {
+                return self.continue_rollout(subject, &plan(accepted, course));
+            }
             Next::Undo { to, at_once } => match self.undo(subject, to, &revisions)? {
                 Ok(status) if at_once => return Ok(Work::status(subject, status)),
                 Ok(status) => {
@@ -81,7 +83,7 @@ impl Rollouts {
                         .as_ref()
                         .or(status.accepted.as_ref());
                     let accepted = accepted.expect("it has both generations");
-                    return self.go_on(subject, &plan(accepted, Direction::Superseded));
+                    return self.continue_rollout(subject, &plan(accepted, Direction::Superseded));
                 }
                 Err(why) => why,
             },
@@ -105,7 +107,7 @@ impl Rollouts {
             Some(accepted) => {
                 let mut plan = plan(accepted, Direction::Impossible);
                 plan.obstacle = Some((NO_UNDO, why));
-                self.go_on(subject, &plan)
+                self.continue_rollout(subject, &plan)
             }
         }
     }
@@ -133,7 +135,7 @@ impl Rollouts {
     }
 
     /// Continues an accepted rollout.
-    fn go_on(&self, subject: ReconcileContext, plan: &Plan) -> Result<Work, Early> {
+    fn continue_rollout(&self, subject: ReconcileContext, plan: &Plan) -> Result<Work, Early> {
         let (key, rollout) = (subject.key, subject.rollout);
         let kind = DynamoUpdateConfig::api_resource();
         let found = self.observer.cache.one(&kind, &key.namespace, &key.name);

@@ -164,7 +164,8 @@ pub(super) fn surplus<'a>(
     revisions: &'a [Revision],
 ) -> Option<&'a Revision> {
     let is_free = |revision: &&Revision| {
-        Some(revision.number) != wanted && place(accepted, &revision.kept.generation).is_none()
+        Some(revision.number) != wanted
+            && generation_of(accepted, &revision.kept.generation).is_none()
     };
     let mut free = revisions.iter().filter(is_free);
     let count = free.clone().count();
@@ -172,7 +173,7 @@ pub(super) fn surplus<'a>(
 }
 
 /// Which generation of a rollout this is, if any.
-fn place(accepted: &AcceptedStatus, generation: &AcceptedSide) -> Option<Generation> {
+fn generation_of(accepted: &AcceptedStatus, generation: &AcceptedSide) -> Option<Generation> {
     let sides = [
         (Generation::Old, &accepted.source),
         (Generation::New, &accepted.target),
@@ -202,7 +203,7 @@ pub(super) fn status_entries(
         let generation = &revision.kept.generation;
         RevisionStatus {
             revision: revision.number,
-            generation: place(accepted, generation).map(|side| side.as_str().to_owned()),
+            generation: generation_of(accepted, generation).map(|side| side.as_str().to_owned()),
             workers: workers(generation),
             frontends: generation.frontends.clone(),
             at: revision.at.clone(),

@@ -20,7 +20,7 @@ use crate::demo::transcript::Transcript;
 use crate::split::Generation;
 
 /// A client that receives nothing for this long closes the connection.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How an exchange ended from the client's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Client {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(question.to_string()))
             .expect("a request of constant parts");
-        let response = tokio::time::timeout(PATIENCE, connection.send_request(request))
+        let response = tokio::time::timeout(TIMEOUT, connection.send_request(request))
             .await
             .ok()?
             .ok()?;
@@ -158,7 +158,7 @@ impl ReceivedResponse {
 
     async fn follow(&mut self, mut body: Incoming) -> Ending {
         let mut ending = None;
-        while let Ok(Some(Ok(frame))) = tokio::time::timeout(PATIENCE, body.frame()).await {
+        while let Ok(Some(Ok(frame))) = tokio::time::timeout(TIMEOUT, body.frame()).await {
             // Anything after the end is read and ignored, so that the connection can be reused.
             if let (None, Some(data)) = (ending, frame.data_ref()) {
                 ending = self.take(data, Instant::now());

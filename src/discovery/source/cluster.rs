@@ -89,7 +89,7 @@ impl Cluster {
     async fn observed(&mut self) -> Option<(RequestedPlan, Arc<str>)> {
         match tokio::time::timeout(STARTUP_WAIT, self.watch.next()).await {
             Ok(seen) => {
-                self.see(seen);
+                self.apply(seen);
             }
             Err(_) => self.lose("it has not responded yet", Instant::now()),
         }
@@ -116,7 +116,7 @@ impl Cluster {
     }
 
     /// Applies a watch event. Returns true if the updates may have changed.
-    fn see(&mut self, seen: WatchEvent) -> bool {
+    fn apply(&mut self, seen: WatchEvent) -> bool {
         match seen {
             WatchEvent::Disconnected {
                 cause,

@@ -23,7 +23,7 @@ const CONFIRMED: Duration = Duration::from_secs(30);
 /// The age at which a list is repeated.
 const REPEATED: Duration = Duration::from_secs(15);
 /// How long one list may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Objects per request of a list.
 const PAGE: u32 = 500;
 /// Maximum number of concurrent lists, over all namespaces.
@@ -100,7 +100,7 @@ impl ListToConfirm {
         };
         let begun = BothClocks::now();
         self.store.state().confirmed.begin();
-        let listed = tokio::time::timeout(PATIENCE, list(&api, &self.store)).await;
+        let listed = tokio::time::timeout(TIMEOUT, list(&api, &self.store)).await;
         let mut state = self.store.state();
         let changed = match listed {
             Ok(Ok((objects, version))) if !state.is_absent() => {

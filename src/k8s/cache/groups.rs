@@ -18,7 +18,7 @@ use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
 
 /// How long one look-up may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The delay between look-ups: the first one after an error, the longest one also after a success.
 const BACKOFF: Backoff = Backoff {
@@ -159,7 +159,7 @@ impl Groups {
         };
         // Only an API server that is ready is known to know all of its groups.
         let was_ready = !has_new || is_ready(client).await;
-        let answer = tokio::time::timeout(PATIENCE, served(client, &wanted)).await;
+        let answer = tokio::time::timeout(TIMEOUT, served(client, &wanted)).await;
         let mut state = self.state();
         let groups = match answer {
             Ok(Ok(groups)) => groups,
@@ -313,9 +313,9 @@ mod tests {
             let unknown = NotSynced::NotYet("API groups".to_owned());
             assert_eq!(groups.versions(kind), Err(unknown));
         }
-        assert!(!groups.are_confirmed(PATIENCE));
+        assert!(!groups.are_confirmed(TIMEOUT));
         assert!(groups.look_up(&client).await);
-        assert!(groups.are_confirmed(PATIENCE) && !groups.are_confirmed(Duration::ZERO));
+        assert!(groups.are_confirmed(TIMEOUT) && !groups.are_confirmed(Duration::ZERO));
         assert_eq!(versions(&groups, &TEAPOT), ["a.b/v2", "a.b/v1"]);
         assert_eq!(versions(&groups, &kettle), ["a.b/v1"]);
         for kind in &absent {
@@ -346,7 +346,7 @@ mod tests {
             matches!(refused, Err(NotSynced::Refused { .. })),
             "{refused:?}"
         );
-        assert!(groups.versions(&absent).is_err() && !groups.are_confirmed(PATIENCE));
+        assert!(groups.versions(&absent).is_err() && !groups.are_confirmed(TIMEOUT));
         assert!(groups.look_up(&client).await);
         assert_eq!(groups.versions(&absent), Ok(Vec::new()));
         // A kind that was served stays served: its list determines whether the objects are gone.

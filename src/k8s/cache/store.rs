@@ -21,7 +21,7 @@ const CURRENT: Duration = Duration::from_secs(60);
 
 /// How long the API server may take to respond to the first list of a kind, or of a further page of it. A list that hangs must
 /// not delay a decision forever.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An object that was added, changed or removed.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl Store {
         let last_contact = state
             .last_contact
             .map_or(self.begun, |last_contact| last_contact.0);
-        let is_silent = now.saturating_duration_since(last_contact) >= PATIENCE;
+        let is_silent = now.saturating_duration_since(last_contact) >= TIMEOUT;
         match &state.refused {
             _ if state.listed => Ok(()),
             Some(cause) => Err(NotSynced::Refused {

@@ -15,7 +15,7 @@ impl Workload for Deployments {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let objects = object::meant(cache, &object::deployments(), which)?;
+        let objects = object::selected(cache, &object::deployments(), which)?;
         pods::by_revision(cache, &objects, which, REVISION)
     }
 

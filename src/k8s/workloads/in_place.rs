@@ -88,7 +88,7 @@ pub fn halves(
     (kind, name): (&str, &str),
     accepted: Option<Sides<String>>,
 ) -> Result<Sides<Scaled>, ScalingError> {
-    let (scaling, object) = scaling::found(cache, namespace, kind, name)?;
+    let (scaling, object) = scaling::find(cache, namespace, kind, name)?;
     let in_place = scaling.in_place();
     let in_place = in_place.ok_or_else(|| ScalingError::OneGeneration(kind.to_owned()))?;
     let pods = cache.of(&pods::resource(), namespace)?;
@@ -163,7 +163,7 @@ impl<'a> ObjectInPlace<'a> {
     }
 
     /// The wanted revision of the replica with this index.
-    fn wants(&self, index: u32) -> Option<&str> {
+    fn desired_revision(&self, index: u32) -> Option<&str> {
         let made = self.made.as_ref()?;
         Some(match index < self.partition {
             true => &made.old,
@@ -211,7 +211,8 @@ impl<'a> ObjectInPlace<'a> {
             let since = since.collect::<Option<Vec<_>>>();
             let size = first.and_then(|pod| in_place.size(self.object, pod));
             let since = since.filter(|all| size.is_none_or(|size| all.len() >= size));
-            let stays = *index < self.part.desired && self.wants(*index) == Some(revision);
+            let stays =
+                *index < self.part.desired && self.desired_revision(*index) == Some(revision);
             if ends || !stays {
                 terminating += 1;
                 if !ends && *index < self.partition {
@@ -229,7 +230,7 @@ impl<'a> ObjectInPlace<'a> {
         }
         let part = Part {
             desired: (0..self.part.desired)
-                .filter(|index| self.wants(*index) == Some(revision))
+                .filter(|index| self.desired_revision(*index) == Some(revision))
                 .count() as u32,
             ready: ready_since.len() as u32,
             present,
@@ -272,7 +273,7 @@ impl GenerationInPlace {
     pub(super) fn resize(&self, size: u32) -> Resize {
         let partition = match self.side {
             Generation::Old => size,
-            Generation::New => self.rest(size),
+            Generation::New => self.other_size(size),
         };
         let fields = self.partition.iter().rev();
         Resize::Patch(fields.fold(json!(partition), |value, field| json!({*field: value})))
@@ -280,7 +281,7 @@ impl GenerationInPlace {
 
     /// The size of the other generation if this one has `size` replicas.
     #[must_use]
-    pub const fn rest(&self, size: u32) -> u32 {
+    pub const fn other_size(&self, size: u32) -> u32 {
         self.whole.saturating_sub(size)
     }
 

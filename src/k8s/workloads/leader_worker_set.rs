@@ -32,7 +32,7 @@ impl Workload for LeaderWorkerSets {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let objects = object::meant(cache, &object::leader_worker_sets(), which)?;
+        let objects = object::selected(cache, &object::leader_worker_sets(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 pods::of_revision(cache, &objects, which, (revision, REVISION), of_set)

@@ -28,7 +28,7 @@ impl Workload for ModelServings {
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
         let mut counts = Counts::new();
-        for object in object::meant(cache, &object::model_servings(), which)? {
+        for object in object::selected(cache, &object::model_servings(), which)? {
             let groups = match &which.revision {
                 Some(revision) if !object::has_hash(&object) => {
                     let pods = cache.of(&pods::resource(), &which.namespace)?;

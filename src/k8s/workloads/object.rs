@@ -156,7 +156,7 @@ pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
 }
 
 /// The objects of a kind that `which` selects: the one with its name, and those whose graph label is that name.
-pub(super) fn meant(
+pub(super) fn selected(
     cache: &Cache,
     kind: &ApiResource,
     which: &WorkerQuery,
@@ -181,12 +181,12 @@ pub(super) fn has_hash(object: &DynamicObject) -> bool {
 }
 
 /// Like [`meant`], for a kind whose status does not separate the generations within one object.
-pub(super) fn meant_whole(
+pub(super) fn selected_without_generations(
     cache: &Cache,
     kind: &ApiResource,
     which: &WorkerQuery,
 ) -> Result<Vec<Object>, NotSynced> {
-    let objects = meant(cache, kind, which)?;
+    let objects = selected(cache, kind, which)?;
     match (
         &which.revision,
         objects.iter().find(|object| !has_hash(object)),

@@ -22,7 +22,7 @@ impl Workload for PodCliques {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let mut objects = object::meant_whole(cache, &cliques(), which)?;
+        let mut objects = object::selected_without_generations(cache, &cliques(), which)?;
         objects.retain(|object| {
             // A clique that is selected by its name counts even if it belongs to a scaling group.
             object.metadata.name.as_ref() == Some(&which.name)

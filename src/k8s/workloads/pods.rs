@@ -22,11 +22,11 @@ impl Workload for Pods {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let mut counts = there(cache, which)?;
+        let mut counts = existing(cache, which)?;
         for (role, wanted) in owners::wanted(
             cache,
             &which.namespace,
-            &|pod| is_meant(pod, which),
+            &|pod| matches_query(pod, which),
             counts.is_empty(),
         )? {
             let workers = counts.entry(role).or_default();
@@ -40,9 +40,9 @@ impl Workload for Pods {
 }
 
 /// Counts the workers of the pods that exist.
-pub(super) fn there(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
+pub(super) fn existing(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
     let mut pods = cache.of(&resource(), &which.namespace)?;
-    pods.retain(|pod| is_meant(pod, which));
+    pods.retain(|pod| matches_query(pod, which));
     count(cache, &which.namespace, &pods)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Whether `which` selects a pod.
-fn is_meant(pod: &DynamicObject, which: &WorkerQuery) -> bool {
+fn matches_query(pod: &DynamicObject, which: &WorkerQuery) -> bool {
     let is_meant = match which.selector.is_empty() {
         // Every worker pod of a graph is labelled with its type; an unlabelled pod may be a frontend.
         true => {

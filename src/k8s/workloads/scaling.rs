@@ -158,7 +158,7 @@ pub fn roles(
     kind: &str,
     name: &str,
 ) -> Result<BTreeMap<Role, Scaled>, ScalingError> {
-    let (scaling, object) = found(cache, namespace, kind, name)?;
+    let (scaling, object) = find(cache, namespace, kind, name)?;
     let pods = cache.of(&pods::resource(), namespace)?;
     let mut roles = BTreeMap::new();
     for part in scaling.parts(&object) {
@@ -174,7 +174,7 @@ pub fn roles(
 }
 
 /// The object of this name, and the implementation for its kind.
-pub(super) fn found(
+pub(super) fn find(
     cache: &Cache,
     namespace: &str,
     kind: &str,

@@ -17,7 +17,7 @@ impl Workload for ScalingGroups {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let objects = object::meant_whole(cache, &self.resource(), which)?;
+        let objects = object::selected_without_generations(cache, &self.resource(), which)?;
         Ok(object::sum(&objects, which, |object| {
             object::replicas(object, "/status/availableReplicas")
         }))

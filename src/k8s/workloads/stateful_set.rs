@@ -17,7 +17,7 @@ impl Workload for StatefulSets {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let objects = object::meant(cache, &object::stateful_sets(), which)?;
+        let objects = object::selected(cache, &object::stateful_sets(), which)?;
         pods::by_revision(cache, &objects, which, REVISION)
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::rules::{self, MOST};
+use super::rules::{self, MAX_COUNT};
 
 /// A number such as 1, or a percentage such as `25%`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl AmountSpec {
     #[must_use]
     pub fn read(&self) -> Option<Amount> {
         match self {
-            Self::Count(count) => (*count <= MOST).then_some(Amount::Count(*count)),
+            Self::Count(count) => (*count <= MAX_COUNT).then_some(Amount::Count(*count)),
             Self::Percent(text) => {
                 let digits = text.strip_suffix('%')?;
                 let is_plain =
@@ -86,7 +86,7 @@ mod tests {
     fn an_amount_is_a_number_or_a_percentage() {
         let percent = |text: &str| AmountSpec::Percent(text.to_owned()).read();
         assert_eq!(AmountSpec::Count(3).read(), Some(Amount::Count(3)));
-        assert_eq!(AmountSpec::Count(MOST + 1).read(), None);
+        assert_eq!(AmountSpec::Count(MAX_COUNT + 1).read(), None);
         assert_eq!(percent("0%"), Some(Amount::Percent(0)));
         assert_eq!(percent("100%"), Some(Amount::Percent(100)));
         for wrong in ["101%", "1", "%", "+1%", "-1%", "1.5%", "0001%", "", "many"] {

@@ -6,7 +6,7 @@ use super::IN_PLACE_KINDS;
 use crate::resource::rules::rule;
 
 /// The highest number that an amount can be.
-pub(super) const MOST: u32 = 1_000_000;
+pub(super) const MAX_COUNT: u32 = 1_000_000;
 
 /// Why both limits must not be 0.
 pub(super) const NO_ROOM: &str =
@@ -160,7 +160,7 @@ pub(super) fn strategy() -> Json {
 pub(super) fn amount() -> Json {
     json!([rule(
         &format!(
-            "type(self) == int ? self >= 0 && self <= {MOST} : string(self).matches('^(100|[0-9]{{1,2}})%$')"
+            "type(self) == int ? self >= 0 && self <= {MAX_COUNT} : string(self).matches('^(100|[0-9]{{1,2}})%$')"
         ),
         AMOUNT,
     )])

@@ -166,7 +166,7 @@ fn every_form_of_probe_and_tls_is_understood() {
         ),
     ] {
         let probe = plan_of(&format!("  probe: {probe}")).probe.unwrap();
-        assert_eq!(probe.question, question);
+        assert_eq!(probe.kind, question);
         assert_eq!(probe.interval, Duration::from_secs(5));
         assert_eq!(probe.timeout, Duration::from_secs(2));
     }

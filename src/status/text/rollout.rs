@@ -21,7 +21,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
         text(&meta.namespace)
     );
     page.line("rollout", &named);
-    if let Some(asked) = asked(rollout) {
+    if let Some(asked) = requested(rollout) {
         page.line("intent", &asked);
     }
     let Some(status) = &rollout.status else {
@@ -51,7 +51,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
 }
 
 /// What its owner requests, unless that is to proceed.
-fn asked(rollout: &DynamoRollout) -> Option<String> {
+fn requested(rollout: &DynamoRollout) -> Option<String> {
     let asked = match (rollout.spec.intent, rollout.spec.undo()) {
         (Intent::Hold, _) => "Hold; `crossfade rollout resume` continues",
         (_, Some(number)) => {

@@ -63,7 +63,7 @@ impl SpanQueue {
             exporter,
             failure,
             room: Arc::clone(&room),
-            said: Mutex::new(None),
+            last_logged: Mutex::new(None),
         };
         let config = BatchConfigBuilder::default().with_max_queue_size(settings.queue);
         let mut processor = BatchSpanProcessor::new(exporter, config.build());
@@ -111,13 +111,13 @@ struct Counted<E> {
     failure: LastFailure,
     room: Arc<QueueCapacity>,
     /// When a failure was last logged; `None` while exports succeed. Only the exporting thread locks it.
-    said: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
 }
 
 impl<E> Counted<E> {
     fn record(&self, result: &OTelSdkResult) {
         let cause = self.failure.take();
-        let Ok(mut said) = self.said.lock() else {
+        let Ok(mut said) = self.last_logged.lock() else {
             return;
         };
         match (result, *said) {

@@ -108,7 +108,7 @@ impl Span {
 
     /// The attempt that should take over has done so. No effect if there is none.
     pub fn took_over(&mut self, now: Instant) {
-        if let Some(asked) = self.asked() {
+        if let Some(asked) = self.pending_attempt() {
             self.end_attempt(self.current, None, now);
             self.current = asked;
         }
@@ -117,13 +117,13 @@ impl Span {
     /// The attempt that should take over did not, because of `cause`, or because it was no longer needed. No effect if there is
     /// none.
     pub fn did_not_take_over(&mut self, cause: Option<Cause>, now: Instant) {
-        if let Some(asked) = self.asked() {
+        if let Some(asked) = self.pending_attempt() {
             self.end_attempt(asked, cause, now);
         }
     }
 
     /// The attempt that should take over.
-    fn asked(&self) -> Option<usize> {
+    fn pending_attempt(&self) -> Option<usize> {
         let last = self.attempts.len() - 1;
         (last > self.current && self.attempts[last].ended.is_none()).then_some(last)
     }

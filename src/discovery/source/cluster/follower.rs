@@ -100,7 +100,7 @@ impl Follower {
         tokio::select! {
             seen = self.cluster.watch.next() => {
                 let received = Instant::now();
-                let changed = self.cluster.see(seen);
+                let changed = self.cluster.apply(seen);
                 self.show();
                 if changed {
                     self.decide(received).await;
@@ -135,14 +135,14 @@ impl Follower {
                 identity,
                 plan: Ok(plan),
                 ..
-            }) => self.want(identity, plan.into(), received).await,
+            }) => self.request(identity, plan.into(), received).await,
             Some(ActiveUpdate {
                 identity,
                 plan: Err(problems),
                 instead,
             }) => {
                 if let Some(plan) = instead.filter(|plan| self.is_other(plan)) {
-                    self.want(identity.clone(), plan.into(), received).await;
+                    self.request(identity.clone(), plan.into(), received).await;
                 }
                 self.refuse(identity, problems).await;
                 false
@@ -173,7 +173,12 @@ impl Follower {
     }
 
     /// Requests that a plan be put in force. Returns false if it is rejected.
-    async fn want(&mut self, identity: Identity, wanted: RequestedPlan, received: Instant) -> bool {
+    async fn request(
+        &mut self,
+        identity: Identity,
+        wanted: RequestedPlan,
+        received: Instant,
+    ) -> bool {
         let (done, outcome) = oneshot::channel();
         let events = SourceEvent::Plan {
             wanted,

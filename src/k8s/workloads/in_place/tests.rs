@@ -107,7 +107,7 @@ fn a_size_of_either_generation_is_the_partition() {
         (patch(&both.old, 3), patch(&both.new, 1)),
         (json!(3), json!(3))
     );
-    assert_eq!(both.old.half.as_ref().unwrap().rest(3), 1);
+    assert_eq!(both.old.half.as_ref().unwrap().other_size(3), 1);
     let mut mine = set(4, ["w-1", "w-2"]);
     mine["metadata"]["managedFields"] = json!([{
         "manager": "me", "operation": "Update",

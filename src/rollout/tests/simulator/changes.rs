@@ -187,15 +187,15 @@ impl Simulation {
             9 => seen
                 .frontends
                 .new
-                .asked
+                .queried
                 .iter_mut()
                 .for_each(|one| one.answer = any_answer(draw)),
-            10 => seen.frontends.old.asked = vec![frontend(any_answer(draw))],
+            10 => seen.frontends.old.queried = vec![frontend(any_answer(draw))],
             _ => _ = fixture.edit(percentage),
         }
         let sides = &mut fixture.seen.frontends;
         for (side, own) in [(&mut sides.old, "v1"), (&mut sides.new, "v2")] {
-            for one in &mut side.asked {
+            for one in &mut side.queried {
                 list_namespaces(one, own, listed);
             }
         }
@@ -214,7 +214,7 @@ fn any_frontends(draw: &mut Draw) -> Frontends {
     });
     Frontends {
         endpoints: 1,
-        asked: asked.collect(),
+        queried: asked.collect(),
         left_out: usize::from(draw.one_in(8)),
         trouble: None,
     }

@@ -64,7 +64,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "new was not heard, though it served when it was",
-            |fixture| fixture.seen.frontends.new.asked[0].answer = not_queried(),
+            |fixture| fixture.seen.frontends.new.queried[0].answer = not_queried(),
             NewServes,
         ),
         (
@@ -77,19 +77,19 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             |fixture| {
                 let frontends = &mut fixture.seen.frontends;
                 for side in [&mut frontends.old, &mut frontends.new] {
-                    side.asked[0].namespaces.insert("shared".into());
+                    side.queried[0].namespaces.insert("shared".into());
                 }
             },
             NewLeavesOldWorkers,
         ),
         (
             "new lists workers of more namespaces than are kept",
-            |fixture| fixture.seen.frontends.new.asked[0].has_more_namespaces = true,
+            |fixture| fixture.seen.frontends.new.queried[0].has_more_namespaces = true,
             NewLeavesOldWorkers,
         ),
         (
             "new lists more models than are checked, whose workers are unknown",
-            |fixture| fixture.seen.frontends.new.asked[0].left_out = 1,
+            |fixture| fixture.seen.frontends.new.queried[0].left_out = 1,
             NewLeavesOldWorkers,
         ),
         (
@@ -98,8 +98,8 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
                 fixture.memory.namespaces.insert("shared".into());
                 old_has_a_worker(fixture);
                 let frontends = &mut fixture.seen.frontends;
-                frontends.new.asked[0].namespaces.insert("shared".into());
-                frontends.old.asked.clear();
+                frontends.new.queried[0].namespaces.insert("shared".into());
+                frontends.old.queried.clear();
             },
             NewLeavesOldWorkers,
         ),
@@ -108,8 +108,8 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             |fixture| {
                 old_has_a_worker(fixture);
                 let frontends = &mut fixture.seen.frontends;
-                frontends.new.asked[0].namespaces.insert("any".into());
-                frontends.old.asked.clear();
+                frontends.new.queried[0].namespaces.insert("any".into());
+                frontends.old.queried.clear();
             },
             NewLeavesOldWorkers,
         ),

@@ -8,7 +8,7 @@ fn even(answers: Vec<Frontend>) -> Fixture {
     assert_eq!(fixture.seen.split, ratio(1, 1));
     fixture.seen.frontends.new = Frontends {
         endpoints: answers.len().try_into().expect("few"),
-        asked: answers,
+        queried: answers,
         left_out: 0,
         trouble: None,
     };
@@ -70,7 +70,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
             }
         }
         // It recovers, and the recovery has to last.
-        fixture.seen.frontends.new.asked = vec![serves()];
+        fixture.seen.frontends.new.queried = vec![serves()];
         assert_eq!(fixture.next(), weights, "{asked:?}");
         fixture.settle();
         assert_eq!(fixture.seen.split, ratio(1, 1));
@@ -80,7 +80,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
 #[test]
 fn an_update_continues_with_the_frontends_that_serve() {
     let mut fixture = Fixture::settled(4, 0);
-    fixture.seen.frontends.new.asked.push(without_model());
+    fixture.seen.frontends.new.queried.push(without_model());
     fixture.new_ready(2).settle();
     assert_eq!(fixture.seen.split, ratio(4, 1));
     fixture.scale_old(0).settle();
@@ -102,7 +102,7 @@ fn old_stays_a_fallback_while_a_frontend_of_new_does_not_serve_and_old_could() {
         } else {
             fixture.settings.drain_old = true;
         }
-        fixture.seen.frontends.new.asked.push(without_model());
+        fixture.seen.frontends.new.queried.push(without_model());
         let decision = fixture.settle();
         assert_eq!(fixture.seen.split, Weights::ALL_NEW);
         assert_eq!(
@@ -166,7 +166,7 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
     assert_eq!(fixture.seen.split, ratio(1, 1));
     // New without a share gets none while its frontends are unknown.
     let mut fixture = Fixture::settled(4, 0);
-    fixture.seen.frontends.new.asked = vec![frontend(silent())];
+    fixture.seen.frontends.new.queried = vec![frontend(silent())];
     see_new(&mut fixture, Good, false);
     let decision = fixture.new_ready(4).settle();
     assert_eq!(
@@ -200,7 +200,7 @@ fn what_no_one_can_say_of_old_takes_nothing_from_new() {
     let mut fixture = Fixture::settled(4, 4);
     // A controller with an empty memory that cannot reach old.
     fixture.memory.models.clear();
-    fixture.seen.frontends.old.asked = vec![Frontend {
+    fixture.seen.frontends.old.queried = vec![Frontend {
         answer: silent(),
         ..Frontend::default()
     }];

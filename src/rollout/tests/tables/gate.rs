@@ -11,7 +11,7 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
             "its frontend service has no ready endpoint",
         ),
         (
-            |fixture| fixture.seen.frontends.new.asked[0].models = ["other".to_owned()].into(),
+            |fixture| fixture.seen.frontends.new.queried[0].models = ["other".to_owned()].into(),
             "it does not serve the model llama",
         ),
         (
@@ -46,7 +46,7 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
 fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
     let mut fixture = Fixture::settled(4, 0);
     fixture.seen.frontends.old = Frontends::default();
-    fixture.seen.frontends.new.asked[0].models = ["other".to_owned()].into();
+    fixture.seen.frontends.new.queried[0].models = ["other".to_owned()].into();
     fixture.new_ready(4).scale_old(0);
     assert_eq!(fixture.settle().rule, Rule::NeitherCanServe);
     fixture.settings.models = Some(["other".to_owned()].into());
@@ -56,8 +56,8 @@ fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
 #[test]
 fn without_wanted_models_new_must_serve_one_at_least() {
     let mut fixture = Fixture::of_four();
-    fixture.seen.frontends.old.asked[0].models.clear();
-    fixture.seen.frontends.new.asked[0].models.clear();
+    fixture.seen.frontends.old.queried[0].models.clear();
+    fixture.seen.frontends.new.queried[0].models.clear();
     assert_eq!(fixture.new_ready(4).settle().obstacles, [Obstacle::NoModel]);
     fixture.seen.frontends.new = frontends();
     assert!(fixture.settle().obstacles.is_empty());
@@ -69,7 +69,7 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
     fixture.seen.frontends.new = Frontends {
         left_out: 0,
         endpoints: 1,
-        asked: vec![Frontend {
+        queried: vec![Frontend {
             answer: QueryResult::Silent("new:8000 cannot be reached: refused".to_owned()),
             ..Frontend::default()
         }],
@@ -108,21 +108,21 @@ fn new_gets_nothing_while_no_one_can_say_what_old_serves() {
     stated.settings.models = Some([MODEL.to_owned()].into());
     assert!(stated.settle().obstacles.is_empty());
     // One of old's frontends can be queried, so its models are required.
-    fixture.seen.frontends.old.asked = frontends().asked;
+    fixture.seen.frontends.old.queried = frontends().queried;
     assert!(fixture.settle().obstacles.is_empty());
 }
 
 #[test]
 fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
     let mut fixture = Fixture::settled(4, 2);
-    fixture.seen.frontends.old.asked[0]
+    fixture.seen.frontends.old.queried[0]
         .models
         .insert("other".to_owned());
-    fixture.seen.frontends.new.asked[0]
+    fixture.seen.frontends.new.queried[0]
         .models
         .insert("other".to_owned());
     fixture.settle();
-    fixture.seen.frontends.old.asked = vec![frontend(QueryResult::NotYet)];
+    fixture.seen.frontends.old.queried = vec![frontend(QueryResult::NotYet)];
     assert_eq!(fixture.settle().memory.models.len(), 2);
     fixture.seen.frontends.old = frontends();
     assert_eq!(fixture.settle().memory.models.len(), 1);
@@ -134,7 +134,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     let unheard = Frontends {
         left_out: 0,
         endpoints: 1,
-        asked: vec![Frontend {
+        queried: vec![Frontend {
             answer: QueryResult::NotYet,
             ..Frontend::default()
         }],
@@ -162,7 +162,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     let trouble = Some("no such file".to_owned());
     let not_queried = Frontends {
         trouble,
-        asked: Vec::new(),
+        queried: Vec::new(),
         ..unheard
     };
     fixture.seen.frontends.new = not_queried.clone();

@@ -82,7 +82,7 @@ impl Simulation {
             self.owner();
         }
         if self.draw.one_in(8) {
-            self.world();
+            self.cluster();
         }
     }
 
@@ -139,7 +139,7 @@ impl Simulation {
     }
 
     /// The rest of the world.
-    fn world(&mut self) {
+    fn cluster(&mut self) {
         let side = match self.draw.one_in(2) {
             true => Generation::Old,
             false => Generation::New,

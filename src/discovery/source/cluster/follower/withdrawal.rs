@@ -8,7 +8,7 @@ use crate::discovery::{SourceEvent, probe};
 use crate::resource::Identity;
 
 /// How long old may take to respond once the update has disappeared.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Follower {
     /// Probes old, once, if the update whose plan is in force was deleted or edited to name another deployment. It does so
@@ -36,7 +36,7 @@ impl Follower {
                 return true;
             };
             let asked = probe::any_answers(old);
-            tokio::time::timeout(PATIENCE, asked).await.unwrap_or(false)
+            tokio::time::timeout(TIMEOUT, asked).await.unwrap_or(false)
         }));
     }
 

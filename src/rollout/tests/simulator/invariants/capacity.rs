@@ -26,7 +26,7 @@ pub(super) fn usable(fixture: &Fixture) -> (Sides<Ratio>, Sides<bool>) {
     let earned = credit.is_none_or(|credit| !credit.is_zero());
     let keeps = !fixture.seen.split.is_all_old() && (fixture.settings.paused || earned);
     let (failing, unknown) = doubtful(fixture);
-    let all = frontends.asked.len() as u64;
+    let all = frontends.queried.len() as u64;
     let is_open = failing < all && (keeps || unknown == 0);
     let serves = Sides {
         old: !old.is_zero(),
@@ -52,7 +52,7 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
         .iter()
         .filter_map(|proxy| proxy.state.as_ref().ok())
         .collect();
-    let asked = &seen.frontends.new.asked;
+    let asked = &seen.frontends.new.queried;
     let one_answers = asked
         .iter()
         .any(|one| matches!(one.answer, QueryResult::Responded | QueryResult::Bad(_)));

@@ -82,9 +82,9 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
         };
         assert!(
             new.endpoints > 0
-                && !new.asked.is_empty()
+                && !new.queried.is_empty()
                 && new.left_out == 0
-                && new.asked.iter().all(serves),
+                && new.queried.iter().all(serves),
             "each frontend of new was heard to serve"
         );
         new_leaves_old_workers(before);
@@ -117,17 +117,17 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
 /// No frontend of new lists a namespace that one of old lists, or that it listed while old still has workers.
 fn new_leaves_old_workers(before: &Fixture) {
     let (old, new) = (&before.seen.frontends.old, &before.seen.frontends.new);
-    let all = || old.asked.iter().chain(&new.asked);
+    let all = || old.queried.iter().chain(&new.queried);
     assert!(all().all(|one| !one.has_more_namespaces && one.left_out == 0));
     let listed = |side: &Frontends| -> BTreeSet<String> {
-        let each = side.asked.iter();
+        let each = side.queried.iter();
         each.flat_map(|one| one.namespaces.clone()).collect()
     };
     let (mut of_old, of_new) = (listed(old), listed(new));
     let mut workers = before.seen.workers.old.values();
     let has_workers = workers.any(|all| all.ready > 0 || all.desired > 0);
-    let mut asked = old.asked.iter();
-    let is_heard = asked.all(|one| one.answer == QueryResult::Responded) && !old.asked.is_empty();
+    let mut asked = old.queried.iter();
+    let is_heard = asked.all(|one| one.answer == QueryResult::Responded) && !old.queried.is_empty();
     if has_workers && !is_heard {
         of_old.extend(before.memory.namespaces.clone());
         assert!(
