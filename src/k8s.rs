@@ -7,6 +7,7 @@ mod access;
 mod cache;
 mod connection;
 mod events;
+pub mod kinds;
 mod kubeconfig;
 mod lease;
 mod ports;
@@ -21,7 +22,7 @@ pub use access::may_read_all_namespaces;
 pub use cache::object;
 pub use cache::{
     BothClocks, Cache, Changed, GroupKind, NotSynced, Object, ROLLOUT_LABEL, ROLLOUT_MANAGER,
-    Scope, slice_endpoints, trimmed_update,
+    Scope, resource_version, slice_endpoints, trimmed_update, version_number,
 };
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};

@@ -11,8 +11,7 @@ use crate::resource::{
 };
 use crate::rollout::{Role, Sides};
 use crate::scaling::{
-    self, Handover, Intent, OnFailure, Retire, RolloutSettings, ScaleStep, Shape, Sizes, Strategy,
-    Switch,
+    self, Handover, Intent, Retire, RolloutSettings, ScaleStep, Shape, Sizes, Strategy, Switch,
 };
 
 /// The sizes and GPUs that a rollout moves, as accepted when it begins.
@@ -150,10 +149,6 @@ fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {
         new: scaling::Amount::Percent(step.percent.into()),
         hold: seconds(step.hold_seconds),
     });
-    let on_failure = |analysis: &resource::AnalysisSpec| match analysis.on_failure {
-        resource::OnFailure::Hold => OnFailure::Hold,
-        resource::OnFailure::RollBack => OnFailure::RollBack,
-    };
     let continuation = Mode::from(spec.traffic.failover.continuation.mode);
     Some(Strategy {
         max_surge: amount(&strategy.max_surge)?,
@@ -164,7 +159,7 @@ fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {
         ready_timeout: seconds(strategy.ready_timeout_seconds),
         step_interval: seconds(strategy.step_interval_seconds),
         drain_deadline: strategy.drain_deadline_seconds.map(seconds),
-        analysis: spec.analysis.as_ref().map(on_failure),
+        analysis: spec.analysis.as_ref().map(|analysis| analysis.on_failure),
         continuation: continuation != Mode::Off,
         allow_short_grace: strategy.allow_short_grace,
     })

@@ -141,7 +141,7 @@ pub use self::{
     step::{Decision, step},
     timestamp::Timestamp,
     trial::{Analysis, AtStep, Failure, OnFailure, SplitStep, Trial, TrialResult, TrialVerdict},
-    wait::{Wait, WaitFor},
+    wait::{WaitFor, Waiting},
 };
 
 #[cfg(test)]

@@ -54,9 +54,9 @@ mod decide;
 mod ending;
 mod feasible;
 mod limits;
+mod observation;
 mod obstacles;
 mod progress;
-mod seen;
 mod settings;
 mod shape;
 mod shrink;
@@ -66,17 +66,17 @@ pub use self::{
     action::Action,
     decide::{Decision, decide},
     feasible::way,
+    observation::{
+        Clients, LastWorker, Pod, PodToReplace, RemovalOrder, RolloutObservation, Serves, Side,
+        Traffic, Workers,
+    },
     progress::Progress,
-    seen::{
-        Clients, LastWorker, Pod, RemovalOrder, ReplacedPod, RolloutObservation, Serves, Side,
-        Traffic, Verdict, Workers,
-    },
-    settings::{
-        Amount, Handover, Intent, OnFailure, Retire, RolloutSettings, ScaleStep, Strategy, Switch,
-    },
+    settings::{Amount, Handover, Intent, Retire, RolloutSettings, ScaleStep, Strategy, Switch},
     shape::{Shape, Sizes},
     wait::Wait,
 };
+
+pub use crate::rollout::{OnFailure, TrialVerdict};
 
 #[cfg(test)]
 mod tests;

@@ -10,24 +10,24 @@
 //! [`scaling::decide`]: crate::scaling::decide
 
 mod cluster;
-mod drawn;
 mod json;
 mod lengths;
-mod observed;
+mod observation;
 mod pods;
 mod report;
 mod run;
 mod streams;
+mod svg;
 mod text;
 mod traffic;
 
 use std::time::Duration;
 
 pub use self::{
-    drawn::svg,
     json::json,
     report::{Row, Sample, SimulationEnd, SimulationReport, Totals, Waited},
     run::run,
+    svg::svg,
     text::text,
 };
 use crate::scaling::{RolloutSettings, Sizes};

@@ -40,6 +40,7 @@ pub use affinity::Key;
 pub use assign::{Assignment, Reason, RequestAttributes};
 pub use diffusion::{DEBT_LIMIT, Diffusion};
 pub use policy::SplitPolicy;
+pub(crate) use weights::gcd;
 pub use weights::{Weights, WeightsError};
 
 /// One of the two sides of an update: a set of frontends and workers of one version.

@@ -11,7 +11,7 @@ use crate::continuation::Capability;
 use crate::snapshot::{Snapshot, Status};
 use crate::split::{Generation, Reason};
 use crate::sse::Outcome;
-use crate::state_api::v1;
+use crate::state_api::{proto_duration, v1};
 use crate::telemetry::recent::Recent;
 use crate::telemetry::{Metrics, Window};
 
@@ -46,7 +46,7 @@ impl Process {
             name: self.name.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             started: Some(self.started.into()),
-            uptime: Some(duration(self.started_instant.elapsed())),
+            uptime: Some(proto_duration(self.started_instant.elapsed())),
         }
     }
 }
@@ -66,10 +66,10 @@ impl Admin {
         v1::Comparison {
             process: Some(self.process.message()),
             counts: counts
-                .map(|(age, counts)| v1::Counts::new(duration(*age), counts))
+                .map(|(age, counts)| v1::Counts::new(proto_duration(*age), counts))
                 .collect(),
             series: series.number,
-            series_age: Some(duration(series.age)),
+            series_age: Some(proto_duration(series.age)),
             new_targets: new_targets(plan),
             margins: plan
                 .analysis
@@ -116,7 +116,7 @@ impl Admin {
             ),
             assigned_last_five_seconds: Some(requests(metrics, &metrics.window, FIVE_SECONDS)),
             answered_last_minute: Some(requests(metrics, &metrics.answered, MINUTE)),
-            quiet_for: Some(duration(metrics.quiet_for(Instant::now()))),
+            quiet_for: Some(proto_duration(metrics.quiet_for(Instant::now()))),
             continuations: Some(self.continuations(&snapshot)),
             recovered: recovered(metrics),
         }
@@ -176,7 +176,7 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
             problems: rejection.problems.iter().map(Into::into).collect(),
         }),
         refused_total: metrics.plans_rejected.get(),
-        source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
+        source_lost_for: lost.as_ref().map(|since| proto_duration(since.elapsed())),
         remarks: status.remarks.load().to_vec(),
         earlier_requests_that_may_reach_old: None,
         new_targets: new_targets(plan),
@@ -218,7 +218,7 @@ fn side(
     let recent = |recent: &Recent| {
         let side = &recent.sides[generation.index()];
         v1::Recent {
-            length: Some(duration(recent.length)),
+            length: Some(proto_duration(recent.length)),
             outcomes: Some(outcomes(side.outcomes)),
             first_event: Some((&side.first_event).into()),
             gap: Some((&side.gap).into()),
@@ -278,13 +278,6 @@ fn counts<'a>(all: impl Iterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64
         .collect()
 }
 
-fn duration(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: duration.subsec_nanos().cast_signed(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,8 +310,8 @@ mod tests {
 
     #[test]
     fn a_time_keeps_its_fraction() {
-        let message = duration(Duration::new(3, 999_999_999));
+        let message = proto_duration(Duration::new(3, 999_999_999));
         assert_eq!((message.seconds, message.nanos), (3, 999_999_999));
-        assert_eq!(duration(Duration::MAX).seconds, i64::MAX);
+        assert_eq!(proto_duration(Duration::MAX).seconds, i64::MAX);
     }
 }

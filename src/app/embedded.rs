@@ -120,7 +120,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Sends the spans that are still queued, for at most `limit`, and stops tracing. A [`super::Bound`] does so itself.
+    /// Sends the spans that are still queued, for at most `limit`, and stops tracing. A [`super::BoundProxy`] does so itself.
     pub async fn end_traces(&self, limit: Duration) {
         if let Some(tracer) = &self.context.tracer {
             Arc::clone(tracer).shut_down(limit).await;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::old_frontends::kind;
+use crate::k8s::kinds::api_resource;
 use crate::k8s::workloads::labels;
 use crate::k8s::{Cache, NotSynced, SERVICE_LABEL, port_of, slice_endpoints};
 
@@ -42,7 +42,7 @@ pub(super) fn all_endpoints(
     service: &str,
     wanted: u16,
 ) -> Result<Option<Vec<Endpoint>>, NotSynced> {
-    let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let slices = api_resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let mut slices = cache.of(&slices, namespace)?;
     slices.retain(|slice| {
         let named = labels(slice).and_then(|labels| labels.get(SERVICE_LABEL));

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::job::Job;
 use super::last_valid::LastValid;
-use super::observer::Observed;
+use super::observer::{NotYetObserved, Observed};
 use super::parsed::{self, ParsedUpdate};
 use super::reconcile::{events, now};
 use super::work_loop::{Controller, RETRY_DELAY};
@@ -20,9 +20,6 @@ use super::{Key, status};
 use crate::k8s::Object;
 use crate::resource::Problems;
 use crate::rollout::{self, Decision};
-
-/// Not everything is listed yet.
-struct Early;
 
 /// A decision by the last valid spec, and what it is based on.
 struct Followed {
@@ -49,7 +46,7 @@ impl Controller {
             .map_or(Ok(None), |valid| self.follow(object, valid, updates));
         let (followed, early_until) = match followed {
             Ok(followed) => (followed, None),
-            Err(Early) => (None, Some(Instant::now() + RETRY_DELAY)),
+            Err(NotYetObserved) => (None, Some(Instant::now() + RETRY_DELAY)),
         };
         let kept = status::kept(followed.is_some());
         let reported = |shown| {
@@ -111,7 +108,7 @@ impl Controller {
         object: &Object,
         valid: &LastValid,
         updates: &[Object],
-    ) -> Result<Option<Followed>, Early> {
+    ) -> Result<Option<Followed>, NotYetObserved> {
         let mut by_valid = (**object).clone();
         by_valid.data["spec"] = valid.spec.clone();
         by_valid.metadata.generation = Some(valid.generation);
@@ -120,7 +117,7 @@ impl Controller {
         };
         let mut seen = match self.observer.observe(&parsed, updates) {
             Ok(seen) => seen,
-            Err(error) if error.is_early() => return Err(Early),
+            Err(error) if error.is_early() => return Err(NotYetObserved),
             Err(_) => return Ok(None),
         };
         // The controller wrote this split, no matter who wrote the edit.

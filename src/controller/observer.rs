@@ -6,11 +6,10 @@
 mod clients;
 mod comparisons;
 mod confirm;
+mod deleted_with_old;
 mod followers;
 mod frontends;
-mod go_with_old;
 mod kinds;
-mod leads;
 mod mesh;
 mod old_pods;
 mod other_proxies;
@@ -19,6 +18,7 @@ mod pods_of;
 mod pools;
 mod proxies;
 mod references;
+mod route_match;
 mod routes;
 mod service_fields;
 mod services;
@@ -26,8 +26,8 @@ mod slices;
 mod text;
 mod to_old;
 mod unlabelled;
+mod update_targets;
 mod updates;
-mod ways;
 mod worker_loads;
 mod workers;
 
@@ -57,6 +57,9 @@ use crate::rollout::{Observation, Sides};
 const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why an observation is incomplete.
+/// Something has not been listed or reported yet.
+pub(super) struct NotYetObserved;
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -124,7 +127,7 @@ pub(super) struct Observer {
     proofs: Mutex<HashMap<Key, Proof>>,
     /// The other namespaces whose objects an update rests on, as of its last observation.
     elsewhere: Mutex<HashMap<Key, BTreeSet<String>>>,
-    leads: leads::UpdateTargetsCache,
+    update_targets: update_targets::UpdateTargetsCache,
     /// The updates for which lists are under way.
     confirming: Mutex<BTreeSet<Key>>,
     wake: mpsc::UnboundedSender<Key>,
@@ -150,7 +153,7 @@ impl Observer {
             proxy_pods: Mutex::default(),
             proofs: Mutex::default(),
             elsewhere: Mutex::default(),
-            leads: leads::UpdateTargetsCache::default(),
+            update_targets: update_targets::UpdateTargetsCache::default(),
             confirming: Mutex::default(),
             wake,
         }

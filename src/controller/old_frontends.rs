@@ -2,17 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::ProxyPods;
+use crate::k8s::kinds::{api_resource, deployments, stateful_sets};
 use crate::k8s::workloads::{COMPONENT, GRAPH, controller, includes, labels, labels_at};
 use crate::k8s::{Cache, NotSynced, Object, container_port, named_ports};
-
-/// The resource of a kind.
-pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-}
 
 /// The running frontend pods of `source`, with or without a proxy: clients reach them either way. A pod whose labels were edited
 /// still counts while a Deployment or StatefulSet of these frontends owns it, because it is deleted with its owner.
@@ -25,7 +21,7 @@ pub(super) fn frontends(
     source: &str,
     proxies: &ProxyPods,
 ) -> Result<Vec<Object>, NotSynced> {
-    let mut pods = cache.of(&kind("", "v1", "Pod", "pods"), namespace)?;
+    let mut pods = cache.of(&api_resource("", "v1", "Pod", "pods"), namespace)?;
     let selectors = selectors(cache, namespace, source, proxies)?;
     let is_distinguished = proxies.selector.is_empty();
     let are_meant = |labels: &BTreeMap<String, String>| {
@@ -59,14 +55,6 @@ pub(super) fn frontends(
     };
     pods.retain(|pod| (labels(pod).is_some_and(are_meant) || is_owned(pod)) && is_alive(pod));
     Ok(pods)
-}
-
-pub(super) fn deployments() -> ApiResource {
-    kind("apps", "v1", "Deployment", "deployments")
-}
-
-pub(super) fn stateful_sets() -> ApiResource {
-    kind("apps", "v1", "StatefulSet", "statefulsets")
 }
 
 /// The frontend pods of the deployment `name`, by the labels of a graph or the selector of a Deployment.

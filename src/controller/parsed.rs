@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 use super::{ControllerSettings, Key};
 use crate::k8s::Object;
 use crate::resource::{
-    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, OnFailure, Plan, Problems,
-    RETRIED_AT, ReportedStatus, TargetScope, Update, WorkerSourceSpec, read_status,
+    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, RETRIED_AT,
+    ReportedStatus, TargetScope, Update, WorkerSourceSpec, read_status,
 };
 use crate::rollout::{self, DesiredSplit, Memory, Role, Sides};
 use crate::split::Weights;
@@ -151,10 +151,7 @@ impl ParsedUpdate {
             rollout::UpdateSettings::of(format!("{source} to {target}{}", counted_by(spec)));
         wants.trial = trial(spec);
         wants.retry.clone_from(&self.retry);
-        wants.on_failure = spec.analysis.as_ref().map(|spec| match spec.on_failure {
-            OnFailure::Hold => rollout::OnFailure::Hold,
-            OnFailure::RollBack => rollout::OnFailure::RollBack,
-        });
+        wants.on_failure = spec.analysis.as_ref().map(|spec| spec.on_failure);
         let steps = spec.steps.iter().flatten();
         wants.steps = steps
             .map(|step| rollout::SplitStep {

@@ -39,7 +39,7 @@ use self::tracked::{Tracked, newest};
 use self::write::{Writer, Written};
 use super::admission::Admission;
 use super::leader_client::LeaderClient;
-use super::observer::Observer;
+use super::observer::{NotYetObserved, Observer};
 use super::queue::{Due, Queue};
 use super::{ControllerSettings, Key, Metrics, apply, parsed};
 use crate::error_chain::error_chain;
@@ -214,7 +214,7 @@ impl Rollouts {
                 self.report_refusal(subject, &mut work);
                 self.begin(work);
             }
-            Err(Early) => self.put_back(due),
+            Err(NotYetObserved) => self.put_back(due),
         }
     }
 
@@ -317,9 +317,6 @@ impl Rollouts {
         }
     }
 }
-
-/// Something has not been listed or reported yet.
-struct Early;
 
 /// The rollout that is being reconciled.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use crate::resource::status::{
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
     self, Capacity, ConditionKind, Decision, Evidence, OnFailure, Rule, Sides, Timestamp,
-    TrialVerdict, Wait,
+    TrialVerdict, Waiting,
 };
 use crate::split::{Generation, Weights};
 
@@ -56,7 +56,7 @@ pub(super) fn status(
     let status = DynamoUpdateConfigStatus {
         observed_generation: generation,
         phase: Some(phase),
-        message: Some(cut(&decision.message)),
+        message: Some(truncate_message(&decision.message)),
         rule: Some(decision.rule.as_str().to_owned()),
         wanted: Some(split(wanted)),
         observed: observed(seen.assigned),
@@ -157,13 +157,13 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
                 "these lead to the frontends of old and bypass their proxies",
             ),
             Evidence::NewNotOwnedByOld => (
-                &seen.clients.go_with_old,
+                &seen.clients.deleted_with_old,
                 "clients or new need these, which may not outlive old",
             ),
             _ => return evidence.missing().to_owned(),
         };
         match found {
-            Some(found) => cut_to(&format!("{what}: {}", found.join(", ")), 1024),
+            Some(found) => truncate(&format!("{what}: {}", found.join(", ")), 1024),
             None => evidence.missing().to_owned(),
         }
     });
@@ -192,7 +192,7 @@ pub(super) fn invalid(
     generation: Option<i64>,
     now: jiff::Timestamp,
 ) -> DynamoUpdateConfigStatus {
-    let message = cut(&format!("the spec cannot be used: {problems}. {kept}"));
+    let message = truncate_message(&format!("the spec cannot be used: {problems}. {kept}"));
     refused(shown, before, "Invalid", message, generation, now)
 }
 
@@ -241,9 +241,9 @@ pub(super) fn refused(
     status
 }
 
-fn wait(wait: &Wait) -> WaitStatus {
+fn wait(wait: &Waiting) -> WaitStatus {
     WaitStatus {
-        what: cut(&wait.what.to_string()),
+        what: truncate_message(&wait.what.to_string()),
         since: time(wait.since),
         until: wait.until.map(time),
     }
@@ -257,7 +257,7 @@ fn analysis(analysis: &rollout::Analysis) -> AnalysisStatus {
             TrialVerdict::Fail => AnalysisVerdict::Fail,
             TrialVerdict::Inconclusive => AnalysisVerdict::Inconclusive,
         },
-        message: cut(&analysis.sentence),
+        message: truncate_message(&analysis.sentence),
         failed_at: failure.map(|failure| time(failure.at)),
         rolled_back: failure.is_some_and(|failure| failure.on_failure == OnFailure::RollBack),
     }
@@ -375,11 +375,12 @@ fn percent(capacity: &Capacity) -> i32 {
     i32::try_from(u128::from(of) * 100 / u128::from(whole)).unwrap_or(i32::MAX)
 }
 
-fn cut(text: &str) -> String {
-    cut_to(text, MAX_MESSAGE)
+/// A message without what exceeds the maximum length.
+pub(super) fn truncate_message(message: &str) -> String {
+    truncate(message, MAX_MESSAGE)
 }
 
-fn cut_to(text: &str, most: usize) -> String {
+fn truncate(text: &str, most: usize) -> String {
     text[..text.floor_char_boundary(most)].to_owned()
 }
 

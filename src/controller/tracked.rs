@@ -13,7 +13,7 @@ use super::last_valid::LastValid;
 use super::observer::ProxyComparison;
 use super::parsed::ParsedUpdate;
 use super::verdict::AnalysisRun;
-use crate::k8s::Object;
+use crate::k8s::{Object, resource_version};
 use crate::resource::{AnalysisSpec, Problems};
 use crate::rollout::{Timestamp, Trial, TrialResult};
 
@@ -42,7 +42,8 @@ impl Tracked {
     /// The newest known version of the update. The watch has delivered `found`, which may lag behind the controller's own writes.
     pub fn newest(&mut self, found: &Object) -> Object {
         let newest = self.latest.take().filter(|latest| {
-            version(latest) > version(found) && latest.metadata.uid == found.metadata.uid
+            resource_version(latest) > resource_version(found)
+                && latest.metadata.uid == found.metadata.uid
         });
         self.latest.clone_from(&newest);
         newest.unwrap_or_else(|| Arc::clone(found))
@@ -119,11 +120,4 @@ impl Tracked {
             (seen, None) => seen.cloned(),
         }
     }
-}
-
-fn version(object: &Object) -> u64 {
-    let version = object.metadata.resource_version.as_deref();
-    version
-        .and_then(|version| version.parse().ok())
-        .unwrap_or(0)
 }

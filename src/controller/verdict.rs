@@ -209,7 +209,7 @@ mod tests {
         })
     }
 
-    fn asked(name: &str, answer: ComparisonResult) -> ProxyComparison {
+    fn proxy_comparison(name: &str, answer: ComparisonResult) -> ProxyComparison {
         ProxyComparison {
             name: name.to_owned(),
             answer,
@@ -222,7 +222,7 @@ mod tests {
         past: Option<(Instant, Arc<v1::Comparison>)>,
     ) -> ProxyComparison {
         let counts = Ok(comparison(&[(0, counts, failed)]));
-        asked("a", ComparisonResult::Counts(Compared { counts, past }))
+        proxy_comparison("a", ComparisonResult::Counts(Compared { counts, past }))
     }
 
     fn trial(ago: u64) -> Trial {
@@ -248,7 +248,7 @@ mod tests {
             );
             assert_eq!(trial_result.trial, trial.since);
         }
-        let waits = [asked("a", ComparisonResult::NotYet)];
+        let waits = [proxy_comparison("a", ComparisonResult::NotYet)];
         assert!(AnalysisRun::begin(&trial(1), Rules::default(), &waits, (now, WALL)).is_none());
     }
 
@@ -260,7 +260,7 @@ mod tests {
             AnalysisRun::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
         };
         let silent = || {
-            asked(
+            proxy_comparison(
                 "b",
                 ComparisonResult::Silent("is too old to be compared".to_owned()),
             )
@@ -271,7 +271,7 @@ mod tests {
             (vec![], 0, TrialVerdict::Pass),
             (vec![silent()], 0, TrialVerdict::Inconclusive),
             (
-                vec![asked("b", ComparisonResult::NotYet)],
+                vec![proxy_comparison("b", ComparisonResult::NotYet)],
                 0,
                 TrialVerdict::Inconclusive,
             ),

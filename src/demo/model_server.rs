@@ -1,7 +1,7 @@
 //! An OpenAI-compatible model server without a model: real HTTP, real chunks, a realistic pace. It can be killed.
 
-mod answer;
-mod speech;
+mod completion;
+mod token_stream;
 
 use std::convert::Infallible;
 use std::io;
@@ -21,8 +21,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Error;
 use super::worker::Worker;
 use crate::split::Generation;
-use answer::{Api, Completion, LastMessage};
-use speech::TokenStream;
+use completion::{Api, Completion, LastMessage};
+use token_stream::TokenStream;
 
 /// The one model that both generations serve.
 pub(super) const MODEL: &str = "demo";
@@ -135,7 +135,7 @@ async fn respond(
         (&Method::POST, "/v1/completions") => generate(Api::Completions, body, generation).await,
         (&Method::GET, "/v1/models") => json_response(
             StatusCode::OK,
-            &json!({"object": "list", "data": [answer::model(generation)]}),
+            &json!({"object": "list", "data": [completion::model(generation)]}),
         ),
         (&Method::GET, "/health" | "/live") => {
             json_response(StatusCode::OK, &json!({"status": "healthy"}))

@@ -22,6 +22,7 @@ use groups::Groups;
 use store::{Store, noting};
 
 pub use clocks::BothClocks;
+pub use confirmed::{resource_version, version_number};
 pub use groups::GroupKind;
 pub use objects::Object;
 #[cfg(test)]

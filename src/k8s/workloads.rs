@@ -23,16 +23,14 @@ mod stateful_set;
 
 use std::collections::BTreeMap;
 
-use kube::api::ApiResource;
-
 pub use self::deletion_cost::{is_marked, mark};
 pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
 pub use self::in_place::{GenerationInPlace, InPlace, halves, pods_resource};
 pub use self::object::{
-    controller, includes, is_selected, labels, labels_at, pod_has_ended, pod_is_ready,
+    controller, includes, is_selected, label, labels, labels_at, pod_has_ended, pod_is_ready,
 };
 pub use self::scaling::{
-    Part, PodsOf, RemovesFirst, Resize, Scaled, Scaling, ScalingError, of_kind, roles,
+    Part, PodsOf, Resize, ScaleDownOrder, Scaled, Scaling, ScalingError, of_kind, roles,
 };
 use super::{Cache, NotSynced};
 use crate::rollout::{Role, Workers};
@@ -164,13 +162,6 @@ pub fn by_name(cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> 
         workers.ready = counted.ready;
     }
     Ok(all)
-}
-
-fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(
-        &kube::api::GroupVersionKind::gvk(group, version, kind),
-        plural,
-    )
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn each_field_is_one_of_the_settings() {
         ready_timeout: seconds(60),
         step_interval: seconds(5),
         drain_deadline: Some(seconds(900)),
-        analysis: Some(OnFailure::RollBack),
+        analysis: Some(crate::scaling::OnFailure::RollBack),
         continuation: true,
         allow_short_grace: true,
     };

@@ -279,7 +279,7 @@ fn parse_host(text: &str) -> Result<Host, String> {
         ));
     }
     // RFC 1123 §2.1, and underscores, which resolvers accept.
-    if name.len() > 253 || !name.split('.').all(is_label) {
+    if name.len() > 253 || !name.split('.').all(is_host_label) {
         return Err(format!(
             "has the host '{text}', which is not a DNS name; a name is made of letters, digits, '-', and '.'"
         ));
@@ -287,7 +287,7 @@ fn parse_host(text: &str) -> Result<Host, String> {
     Ok(Host::Name(text.to_ascii_lowercase()))
 }
 
-fn is_label(label: &str) -> bool {
+fn is_host_label(label: &str) -> bool {
     (1..=63).contains(&label.len())
         && !label.starts_with('-')
         && !label.ends_with('-')

@@ -191,7 +191,7 @@ impl EvidenceInput<'_> {
                 ways.is_some_and(Vec::is_empty)
             }
             Evidence::NewNotOwnedByOld => {
-                let objects = seen.clients.go_with_old.as_ref();
+                let objects = seen.clients.deleted_with_old.as_ref();
                 objects.is_some_and(Vec::is_empty)
             }
         }

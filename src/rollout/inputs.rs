@@ -261,7 +261,7 @@ pub struct Clients {
     /// The objects that route to old's frontends and bypass their proxies, as text for users.
     pub bypasses: Option<Vec<String>>,
     /// Objects that clients or new need and that are, or may be, deleted together with old, as text for users.
-    pub go_with_old: Option<Vec<String>>,
+    pub deleted_with_old: Option<Vec<String>>,
 }
 
 /// One sidecar proxy.

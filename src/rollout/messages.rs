@@ -1,7 +1,7 @@
 //! Writes the status message: the reason for the split, and what prevents progress. Messages contain no times.
 
 use super::{
-    Capacity, Memory, Phase, Ratio, Role, RoleCapacity, Rule, Wait,
+    Capacity, Memory, Phase, Ratio, Role, RoleCapacity, Rule, Waiting,
     assessment::Assessment,
     gate::{listed, without_workers},
     rules::at_most,
@@ -18,7 +18,7 @@ pub(super) struct StatusContext<'a> {
     pub phase: Phase,
     /// The split after this step.
     pub next: Weights,
-    pub waiting_for: &'a [Wait],
+    pub waiting_for: &'a [Waiting],
     /// Whether an edit is reverted for the first time.
     pub contested: bool,
     /// Whether proxies lag after the timeout for the first time.

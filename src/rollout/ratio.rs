@@ -5,7 +5,7 @@ use std::{cmp::Ordering, num::NonZeroU64};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::split::Weights;
+use crate::split::{Weights, gcd};
 
 /// Upper limit of each part of `spec.weights`.
 const MAX_WEIGHT: u128 = 1_000_000_000;
@@ -178,14 +178,6 @@ const fn shrunk(number: u128, divisor: u128) -> u128 {
         0 if number > 0 => 1,
         quotient => quotient,
     }
-}
-
-/// Zero only if both are.
-const fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Action, Analysis, AtStep, Capacity, Condition, Credit, DesiredSplit, Event, Evidence, Memory,
-    Observation, Obstacle, Phase, Rule, Sides, Timestamp, UpdateSettings, Wait,
+    Observation, Obstacle, Phase, Rule, Sides, Timestamp, UpdateSettings, Waiting,
     assessment::Assessment,
     conditions, drain_estimate,
     end::Ending,
@@ -43,7 +43,7 @@ pub struct Decision {
     /// The step that limits the split, if any.
     pub step: Option<AtStep>,
     /// The conditions that the update waits for.
-    pub waiting_for: Vec<Wait>,
+    pub waiting_for: Vec<Waiting>,
     /// The conditions of the status, without timestamps.
     pub conditions: Vec<Condition>,
     /// The one-line summary for users. It contains no times, so that it only changes when something happens.

@@ -240,7 +240,7 @@ impl Fixture {
             reach_new: Some(true),
             reach_old: Some(false),
             other_ways: Some(Vec::new()),
-            go_with_old: Some(Vec::new()),
+            deleted_with_old: Some(Vec::new()),
             bypasses: Some(Vec::new()),
         };
         self

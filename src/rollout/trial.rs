@@ -21,10 +21,10 @@ pub(super) const RETRY: &str = "`crossfade retry` (for a rollout, `crossfade rol
 /// What to do if new fails the analysis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// New gets no more than it has.
+    // New gets no more than it has.
     #[default]
     Hold,
-    /// All requests go to old.
+    // All requests go to old.
     RollBack,
 }
 
@@ -46,13 +46,14 @@ impl SplitStep {
 }
 
 /// A verdict on new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrialVerdict {
     /// New is within the margins.
     Pass,
     /// New is worse than the margins allow.
     Fail,
     /// There is not enough data.
+    #[default]
     Inconclusive,
 }
 

@@ -11,7 +11,7 @@ use crate::split::{Generation, Weights};
 
 /// One thing that the update waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct Waiting {
     /// The condition that it waits for.
     pub what: WaitFor,
     /// When the wait began.
@@ -80,9 +80,9 @@ pub(super) fn all(
     ending: &Ending,
     aim: SplitMove,
     next: Weights,
-) -> Vec<Wait> {
+) -> Vec<Waiting> {
     let mut waits = Vec::new();
-    let mut wait = |what, since, until| waits.push(Wait { what, since, until });
+    let mut wait = |what, since, until| waits.push(Waiting { what, since, until });
     match memory.rule {
         Some(Rule::Superseded) => return waits,
         Some(Rule::NewCannotServe | Rule::NeitherCanServe) => {
@@ -167,7 +167,7 @@ fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {
 pub(super) fn wake_at(
     assessment: &Assessment,
     memory: &Memory,
-    waits: &[Wait],
+    waits: &[Waiting],
 ) -> Option<Timestamp> {
     let unreported_lag = memory.change.is_some_and(|change| !change.lag_reported)
         && assessment.proxies.lagging_is_sure

@@ -1,8 +1,8 @@
 //! The observed state, in units.
 
 use super::{
-    Intent, OnFailure, RolloutSettings, Serves, Sizes, Verdict, Wait, Workers,
-    seen::{RemovalOrder, RolloutObservation, Side},
+    Intent, OnFailure, RolloutSettings, Serves, Sizes, TrialVerdict, Wait, Workers,
+    observation::{RemovalOrder, RolloutObservation, Side},
 };
 use crate::rollout::{Role, Sides};
 use crate::split::{Generation, Weights};
@@ -47,7 +47,7 @@ impl<'a> Assessment<'a> {
         let rolls_back = settings.strategy.analysis == Some(OnFailure::RollBack);
         let is_failed = settings.strategy.analysis.is_some()
             && settings.intent != Intent::Promote
-            && seen.verdict == Verdict::Fail;
+            && seen.verdict == TrialVerdict::Fail;
         // With `Hold`, the owner decides whether to go back.
         let new_is_bad = is_failed && (rolls_back || !is_forward);
         let unit = |side: Generation| units(settings, seen.sides.of(side), side, new_is_bad);

@@ -5,9 +5,9 @@ use super::{
     assessment::Assessment,
     ending,
     limits::{gpus_used, growth},
+    observation::RolloutObservation,
     obstacles,
     progress::{Next, Progress},
-    seen::RolloutObservation,
     shrink::{Shrink, shrink, unobserved, verdict_wait},
 };
 use crate::rollout::Sides;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Intent, RolloutSettings, Sizes, Verdict,
+    Intent, RolloutSettings, Sizes, TrialVerdict,
     assessment::Assessment,
     limits::{Usage, growth},
-    seen::{RolloutObservation, Side},
+    observation::{RolloutObservation, Side},
     shrink::shrink,
 };
 use crate::rollout::Sides;
@@ -22,7 +22,7 @@ pub fn way(settings: &RolloutSettings, seen: &RolloutObservation) -> Option<Vec<
     }
     settings.superseded = false;
     let mut seen = seen.clone();
-    seen.verdict = Verdict::Pass;
+    seen.verdict = TrialVerdict::Pass;
     seen.at_rest_for = Duration::MAX;
     let admitted = Usage::admitted(&settings, &seen);
     let mut way = Vec::new();

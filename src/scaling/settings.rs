@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Shape;
-use crate::rollout::{Role, Sides};
+use crate::rollout::{OnFailure, Role, Sides};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The settings of a rollout.
@@ -113,15 +113,6 @@ pub struct ScaleStep {
     pub new: Amount,
     /// How long it pauses, once new is ready at this size.
     pub hold: Duration,
-}
-
-/// The reaction to a new generation that fails its analysis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    /// Nothing moves until the owner decides.
-    Hold,
-    /// It is rolled back.
-    RollBack,
 }
 
 /// The intent of a rollout's owner.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Action, Intent, Pod, RemovalOrder, Serves, Sizes, Verdict, Wait,
+    Action, Intent, Pod, RemovalOrder, Serves, Sizes, TrialVerdict, Wait,
     assessment::Assessment,
     limits::growth,
-    seen::{LastWorker, Workers},
+    observation::{LastWorker, Workers},
 };
 use crate::rollout::Role;
 use crate::split::{Generation, Weights};
@@ -315,9 +315,9 @@ pub(super) fn verdict_wait(assessment: &Assessment, is_lowered: bool) -> Option<
         return None;
     }
     match assessment.seen.verdict {
-        Verdict::Pass => None,
-        Verdict::Fail => Some(Wait::Failed),
-        Verdict::Inconclusive => (!is_lowered).then_some(Wait::Verdict),
+        TrialVerdict::Pass => None,
+        TrialVerdict::Fail => Some(Wait::Failed),
+        TrialVerdict::Inconclusive => (!is_lowered).then_some(Wait::Verdict),
     }
 }
 

@@ -34,7 +34,8 @@ impl Weights {
     ///
     /// [`WeightsError::BothZero`].
     pub const fn new(old: u32, new: u32) -> Result<Weights, WeightsError> {
-        match gcd(old, new) {
+        // A divisor of two u32 is one.
+        match gcd(old as u128, new as u128) as u32 {
             0 => Err(WeightsError::BothZero),
             divisor => Ok(Weights {
                 old: old / divisor,
@@ -115,8 +116,8 @@ impl Weights {
     }
 }
 
-/// Zero only if both are.
-const fn gcd(mut a: u32, mut b: u32) -> u32 {
+/// The greatest common divisor. Zero only if both are.
+pub(crate) const fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -205,7 +205,7 @@ impl v1::Margins {
     #[must_use]
     pub fn rules(&self) -> Option<Rules> {
         let rules = Rules {
-            window: self.window.map(duration)?,
+            window: self.window.map(from_proto)?,
             min_samples: self.min_samples,
             max_failure_rate_increase: self.max_failure_rate_increase,
             ttft_ratio: self.ttft_ratio,
@@ -226,7 +226,7 @@ impl v1::Comparison {
         Some(Reading {
             proxy: name.to_owned(),
             process: format!("{}.{}/{}", started.seconds, started.nanos, self.series),
-            uptime: duration(self.series_age.or(process.uptime)?),
+            uptime: from_proto(self.series_age.or(process.uptime)?),
             counts: counts.map_or_else(Default::default, v1::Counts::read),
         })
     }
@@ -234,13 +234,23 @@ impl v1::Comparison {
     /// Counts at several times, with their ages, oldest first.
     #[must_use]
     pub fn past(&self) -> Vec<(Duration, Counts)> {
-        let age = |counts: &v1::Counts| counts.age.map(duration).unwrap_or_default();
+        let age = |counts: &v1::Counts| counts.age.map(from_proto).unwrap_or_default();
         let past = self.counts.iter();
         past.map(|counts| (age(counts), counts.read())).collect()
     }
 }
 
-fn duration(duration: prost_types::Duration) -> Duration {
+/// A duration in a message; the longest one that it can hold if it is longer.
+#[must_use]
+pub fn proto_duration(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: duration.subsec_nanos().cast_signed(),
+    }
+}
+
+/// A duration from a message; zero if it is negative.
+fn from_proto(duration: prost_types::Duration) -> Duration {
     Duration::try_from(duration).unwrap_or_default()
 }
 

@@ -139,7 +139,7 @@ impl Page {
         match &update.status {
             Some(status) => {
                 self.phase(status, update.metadata.generation);
-                self.deletion(
+                self.deletion_flags(
                     status,
                     update.metadata.generation,
                     report.at.unwrap_or(Timestamp::MAX),
@@ -195,7 +195,7 @@ impl Page {
     }
 
     /// The flags about old in the status, while they are valid.
-    fn deletion(
+    fn deletion_flags(
         &mut self,
         status: &DynamoUpdateConfigStatus,
         generation: Option<i64>,

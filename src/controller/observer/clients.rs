@@ -15,11 +15,11 @@ use super::kinds::{POOLS, graphs, pods, services, slices};
 use super::old_pods::{OldPods, addresses, may_listen};
 use super::pods_of::pods_of_old;
 use super::pools::PoolsToOld;
+use super::route_match::ServiceName;
 use super::routes::Routes;
 use super::services::{AllServices, OldScope, ServicesToOld};
 use super::to_old::ToOld;
 use super::unlabelled::unlabelled_frontends;
-use super::ways::ServiceName;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
 use crate::resource::Target;
@@ -82,7 +82,10 @@ impl Observer {
             reach_old,
             other_ways: ways.and_then(|ways| self.other_ways(parsed, ways, &routes).ok()),
             bypasses: ways.and_then(|ways| self.around_proxies(ways, &routes).ok()),
-            go_with_old: { self.go_with_old(parsed, &all, &routes, &services, &ownership) }.ok(),
+            deleted_with_old: {
+                self.deleted_with_old(parsed, &all, &routes, &services, &ownership)
+            }
+            .ok(),
         };
         let updates_to_old = self.updates_to_old(parsed, &old, &to_old, updates);
         (clients, updates_to_old)
@@ -268,7 +271,7 @@ impl Observer {
             let is_clients = own == namespace && client_service == Some(service);
             if to_old.aliases.contains(name) {
                 found.push(format!("Service {own}/{service} of type ExternalName"));
-            } else if !to_old.go_with_old.contains(name) && !is_clients {
+            } else if !to_old.deleted_with_old.contains(name) && !is_clients {
                 found.push(display_name(name, namespace));
             }
         }

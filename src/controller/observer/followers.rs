@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::references::{self, Follower, Followers, Reference};
+use super::route_match::ServiceName;
 use super::service_fields::{external_name, name_of, node_ports, own_addresses};
 use super::slices::{SERVICE, addresses, hosts_of_slice, is_by_hand, ports, service_of};
-use super::ways::ServiceName;
 use crate::k8s::Object;
 
 /// The Services that lead elsewhere; those in `named` do so by a host name.

@@ -5,8 +5,9 @@
 
 use kube::api::ApiResource;
 
-use super::super::old_frontends::kind;
 use crate::k8s::GroupKind;
+use crate::k8s::kinds::api_resource;
+pub(super) use crate::k8s::kinds::services;
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 const ISTIO: &str = "networking.istio.io";
@@ -230,23 +231,23 @@ const fn of(group: &'static str, kind: &'static str, plural: &'static str) -> Gr
 }
 
 pub(super) fn claims() -> ApiResource {
-    kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+    api_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 }
 
 pub(super) fn pods() -> ApiResource {
-    kind("", "v1", "Pod", "pods")
+    api_resource("", "v1", "Pod", "pods")
 }
 
 pub(super) fn replica_sets() -> ApiResource {
-    kind("apps", "v1", "ReplicaSet", "replicasets")
+    api_resource("apps", "v1", "ReplicaSet", "replicasets")
 }
 
 pub(super) fn slices() -> ApiResource {
-    kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+    api_resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 }
 
 pub(super) fn graphs() -> ApiResource {
-    kind(
+    api_resource(
         "nvidia.com",
         "v1alpha1",
         "DynamoGraphDeployment",
@@ -255,15 +256,11 @@ pub(super) fn graphs() -> ApiResource {
 }
 
 pub(super) fn ingresses() -> ApiResource {
-    kind("networking.k8s.io", "v1", "Ingress", "ingresses")
+    api_resource("networking.k8s.io", "v1", "Ingress", "ingresses")
 }
 
 pub(super) fn routes_of_openshift() -> ApiResource {
-    kind("route.openshift.io", "v1", "Route", "routes")
-}
-
-pub(super) fn services() -> ApiResource {
-    kind("", "v1", "Service", "services")
+    api_resource("route.openshift.io", "v1", "Route", "routes")
 }
 
 #[cfg(test)]

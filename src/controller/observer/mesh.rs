@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
+use super::route_match::{backends, is_selected_by};
 use super::to_old::{ToOld, namespace_of};
-use super::ways::{backends, is_selected_by};
 
 /// Whether an entry of a mesh may lead to one of these ports. An entry that names no port leads to those of another entry.
 pub(super) fn may_lead_to_any(entry: &DynamicObject, numbers: &BTreeSet<u16>) -> bool {

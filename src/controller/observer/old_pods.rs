@@ -154,8 +154,8 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
+    use crate::controller::observer::route_match::selects_any;
     use crate::controller::observer::slices::leads_to;
-    use crate::controller::observer::ways::selects_any;
     use crate::k8s::object;
 
     #[test]

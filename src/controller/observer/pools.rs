@@ -9,8 +9,8 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::old_pods::OldPods;
+use super::route_match::{ServiceName, belongs_to, is_selected_by};
 use super::services::OldScope;
-use super::ways::{ServiceName, belongs_to, is_selected_by};
 use crate::k8s::Object;
 
 /// What leads to old, as text for users.

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use super::ways::{ServiceName, address_of_host, services_of_host};
+use super::route_match::{ServiceName, address_of_host, services_of_host};
 
 /// A reference to a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -10,11 +10,11 @@ use serde_json::Value as Json;
 use super::Observer;
 use super::kinds::{BY_TEXT, EXPORTS, OF_ISTIO, ROUTES, ingresses, routes_of_openshift, services};
 use super::mesh::may_lead_to_any;
-use super::to_old::{ToOld, display_name, namespace_of};
-use super::ways::{
+use super::route_match::{
     ServiceName, backends, is_host_of_route, is_pool_of_route, is_service_of_ingress,
     is_service_of_parent, is_service_of_route,
 };
+use super::to_old::{ToOld, display_name, namespace_of};
 use crate::k8s::{GroupKind, NotSynced, Object};
 
 /// The fields in which a route names what it routes to. A mirror needs old, too: a gateway may reject a route with a backend that

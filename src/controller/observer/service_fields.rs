@@ -7,7 +7,7 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::references;
-use super::ways::ServiceName;
+use super::route_match::ServiceName;
 
 pub(super) fn name_of(object: &DynamicObject) -> Option<ServiceName> {
     Some((

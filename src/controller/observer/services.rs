@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use super::followers::{AllFollowers, followers};
 use super::old_pods::OldPods;
 use super::references::{self, Follower, Reference};
+use super::route_match::{ServiceName, belongs_to, selects_any};
 use super::service_fields::{
     external_name, name_of, node_ports, own_addresses, own_hosts, targets_any,
 };
@@ -15,7 +16,6 @@ use super::slices::{
     IMPORT, SERVICE, hosts_of_slice, is_by_hand, leads_from_elsewhere, leads_to,
     leads_to_host_port, ports, service_of,
 };
-use super::ways::{ServiceName, belongs_to, selects_any};
 use crate::k8s::Object;
 
 /// The update whose old generation is meant.
@@ -101,7 +101,7 @@ pub(super) struct ServicesToOld {
     /// Those of them that are only aliases of one.
     pub aliases: BTreeSet<ServiceName>,
     /// Those of them that are deleted together with old.
-    pub go_with_old: BTreeSet<ServiceName>,
+    pub deleted_with_old: BTreeSet<ServiceName>,
     /// Those of them that lead to the frontends' own port.
     pub around_proxies: BTreeSet<ServiceName>,
     /// The imports of Services of other clusters that lead to them.
@@ -155,7 +155,7 @@ impl ServicesToOld {
                 && object
                     .is_some_and(|object| belongs_to(object, name, scope.source, scope.is_graph))
         };
-        found.go_with_old = found.names.iter().filter(goes).cloned().collect();
+        found.deleted_with_old = found.names.iter().filter(goes).cloned().collect();
         found.reached = reached;
         found
     }

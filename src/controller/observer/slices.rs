@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 
 use super::old_pods::OldPods;
 use super::references;
-use super::ways::ServiceName;
+use super::route_match::ServiceName;
 pub(super) use crate::k8s::SERVICE_LABEL as SERVICE;
 use crate::k8s::workloads::labels;
 use crate::k8s::{Object, slice_endpoints};

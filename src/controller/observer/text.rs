@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 
 use super::kinds::CONSUL;
 use super::references::{self, Reference};
+use super::route_match::{ServiceName, backends};
 use super::to_old::{ToOld, namespace_of};
-use super::ways::{ServiceName, backends};
 use crate::k8s::workloads::{is_selected, labels};
 use crate::k8s::{GroupKind, Object};
 

@@ -9,13 +9,13 @@ use kube::api::DynamicObject;
 
 use super::super::old_frontends::is_alive;
 use super::super::parsed::ParsedUpdate;
-use super::go_with_old::Ownership;
+use super::deleted_with_old::Ownership;
 use super::old_pods::OldPods;
 use super::pods_of::is_stated_worker;
+use super::route_match::{belongs_to, selects_any};
 use super::service_fields::name_of;
 use super::services::{AllServices, OldScope};
 use super::slices::{SERVICE, leads_to, service_of};
-use super::ways::{belongs_to, selects_any};
 use crate::k8s::Object;
 use crate::k8s::workloads::{COMPONENT, GRAPH, SUB_COMPONENT, labels};
 

@@ -11,8 +11,8 @@ use super::Observer;
 use super::kinds::services;
 use super::old_pods::OldPods;
 use super::other_proxies::OtherProxies;
+use super::route_match::services_of_host;
 use super::services::ServicesToOld;
-use super::ways::services_of_host;
 use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 
@@ -42,7 +42,7 @@ impl Observer {
         let is_this = |update: &&Object| update.metadata.uid == parsed.identity.uid;
         let mut rests_on = BTreeSet::new();
         let all = updates.iter().chain(elsewhere);
-        self.leads.keep(all.clone());
+        self.update_targets.keep(all.clone());
         for update in all.filter(|update| !is_this(update)) {
             if self.sends_to(update, parsed, &others, (old, to_old), &mut rests_on)? {
                 found.push(parsed::key(update).name_relative_to(&parsed.key));
@@ -82,7 +82,7 @@ impl Observer {
             domain: self.settings.domain.clone(),
             anywhere: is_elsewhere || self.settings.any_target,
         };
-        let lead = self.leads.of(update, &scope);
+        let lead = self.update_targets.of(update, &scope);
         let source = lead.source.as_deref();
         let leads_to_old = || {
             self.lead_to(&lead.targets, &key.namespace, old, to_old)

@@ -1,7 +1,7 @@
 //! Finds the autoscalers of the objects of a rollout.
 
-use super::super::old_frontends::kind;
 use super::objects::{self, Objects};
+use crate::k8s::kinds::api_resource;
 use crate::k8s::{Cache, NotSynced, Object};
 
 /// The objects that an autoscaler scales: kind and name, with the name of the autoscaler.
@@ -9,7 +9,7 @@ pub(super) fn scalers(
     cache: &Cache,
     namespace: &str,
 ) -> Result<Vec<(String, String, String)>, NotSynced> {
-    let autoscalers = kind(
+    let autoscalers = api_resource(
         "autoscaling",
         "v2",
         "HorizontalPodAutoscaler",

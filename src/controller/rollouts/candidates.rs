@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::Key;
 use super::super::observer::Observer;
 use super::objects;
-use crate::k8s::workloads::{self, RemovesFirst, pod_is_ready};
+use crate::k8s::workloads::{self, ScaleDownOrder, pod_is_ready};
 use crate::k8s::{NotSynced, Object};
 use crate::rollout::{Role, Sides};
 use crate::scaling::Pod;
@@ -28,7 +28,7 @@ pub(super) fn candidates(
     for side in Generation::ALL.into_iter().filter(|_| chooses) {
         for (role, (kind, scaled)) in objects.of(side) {
             // With one pod, or if all are removed, there is nothing to choose.
-            if scaled.removes == RemovesFirst::Unready && scaled.part.desired > 1 {
+            if scaled.removes == ScaleDownOrder::Unready && scaled.part.desired > 1 {
                 roles.insert((side, *role), scaled.pods(kind, &all));
             }
         }

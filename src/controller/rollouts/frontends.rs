@@ -7,9 +7,9 @@
 
 use kube::api::{ApiResource, DynamicObject};
 
-use super::super::old_frontends::{deployments, kind};
 use super::objects;
-use crate::k8s::workloads::{self, COMPONENT, GRAPH, controller, is_selected, labels_at};
+use crate::k8s::kinds::{deployments, stateful_sets};
+use crate::k8s::workloads::{self, COMPONENT, GRAPH, controller, is_selected, label, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::RetireSpec;
 use crate::resource::rollout_status::AcceptedSide;
@@ -203,10 +203,6 @@ fn owner(
     })
 }
 
-fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
-    workloads::labels(object)?.get(name).map(String::as_str)
-}
-
 /// Whether the selector of a Deployment or StatefulSet selects a pod.
 fn selects(object: &DynamicObject, pod: &DynamicObject) -> bool {
     let selector = labels_at(object, "/spec/selector/matchLabels");
@@ -224,8 +220,4 @@ fn may_be_frontends(object: &DynamicObject) -> bool {
 fn is_of(object: &DynamicObject, graph: &str) -> bool {
     let labels = labels_at(object, "/spec/template/metadata/labels");
     labels.is_some_and(|labels| labels.get(GRAPH).is_some_and(|label| label == graph))
-}
-
-fn stateful_sets() -> ApiResource {
-    kind("apps", "v1", "StatefulSet", "statefulsets")
 }

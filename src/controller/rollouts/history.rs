@@ -4,7 +4,7 @@ use super::job::RolloutAction;
 use super::next;
 use super::revisions::Revision;
 use super::{
-    Early, ReconcileContext, Rollouts, accept, memory, objects, revisions, services, write,
+    NotYetObserved, ReconcileContext, Rollouts, accept, memory, objects, revisions, services, write,
 };
 use crate::error_chain::error_chain;
 use crate::k8s::Object;
@@ -21,7 +21,7 @@ impl Rollouts {
         subject: ReconcileContext,
         spec: &DynamoRolloutSpec,
         revisions: &[Revision],
-    ) -> Result<Option<RolloutAction>, Early> {
+    ) -> Result<Option<RolloutAction>, NotYetObserved> {
         let accepted = subject.before.accepted.as_ref();
         let Some(accepted) = accepted.filter(|_| next::has_begun(subject.before)) else {
             return Ok(None);
@@ -29,7 +29,7 @@ impl Rollouts {
         if let Some(mut kept) = revisions::missing(accepted, revisions) {
             let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
             let selectors = services::selectors(cache, namespace, accepted, &spec.client_service);
-            let selectors = selectors.map_err(|_| Early)?;
+            let selectors = selectors.map_err(|_| NotYetObserved)?;
             let saved = &subject.before.previous_selector;
             kept.client_selector = match kept.service {
                 Some(_) => selectors.new,
@@ -40,7 +40,7 @@ impl Rollouts {
             let object = revisions::object(subject.rollout, &kept, revisions);
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             return match self.was_kept(subject.key, name) {
-                true => Err(Early),
+                true => Err(NotYetObserved),
                 false => Ok(Some(RolloutAction::Keep(object))),
             };
         }
@@ -55,10 +55,10 @@ impl Rollouts {
         subject: ReconcileContext,
         to: &Revision,
         revisions: &[Revision],
-    ) -> Result<Result<DynamoRolloutStatus, String>, Early> {
+    ) -> Result<Result<DynamoRolloutStatus, String>, NotYetObserved> {
         let (before, number) = (subject.before, to.number);
         let Some(accepted) = &before.accepted else {
-            return Err(Early);
+            return Err(NotYetObserved);
         };
         if to.kept.in_place {
             return Ok(Err(format!(
@@ -79,7 +79,7 @@ impl Rollouts {
         let undo = accept::undo(cache, namespace, pair.0, pair.1, write::now());
         let (accepted, sizes) = match undo {
             Ok(undo) => undo,
-            Err(error) if error.is_early() => return Err(Early),
+            Err(error) if error.is_early() => return Err(NotYetObserved),
             Err(error) => {
                 let why = error_chain(&error);
                 return Ok(Err(format!(

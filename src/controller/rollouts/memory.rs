@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::resource::rollout_status::{ScaledRoleStatus, SideStatus};
     use crate::rollout::Role;
-    use crate::scaling::{Clients, LastWorker, Traffic, Verdict, Workers};
+    use crate::scaling::{Clients, LastWorker, Traffic, TrialVerdict, Workers};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
@@ -129,7 +129,7 @@ mod tests {
                 open: None,
                 p99: None,
             },
-            verdict: Verdict::Inconclusive,
+            verdict: TrialVerdict::Inconclusive,
             clients: Clients {
                 handed_over: false,
                 service: None,

@@ -16,18 +16,19 @@ use super::frontends::{self, Owner};
 use super::memory;
 use super::objects::{self, Objects};
 use super::quota::{gpus_left, pods_left, quotas, resources_left};
-use super::services::{leads_to, service_name, services};
+use super::services::{leads_to, service_name};
 use super::update_status::{new_serves, verdict};
 use crate::error_chain::error_chain;
 use crate::k8s::Object;
-use crate::k8s::workloads::{RemovesFirst, Scaled, pod_is_ready};
+use crate::k8s::kinds::services;
+use crate::k8s::workloads::{ScaleDownOrder, Scaled, pod_is_ready};
 use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, SideStatus,
 };
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
-    Clients, LastWorker, RemovalOrder, ReplacedPod, RolloutObservation, Serves, Side, Traffic,
+    Clients, LastWorker, PodToReplace, RemovalOrder, RolloutObservation, Serves, Side, Traffic,
     Workers,
 };
 use crate::split::{Generation, Weights};
@@ -149,9 +150,9 @@ pub(super) fn observe(
             .map(|(role, _)| match objects.of(side).get(&role) {
                 Some((_, scaled)) => {
                     let removes = match (scaled.removes, candidates.get(&(side, role))) {
-                        (RemovesFirst::Last, _) => RemovalOrder::Last,
-                        (RemovesFirst::Unready, None) => RemovalOrder::Unready,
-                        (RemovesFirst::Unready, Some(pods)) => RemovalOrder::Marked(pods.clone()),
+                        (ScaleDownOrder::Last, _) => RemovalOrder::Last,
+                        (ScaleDownOrder::Unready, None) => RemovalOrder::Unready,
+                        (ScaleDownOrder::Unready, Some(pods)) => RemovalOrder::Marked(pods.clone()),
                     };
                     let workers = workers((side, role), scaled, before, input);
                     (role, Workers { removes, ..workers })
@@ -248,7 +249,7 @@ fn workers(
         removes: RemovalOrder::default(),
         leaving: { scaled.half.iter() }
             .flat_map(|half| &half.leaving)
-            .map(|leaving| ReplacedPod {
+            .map(|leaving| PodToReplace {
                 name: objects::name_of(&leaving.pod).to_owned(),
                 ready: leaving.is_ready,
             })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::api::ApiResource;
 use serde_json::Value as Json;
 
-use super::super::old_frontends::kind;
+use crate::k8s::kinds::api_resource;
 use crate::k8s::{Object, thousandths};
 
 /// The entry of a quota that limits GPUs.
@@ -65,7 +65,7 @@ fn left(quotas: &[Object], entry: &str) -> Option<u32> {
 }
 
 pub(super) fn quotas() -> ApiResource {
-    kind("", "v1", "ResourceQuota", "resourcequotas")
+    api_resource("", "v1", "ResourceQuota", "resourcequotas")
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use super::revisions::Revision;
 use super::status::{self, StatusInput};
 use super::update_status::is_of_rollout;
 use super::{
-    Early, REFUSED, ReconcileContext, Rollouts, accept, manager, memory, objects, revisions,
-    update, write,
+    NotYetObserved, REFUSED, ReconcileContext, Rollouts, accept, manager, memory, objects,
+    revisions, update, write,
 };
 use crate::error_chain::error_chain;
 use crate::k8s::{NotSynced, Object};
@@ -39,7 +39,7 @@ struct Plan<'a> {
 
 impl Rollouts {
     /// The work for a rollout now.
-    pub(super) fn work(&self, subject: ReconcileContext) -> Result<Work, Early> {
+    pub(super) fn work(&self, subject: ReconcileContext) -> Result<Work, NotYetObserved> {
         let spec = match DynamoRolloutSpec::read(&subject.rollout.data["spec"]) {
             Ok(spec) => spec,
             Err(problems) => return Ok(refused(subject, "Invalid", problems.to_string())),
@@ -47,7 +47,7 @@ impl Rollouts {
         let kind = revisions::resource();
         let objects = match self.observer.cache.of(&kind, &subject.key.namespace) {
             Ok(objects) => objects,
-            Err(NotSynced::NotYet(_)) => return Err(Early),
+            Err(NotSynced::NotYet(_)) => return Err(NotYetObserved),
             Err(error) => return Ok(refused(subject, "NotSynced", error_chain(&error))),
         };
         let revisions = revisions::of(subject.rollout, &objects);
@@ -113,12 +113,16 @@ impl Rollouts {
     }
 
     /// Begins a rollout: writes only the status, which records what the rollout moves.
-    fn accept(&self, subject: ReconcileContext, spec: &DynamoRolloutSpec) -> Result<Work, Early> {
+    fn accept(
+        &self,
+        subject: ReconcileContext,
+        spec: &DynamoRolloutSpec,
+    ) -> Result<Work, NotYetObserved> {
         let now = write::now();
         let namespace = &subject.key.namespace;
         let accepted = match accept::accept(&self.observer.cache, namespace, spec, now) {
             Ok(accepted) => accepted,
-            Err(error) if error.is_early() => return Err(Early),
+            Err(error) if error.is_early() => return Err(NotYetObserved),
             Err(error) => return Ok(refused(subject, "NotAccepted", error_chain(&error))),
         };
         let generation = subject.rollout.metadata.generation;
@@ -135,11 +139,15 @@ impl Rollouts {
     }
 
     /// Continues an accepted rollout.
-    fn continue_rollout(&self, subject: ReconcileContext, plan: &Plan) -> Result<Work, Early> {
+    fn continue_rollout(
+        &self,
+        subject: ReconcileContext,
+        plan: &Plan,
+    ) -> Result<Work, NotYetObserved> {
         let (key, rollout) = (subject.key, subject.rollout);
         let kind = DynamoUpdateConfig::api_resource();
         let found = self.observer.cache.one(&kind, &key.namespace, &key.name);
-        let update = found.map_err(|_| Early)?;
+        let update = found.map_err(|_| NotYetObserved)?;
         let is_owned = |update: &Object| update::is_owned(update, rollout);
         if !update.as_ref().is_none_or(is_owned) {
             let why = format!(
@@ -150,7 +158,7 @@ impl Rollouts {
             return Ok(refused(subject, "NameTaken", why));
         }
         if !self.shows(key, &update) {
-            return Err(Early);
+            return Err(NotYetObserved);
         }
         let is_of = |update: &&Object| update::is_of(update, plan.accepted);
         let split = update.as_ref().filter(is_of);
@@ -179,7 +187,7 @@ impl Rollouts {
         subject: ReconcileContext,
         plan: &Plan,
         update: &Object,
-    ) -> Result<Work, Early> {
+    ) -> Result<Work, NotYetObserved> {
         let look = ObserveInput {
             key: subject.key,
             rollout: subject.rollout,
@@ -195,7 +203,7 @@ impl Rollouts {
         };
         let observed = match observe::observe(&self.observer, &look) {
             Ok(observed) => observed,
-            Err(error) if error.is_early() => return Err(Early),
+            Err(error) if error.is_early() => return Err(NotYetObserved),
             Err(error) => return Ok(refused(subject, "NotSynced", error_chain(&error))),
         };
         if let Some(why) = unusable(&observed.update_status, update) {
@@ -207,7 +215,7 @@ impl Rollouts {
             self.shows_version(subject.key, kind, name, scaled.version())
         };
         if !old.values().chain(new.values()).all(shows) {
-            return Err(Early);
+            return Err(NotYetObserved);
         }
         let terms = accept::terms(plan.accepted);
         let Some(mut settings) = managed_update::settings(plan.spec, &terms, plan.course) else {
@@ -341,7 +349,7 @@ fn analysis(
     update: &DynamoUpdateConfigStatus,
     seen: &RolloutObservation,
 ) -> Option<AnalysisStatus> {
-    let has_failed = seen.verdict == scaling::Verdict::Fail;
+    let has_failed = seen.verdict == scaling::TrialVerdict::Fail;
     let is_known = |known: &&AnalysisStatus| known.verdict == AnalysisVerdict::Fail && has_failed;
     let known = before.analysis.as_ref().filter(is_known);
     let of_update = update.analysis.as_ref();

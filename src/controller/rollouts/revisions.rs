@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::old_frontends::kind;
 use super::objects;
+use crate::k8s::kinds::api_resource;
 use crate::k8s::{Object, ROLLOUT_LABEL};
 use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus, RevisionStatus};
 use crate::resource::{API_VERSION, ROLLOUT_KIND};
@@ -50,7 +50,7 @@ pub(super) struct Revision {
 
 /// ControllerRevisions.
 pub(super) fn resource() -> ApiResource {
-    kind("apps", "v1", "ControllerRevision", "controllerrevisions")
+    api_resource("apps", "v1", "ControllerRevision", "controllerrevisions")
 }
 
 /// The revisions of a rollout, in increasing order.

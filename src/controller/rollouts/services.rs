@@ -2,18 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::ApiResource;
-
-use super::super::old_frontends::{frontends_by_name, kind};
+use super::super::old_frontends::frontends_by_name;
+use crate::k8s::kinds::services;
 use crate::k8s::workloads::{is_selected, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::AcceptedStatus;
 use crate::rollout::Sides;
 use crate::split::Generation;
-
-pub(super) fn services() -> ApiResource {
-    kind("", "v1", "Service", "services")
-}
 
 /// The name of the Service of the new frontends.
 pub(super) fn service_name(accepted: &AcceptedStatus) -> &str {

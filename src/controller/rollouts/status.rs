@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
+use super::super::status::truncate_message;
 use super::memory;
 use crate::printable::counted;
 use crate::resource::rollout_status::{
@@ -13,9 +14,6 @@ use crate::resource::status::{AnalysisStatus, WaitStatus};
 use crate::rollout::{Role, Sides};
 use crate::scaling::{Action, Decision, Progress, Retire, RolloutObservation, Side, Sizes, Wait};
 use crate::split::Generation;
-
-/// Maximum length of a message, in bytes.
-const MAX_MESSAGE: usize = 4096;
 
 /// The input for a status.
 pub(super) struct StatusInput<'a> {
@@ -86,7 +84,7 @@ pub(super) fn refused(
         true => RolloutPhase::Stalled,
         false => RolloutPhase::Refused,
     };
-    let message = cut(message);
+    let message = truncate_message(&message);
     let status = DynamoRolloutStatus {
         observed_generation: generation,
         phase: Some(phase),
@@ -213,7 +211,7 @@ fn message(decision: &Decision) -> String {
     }
     if !decision.waits.is_empty() {
         let waits: Vec<_> = decision.waits.iter().map(Wait::to_string).collect();
-        return cut(waits.join("; "));
+        return truncate_message(&waits.join("; "));
     }
     match decision.progress {
         Progress::Complete => "new serves everything",
@@ -260,16 +258,6 @@ pub(super) fn action_text(action: &Action) -> String {
         Action::Retire(Retire::Delete) => "deleting old".to_owned(),
         Action::Retire(_) => "scaling the frontends of old to zero".to_owned(),
     }
-}
-
-fn cut(mut text: String) -> String {
-    if text.len() > MAX_MESSAGE {
-        let end = (0..=MAX_MESSAGE)
-            .rev()
-            .find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or(0));
-    }
-    text
 }
 
 fn conditions(

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::Key;
-use super::{Rollouts, reconcile, write};
-use crate::k8s::Object;
+use super::{Rollouts, reconcile};
+use crate::k8s::{Object, resource_version, version_number};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 
 /// Minimum interval between status writes if only figures have changed.
@@ -70,7 +70,7 @@ impl Rollouts {
                 .get(&(kind.to_owned(), name.to_owned()))
                 .copied()
         });
-        written.is_none_or(|written| write::number(Some(version)) >= written)
+        written.is_none_or(|written| version_number(Some(version)) >= written)
     }
 
     /// Whether a revision of this name was kept so recently that the watch may not have delivered it yet.
@@ -125,9 +125,9 @@ impl Rollouts {
 
 /// The newest known version of a rollout: the watch may lag behind the controller's own writes.
 pub(super) fn newest(tracked: &mut Tracked, found: &Object) -> Object {
-    let version = |object: &Object| write::number(object.metadata.resource_version.as_deref());
     tracked.latest = tracked.latest.take().filter(|latest| {
-        version(latest) > version(found) && latest.metadata.uid == found.metadata.uid
+        resource_version(latest) > resource_version(found)
+            && latest.metadata.uid == found.metadata.uid
     });
     let newest = tracked.latest.clone();
     newest.unwrap_or_else(|| Arc::clone(found))

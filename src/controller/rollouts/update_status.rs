@@ -5,7 +5,7 @@ use crate::k8s::Object;
 use crate::resource::DynamoUpdateConfigStatus;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, condition};
-use crate::scaling::{Serves, Verdict};
+use crate::scaling::{Serves, TrialVerdict};
 
 /// Whether new serves, as observed by the controller of updates. Distinguishes frontends that do not serve from those that have
 /// not been queried yet.
@@ -26,7 +26,7 @@ pub(super) fn verdict(
     (rollout, before): (&Object, &DynamoRolloutStatus),
     accepted: &AcceptedStatus,
     is_of_update: bool,
-) -> Verdict {
+) -> TrialVerdict {
     let analysis = status.analysis.as_ref();
     let analysis = analysis.filter(|analysis| is_of_rollout(analysis, accepted));
     let verdict = analysis.map(|analysis| analysis.verdict);
@@ -37,10 +37,10 @@ pub(super) fn verdict(
         failed_at.is_none_or(|failed_at| at > failed_at.0)
     });
     match verdict {
-        Some(AnalysisVerdict::Fail) => Verdict::Fail,
-        _ if has_failed && !is_retried => Verdict::Fail,
-        Some(AnalysisVerdict::Pass) if is_of_update => Verdict::Pass,
-        _ => Verdict::Inconclusive,
+        Some(AnalysisVerdict::Fail) => TrialVerdict::Fail,
+        _ if has_failed && !is_retried => TrialVerdict::Fail,
+        Some(AnalysisVerdict::Pass) if is_of_update => TrialVerdict::Pass,
+        _ => TrialVerdict::Inconclusive,
     }
 }
 

@@ -16,9 +16,9 @@ use super::super::Key;
 use super::super::leader_client::{Error, LeaderClient, status_code};
 use super::objects::{self, Objects};
 use super::revisions;
-use super::services::services;
-use crate::k8s::Object;
+use crate::k8s::kinds::services;
 use crate::k8s::workloads::{self, Resize};
+use crate::k8s::{Object, resource_version, version_number};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 use crate::resource::{API_VERSION, DynamoRollout, DynamoUpdateConfig, KIND, ROLLOUT_KIND};
 use crate::rollout::Role;
@@ -132,7 +132,7 @@ impl Writer {
                     Written {
                         kind: resource.kind.clone(),
                         name: name.to_owned(),
-                        version: number(scale.metadata.resource_version.as_deref()),
+                        version: version_number(scale.metadata.resource_version.as_deref()),
                     }
                 }
                 Resize::Patch(mut patch) => {
@@ -307,14 +307,8 @@ fn shown(kind: &ApiResource, object: &DynamicObject) -> Written {
     Written {
         kind: kind.kind.clone(),
         name: object.metadata.name.clone().unwrap_or_default(),
-        version: number(object.metadata.resource_version.as_deref()),
+        version: resource_version(object),
     }
-}
-
-pub(super) fn number(version: Option<&str>) -> u64 {
-    version
-        .and_then(|version| version.parse().ok())
-        .unwrap_or(0)
 }
 
 /// Now, to the second, as the API server keeps it.

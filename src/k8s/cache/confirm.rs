@@ -11,7 +11,7 @@ use kube::{Client, Error as ClientError};
 use tokio::sync::mpsc;
 
 use super::clocks::BothClocks;
-use super::confirmed::{Part, number};
+use super::confirmed::{Part, version_number};
 use super::store::Store;
 use super::trim::trimmed;
 use super::{Cache, Changed, Object, Scope};
@@ -152,7 +152,7 @@ async fn list(api: &Api<DynamicObject>, store: &Store) -> Result<(Vec<Object>, u
         );
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok((objects, number(version.as_deref()))),
+            None => return Ok((objects, version_number(version.as_deref()))),
         }
     }
 }

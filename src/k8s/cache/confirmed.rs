@@ -48,7 +48,7 @@ impl Confirmed {
 
     /// Whether a list has already reported the change in this watch event.
     pub fn covers(&self, object: &DynamicObject) -> bool {
-        let version = version(object);
+        let version = resource_version(object);
         let namespace = object.metadata.namespace.clone();
         [None, namespace]
             .iter()
@@ -59,7 +59,8 @@ impl Confirmed {
     /// Records an object that the watch reports as deleted.
     pub fn note_deleted(&mut self, object: &DynamicObject) {
         if self.under_way > 0 {
-            self.deleted.insert(key_of(object), version(object));
+            self.deleted
+                .insert(key_of(object), resource_version(object));
         }
     }
 
@@ -96,7 +97,7 @@ impl Confirmed {
             let known = objects.get(&key.0).and_then(|all| all.get(&key.1));
             let is_known = known.is_some_and(|known| {
                 let is_same = known.metadata.resource_version == object.metadata.resource_version;
-                is_same || version(known) > version(&object)
+                is_same || resource_version(known) > resource_version(&object)
             });
             let is_deleted = self
                 .deleted
@@ -109,8 +110,9 @@ impl Confirmed {
             keys.insert(key);
         }
         // Objects that are newer than the list cannot be in it.
-        let is_gone =
-            |object: &Object| version(object) <= version_of_list && !keys.contains(&key_of(object));
+        let is_gone = |object: &Object| {
+            resource_version(object) <= version_of_list && !keys.contains(&key_of(object))
+        };
         let of_part = |namespace: &str| part.as_deref().is_none_or(|part| part == namespace);
         for (namespace, of_namespace) in objects.iter_mut() {
             if of_part(namespace) {
@@ -136,14 +138,17 @@ impl Confirmed {
 }
 
 /// A `resourceVersion` as a number, which API servers compare them as; 0 if it is not a number.
-pub fn number(version: Option<&str>) -> u64 {
+#[must_use]
+pub fn version_number(version: Option<&str>) -> u64 {
     version
         .and_then(|version| version.parse().ok())
         .unwrap_or(0)
 }
 
-fn version(object: &DynamicObject) -> u64 {
-    number(object.metadata.resource_version.as_deref())
+/// The `resourceVersion` of an object, as a number.
+#[must_use]
+pub fn resource_version(object: &DynamicObject) -> u64 {
+    version_number(object.metadata.resource_version.as_deref())
 }
 
 #[cfg(test)]
@@ -160,7 +165,8 @@ mod tests {
 
     fn names(objects: &Objects) -> Vec<(String, u64)> {
         let all = objects.values().flat_map(BTreeMap::values);
-        all.map(|one| (key_of(one).1, version(one))).collect()
+        all.map(|one| (key_of(one).1, resource_version(one)))
+            .collect()
     }
 
     fn merge(

@@ -2,7 +2,10 @@
 
 use kube::api::ApiResource;
 
-use super::{Cache, Counts, NotSynced, RemovesFirst, Scaling, WorkerQuery, Workload, object, pods};
+use super::{
+    Cache, Counts, NotSynced, ScaleDownOrder, Scaling, WorkerQuery, Workload, object, pods,
+};
+use crate::k8s::kinds::deployments;
 
 pub(super) struct Deployments;
 
@@ -15,7 +18,7 @@ impl Workload for Deployments {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let objects = object::selected(cache, &object::deployments(), which)?;
+        let objects = object::selected(cache, &deployments(), which)?;
         pods::by_revision(cache, &objects, which, REVISION)
     }
 
@@ -26,10 +29,10 @@ impl Workload for Deployments {
 
 impl Scaling for Deployments {
     fn resource(&self) -> ApiResource {
-        object::deployments()
+        deployments()
     }
 
-    fn removes(&self) -> RemovesFirst {
-        RemovesFirst::Unready
+    fn removes(&self) -> ScaleDownOrder {
+        ScaleDownOrder::Unready
     }
 }

@@ -10,10 +10,11 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
 use super::{
-    COMPONENT_NAME, Cache, Counts, GRAPH, NotSynced, Part, PodsOf, RemovesFirst, Resize, Scaling,
+    COMPONENT_NAME, Cache, Counts, GRAPH, NotSynced, Part, PodsOf, Resize, ScaleDownOrder, Scaling,
     ScalingError, WorkerQuery, Workload, object, pods,
 };
 use crate::dynamo_graph;
+use crate::k8s::kinds::api_resource;
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Graphs;
@@ -109,8 +110,8 @@ impl Scaling for Graphs {
         })
     }
 
-    fn removes(&self) -> RemovesFirst {
-        RemovesFirst::Last
+    fn removes(&self) -> ScaleDownOrder {
+        ScaleDownOrder::Last
     }
 
     /// The operator names an adapter after the graph and the component, and creates it if the graph requests one.
@@ -208,7 +209,7 @@ fn component<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a Json> {
 #[must_use]
 pub fn resource() -> ApiResource {
     let plural = "dynamographdeployments";
-    super::resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
+    api_resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
 }
 
 /// The pod of a service (v1alpha1): the component's own fields for its main container, and the rest of the pod.

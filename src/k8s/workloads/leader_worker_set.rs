@@ -12,6 +12,7 @@ use super::{
     stateful_set,
 };
 use crate::k8s::cache::Object;
+use crate::k8s::kinds::stateful_sets;
 use crate::rollout::Sides;
 
 pub(super) struct LeaderWorkerSets;
@@ -108,7 +109,7 @@ impl InPlace for LeaderWorkerSets {
         let metadata = &object.metadata;
         let name = metadata.name.as_deref().unwrap_or_default();
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
-        let leaders = cache.one(&object::stateful_sets(), namespace, name)?;
+        let leaders = cache.one(&stateful_sets(), namespace, name)?;
         Ok(leaders.and_then(|leaders| made(&leaders, name, pods, accepted)))
     }
 

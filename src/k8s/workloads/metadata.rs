@@ -4,6 +4,7 @@
 use serde_json::Value as Json;
 
 use super::{Cache, Counts, NotSynced, WorkerQuery, Workload, object, pods};
+use crate::k8s::kinds::api_resource;
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Metadata;
@@ -20,7 +21,7 @@ impl Workload for Metadata {
             )));
         }
         let (kind, plural) = (self.kind(), "dynamoworkermetadatas");
-        let kind = super::resource("nvidia.com", "v1alpha1", kind, plural);
+        let kind = api_resource("nvidia.com", "v1alpha1", kind, plural);
         let mut counts = Counts::new();
         for object in cache.of(&kind, &which.namespace)? {
             let Some(by_endpoint) = role(&object.data["spec"]["data"], &which.name) else {

@@ -7,33 +7,25 @@ use serde_json::Value as Json;
 
 use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, WorkerQuery};
 use crate::k8s::cache::{Cache, NotSynced, Object};
+use crate::k8s::kinds::api_resource;
 use crate::k8s::ports::named_ports;
 use crate::rollout::{Role, Workers};
-
-/// Deployments (apps/v1).
-pub(super) fn deployments() -> ApiResource {
-    super::resource("apps", "v1", "Deployment", "deployments")
-}
-
-/// StatefulSets (apps/v1).
-pub(super) fn stateful_sets() -> ApiResource {
-    super::resource("apps", "v1", "StatefulSet", "statefulsets")
-}
 
 /// LeaderWorkerSets (leaderworkerset.x-k8s.io/v1).
 pub(super) fn leader_worker_sets() -> ApiResource {
     let group = "leaderworkerset.x-k8s.io";
-    super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
+    api_resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
 }
 
 /// ModelServings (workload.serving.volcano.sh/v1alpha1).
 pub(super) fn model_servings() -> ApiResource {
     let group = "workload.serving.volcano.sh";
-    super::resource(group, "v1alpha1", "ModelServing", "modelservings")
+    api_resource(group, "v1alpha1", "ModelServing", "modelservings")
 }
 
 /// The value of a label.
-pub(super) fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
+#[must_use]
+pub fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
     labels(object)?.get(name).map(String::as_str)
 }
 

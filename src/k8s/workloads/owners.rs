@@ -7,8 +7,9 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::grove::{GROUP, INDEX};
-use super::object::{deployments, label, leader_worker_sets, replicas, role, stateful_sets};
+use super::object::{label, leader_worker_sets, replicas, role};
 use super::{Cache, NotSynced};
+use crate::k8s::kinds::{deployments, stateful_sets};
 use crate::rollout::Role;
 
 /// The labels of the pods that an owner creates for one role, and the number of workers that they form.

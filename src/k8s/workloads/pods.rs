@@ -12,6 +12,7 @@ use super::{
     WorkerQuery, Workload, owners,
 };
 use crate::k8s::cache::Object;
+use crate::k8s::kinds::api_resource;
 use crate::rollout::Role;
 
 pub(super) struct Pods;
@@ -47,7 +48,7 @@ pub(super) fn existing(cache: &Cache, which: &WorkerQuery) -> Result<Counts, Not
 }
 
 pub(super) fn resource() -> ApiResource {
-    super::resource("", "v1", "Pod", "pods")
+    api_resource("", "v1", "Pod", "pods")
 }
 
 /// Whether `which` selects a pod.

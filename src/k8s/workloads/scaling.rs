@@ -18,6 +18,7 @@ use self::scaled::scaled;
 use super::object::{self, number};
 use super::{Cache, InPlace, NotSynced, Workload, by_kind, pods};
 use crate::k8s::cache::Object;
+use crate::k8s::kinds::api_resource;
 use crate::rollout::Role;
 
 /// The kind of the adapter that sets the size of a graph's component instead of the graph.
@@ -50,8 +51,8 @@ pub trait Scaling: Sync {
     }
 
     /// Which replicas are removed first.
-    fn removes(&self) -> RemovesFirst {
-        RemovesFirst::Last
+    fn removes(&self) -> ScaleDownOrder {
+        ScaleDownOrder::Last
     }
 
     /// How one object holds the workers of two generations, if the kind supports it.
@@ -102,7 +103,7 @@ pub struct PodsOf {
 
 /// Which replicas are removed first when a part shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemovesFirst {
+pub enum ScaleDownOrder {
     /// Those that are not ready.
     Unready,
     /// Those with the highest ordinals, or unknown ones.
@@ -145,7 +146,7 @@ pub fn of_kind(kind: &str) -> Option<&'static dyn Scaling> {
 
 fn adapters() -> ApiResource {
     let plural = "dynamographdeploymentscalingadapters";
-    super::resource("nvidia.com", "v1alpha1", ADAPTER, plural)
+    api_resource("nvidia.com", "v1alpha1", ADAPTER, plural)
 }
 
 /// The roles of an object.

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 
 use super::grove::{GROUP, INDEX};
 use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, WorkerQuery, Workload, object};
+use crate::k8s::kinds::api_resource;
 
 pub(super) struct ScalingGroups;
 
@@ -31,7 +32,7 @@ impl Workload for ScalingGroups {
 impl Scaling for ScalingGroups {
     fn resource(&self) -> ApiResource {
         let plural = "podcliquescalinggroups";
-        super::resource("grove.io", "v1alpha1", self.kind(), plural)
+        api_resource("grove.io", "v1alpha1", self.kind(), plural)
     }
 
     fn parts(&self, object: &DynamicObject) -> Vec<Part> {

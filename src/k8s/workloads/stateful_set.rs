@@ -4,6 +4,7 @@ use kube::api::{ApiResource, DynamicObject};
 
 use super::{Cache, Counts, InPlace, NotSynced, Scaling, WorkerQuery, Workload, object, pods};
 use crate::k8s::cache::Object;
+use crate::k8s::kinds::stateful_sets;
 use crate::rollout::Sides;
 
 pub(super) struct StatefulSets;
@@ -17,7 +18,7 @@ impl Workload for StatefulSets {
     }
 
     fn count(&self, cache: &Cache, which: &WorkerQuery) -> Result<Counts, NotSynced> {
-        let objects = object::selected(cache, &object::stateful_sets(), which)?;
+        let objects = object::selected(cache, &stateful_sets(), which)?;
         pods::by_revision(cache, &objects, which, REVISION)
     }
 
@@ -28,7 +29,7 @@ impl Workload for StatefulSets {
 
 impl Scaling for StatefulSets {
     fn resource(&self) -> ApiResource {
-        object::stateful_sets()
+        stateful_sets()
     }
 
     fn in_place(&self) -> Option<&dyn InPlace> {

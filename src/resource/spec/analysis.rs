@@ -5,20 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::Rules;
 use crate::resource::rules;
+pub use crate::rollout::OnFailure;
 
 /// The annotation that requests a retry of a new generation that has failed. Its value is the time, as with `kubectl rollout
 /// restart`. It is not part of the spec, so tools that apply the spec from a repository do not see it.
 pub const RETRIED_AT: &str = "crossfade/retried-at";
-
-/// What happens if the new generation fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum OnFailure {
-    // The split stays.
-    #[default]
-    Hold,
-    // All requests go to the old generation.
-    RollBack,
-}
 
 /// How much worse than the old generation the new one may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

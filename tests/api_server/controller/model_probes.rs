@@ -193,7 +193,7 @@ async fn a_controller_without_free_descriptors_does_not_reduce_the_share() {
 }
 
 /// The probes received so far, without the requests for one token.
-fn asked(frontend: &Upstream) -> Vec<Arc<Received>> {
+fn model_queries(frontend: &Upstream) -> Vec<Arc<Received>> {
     let mut asked = frontend.requests();
     asked.retain(|one| one.target.starts_with(MODELS));
     asked
@@ -205,12 +205,12 @@ async fn a_frontend_is_probed_on_one_connection_and_rarely_after_the_update_is_c
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
     fixture.wait_for_split("up", 4, 1).await;
-    let before = asked(&fixture.new).len();
+    let before = model_queries(&fixture.new).len();
     eventually("it was probed again", async || {
-        asked(&fixture.new).len() >= before + 12
+        model_queries(&fixture.new).len() >= before + 12
     })
     .await;
-    let asked_then = asked(&fixture.new);
+    let asked_then = model_queries(&fixture.new);
     let connections: BTreeSet<_> = asked_then[before..]
         .iter()
         .map(|one| one.connection)
@@ -235,13 +235,13 @@ async fn a_frontend_is_probed_on_one_connection_and_rarely_after_the_update_is_c
         }
     };
     wait_for_reconciles(1.0).await;
-    let (begun, before) = (Instant::now(), asked(&fixture.new).len());
+    let (begun, before) = (Instant::now(), model_queries(&fixture.new).len());
     // What is listed only now causes more of them, at first.
     while begun.elapsed() < Duration::from_secs(10) {
         wait_for_reconciles(1.0).await;
     }
     // Two requests per probe.
-    let rarely = asked(&fixture.new).len() - before;
+    let rarely = model_queries(&fixture.new).len() - before;
     let usual = usize::try_from(begun.elapsed().as_secs()).unwrap() * 2;
     assert!(
         rarely <= 4 && rarely * 2 < usual,
@@ -257,9 +257,9 @@ async fn a_frontend_is_probed_on_one_connection_and_rarely_after_the_update_is_c
     fixture
         .until("up", "no longer complete", |object| !is_complete(object))
         .await;
-    let before = asked(&fixture.new).len();
+    let before = model_queries(&fixture.new).len();
     eventually("it is probed as often as before", async || {
-        asked(&fixture.new).len() >= before + 8
+        model_queries(&fixture.new).len() >= before + 8
     })
     .await;
 }
@@ -281,9 +281,9 @@ async fn a_kept_connection_that_was_closed_does_not_count_as_a_failed_probe() {
     let controller = fixture.controller(&[]).await;
     fixture.worker("new", 0, "worker").await;
     fixture.wait_for_split("up", 4, 1).await;
-    let before = asked(&fixture.new).len();
+    let before = model_queries(&fixture.new).len();
     eventually("it was probed again", async || {
-        asked(&fixture.new).len() >= before + 10
+        model_queries(&fixture.new).len() >= before + 10
     })
     .await;
     fixture.keeps(&controller, "up", 20).await;

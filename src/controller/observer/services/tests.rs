@@ -100,7 +100,7 @@ fn a_service_leads_to_old_by_whatever_address_and_from_whatever_namespace() {
     assert_eq!(names(&found.around_proxies), around);
     assert!(found.has_address("192.0.2.1".parse().unwrap()));
     assert!(found.has_node_port(30080) && !found.has_node_port(30081));
-    assert!(found.go_with_old.is_empty());
+    assert!(found.deleted_with_old.is_empty());
 }
 
 fn old_pod() -> Object {
@@ -125,7 +125,7 @@ fn ways(services: &[Object], slices: &[Object]) -> (Vec<String>, Vec<String>) {
         let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
         names.collect::<Vec<_>>()
     };
-    let others = found.names.difference(&found.go_with_old);
+    let others = found.names.difference(&found.deleted_with_old);
     (listed(&others.cloned().collect()), listed(&found.imports))
 }
 

@@ -12,7 +12,7 @@ use super::super::GenerationInPlace;
 use super::super::object::number;
 use super::super::resources;
 use super::replicas::Replicas;
-use super::{ADAPTER, Part, RemovesFirst, Resize, Scaling, ScalingError, adapters, of_kind};
+use super::{ADAPTER, Part, Resize, ScaleDownOrder, Scaling, ScalingError, adapters, of_kind};
 use crate::k8s::cache::Object;
 
 /// The grace period of a pod that does not specify one.
@@ -44,7 +44,7 @@ pub struct Scaled {
     pub resources: BTreeMap<String, u64>,
     /// How long a replica may take to end.
     pub grace: Option<Duration>,
-    pub removes: RemovesFirst,
+    pub removes: ScaleDownOrder,
     /// The generation, if the object has both.
     pub half: Option<GenerationInPlace>,
 }

@@ -57,7 +57,7 @@ fn a_deployment_is_counted_by_its_pods_and_its_status() {
     // The status says more than the pods of which two are left.
     assert_eq!((one.present, one.terminating, one.ready), (2, 1, 1));
     assert_eq!((one.gpus, one.grace), (8, Some(Duration::from_secs(600))));
-    assert!(one.observed && one.removes == RemovesFirst::Unready);
+    assert!(one.observed && one.removes == ScaleDownOrder::Unready);
     let (resource, resize) = one.resize("Deployment", 4).unwrap();
     assert_eq!((&*resource.kind, resize), ("Deployment", Resize::Scale(4)));
     let mut edited = deployment();
@@ -83,7 +83,7 @@ fn a_replica_of_several_pods_is_ready_when_all_of_them_are() {
     });
     let one = &of("LeaderWorkerSet", set, &pods)[0];
     assert_eq!((one.present, one.terminating, one.ready), (2, 1, 1));
-    assert_eq!((one.gpus, one.removes), (12, RemovesFirst::Last));
+    assert_eq!((one.gpus, one.removes), (12, ScaleDownOrder::Last));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_model_serving_is_scaled_by_its_groups() {
     });
     let one = &of("ModelServing", serving, &pods)[0];
     assert_eq!((one.present, one.terminating, one.ready), (1, 1, 1));
-    assert_eq!((one.gpus, one.removes), (12, RemovesFirst::Last));
+    assert_eq!((one.gpus, one.removes), (12, ScaleDownOrder::Last));
     let (resource, resize) = one.resize("ModelServing", 3).unwrap();
     assert_eq!(
         (&*resource.kind, resize),

@@ -168,7 +168,7 @@ impl Simulation {
                 };
                 seen.clients.other_ways = any().map(|is_none| way(!is_none));
                 seen.clients.bypasses = any().map(|is_none| way(!is_none));
-                seen.clients.go_with_old = match listed.below(8) {
+                seen.clients.deleted_with_old = match listed.below(8) {
                     0 => None,
                     1 => Some(vec!["the Service of the clients".to_owned()]),
                     _ => Some(Vec::new()),

@@ -256,12 +256,12 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "the Service of the clients is deleted with old",
-            |fixture| fixture.seen.clients.go_with_old = Some(vec!["Service clients".into()]),
+            |fixture| fixture.seen.clients.deleted_with_old = Some(vec!["Service clients".into()]),
             NewNotOwnedByOld,
         ),
         (
             "it is not known what is deleted with old",
-            |fixture| fixture.seen.clients.go_with_old = None,
+            |fixture| fixture.seen.clients.deleted_with_old = None,
             NewNotOwnedByOld,
         ),
     ];

@@ -82,7 +82,7 @@ impl Object {
             present: self.pods.len() as u32,
             terminating: (self.ending.len() + self.leaving.len()) as u32,
             leaving: { self.leaving.iter() }
-                .map(|(pod, age)| ReplacedPod {
+                .map(|(pod, age)| PodToReplace {
                     name: pod.to_string(),
                     ready: *age >= START,
                 })

@@ -119,7 +119,7 @@ impl Simulation {
         }
         assert!(self.cluster.split.is_all_old(), "two generations at most");
         self.cluster.settings.superseded = false;
-        self.cluster.verdict = Verdict::Inconclusive;
+        self.cluster.verdict = TrialVerdict::Inconclusive;
         self.new_objects();
     }
 
@@ -215,8 +215,12 @@ impl Simulation {
             }
             11 => cluster.open_known = !draw.one_in(3),
             12 => {
-                let verdicts = [Verdict::Inconclusive, Verdict::Pass, Verdict::Fail];
-                if cluster.verdict != Verdict::Fail {
+                let verdicts = [
+                    TrialVerdict::Inconclusive,
+                    TrialVerdict::Pass,
+                    TrialVerdict::Fail,
+                ];
+                if cluster.verdict != TrialVerdict::Fail {
                     cluster.verdict = verdicts[draw.below(8).min(2) as usize];
                 }
                 self.disturbed_at = tick;
@@ -247,7 +251,7 @@ impl Simulation {
         cluster.needs_last_worker = false;
         cluster.accepts_sizes = true;
         cluster.applied = vec![Some(cluster.split); 2];
-        cluster.verdict = Verdict::Pass;
+        cluster.verdict = TrialVerdict::Pass;
         (cluster.grace, cluster.p99) = (seconds(600), Some(seconds(300)));
         if cluster.settings.intent == Intent::Hold {
             cluster.settings.intent = Intent::Run;

@@ -138,7 +138,7 @@ impl Counted<'_> {
             Some(OnFailure::Hold) => goes_back,
             None => false,
         };
-        is_analysed && self.seen.verdict == Verdict::Fail && settings.intent != Intent::Promote
+        is_analysed && self.seen.verdict == TrialVerdict::Fail && settings.intent != Intent::Promote
     }
 
     fn floor(&self) -> u32 {
@@ -312,7 +312,7 @@ impl Counted<'_> {
 
     /// The same if these pods are replaced, which count as ready capacity until then.
     fn keeps_capacity_without(&self, side: Generation, role: Role, pods: &[String]) {
-        let is_gone = |leaving: &&ReplacedPod| leaving.ready && pods.contains(&leaving.name);
+        let is_gone = |leaving: &&PodToReplace| leaving.ready && pods.contains(&leaving.name);
         let leaving = &self.seen.sides.of(side).roles[&role].leaving;
         let gone = match self.leaving(side) {
             0 => 0,
@@ -346,7 +346,7 @@ impl Counted<'_> {
         let strategy = &self.settings.strategy;
         let has_verdict = strategy.analysis.is_some() && self.settings.intent == Intent::Run;
         if side == Generation::Old && has_verdict && !self.settings.superseded {
-            assert_ne!(self.seen.verdict, Verdict::Fail);
+            assert_ne!(self.seen.verdict, TrialVerdict::Fail);
         }
     }
 

@@ -45,14 +45,14 @@ fn a_bad_generation_loses_all_requests_at_once_and_is_taken_back() {
     four.strategy.partition = 2;
     let mut cluster = Cluster::of(four);
     cluster.run(500);
-    cluster.verdict = Verdict::Fail;
+    cluster.verdict = TrialVerdict::Fail;
     let (decision, way) = cluster.run(500);
     assert_eq!(decision.progress, Progress::RolledBack);
     assert_eq!(way.join(" "), "1:0 old+3 new-0 old+4");
 
     cluster = Cluster::of(cluster.settings);
     cluster.settings.strategy.analysis = Some(OnFailure::Hold);
-    cluster.verdict = Verdict::Fail;
+    cluster.verdict = TrialVerdict::Fail;
     let (decision, way) = cluster.run(500);
     assert!(
         decision.waits.contains(&Wait::Failed) && way.is_empty(),

@@ -33,7 +33,7 @@ fn old_does_not_shrink_before_new_is_judged_good() {
     let mut four = settings(&FOUR);
     four.strategy.analysis = Some(OnFailure::RollBack);
     let mut cluster = Cluster::of(four);
-    cluster.verdict = Verdict::Inconclusive;
+    cluster.verdict = TrialVerdict::Inconclusive;
     let (decision, way) = cluster.run(500);
     assert_eq!(way.join(" "), "new+1 4:1");
     assert!(decision.waits.contains(&Wait::Verdict));

@@ -103,7 +103,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
             (Some(true), Some(false))
         );
         assert!(clients.other_ways.as_ref().is_some_and(Vec::is_empty));
-        assert!(clients.go_with_old.as_ref().is_some_and(Vec::is_empty));
+        assert!(clients.deleted_with_old.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(open(|open| open.old + open.new), Some(0));
         let least = before.settings.quiet_period;
         let quiet = |proxy: &ObservedProxy| {

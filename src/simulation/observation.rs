@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::cluster::{Cluster, Workload};
 use crate::rollout::Sides;
 use crate::scaling::{
-    Clients, LastWorker, Pod, RemovalOrder, RolloutObservation, Serves, Side, Traffic, Verdict,
-    Workers,
+    Clients, LastWorker, Pod, RemovalOrder, RolloutObservation, Serves, Side, Traffic,
+    TrialVerdict, Workers,
 };
 use crate::split::Generation;
 
@@ -65,11 +65,13 @@ impl Cluster<'_> {
         Duration::from_secs(self.now.saturating_sub(then))
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> TrialVerdict {
         let samples = self.arrivals.samples();
         match self.scenario.analysis {
-            Some(needed) if samples.old.min(samples.new) < needed.count => Verdict::Inconclusive,
-            _ => Verdict::Pass,
+            Some(needed) if samples.old.min(samples.new) < needed.count => {
+                TrialVerdict::Inconclusive
+            }
+            _ => TrialVerdict::Pass,
         }
     }
 

@@ -106,7 +106,7 @@ impl Completion {
         }
     }
 
-    /// The words, of which [`Answer::tokens`] make the response.
+    /// The words, of which [`Completion::tokens`] make the response.
     pub(super) fn words(&self) -> Words {
         let continued = self.begun.as_deref().and_then(transcript::after);
         continued.map_or_else(|| transcript::words(self.generation), |(_, words)| words)

@@ -12,7 +12,7 @@ use http_body::{Body, Frame};
 use serde_json::Value;
 use tokio::time::Sleep;
 
-use super::answer::Completion;
+use super::completion::Completion;
 use crate::demo::transcript::Words;
 
 /// From the request to the first token, in milliseconds.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::rollout::{Role, Sides};
+use crate::rollout::{Role, Sides, TrialVerdict};
 use crate::split::{Generation, Weights};
 
 /// An observation. A list that could not be read is not an empty list: in that case, there is no observation.
@@ -17,7 +17,7 @@ pub struct RolloutObservation {
     /// The traffic.
     pub traffic: Traffic,
     /// The verdict on new. The caller remembers a failure.
-    pub verdict: Verdict,
+    pub verdict: TrialVerdict,
     /// Where clients are routed.
     pub clients: Clients,
     /// How long no size has changed.
@@ -89,12 +89,12 @@ pub struct Workers {
     /// What one replica consumes from the entries of a quota, in thousandths.
     pub resources: BTreeMap<String, u64>,
     /// Pods that should belong to the other side, but that their owner does not replace by itself. They count as terminating.
-    pub leaving: Vec<ReplacedPod>,
+    pub leaving: Vec<PodToReplace>,
 }
 
 /// A pod that should belong to the other side. It serves until it is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplacedPod {
+pub struct PodToReplace {
     pub name: String,
     pub ready: bool,
 }
@@ -135,15 +135,6 @@ pub struct Traffic {
     pub open: Option<Sides<u64>>,
     /// The 99th percentile of the stream durations. `None` if too few streams have ended.
     pub p99: Option<Duration>,
-}
-
-/// The verdict of the analysis on new.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
-    #[default]
-    Inconclusive,
-    Pass,
-    Fail,
 }
 
 /// Where clients are routed, and the state of the traffic at the end of the update.

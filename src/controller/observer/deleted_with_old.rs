@@ -7,7 +7,6 @@ use std::collections::{BTreeSet, HashSet};
 
 use kube::api::DynamicObject;
 
-use super::super::old_frontends::{deployments, stateful_sets};
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
 use super::kinds::{OWNERS, claims, graphs, pods, replica_sets, services, slices};
@@ -15,12 +14,13 @@ use super::old_pods::OldPods;
 use super::owners::{Fate, OldOwners, Owners};
 use super::pods_of::{pods_of_new_workers, pods_of_old};
 use super::pools::PoolsToOld;
+use super::route_match::ServiceName;
 use super::routes::Routes;
 use super::service_fields::name_of;
 use super::services::{AllServices, ServicesToOld};
 use super::slices::{SERVICE, service_of};
 use super::to_old::ToOld;
-use super::ways::ServiceName;
+use crate::k8s::kinds::{deployments, stateful_sets};
 use crate::k8s::workloads::{GRAPH, labels, pod_has_ended};
 use crate::k8s::{NotSynced, Object};
 
@@ -74,7 +74,7 @@ impl Observer {
     }
 
     /// Objects that clients or new need and that are, or may be, deleted together with old, as text for users.
-    pub(super) fn go_with_old(
+    pub(super) fn deleted_with_old(
         &self,
         parsed: &ParsedUpdate,
         all: &[Object],

@@ -38,12 +38,14 @@ impl UpdateTargetsCache {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (uid, scope.anywhere);
         match known.get(&key) {
-            Some((version, lead)) if *version == metadata.resource_version => Arc::clone(lead),
+            Some((version, targets)) if *version == metadata.resource_version => {
+                Arc::clone(targets)
+            }
             _ => {
-                let lead = Arc::new(UpdateTargets::of(update, scope));
+                let targets = Arc::new(UpdateTargets::of(update, scope));
                 let version = metadata.resource_version.clone();
-                known.insert(key, (version, Arc::clone(&lead)));
-                lead
+                known.insert(key, (version, Arc::clone(&targets)));
+                targets
             }
         }
     }
@@ -113,12 +115,12 @@ mod tests {
             domain: "cluster.local".into(),
             anywhere: true,
         };
-        let lead = leads.of(&update("1", "1", "http://10.0.0.1:80"), &scope);
-        assert!(lead.is_usable && lead.gives);
+        let targets = leads.of(&update("1", "1", "http://10.0.0.1:80"), &scope);
+        assert!(targets.is_usable && targets.gives);
         let same = leads.of(&update("1", "1", "http://10.0.0.1:80"), &scope);
-        assert!(Arc::ptr_eq(&lead, &same));
+        assert!(Arc::ptr_eq(&targets, &same));
         let edited = leads.of(&update("1", "2", "http://10.0.0.2:80"), &scope);
-        assert_ne!(edited.targets, lead.targets);
+        assert_ne!(edited.targets, targets.targets);
         let bad = leads.of(
             &update("2", "3", "https://10.0.0.1:80,http://10.0.0.2:80"),
             &scope,
