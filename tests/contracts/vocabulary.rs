@@ -38,9 +38,69 @@ const NAMES: &[&str] = &[
 
 /// Names that no type may have.
 const TYPES: &[&str] = &[
-    "Again", "Tries", "Tried", "Place", "World", "Shared", "Door", "Feed", "Fed", "Wish", "Late",
-    "Traits", "Eyes", "Held", "Post", "News", "Reach", "Claim", "Moment", "Wanted", "Settings",
-    "Seen", "Asked", "Ask", "Question", "Machine", "Stage", "Phase", "Proxy", "Watching",
+    "Again",
+    "Tries",
+    "Tried",
+    "Place",
+    "World",
+    "Shared",
+    "Door",
+    "Feed",
+    "Fed",
+    "Wish",
+    "Late",
+    "Traits",
+    "Eyes",
+    "Held",
+    "Post",
+    "News",
+    "Reach",
+    "Claim",
+    "Moment",
+    "Wanted",
+    "Settings",
+    "Seen",
+    "Asked",
+    "Ask",
+    "Question",
+    "Machine",
+    "Stage",
+    "Phase",
+    "Proxy",
+    "Watching",
+    "Which",
+    "Lead",
+    "Leads",
+    "Apart",
+    "Aim",
+    "Half",
+    "Whole",
+    "Alone",
+    "Why",
+    "Course",
+    "Made",
+    "Unanswered",
+    "Stated",
+    "By",
+    "Promise",
+];
+
+/// Names that no function may have: adverbs, participles, and words that named several things each.
+const FUNCTIONS: &[&str] = &[
+    "see",
+    "look_at",
+    "look_after",
+    "tend",
+    "pretend",
+    "essence",
+    "still",
+    "meant",
+    "there",
+    "told",
+    "restate",
+    "reconsider",
+    "may_pass",
+    "wants",
 ];
 
 /// Names that no module may have.
@@ -97,9 +157,14 @@ const MODULES: &[&str] = &[
     "crowds",
     "heads",
     "odd",
+    "seen",
+    "leads",
+    "ways",
+    "drawn",
+    "observed",
 ];
 
-/// Exceptions to [`NAMES`], [`TYPES`] and [`MODULES`]: a path prefix, the name, and the reason.
+/// Exceptions to [`NAMES`], [`TYPES`], [`FUNCTIONS`] and [`MODULES`]: a path prefix, the name, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "",
@@ -279,7 +344,10 @@ fn found() -> BTreeSet<(String, String)> {
         let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
         for pair in names.windows(2) {
             let declares = ["struct", "enum", "trait", "type"].contains(&pair[0]);
-            if declares && TYPES.contains(&pair[1]) && !is_excepted(&file, pair[1]) {
+            let is_function = ["fn", "function"].contains(&pair[0]);
+            let is_retired = (declares && TYPES.contains(&pair[1]))
+                || (is_function && FUNCTIONS.contains(&pair[1]));
+            if is_retired && !is_excepted(&file, pair[1]) {
                 found.insert((pair[1].to_owned(), file.clone()));
             }
         }
