@@ -112,14 +112,14 @@ pub struct DynamoUpdateConfigStatus {
     pub memory: Option<Memory>,
 }
 
-/// The state of a flag of a status at a time.
+/// What a flag of a status says at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagState {
-    /// It holds.
+    /// The flag is true and valid.
     True,
-    /// It does not.
+    /// The flag is false.
     False,
-    /// Unknown: it did hold, but that statement has expired.
+    /// Unknown: the flag is true, but no longer valid.
     Expired,
 }
 
@@ -162,7 +162,7 @@ impl DynamoUpdateConfigStatus {
     ) -> Option<FlagState> {
         // The proxies follow an edit immediately, even if no controller has processed it.
         let is_of_this_edit = self.observed_generation == generation;
-        // A promise with a time from a clock that is far ahead would be valid for too long.
+        // A flag with a time from a clock that is far ahead would be valid for too long.
         let after = |time: Timestamp, long| time.checked_add(long).unwrap_or(Timestamp::MAX);
         let at = self.observed_at.as_ref();
         let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, VALIDITY));

@@ -53,7 +53,7 @@ fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
     let mut json = json!(update);
     if let Some(status) = &update.status {
         let generation = update.metadata.generation;
-        let promises = [
+        let flags = [
             (
                 "safeToDeleteOld",
                 status.old_may_be_deleted(generation, now),
@@ -63,8 +63,8 @@ fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
                 status.last_old_worker_may_go(generation, now),
             ),
         ];
-        for (field, promise) in promises {
-            if promise == Some(FlagState::Expired) {
+        for (field, flag) in flags {
+            if flag == Some(FlagState::Expired) {
                 json["status"][field] = Value::Null;
             }
         }

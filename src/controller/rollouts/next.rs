@@ -195,8 +195,8 @@ mod tests {
             (Pending, "v2", "v4", None, "Accept"),
             (Refused, "v1", "v3", None, "Accept"),
             // The generations of the rollout itself.
-            (Progressing, "v2", "v3", Some(2), "Back"),
-            (Complete, "v2", "v3", Some(2), "Back"),
+            (Progressing, "v2", "v3", Some(2), "RollBack"),
+            (Complete, "v2", "v3", Some(2), "RollBack"),
             (RolledBack, "v2", "v3", Some(3), "AsSpecified"),
             // Any other one.
             (Progressing, "v2", "v3", Some(1), "undo to 1 at once: false"),
@@ -226,11 +226,11 @@ mod tests {
         let mut undone = status("v1", "v3", RolloutPhase::RolledBack);
         undone.accepted.as_mut().unwrap().undo_to = Some(1);
         for (old, new, undo, expected) in [
-            ("v2", "v3", Some(1), "Back"),
+            ("v2", "v3", Some(1), "RollBack"),
             // The undo is reverted.
             ("v2", "v3", None, "AsSpecified"),
             ("v2", "v3", Some(3), "AsSpecified"),
-            ("v1", "v4", Some(1), "Back"),
+            ("v1", "v4", Some(1), "RollBack"),
             ("v1", "v4", None, "Accept"),
             ("v2", "v3", Some(2), "undo to 2 at once: true"),
         ] {
