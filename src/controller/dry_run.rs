@@ -21,15 +21,15 @@ impl DryRun {
         let status = &job.status;
         let earlier = before.filter(|before| before.found == job.found);
         let wanted = job.desired().or(earlier.and_then(|earlier| earlier.wanted));
-        let mut said = status.message.clone().unwrap_or_default();
+        let mut last_message = status.message.clone().unwrap_or_default();
         if let Some(phase) = status.phase {
-            said = format!("{said} [{phase:?}");
+            last_message = format!("{last_message} [{phase:?}");
             let drains = wanted.or(job.found).is_some_and(|spec| spec.old_draining);
-            said += if drains { ", oldDraining: true]" } else { "]" };
+            last_message += if drains { ", oldDraining: true]" } else { "]" };
         }
         Self {
             memory: status.memory.clone().unwrap_or_default(),
-            last_message: said,
+            last_message,
             found: job.found,
             wanted,
         }

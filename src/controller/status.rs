@@ -114,11 +114,11 @@ fn limit_validity(
     if flags(&status) == [false; 2] {
         return status;
     }
-    let said_at = before.observed_at.as_ref().map(|time| time.0);
-    let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWAL_INTERVAL));
+    let observed_at = before.observed_at.as_ref().map(|time| time.0);
+    let is_fresh = observed_at.is_some_and(|at| at <= now && now < after(at, RENEWAL_INTERVAL));
     // If someone else changed this time, it does not count.
     let until = before.valid_until.as_ref().map(|time| time.0);
-    let is_ours = until.is_some() && until == said_at.map(|at| after(at, VALIDITY));
+    let is_ours = until.is_some() && until == observed_at.map(|at| after(at, VALIDITY));
     if is_fresh && is_ours && flags(&status) == flags(before) {
         status.observed_at.clone_from(&before.observed_at);
         status.valid_until.clone_from(&before.valid_until);
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_promise_is_renewed_when_its_time_comes_and_when_someone_has_changed_it() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-        let said = |at: &str, until: &str| DynamoUpdateConfigStatus {
+        let status = |at: &str, until: &str| DynamoUpdateConfigStatus {
             safe_to_delete_old: Some(true),
             observed_at: Some(Time(at.parse().unwrap())),
             valid_until: Some(Time(until.parse().unwrap())),
@@ -401,16 +401,25 @@ mod tests {
             safe_to_delete_old: Some(true),
             ..DynamoUpdateConfigStatus::default()
         };
-        let fresh = said("2026-01-01T00:01:00Z", "2026-01-01T00:02:30Z");
-        let earlier = said("2026-01-01T00:00:40Z", "2026-01-01T00:02:10Z");
+        let fresh = status("2026-01-01T00:01:00Z", "2026-01-01T00:02:30Z");
+        let earlier = status("2026-01-01T00:00:40Z", "2026-01-01T00:02:10Z");
         for (before, expected) in [
             (earlier.clone(), &earlier),
             (DynamoUpdateConfigStatus::default(), &fresh),
-            (said("2026-01-01T00:00:30Z", "2026-01-01T00:02:00Z"), &fresh),
+            (
+                status("2026-01-01T00:00:30Z", "2026-01-01T00:02:00Z"),
+                &fresh,
+            ),
             // Written by a clock that is ahead.
-            (said("2026-01-01T00:01:10Z", "2026-01-01T00:02:40Z"), &fresh),
+            (
+                status("2026-01-01T00:01:10Z", "2026-01-01T00:02:40Z"),
+                &fresh,
+            ),
             // By hand.
-            (said("2026-01-01T00:00:40Z", "2036-01-01T00:00:00Z"), &fresh),
+            (
+                status("2026-01-01T00:00:40Z", "2036-01-01T00:00:00Z"),
+                &fresh,
+            ),
         ] {
             assert_eq!(&limit_validity(promised.clone(), &before, now), expected);
         }

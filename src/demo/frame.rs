@@ -93,17 +93,17 @@ impl DemoFrame<'_> {
         if self.is_over() {
             return "done: waiting for the last streams".to_owned();
         }
-        let ScriptState { percent, victim } = self.state;
-        match (victim, percent) {
-            (Some((victim, ServerState::Down(since))), _) => {
-                let side = victim.as_str().to_uppercase();
+        let ScriptState { percent, killed } = self.state;
+        match (killed, percent) {
+            (Some((killed, ServerState::Down(since))), _) => {
+                let side = killed.as_str().to_uppercase();
                 format!(
                     "the {side} upstream was KILLED {:.1} s ago; its requests fail over",
                     since.as_secs_f64()
                 )
             }
-            (Some((victim, ServerState::Restarted)), _) => {
-                format!("the {} upstream is back", victim.as_str().to_uppercase())
+            (Some((killed, ServerState::Restarted)), _) => {
+                format!("the {} upstream is back", killed.as_str().to_uppercase())
             }
             (None, 0) => "all requests go to the OLD generation".to_owned(),
             (None, 100) => "all new requests go to the NEW generation".to_owned(),
@@ -113,7 +113,7 @@ impl DemoFrame<'_> {
 
     /// Is an upstream down?
     pub(super) fn is_outage(&self) -> bool {
-        matches!(self.state.victim, Some((_, ServerState::Down(_))))
+        matches!(self.state.killed, Some((_, ServerState::Down(_))))
     }
 }
 

@@ -122,12 +122,12 @@ impl<W: Write> Plain<W> {
 
 /// What happens now, unless every line shows it anyway.
 fn event(picture: &DemoFrame<'_>) -> Option<String> {
-    match picture.state.victim {
+    match picture.state.killed {
         _ if picture.is_over() => Some(picture.caption()),
         None => None,
-        Some((victim, ServerState::Down(_))) => Some(format!(
+        Some((killed, ServerState::Down(_))) => Some(format!(
             "the {} upstream is KILLED",
-            victim.as_str().to_uppercase()
+            killed.as_str().to_uppercase()
         )),
         Some((_, ServerState::Restarted)) => Some(picture.caption()),
     }

@@ -54,11 +54,11 @@ impl ModelServer {
             reserved,
             running: None,
         };
-        server.revive()?;
+        server.restart()?;
         Ok(server)
     }
 
-    /// Its address, which [`ModelServer::revive`] keeps.
+    /// Its address, which [`ModelServer::restart`] keeps.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -73,7 +73,7 @@ impl ModelServer {
     ///
     /// # Errors
     /// [`Error::Serve`] without the port or a thread.
-    pub fn revive(&mut self) -> Result<(), Error> {
+    pub fn restart(&mut self) -> Result<(), Error> {
         if self.running.is_none() {
             self.running = Some(self.serve().map_err(Error::Serve)?);
         }

@@ -96,12 +96,12 @@ impl<S: ProxyControl> Runner<S> {
                 self.proxy.set_percent(percent);
                 self.load.set_percent(percent);
             }
-            Action::Kill(victim) => {
+            Action::Kill(killed) => {
                 self.load.set_outage(true);
-                self.servers[victim.index()].kill();
+                self.servers[killed.index()].kill();
             }
-            Action::Restart(victim) => {
-                self.servers[victim.index()].revive()?;
+            Action::Restart(killed) => {
+                self.servers[killed.index()].restart()?;
                 self.load.set_outage(false);
             }
         }

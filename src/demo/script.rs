@@ -11,11 +11,11 @@ const FULL: f64 = 60.0;
 /// The split changes in steps of this size, in percent.
 const STRIDE: u8 = 5;
 /// The generation that is killed, and the split at which it is.
-const VICTIM: Generation = Generation::New;
+const KILLED: Generation = Generation::New;
 const KILL_AT: u8 = 50;
 /// From the step to [`KILL_AT`] to the kill, in seconds of the full demo.
 const BEFORE_KILL: f64 = 3.0;
-/// How long the victim is down, in seconds of the full demo, and the minimum: clients must have time to reach it.
+/// How long the killed server is down, in seconds of the full demo, and the minimum: clients must have time to reach it.
 const OUTAGE: f64 = 1.5;
 const SHORTEST_OUTAGE: Duration = Duration::from_millis(400);
 
@@ -56,10 +56,10 @@ pub struct ScriptState {
     /// The wanted split, in percent.
     pub percent: u8,
     /// The generation last killed at this split, and its state.
-    pub victim: Option<(Generation, ServerState)>,
+    pub killed: Option<(Generation, ServerState)>,
 }
 
-/// The state of a victim.
+/// The state of a killed server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// Killed this long ago.
@@ -91,15 +91,15 @@ impl Script {
                 action: Action::Split(percent),
             });
             if percent == KILL_AT {
-                let killed = scaled(begun + BEFORE_KILL);
-                let back = killed + scaled(OUTAGE).max(SHORTEST_OUTAGE);
+                let killed_at = scaled(begun + BEFORE_KILL);
+                let restarted_at = killed_at + scaled(OUTAGE).max(SHORTEST_OUTAGE);
                 steps.push(ScriptStep {
-                    at: killed,
-                    action: Action::Kill(VICTIM),
+                    at: killed_at,
+                    action: Action::Kill(KILLED),
                 });
                 steps.push(ScriptStep {
-                    at: back,
-                    action: Action::Restart(VICTIM),
+                    at: restarted_at,
+                    action: Action::Restart(KILLED),
                 });
             }
             begun += pause(percent);
@@ -120,14 +120,14 @@ impl Script {
         past.fold(ScriptState::default(), |now, step| match step.action {
             Action::Split(percent) => ScriptState {
                 percent,
-                victim: None,
+                killed: None,
             },
-            Action::Kill(victim) => ScriptState {
-                victim: Some((victim, ServerState::Down(elapsed.saturating_sub(step.at)))),
+            Action::Kill(killed) => ScriptState {
+                killed: Some((killed, ServerState::Down(elapsed.saturating_sub(step.at)))),
                 ..now
             },
-            Action::Restart(victim) => ScriptState {
-                victim: Some((victim, ServerState::Restarted)),
+            Action::Restart(killed) => ScriptState {
+                killed: Some((killed, ServerState::Restarted)),
                 ..now
             },
         })
@@ -195,28 +195,28 @@ mod tests {
     #[test]
     fn the_victim_is_dead_for_a_moment_half_way_and_then_back() {
         let script = Script::new(60);
-        let (killed, back) = script.outages().next().unwrap();
-        assert_eq!(back - killed, Duration::from_millis(1500));
+        let (killed_at, back) = script.outages().next().unwrap();
+        assert_eq!(back - killed_at, Duration::from_millis(1500));
         let at = |moment| script.state(moment);
-        let before = at(killed - Duration::from_millis(1));
+        let before = at(killed_at - Duration::from_millis(1));
         assert_eq!(
             before,
             ScriptState {
                 percent: KILL_AT,
-                victim: None
+                killed: None
             }
         );
-        let dead = at(killed + Duration::from_secs(1));
+        let dead = at(killed_at + Duration::from_secs(1));
         assert_eq!(
-            dead.victim,
-            Some((VICTIM, ServerState::Down(Duration::from_secs(1))))
+            dead.killed,
+            Some((KILLED, ServerState::Down(Duration::from_secs(1))))
         );
-        assert_eq!(at(back).victim, Some((VICTIM, ServerState::Restarted)));
+        assert_eq!(at(back).killed, Some((KILLED, ServerState::Restarted)));
         assert_eq!(
             at(script.length),
             ScriptState {
                 percent: 100,
-                victim: None
+                killed: None
             }
         );
     }

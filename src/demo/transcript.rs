@@ -89,11 +89,11 @@ mod tests {
     #[test]
     fn a_text_is_continued_in_its_own_voice_from_where_it_ends() {
         for generation in Generation::ALL {
-            for said in [1, 7, 100] {
-                let text: String = words(generation).take(said).collect();
+            for sent in [1, 7, 100] {
+                let text: String = words(generation).take(sent).collect();
                 let (found, rest) = after(&text).unwrap();
                 assert_eq!(found, generation);
-                let expected: Vec<_> = words(generation).skip(said).take(50).collect();
+                let expected: Vec<_> = words(generation).skip(sent).take(50).collect();
                 assert_eq!(rest.take(50).collect::<Vec<_>>(), expected);
             }
         }

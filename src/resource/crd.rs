@@ -95,10 +95,13 @@ mod tests {
             let fields = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
             each_schema(&fields[part], part, &mut |schema, path| {
                 count += 1;
-                let said = schema["description"].as_str().unwrap_or_default();
-                assert!(path.ends_with("[]") || said.len() > 10, "{path}: {said:?}");
+                let description = schema["description"].as_str().unwrap_or_default();
+                assert!(
+                    path.ends_with("[]") || description.len() > 10,
+                    "{path}: {description:?}"
+                );
                 // Intra-doc links are for readers of the source.
-                assert!(!said.contains("[`"), "{path}: {said}");
+                assert!(!description.contains("[`"), "{path}: {description}");
             });
         }
         assert!(count > 120, "{count}");

@@ -156,7 +156,7 @@ impl DynamoUpdateConfigStatus {
 
     fn flag(
         &self,
-        said: Option<bool>,
+        flag: Option<bool>,
         generation: Option<i64>,
         now: Timestamp,
     ) -> Option<FlagState> {
@@ -165,11 +165,12 @@ impl DynamoUpdateConfigStatus {
         // A flag with a time from a clock that is far ahead would be valid for too long.
         let after = |time: Timestamp, long| time.checked_add(long).unwrap_or(Timestamp::MAX);
         let at = self.observed_at.as_ref();
-        let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, VALIDITY));
+        let is_recent =
+            at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, VALIDITY));
         let is_valid = self.valid_until.as_ref().is_some_and(|until| now < until.0);
-        Some(match said? {
+        Some(match flag? {
             false => FlagState::False,
-            true if is_of_this_edit && is_said && is_valid => FlagState::True,
+            true if is_of_this_edit && is_recent && is_valid => FlagState::True,
             true => FlagState::Expired,
         })
     }

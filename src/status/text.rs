@@ -128,13 +128,13 @@ impl Page {
                 .as_ref()
                 .and_then(|status| status.lifted_cap_percent);
             let all_to_new = update.spec.split().is_some_and(|split| split.is_all_new());
-            let said = match is_lifted(Some(cap), lifted, all_to_new) {
+            let value = match is_lifted(Some(cap), lifted, all_to_new) {
                 true => {
                     format!("{cap} %, lifted: no worker of old is ready, so new gets everything")
                 }
                 false => format!("new gets at most {cap} %"),
             };
-            self.line("cap", &said);
+            self.line("cap", &value);
         }
         match &update.status {
             Some(status) => {

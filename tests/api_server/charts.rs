@@ -127,7 +127,7 @@ fn an_invalid_value_is_rejected_by_name() {
 }
 
 /// An object without the fields that only one of the two installation methods sets.
-fn essence(mut object: Value) -> Value {
+fn comparable(mut object: Value) -> Value {
     let fields = object.as_object_mut().expect("an object");
     fields.retain(|field, _| !["metadata", "status"].contains(&field.as_str()));
     tidy(&mut object);
@@ -151,7 +151,7 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
         let (kind, metadata) = (object["kind"].clone(), &object["metadata"]);
         let part = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
         let name = format!("{} {}", kind.as_str().unwrap(), part("name"));
-        (name, essence(object))
+        (name, comparable(object))
     });
     named.collect()
 }

@@ -192,6 +192,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("tests/support", "Proxy", "the program as a process"),
     ("benches/e2e", "Proxy", "a program that is measured"),
     ("benches/e2e", "machine", "the computer that measures"),
+    (
+        "src/transport",
+        "look_at",
+        "of the write timeout, the only one",
+    ),
     ("tests/dynamo", "Stage", "of a request, in a test"),
 ];
 

@@ -269,17 +269,17 @@ mod tests {
     #[test]
     fn a_promise_that_is_past_its_time_is_not_known() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-        let said = |at: &str, until: &str| json!({"safeToDeleteOld": true, "observedGeneration": 3, "observedAt": at, "validUntil": until});
+        let status = |at: &str, until: &str| json!({"safeToDeleteOld": true, "observedGeneration": 3, "observedAt": at, "validUntil": until});
         for (status, reported) in [
             (json!({}), json!(null)),
             (json!({"safeToDeleteOld": false}), json!(false)),
             (json!({"safeToDeleteOld": true}), json!("unknown")),
             (
-                said("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"),
+                status("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"),
                 json!("unknown"),
             ),
             (
-                said("2026-01-01T00:00:00Z", "2026-01-01T00:01:01Z"),
+                status("2026-01-01T00:00:00Z", "2026-01-01T00:01:01Z"),
                 json!(true),
             ),
             // Without observedAt.
@@ -289,7 +289,7 @@ mod tests {
             ),
             // Observed too long ago, regardless of validUntil.
             (
-                said("2025-12-31T23:59:30Z", "2036-01-01T00:00:00Z"),
+                status("2025-12-31T23:59:30Z", "2036-01-01T00:00:00Z"),
                 json!("unknown"),
             ),
             // The proxies follow an edit that the controller has not reconciled yet.
@@ -302,7 +302,7 @@ mod tests {
             ),
             // Written by a clock that is an hour ahead.
             (
-                said("2026-01-01T01:01:00Z", "2026-01-01T01:02:30Z"),
+                status("2026-01-01T01:01:00Z", "2026-01-01T01:02:30Z"),
                 json!("unknown"),
             ),
         ] {

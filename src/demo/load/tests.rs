@@ -41,7 +41,7 @@ async fn a_server_killed_in_mid_stream_breaks_its_streams_and_is_unreachable_aft
     server.kill();
     until(&load, |counts| counts.total(Ending::Unreachable) >= 8).await;
     assert_eq!(load.counts(Counts::lost).1, 0);
-    server.revive().unwrap();
+    server.restart().unwrap();
     until(&load, |counts| counts.total(Ending::Completed) >= 1).await;
     // At least those that could not connect; a stream may have completed just before the kill.
     assert!(load.counts(Counts::lost).0 >= 8);

@@ -169,7 +169,7 @@ async fn a_kill_cuts_streams_refuses_connections_and_a_revival_serves_on_the_sam
             .kind(),
         io::ErrorKind::ConnectionRefused
     );
-    server.revive().unwrap();
+    server.restart().unwrap();
     assert_eq!(
         send(&server, "/health", None).await.status(),
         StatusCode::OK

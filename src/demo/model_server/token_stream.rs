@@ -33,7 +33,7 @@ enum Next {
 pub(in crate::demo) struct TokenStream {
     answer: Completion,
     words: Words,
-    said: usize,
+    sent: usize,
     next: Next,
     /// When the next token is due.
     due: Pin<Box<Sleep>>,
@@ -47,7 +47,7 @@ impl TokenStream {
         Self {
             answer,
             words,
-            said: 0,
+            sent: 0,
             next: Next::Opening,
             due,
         }
@@ -82,8 +82,8 @@ impl Body for TokenStream {
                 ready!(this.due.as_mut().poll(cx));
                 let due = this.due.deadline() + draw(GAP);
                 this.due.as_mut().reset(due);
-                this.said += 1;
-                if this.said >= this.answer.tokens {
+                this.sent += 1;
+                if this.sent >= this.answer.tokens {
                     this.next = Next::Closing;
                 }
                 let word = this.words.next().unwrap_or_default();

@@ -148,7 +148,7 @@ impl Page {
         if let Some(step) = status.step {
             let units =
                 { status.accepted.as_ref() }.map(|accepted| counted(accepted.units.into(), "unit"));
-            let said = format!(
+            let value = format!(
                 "new {}, old {}; next: new {}",
                 units.map_or_else(
                     || counted(step.new.into(), "unit"),
@@ -157,7 +157,7 @@ impl Page {
                 step.old,
                 step.next
             );
-            self.line("step", &said);
+            self.line("step", &value);
         }
         for (index, wait) in status.waiting_for.iter().enumerate() {
             let name = if index == 0 { "waiting for" } else { "" };
@@ -242,7 +242,7 @@ impl Page {
         self.gap();
         for (index, condition) in status.conditions.iter().enumerate() {
             let name = if index == 0 { "conditions" } else { "" };
-            let said = format!(
+            let summary = format!(
                 "{} {} ({})",
                 condition.type_, condition.status, condition.reason
             );
@@ -251,8 +251,8 @@ impl Page {
             self.line(
                 name,
                 &match is_said {
-                    true => said,
-                    false => format!("{said}: {}", condition.message),
+                    true => summary,
+                    false => format!("{summary}: {}", condition.message),
                 },
             );
         }

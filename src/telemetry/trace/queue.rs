@@ -117,19 +117,19 @@ struct Counted<E> {
 impl<E> Counted<E> {
     fn record(&self, result: &OTelSdkResult) {
         let cause = self.failure.take();
-        let Ok(mut said) = self.last_logged.lock() else {
+        let Ok(mut last_logged) = self.last_logged.lock() else {
             return;
         };
-        match (result, *said) {
+        match (result, *last_logged) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
                 tracing::info!("spans can be exported again");
-                *said = None;
+                *last_logged = None;
             }
             (Err(_), Some(last)) if last.elapsed() < FAILURE_LOG_INTERVAL => {}
             (Err(error), _) => {
                 tracing::warn!(%error, cause, "cannot export spans; they are dropped, requests are not affected");
-                *said = Some(Instant::now());
+                *last_logged = Some(Instant::now());
             }
         }
     }
