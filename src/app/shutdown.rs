@@ -74,12 +74,20 @@ pub(super) async fn run(
 }
 
 /// Ends all open streams, and waits for `threads` only until their access lines are written.
-async fn exit_now(lifecycle: &Lifecycle, context: &ProxyContext, mut threads: Threads) -> ProxyExit {
+async fn exit_now(
+    lifecycle: &Lifecycle,
+    context: &ProxyContext,
+    mut threads: Threads,
+) -> ProxyExit {
     let open = context.open();
     tracing::warn!(open, "second signal received, exiting now");
     lifecycle.advance(ProcessPhase::Ending);
     threads.end(FINAL_BYTES_NOW).await;
-    if open == 0 { ProxyExit::Clean } else { ProxyExit::StreamsCut }
+    if open == 0 {
+        ProxyExit::Clean
+    } else {
+        ProxyExit::StreamsCut
+    }
 }
 
 /// The threads that serve clients.

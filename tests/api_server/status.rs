@@ -140,7 +140,7 @@ subjects: [{kind: ServiceAccount, name: little, namespace: default}]
 "#;
 
 #[tokio::test]
-async fn what_is_missing_in_a_cluster_is_named_with_what_to_do() {
+async fn missing_parts_of_a_cluster_are_named_with_a_remedy() {
     let cluster = Cluster::api_server();
     let server = Server(cluster);
     for args in [

@@ -298,7 +298,7 @@ fn without_a_response_there_is_no_verdict_and_wrong_usage_has_its_own_status() {
 
 /// Scripts read the verdict on standard output, and not standard error.
 #[test]
-fn an_unreachable_cluster_is_no_verdict_in_json_too() {
+fn an_unreachable_cluster_gives_no_verdict_in_json_either() {
     let kubeconfig = "/nonexistent/kubeconfig";
     for form in ["json", "yaml"] {
         let mut command = program();
@@ -321,7 +321,7 @@ fn an_unreachable_cluster_is_no_verdict_in_json_too() {
 }
 
 #[tokio::test]
-async fn a_rolled_back_generation_has_failed_whatever_the_latest_counts() {
+async fn a_rolled_back_generation_has_failed_regardless_of_the_latest_counts() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(serving(status(500))).await;
     let roll_back = "analysis: {onFailure: RollBack}";

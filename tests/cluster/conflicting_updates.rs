@@ -6,7 +6,7 @@ const YOUNGER: &str = "younger-update";
 
 #[tokio::test]
 #[ignore = "in a cluster"]
-async fn of_two_resources_the_older_controls_until_the_younger_supersedes_it() {
+async fn the_older_of_two_resources_controls_until_the_younger_supersedes_it() {
     let fixture = Fixture::ready().await;
     fixture.update(25).await;
     fixture.cluster.apply(&format!(

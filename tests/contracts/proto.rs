@@ -310,7 +310,7 @@ fn the_state_of_an_older_proxy_is_decoded() {
 
 /// A state from a newer proxy with an unknown phase, an unknown cause, and unknown fields.
 #[test]
-fn what_a_newer_proxy_adds_is_ignored() {
+fn fields_of_a_newer_proxy_are_ignored() {
     let mut known = state_of_0_1_0();
     let mut bytes = known.encode_to_vec();
     // Field 3, a varint: the phase 99.

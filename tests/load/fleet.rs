@@ -197,7 +197,7 @@ async fn bytes_of_status_writes(cluster: &Cluster, name: &str) -> f64 {
 /// Measures the load of proxies on the API server without edits, and per status write: `make fleet`.
 #[tokio::test]
 #[ignore = "takes minutes and measures"]
-async fn a_quiet_fleet_costs_the_api_server_little() {
+async fn an_idle_fleet_causes_little_load_on_the_api_server() {
     let _machine = crate::alone().await;
     let number = |name: &str, default: u64| {
         let given = std::env::var(name).ok();

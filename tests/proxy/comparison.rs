@@ -86,7 +86,7 @@ async fn a_failure_of_new_counts_against_it_although_old_recovers_the_request() 
 }
 
 #[tokio::test]
-async fn each_failed_attempt_counts_once_whatever_failed() {
+async fn each_failed_attempt_counts_once_regardless_of_the_cause() {
     for (script, cause) in [
         (status(503), Some("unavailable")),
         (status(500), Some("server_error")),
@@ -427,7 +427,7 @@ async fn the_error_ratio_of_a_generation_includes_requests_that_the_other_recove
 
 /// Failures in one session may all have the same cause in the session itself.
 #[tokio::test]
-async fn a_session_counts_once_however_many_requests_it_sends() {
+async fn a_session_counts_once_regardless_of_its_number_of_requests() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let affinity = "affinity: {headers: [x-session]}";

@@ -192,7 +192,7 @@ fn breaks() -> Vec<(&'static str, How)> {
 }
 
 #[tokio::test]
-async fn whatever_breaks_a_stream_another_server_continues_and_its_client_sees_one() {
+async fn another_server_continues_a_broken_stream_and_the_client_sees_a_single_one() {
     for protocol in PROTOCOLS {
         for (index, (cause, how)) in breaks().into_iter().enumerate() {
             let old = Upstream::start(Counting::new("old", 20).breaking(5, how).handler()).await;

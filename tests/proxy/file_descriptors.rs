@@ -58,7 +58,7 @@ async fn assert_lives(proxy: &Proxy) {
 }
 
 #[tokio::test]
-async fn however_many_descriptors_clients_use_the_admin_port_responds_and_streams_continue() {
+async fn the_admin_port_responds_and_streams_continue_when_clients_exhaust_descriptors() {
     let gate = Gate::closed();
     let old = server(&gate).await;
     let mut proxy = Proxy::before(&old, &[]).await;

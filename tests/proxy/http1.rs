@@ -575,7 +575,7 @@ async fn a_response_that_has_no_content_has_no_content_length() {
 }
 
 #[tokio::test]
-async fn trailers_reach_the_server_however_the_body_was_read() {
+async fn trailers_reach_the_server_no_matter_how_the_body_was_read() {
     let old = Upstream::start(healthy("old")).await;
     let rest = "0\r\nx-sum: 1\r\nhost: b\r\nauthorization: c\r\nx-crossfade-guard: d\r\n\r\n";
     for protocol in ["http1", "http2"] {
@@ -752,7 +752,7 @@ async fn a_response_is_forwarded_while_its_server_does_not_read_the_request() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_it_has_its_connection_closed() {
+async fn a_connection_is_closed_if_its_client_requests_it() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
@@ -1014,7 +1014,7 @@ async fn data_before_malformed_chunks_is_forwarded() {
 }
 
 #[tokio::test]
-async fn a_response_head_is_bounded_in_however_many_pieces_it_arrives() {
+async fn a_response_head_is_bounded_regardless_of_the_number_of_pieces() {
     let head = |length: usize| {
         let padding = "x".repeat(length);
         format!("HTTP/1.1 200 OK\r\nx-padding: {padding}\r\ncontent-length: 2\r\n\r\n{{}}")

@@ -32,7 +32,7 @@ async fn rejected(proxy: &Proxy, count: u32) {
 }
 
 #[tokio::test]
-async fn a_change_is_applied_however_the_file_is_written() {
+async fn a_change_is_applied_no_matter_how_the_file_is_written() {
     let (old, new) = pair().await;
     let mut file = PlanFile::new(&all_old(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;

@@ -98,7 +98,7 @@ async fn cost(fixture: &Fixture, controller: &Controller, names: std::ops::Range
 }
 
 #[tokio::test]
-async fn an_update_costs_little_and_one_that_is_not_followed_less() {
+async fn an_update_needs_little_memory_and_an_ignored_one_needs_less() {
     let fixture = Fixture::start().await;
     let most = ["--max-updates-per-namespace", "400"];
     let controller = fixture.controller(&most).await;

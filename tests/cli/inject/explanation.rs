@@ -131,7 +131,7 @@ fn every_change_is_named_in_the_explanation() {
 }
 
 #[test]
-fn changes_that_no_sample_needs_are_named_as_well() {
+fn changes_outside_the_samples_are_named_as_well() {
     for container in [
         // A port that only root may use, and a command of a probe.
         "        image: x/vllm-openai\n        args: [--port, \"80\"]\n        livenessProbe: {exec: {command: [curl, 'localhost:80/health']}}\n",

@@ -193,7 +193,7 @@ fn names_that_are_invalid_as_labels_and_invalid_images_are_rejected() {
 }
 
 #[test]
-fn a_service_account_without_a_mounted_token_is_mentioned_whatever_the_boolean_style() {
+fn a_service_account_without_a_mounted_token_is_mentioned_in_any_boolean_style() {
     let account = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: own}\nautomountServiceAccountToken: no\n";
     let own = "      serviceAccountName: own\n";
     for (pod, warned) in [

@@ -73,7 +73,7 @@ async fn a_server_that_reasons_instead_of_continuing_the_text_counts_as_failed()
 }
 
 #[tokio::test]
-async fn a_failed_probe_is_no_failed_attempt() {
+async fn a_failed_probe_does_not_count_as_a_failed_attempt() {
     let gate = Gate::closed();
     let old = Counting::new("old", 20).breaking(5, {
         let gate = gate.clone();

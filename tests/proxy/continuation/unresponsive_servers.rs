@@ -9,7 +9,7 @@ use super::*;
 const LONGEST: Duration = Duration::from_secs(90);
 
 /// One of two old servers starts a stream and breaks it off, and the other one does `how` when it is asked to continue.
-async fn assert_the_next_one_goes_on(how: How, what: &str) {
+async fn assert_the_next_one_continues(how: How, what: &str) {
     let server = || {
         let mut server = Counting::new("old", 20).breaking(5, Script::reset);
         server.breaks_again = Some((0, Arc::new(how)));
@@ -62,9 +62,9 @@ async fn an_unresponsive_server_delays_a_stream_for_at_most_a_minute() {
         script.chunk(comments).hang()
     };
     tokio::join!(
-        assert_the_next_one_goes_on(|_| Script::new().hang(), "no head"),
-        assert_the_next_one_goes_on(Script::hang, "a head and a role"),
-        assert_the_next_one_goes_on(comments, "comments"),
+        assert_the_next_one_continues(|_| Script::new().hang(), "no head"),
+        assert_the_next_one_continues(Script::hang, "a head and a role"),
+        assert_the_next_one_continues(comments, "comments"),
     );
 }
 
