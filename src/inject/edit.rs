@@ -156,6 +156,7 @@ impl<'a> Editor<'a> {
             was,
             column,
             value: None,
+            new: Some(value.clone()),
         };
         if original(&replaced).is_none() {
             let value = path::get(&self.wanted, path);
@@ -187,15 +188,34 @@ impl<'a> Editor<'a> {
         let start = node.span.start + at;
         let (from, to) = (from.to_owned(), to.to_owned());
         self.cut(start..start + from.len(), to.clone(), path.len());
+        let mut whole = true;
         if let Some(place) = path::get_mut(&mut self.wanted, path) {
             *place = match place.as_str() {
-                Some(text) => text.replacen(&from, &to, 1).into(),
+                Some(text) => {
+                    whole = text == from;
+                    text.replacen(&from, &to, 1).into()
+                }
                 None => serde_json::from_str(&to).unwrap_or_default(),
             };
         }
+        let before = match path.split_last() {
+            Some((Step::Item(index), list)) if *index > 0 => {
+                self.get(&path::below(list, [index - 1]))
+            }
+            _ => None,
+        };
+        let is_value = whole && !to.starts_with('-');
+        let after = before.and_then(Json::as_str).filter(|_| is_value);
+        let after = after.map(str::to_owned);
         // Use the current name, which may have been changed.
         let path = self.words(path);
-        self.record.swapped.push(Swapped { path, from, to });
+        self.record.swapped.push(Swapped {
+            path,
+            from,
+            to,
+            whole,
+            after,
+        });
         Ok(())
     }
 

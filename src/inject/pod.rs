@@ -28,7 +28,7 @@ const FRONTEND: &str = "frontend";
 /// The name of crossfade's port, and another one in case the pod already has a port with this name.
 pub(super) const BEHIND_NAMES: [&str; 2] = [FRONTEND, "frontend-http"];
 /// Candidate ports for the frontend behind crossfade; the first free one is used.
-const BEHIND: [u16; 3] = [8080, 18080, 28080];
+pub(super) const BEHIND: [u16; 3] = [8080, 18080, 28080];
 const ADMIN: [u16; 3] = [9464, 19464, 29464];
 /// Grace period for a hung frontend, in seconds.
 const HUNG: u64 = 30;
@@ -53,6 +53,28 @@ pub(super) struct Injection<'i, 'a> {
     pub note: &'i mut Note,
 }
 
+fn given(options: &Options) -> PortOptions<'_> {
+    PortOptions {
+        port: options.port,
+        flag: options.port_arg.as_deref(),
+        variable: options.port_env.as_deref(),
+    }
+}
+
+/// The port on which the frontend of a pod listens, whatever port the options name. `None` if it is unknown.
+pub(super) fn port(root: &Json, workload: &Workload, options: &Options) -> Option<u16> {
+    let frontend = choose(root, workload, options).ok().flatten()?;
+    let container = Effective::of(root, workload, &frontend).container;
+    let listens = |given: &PortOptions<'_>| relocate(frontend.server, &container, given, 0);
+    let given = given(options);
+    let alone = PortOptions {
+        port: None,
+        ..given.clone()
+    };
+    let found = listens(&given).or_else(|_| listens(&alone));
+    found.ok().map(|found| found.port)
+}
+
 /// The ports of a pod with crossfade in front of its frontend.
 struct Ports {
     /// The port that clients connect to.
@@ -69,7 +91,7 @@ struct Ports {
 
 impl<'i> Injection<'i, '_> {
     pub fn run(&mut self) -> Result<(), Refused> {
-        let effective = self.effective();
+        let effective = Effective::of(self.root, self.workload, self.frontend);
         let container = effective.container.clone();
         self.check(&container)?;
         let ports = self.ports(&container)?;
@@ -84,11 +106,6 @@ impl<'i> Injection<'i, '_> {
         self.add(&container, &ports, drain)?;
         self.editor.record().port = ports.port;
         Ok(())
-    }
-
-    fn container(&self) -> &Json {
-        static NOTHING: Json = Json::Null;
-        super::path::get(self.root, &self.frontend.path).unwrap_or(&NOTHING)
     }
 
     fn spec(&self) -> &Json {
@@ -134,11 +151,7 @@ impl<'i> Injection<'i, '_> {
     }
 
     fn given(&self) -> PortOptions<'i> {
-        PortOptions {
-            port: self.options.port,
-            flag: self.options.port_arg.as_deref(),
-            variable: self.options.port_env.as_deref(),
-        }
+        given(self.options)
     }
 
     /// Moves the frontend to its new port, behind crossfade.

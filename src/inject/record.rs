@@ -1,6 +1,8 @@
 //! The changes of an injection to a pod, recorded in an annotation of the pod so that they can be undone. Paths start at the
 //! object that creates the pods; list items appear in them as `[name]` or `[#index]`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -19,6 +21,10 @@ pub(super) struct Record {
     pub options: super::Options,
     /// Values that were added.
     pub added: Vec<String>,
+    /// What was added at these paths: a value that has changed since is kept. Crossfade's own container and volume are not listed,
+    /// because they are removed in any case.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, Json>,
     /// Their parents that were also added: removed once they are empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made: Vec<String>,
@@ -35,6 +41,17 @@ pub(super) struct Swapped {
     pub path: String,
     pub from: String,
     pub to: String,
+    /// Whether `to` is the whole value, and not a part of a text.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub whole: bool,
+    /// The item before it in a list of texts, such as the flag of a value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde requires it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -48,4 +65,35 @@ pub(super) struct Replaced {
     /// The original value, if the text has an alias: the anchor is elsewhere, and not in what a cluster returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Json>,
+    /// The value that replaced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new: Option<Json>,
+}
+
+impl Record {
+    /// The record without what is derived from the manifest itself, which earlier versions did not record.
+    pub fn without_values(mut self) -> Self {
+        self.values.clear();
+        for swapped in &mut self.swapped {
+            (swapped.whole, swapped.after) = (false, None);
+        }
+        for replaced in &mut self.replaced {
+            replaced.new = None;
+        }
+        self
+    }
+}
+
+/// Whether `all` contains `part`. What it contains besides may be defaults of the API server.
+pub(super) fn holds(all: &Json, part: &Json) -> bool {
+    match (all, part) {
+        (Json::Object(all), Json::Object(part)) => {
+            let is_there = |(key, part)| all.get(key).is_some_and(|all| holds(all, part));
+            part.iter().all(is_there)
+        }
+        (Json::Array(all), Json::Array(part)) => {
+            all.len() == part.len() && all.iter().zip(part).all(|(all, part)| holds(all, part))
+        }
+        (all, part) => all == part,
+    }
 }

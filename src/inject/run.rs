@@ -5,7 +5,8 @@ mod record;
 use serde_json::Value as Json;
 
 use self::record::{
-    annotate, image_of, is_in, line, prove, start, template_hint, unchanged, with_this_version,
+    annotate, image_of, is_in, is_where_it_was, line, prove, start, template_hint, unchanged,
+    with_this_version,
 };
 use super::documents::{Document, content, split};
 use super::edit::Editor;
@@ -187,6 +188,16 @@ impl Run {
         let Some((tree, json)) = self.read(clean_document)? else {
             return Ok(None);
         };
+        for (workload, earlier) in workloads.iter().zip(&earlier) {
+            if let Some(earlier) = earlier
+                && options.port.is_none()
+                && let Err(message) = is_where_it_was(&json, workload, earlier)
+            {
+                let hint = "undo that change, or set the port for clients with --port";
+                let refused = Refused::of(&workload.base, format!("{message}: {hint}"));
+                return Err(self.refused(clean_document, &tree, &workload.name, refused));
+            }
+        }
         let (notes, injected) = (self.notes.len(), self.injected.len());
         let text = self.add(
             clean_document,
@@ -203,7 +214,7 @@ impl Run {
         let mut had_it = had_it.filter(|(_, earlier)| earlier.is_some()).peekable();
         let is_new = had_it.peek().is_none();
         let have_it = had_it.all(|(workload, _)| is_injected(&workload.name));
-        if is_new || !have_it || !is_in(&before, &text) {
+        if is_new || !have_it || !is_in(&before, &text, &workloads) {
             return Ok(Some(text));
         }
         // If it were rewritten, even the same manifest would lose its style and the defaults of the API server.
@@ -304,6 +315,7 @@ impl Run {
             return Ok(None);
         };
         let mut undo = Undo::new(&tree, &json);
+        let mut removed = Vec::new();
         for found in find(&json) {
             let Found::Workload(workload) = found else {
                 continue;
@@ -318,29 +330,31 @@ impl Run {
                 at,
                 format!("crossfade {} is removed", record.version),
             );
-            note.add_detail(format!(
-                "the frontend listens on port {} again",
-                record.port
-            ));
             undo.take_back(&workload, &record, &mut note)
                 .map_err(refuse)?;
             let object = path::get(&json, &workload.object);
             note.warnings.extend(object.and_then(live::before_uninject));
-            self.notes.push(note);
+            removed.push((workload, record, note));
         }
         let text = undo.finish();
-        if self
-            .read(Document {
-                text: &text,
-                ..document
-            })
-            .is_err()
-        {
+        let Ok(clean) = self.read(Document {
+            text: &text,
+            ..document
+        }) else {
             let refused = Refused::at(
                 tree.root.span.start,
                 "cannot be restored: its aliases and anchors do not match",
             );
             return Err(self.refused(document, &tree, "the document", refused));
+        };
+        let clean = clean.map(|(_, json)| json).unwrap_or_default();
+        for (workload, record, mut note) in removed {
+            let port = record.port;
+            match is_where_it_was(&clean, &workload, &record) {
+                Ok(()) => note.add_detail(format!("the frontend listens on port {port} again")),
+                Err(message) => note.warn(format!("{message}: change the port back")),
+            }
+            self.notes.push(note);
         }
         Ok(Some(text))
     }

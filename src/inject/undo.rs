@@ -1,6 +1,8 @@
 //! Undoes an injection from its record, no matter which tool has rewritten the document since.
 
+mod added;
 mod replaced;
+mod swapped;
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,7 @@ pub(super) use self::replaced::original;
 
 use super::cut::{self, Cut, line_end, line_start};
 use super::path::{self, Path, Step, below};
-use super::record::{ANNOTATION, Record, Swapped};
+use super::record::{ANNOTATION, Record};
 use super::tree::{Entry, Node, Tree, Value};
 use super::workload::Workload;
 use super::{Note, Refused};
@@ -36,7 +38,7 @@ pub(super) fn record(root: &Json, workload: &Workload) -> Result<Option<Record>,
     }
 }
 
-/// Undoes the changes in the records, each with its workload.
+/// Undoes the changes in the records, each with its workload. A value that is not as it was written is kept.
 pub(super) struct Undo<'a> {
     tree: &'a Tree<'a>,
     root: &'a Json,
@@ -59,7 +61,7 @@ impl<'a> Undo<'a> {
         record: &Record,
         note: &mut Note,
     ) -> Result<(), Refused> {
-        let gone = self.gone(workload, record);
+        let gone = self.gone(workload, record, note);
         for path in &gone {
             let parent = &path[..path.len().saturating_sub(1)];
             // All removals from one mapping or list are made together, with the first of them.
@@ -77,31 +79,6 @@ impl<'a> Undo<'a> {
             self.put_back(workload, replaced, &gone, note)?;
         }
         Ok(())
-    }
-
-    /// The paths of everything that is removed.
-    fn gone(&self, workload: &Workload, record: &Record) -> BTreeSet<Path> {
-        let find = |words: &String| path::find(self.root, &workload.base, words);
-        let mut gone: BTreeSet<Path> = record.added.iter().filter_map(find).collect();
-        let mut made: Vec<Path> = record.made.iter().filter_map(find).collect();
-        made.sort_by_key(|path| std::cmp::Reverse(path.len()));
-        for path in made {
-            // A list item needs its name while it has any other member.
-            let is_item = matches!(path.last(), Some(Step::Item(_)));
-            let is_empty = match path::get(self.root, &path) {
-                Some(Json::Object(map)) => map.keys().all(|key| {
-                    gone.contains(&below(&path, [key.as_str()])) || is_item && key == "name"
-                }),
-                Some(Json::Array(list)) => {
-                    (0..list.len()).all(|index| gone.contains(&below(&path, [index])))
-                }
-                _ => false,
-            };
-            if is_empty {
-                gone.insert(path);
-            }
-        }
-        gone
     }
 
     /// Removes all members of the mapping or list at `parent` that are in `gone`.
@@ -179,52 +156,6 @@ impl<'a> Undo<'a> {
         }
     }
 
-    fn swap_back(
-        &mut self,
-        workload: &Workload,
-        swapped: &Swapped,
-        note: &mut Note,
-    ) -> Result<(), Refused> {
-        let place = path::find(self.root, &workload.base, &swapped.path);
-        let node = match &place {
-            Some(path) => path::node(&self.tree.root, path)?,
-            None => None,
-        };
-        let Some(node) = node else {
-            note.warn(format!(
-                "{} has been removed: it was '{}' before",
-                swapped.path, swapped.from
-            ));
-            return Ok(());
-        };
-        let written = &self.tree.text[node.span.clone()];
-        let mut places = written.match_indices(&swapped.to);
-        match (places.next(), places.next()) {
-            (Some((at, to)), None) => {
-                let start = node.span.start + at;
-                let text = swapped.from.clone();
-                self.cuts.push(Cut {
-                    range: start..start + to.len(),
-                    text,
-                    depth: 0,
-                });
-            }
-            _ => match unfolded(written, node, swapped) {
-                // It has been rewritten, with line breaks or escapes inside.
-                Some(text) => self.cuts.push(Cut {
-                    range: node.span.clone(),
-                    text,
-                    depth: 0,
-                }),
-                None => note.warn(format!(
-                    "{} has been changed since and is kept: it was '{}' before",
-                    swapped.path, swapped.from
-                )),
-            },
-        }
-        Ok(())
-    }
-
     fn entry(&self, path: &[Step]) -> Result<Option<(&'a Entry, bool)>, Refused> {
         let Some((Step::Key(key), parent)) = path.split_last() else {
             return Ok(None);
@@ -239,16 +170,6 @@ impl<'a> Undo<'a> {
         let entry = entries.iter().rfind(|entry| entry.key == *key);
         Ok(entry.map(|entry| (entry, *flow)))
     }
-}
-
-/// The whole scalar with the part restored, unless it is a block scalar.
-fn unfolded(written: &str, node: &Node, swapped: &Swapped) -> Option<String> {
-    let Value::Scalar { text, plain } = &node.value else {
-        return None;
-    };
-    let is_flow = *plain || written.starts_with(['"', '\'']);
-    let once = text.matches(&swapped.to).count() == 1;
-    (is_flow && once).then(|| Json::from(text.replacen(&swapped.to, &swapped.from, 1)).to_string())
 }
 
 /// Where the members of a mapping or list begin (with the dash in a list in block style) and end, and whether it is in

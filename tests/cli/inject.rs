@@ -3,6 +3,7 @@
 mod command;
 mod explanation;
 mod graphs;
+mod later_changes;
 mod objects;
 mod ports;
 mod random;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::super::Refused;
 use super::super::path::{self, Path, Step};
 use super::super::record::Replaced;
+use super::super::sidecar::NAME;
 use super::Editor;
 
 /// A value that is added to the mapping or list at `parent`, or set for a key that has no value.
@@ -41,19 +42,19 @@ impl Editor<'_> {
             // The key exists, without a value.
             Some(entry) if was.is_some() => {
                 // Later additions by others are recognized by the members that this does not list.
-                let members = value.as_object().into_iter().flatten();
-                let members =
-                    members.map(|(key, _)| self.words(&path::below(path, [key.as_str()])));
-                let members: Vec<_> = members.collect();
-                self.record.added.extend(members);
+                for (key, member) in value.as_object().into_iter().flatten() {
+                    let words = self.words(&path::below(path, [key.as_str()]));
+                    self.added(words, member);
+                }
                 self.record.replaced.push(Replaced {
                     path: words,
                     was: self.tree.text[entry.colon..entry.node.span.end].to_owned(),
                     column: None,
                     value: None,
+                    new: (!value.is_object()).then(|| value.clone()),
                 });
             }
-            _ => self.record.added.push(words),
+            _ => self.added(words, &value),
         }
         match is_old {
             true => self.join(path, value, was.is_some()),
@@ -63,9 +64,16 @@ impl Editor<'_> {
 
     /// Appends `value` to the list at `path`, which is created if it does not exist.
     pub fn push(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
-        let words = self.append(path, value)?;
-        self.record.added.push(words);
+        let words = self.append(path, value.clone())?;
+        self.added(words, &value);
         Ok(())
+    }
+
+    fn added(&mut self, words: String, value: &Json) {
+        if value["name"] != NAME {
+            self.record.values.insert(words.clone(), value.clone());
+        }
+        self.record.added.push(words);
     }
 
     /// Appends a mapping that has only a `name` to the list at `path`, for members that are added to it. Uninject removes it only
@@ -118,6 +126,7 @@ impl Editor<'_> {
                     was,
                     column,
                     value: None,
+                    new: None,
                 });
             }
             None => self.record.made.push(words),

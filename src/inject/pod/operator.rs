@@ -5,9 +5,9 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Injection, Path, Refused, Step, below};
+use super::{Frontend, Injection, Path, Refused, Step, below};
 use crate::inject::path::get;
-use crate::inject::workload::PodCreator;
+use crate::inject::workload::{PodCreator, Workload};
 
 /// The probes that a `v1alpha1` component itself can have.
 const PROBES: [&str; 2] = ["livenessProbe", "readinessProbe"];
@@ -21,71 +21,73 @@ pub(super) struct Effective {
     pub own: Path,
 }
 
-impl Injection<'_, '_> {
-    pub(super) fn effective(&self) -> Effective {
-        let mut container = self.container().clone();
+impl Effective {
+    pub fn of(root: &Json, workload: &Workload, frontend: &Frontend) -> Self {
+        let mut container = get(root, &frontend.path).cloned().unwrap_or_default();
         if container.is_null() {
             container = json!({});
         }
-        let own = self.of(&["env"]);
-        let written = list(self.root, &own);
+        let own = below(&frontend.path, ["env"]);
+        let written = list(root, &own);
         let own_places = |path: &Path, count: usize| -> Vec<_> {
             (0..count).map(|index| Some(below(path, [index]))).collect()
         };
         let mut variables = own_places(&own, written.len());
-        let Some(main_apart) = self.of_component() else {
-            return Effective {
+        let Some(main_apart) = of_component(workload, frontend) else {
+            return Self {
                 container,
                 variables,
                 own,
             };
         };
-        let spec = below(&self.workload.object, ["spec"]);
+        let spec = below(&workload.object, ["spec"]);
         let name = if main_apart { "envs" } else { "env" };
-        let of_graph = list(self.root, &below(&spec, [name]));
+        let of_graph = list(root, &below(&spec, [name]));
         if !main_apart {
             let shared = vec![None; of_graph.len()];
             let variables = [shared, variables].concat();
             let all = of_graph.into_iter().chain(written);
             set_variables(&mut container, all.collect());
-            return Effective {
+            return Self {
                 container,
                 variables,
                 own,
             };
         }
-        let own = below(&self.workload.base, [name]);
-        let of_component = list(self.root, &own);
+        let own = below(&workload.base, [name]);
+        let of_component = list(root, &own);
         variables.extend(vec![None; of_graph.len()]);
         variables.extend(own_places(&own, of_component.len()));
         let all = written.into_iter().chain(of_graph).chain(of_component);
         set_variables(&mut container, all.collect());
-        let component = get(self.root, &self.workload.base).unwrap_or(&Json::Null);
+        let component = get(root, &workload.base).unwrap_or(&Json::Null);
         for probe in PROBES.iter().filter(|probe| component[**probe].is_object()) {
             container[*probe] = component[*probe].clone();
         }
         if let Some(secret) = component["envFromSecret"].as_str() {
             container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
         }
-        Effective {
+        Self {
             container,
             variables,
             own,
         }
     }
+}
 
-    /// Whether the operator creates the container for a component, and whether the manifest contains it separately.
-    fn of_component(&self) -> Option<bool> {
-        match self.workload.creator {
-            PodCreator::Operator { main_apart } if self.frontend.name == "main" => Some(main_apart),
-            _ => None,
-        }
+/// Whether the operator creates the container for a component, and whether the manifest contains it separately.
+fn of_component(workload: &Workload, frontend: &Frontend) -> Option<bool> {
+    match workload.creator {
+        PodCreator::Operator { main_apart } if frontend.name == "main" => Some(main_apart),
+        _ => None,
     }
+}
 
+impl Injection<'_, '_> {
     /// Adds the container that the operator creates to the list of containers, if it is missing there, so that it can be edited.
     pub(super) fn write_out_main(&mut self) -> Result<(), Refused> {
         let is_there = get(self.root, &self.frontend.path).is_some();
-        if is_there || self.of_component() != Some(false) {
+        if is_there || of_component(self.workload, self.frontend) != Some(false) {
             return Ok(());
         }
         let (_, list) = self
@@ -103,10 +105,13 @@ impl Injection<'_, '_> {
 
     /// The path of a probe of the container, whether it exists or not.
     pub(super) fn probe(&self, probe: &str) -> Path {
-        let of_component = below(&self.workload.base, [probe]);
-        let is_there = get(self.root, &of_component).is_some_and(Json::is_object);
-        match self.of_component() == Some(true) && is_there && PROBES.contains(&probe) {
-            true => of_component,
+        let apart = below(&self.workload.base, [probe]);
+        let is_there = get(self.root, &apart).is_some_and(Json::is_object);
+        match of_component(self.workload, self.frontend) == Some(true)
+            && is_there
+            && PROBES.contains(&probe)
+        {
+            true => apart,
             false => self.of(&[probe]),
         }
     }

@@ -5,11 +5,11 @@ use serde_json::Value as Json;
 use crate::inject::documents::Document;
 use crate::inject::edit::Editor;
 use crate::inject::path::{self, Path, below};
-use crate::inject::record::{ANNOTATION, Record, Replaced};
+use crate::inject::record::{ANNOTATION, Record, Replaced, holds};
 use crate::inject::tree::Tree;
 use crate::inject::undo::{self, Undo};
 use crate::inject::workload::Workload;
-use crate::inject::{Note, Options, Refused, live, sidecar};
+use crate::inject::{Note, Options, Refused, live, pod, sidecar};
 
 /// Verifies that removal restores the text byte for byte; otherwise nothing is injected.
 pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<(), Refused> {
@@ -44,6 +44,10 @@ pub(super) fn annotate(
     let place = below(&workload.annotations, [ANNOTATION]);
     editor.put(&place, "".into())?;
     let mut record: Record = editor.record().clone();
+    // It cannot contain its own value.
+    if let Some(own) = record.added.last() {
+        record.values.remove(own);
+    }
     env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
     record.options = Options {
         image: None,
@@ -56,6 +60,25 @@ pub(super) fn annotate(
     editor.fill(&place, text.into())
 }
 
+/// Checks that a frontend listens on its original port after an injection has been undone.
+///
+/// # Errors
+/// Where it listens instead, which clients do not expect.
+pub(super) fn is_where_it_was(
+    root: &Json,
+    workload: &Workload,
+    record: &Record,
+) -> Result<(), String> {
+    let was = record.port;
+    match pod::port(root, workload, &record.options) {
+        Some(port) if port != was => Err(format!(
+            "its port has been changed since the injection, so without crossfade, the frontend listens on port {port}, but \
+             clients use port {was}"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Keeps the text of each replaced value as the earlier record has it, unless the value has changed. An API server writes the
 /// same value in another style, and a record with that text would change the pods and so restart them.
 fn keep_texts(record: &mut Record, earlier: &Record) {
@@ -66,7 +89,11 @@ fn keep_texts(record: &mut Record, earlier: &Record) {
         };
         let value = undo::original(replaced);
         if value.is_some() && value == undo::original(earlier) {
-            *replaced = earlier.clone();
+            let new = replaced.new.take();
+            *replaced = Replaced {
+                new,
+                ..earlier.clone()
+            };
         }
     }
 }
@@ -80,7 +107,8 @@ pub(super) fn unchanged(note: &mut Note) {
         .retain(|warning| *warning != live::not_applied());
 }
 
-/// The document as if this version had written its records. A new version alone must not change the pods, which would restart them.
+/// The document as if this version had written its records, without the parts that earlier versions did not record. A new version
+/// alone must not change the pods, which would restart them.
 pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> Json {
     for workload in workloads {
         let place = below(&workload.annotations, [ANNOTATION]);
@@ -88,30 +116,18 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
             && let Ok(mut record) = serde_json::from_str::<Record>(text)
         {
             env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
-            *text = serde_json::to_string(&record).unwrap_or_default();
+            *text = serde_json::to_string(&record.without_values()).unwrap_or_default();
         }
     }
     document
 }
 
-/// Whether `before` contains everything in `text`. The rest of `before` is what an API server adds, such as defaults.
-pub(super) fn is_in(before: &Json, text: &str) -> bool {
+/// Whether `before`, from [`with_this_version`], contains everything in `text`. The rest of `before` is what an API server adds,
+/// such as defaults.
+pub(super) fn is_in(before: &Json, text: &str, workloads: &[Workload]) -> bool {
     let tree = Tree::read(text).ok().flatten();
     let json = tree.and_then(|tree| tree.json().ok());
-    json.is_some_and(|json| holds(before, &json))
-}
-
-fn holds(all: &Json, part: &Json) -> bool {
-    match (all, part) {
-        (Json::Object(all), Json::Object(part)) => {
-            let is_there = |(key, part)| all.get(key).is_some_and(|all| holds(all, part));
-            part.iter().all(is_there)
-        }
-        (Json::Array(all), Json::Array(part)) => {
-            all.len() == part.len() && all.iter().zip(part).all(|(all, part)| holds(all, part))
-        }
-        (all, part) => all == part,
-    }
+    json.is_some_and(|json| holds(before, &with_this_version(json, workloads)))
 }
 
 /// The image of the sidecar that a pod already has.

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value as Json};
 
 use super::Undo;
+use super::added::{is_for_crossfade, shown};
 use crate::inject::cut::{self, Cut, column};
 use crate::inject::emit::{self, Style};
 use crate::inject::path::{self, Path, below};
-use crate::inject::record::Replaced;
+use crate::inject::record::{Replaced, holds};
 use crate::inject::tree::Tree;
 use crate::inject::workload::Workload;
 use crate::inject::{Note, Refused};
@@ -45,6 +46,28 @@ impl Undo<'_> {
         let Some((entry, flow)) = self.entry(&path)? else {
             return Ok(());
         };
+        let mut extra = Vec::new();
+        let now = path::get(self.root, &path).unwrap_or(&Json::Null);
+        if let Some(new) = &replaced.new
+            && !holds(now, new)
+        {
+            match added_by_others(now, new) {
+                Some(items) => extra = items,
+                None if is_for_crossfade(now, new) => note.warn(format!(
+                    "{} has been changed since, but its original is restored, because it has no effect without crossfade: it was {}",
+                    replaced.path,
+                    shown(now)
+                )),
+                None => {
+                    note.warn(format!(
+                        "{} has been changed since and is kept: it was {} before",
+                        replaced.path,
+                        original(replaced).map_or_else(|| replaced.was.clone(), |json| shown(&json))
+                    ));
+                    return Ok(());
+                }
+            }
+        }
         let text = self.tree.text;
         let key = column(text, entry.key_span.start);
         let range = entry.colon..entry.node.span.end;
@@ -57,15 +80,18 @@ impl Undo<'_> {
         let same_breaks =
             breaks == 0 || (newline == "\r\n") == (replaced.was.matches("\r\n").count() == breaks);
         let can_be_read = replaced.value.is_none() || has_anchors(text, &replaced.was);
-        let new = if is_as_it_was && same_breaks && can_be_read {
+        let new = if is_as_it_was && same_breaks && can_be_read && extra.is_empty() {
             replaced.was.clone()
         } else {
-            let Some(json) = original(replaced) else {
+            let Some(mut json) = original(replaced) else {
                 return Err(Refused::of(
                     &path,
                     "cannot be restored, because it used an alias",
                 ));
             };
+            if let Some(items) = json.as_array_mut() {
+                items.append(&mut extra);
+            }
             let style = Style {
                 step: 2,
                 list: 0,
@@ -90,6 +116,16 @@ impl Undo<'_> {
         });
         Ok(())
     }
+}
+
+/// The items of a list beyond those that were written, if it still contains them all.
+fn added_by_others(now: &Json, written: &Json) -> Option<Vec<Json>> {
+    let mut items = now.as_array()?.clone();
+    for written in written.as_array()? {
+        let at = items.iter().position(|item| holds(item, written))?;
+        items.remove(at);
+    }
+    Some(items)
 }
 
 /// The original of a replaced value; `None` if it used an alias.
