@@ -17,7 +17,8 @@ use super::edit::Editor;
 use super::path::{Path, Step, below};
 use super::record::ANNOTATION;
 use super::server::{
-    Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, variable,
+    Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, unseen,
+    variable,
 };
 use super::sidecar::{self, HostPort, NAME, Sidecar};
 use super::workload::{Workload, truth};
@@ -166,8 +167,10 @@ impl<'i> Injection<'i, '_> {
                 self.exchange(effective, &path, &from, &to)?;
                 match path.as_slice() {
                     [Step::Key(list), Step::Item(index), ..] if list == "env" => {
-                        let variable = &container["env"][*index]["name"];
-                        format!("{}={to}", variable.as_str().unwrap_or_default())
+                        let variable = &container["env"][*index];
+                        let value = variable["value"].as_str().unwrap_or_default();
+                        let value = value.replacen(&from, &to, 1);
+                        format!("{}={value}", variable["name"].as_str().unwrap_or_default())
                     }
                     _ => format!("'{from}' is now '{to}'"),
                 }

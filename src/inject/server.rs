@@ -2,11 +2,12 @@
 
 mod port;
 mod script;
+mod variables;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate};
+pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate, unseen};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ mod objects;
 mod ports;
 mod random;
 mod servers;
+mod shell_variables;
 mod unusual_yaml;
 
 use crossfade::inject::{Error, Options, inject, manifests, uninject, yaml};

@@ -137,8 +137,10 @@ impl Injection<'_, '_> {
             }
             // The other components keep their value.
             _ => {
-                let name = effective.container["env"][*index]["name"].clone();
-                let value = json!({"name": name, "value": to});
+                let variable = &effective.container["env"][*index];
+                let value = variable["value"].as_str().unwrap_or_default();
+                let value = value.replacen(from, to, 1);
+                let value = json!({"name": variable["name"], "value": value});
                 self.editor.push(&effective.own, value)
             }
         }

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::{
     ADMIN, BEHIND, BEHIND_NAMES, FRONTEND, HostPort, Injection, NAME, Path, Ports, Refused,
-    Relocated, below, host, relocate,
+    Relocated, below, host, relocate, unseen,
 };
 
 impl Injection<'_, '_> {
@@ -101,9 +101,11 @@ impl Injection<'_, '_> {
             word.split_whitespace()
                 .any(|word| word == "--config" || word.starts_with("--config="))
         });
-        let elsewhere = match (container["envFrom"].is_array(), has_file) {
+        let unseen = unseen(self.frontend.server, container);
+        let elsewhere = match (&unseen, has_file) {
             (_, true) => "its configuration file (--config)",
-            (true, false) => "its envFrom",
+            (Some(word), false) => &format!("{word} of its command line"),
+            _ if container["envFrom"].is_array() => "its envFrom",
             _ => return Ok(()),
         };
         self.note.warn(format!(

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
-use super::script::{self, Command, Start};
+use super::script::{self, Start};
+use super::variables::{Scope, Written};
 use super::{Server, variable};
-use crate::inject::path::{Path, below};
+use crate::inject::path::{Path, below, get};
 
 /// The argument with which most servers set their port.
 const USUAL: &str = "--port";
@@ -48,6 +49,19 @@ pub(in crate::inject) struct Relocated {
 /// # Errors
 /// Why the port is unknown.
 pub(in crate::inject) fn relocate(
+    server: Server,
+    container: &Json,
+    given: &PortOptions<'_>,
+    to: u16,
+) -> Result<Relocated, String> {
+    let relocated = relocated(server, container, given, to)?;
+    match relocated.port {
+        0 => Err("it listens on port 0, which is any free port: set a fixed one".to_owned()),
+        _ => Ok(relocated),
+    }
+}
+
+fn relocated(
     server: Server,
     container: &Json,
     given: &PortOptions<'_>,
@@ -112,8 +126,10 @@ impl Given {
             }) if variable(container, name).is_none() && container["envFrom"].is_null() => default,
             Some(Reference { name, .. }) => return by_variable(container, name, given, to),
         };
-        let (number, moved) =
-            moved(port, to).ok_or(format!("its port '{bare}' is not a number"))?;
+        let (number, moved) = moved(port, to).ok_or_else(|| match bare.contains(['$', '`']) {
+            true => format!("its port is computed ({bare}): write it as a number"),
+            false => format!("its port '{bare}' is not a number"),
+        })?;
         agree(number, given)?;
         let new = bare.replacen(port, &moved, 1);
         let (path, from) = (self.path, self.whole);
@@ -132,9 +148,21 @@ struct Reference<'t> {
 
 impl<'t> Reference<'t> {
     fn of(text: &'t str) -> Option<Self> {
-        let inner = text.strip_prefix('$')?.trim_matches(['{', '}', '(', ')']);
+        let text = text.strip_prefix('$')?;
+        let in_braces = text
+            .strip_prefix('{')
+            .and_then(|text| text.strip_suffix('}'));
+        let in_brackets = text
+            .strip_prefix('(')
+            .and_then(|text| text.strip_suffix(')'));
+        let inner = in_braces.or(in_brackets).unwrap_or(text);
         let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let (name, rest) = inner.split_at(end.unwrap_or(inner.len()));
+        // Everything else is computed, such as $(cat FILE) or $((8000 + 1)).
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !is_name || !rest.is_empty() && in_braces.is_none() {
+            return None;
+        }
         let default = rest.strip_prefix(":-").or(rest.strip_prefix('-'));
         Some(Self { name, default })
     }
@@ -252,60 +280,76 @@ fn in_arguments(
                             value,
                         }),
                 );
-            } else if let Some(given) = in_script(server, text, flag, given) {
-                let path = path(index);
-                found = Some(given.map(|(whole, value)| Given { path, whole, value }));
+            } else if let Some(given) = in_script(server, container, &path(index), flag, given) {
+                found = Some(given);
             }
         }
     }
     found
 }
 
-/// `flag` with its value in the command of a script that starts the server, and the value. Other commands may have the same flag.
+/// `flag` with its value in the command of a script that starts the server. Other commands may have the same flag.
 fn in_script(
     server: Server,
-    text: &str,
+    container: &Json,
+    path: &Path,
     flag: &str,
     given: Option<u16>,
-) -> Option<Result<(String, String), String>> {
+) -> Option<Result<Given, String>> {
+    let text = get(container, path)?.as_str()?;
     let starts = script::starts(text, server.words());
     let commands = match starts.is_empty() {
         true => script::commands(text),
         false => starts.into_iter().map(|start| start.command).collect(),
     };
+    let scope = Scope { text, container };
     let values = commands
         .iter()
-        .filter_map(|command| in_command(text, command, flag));
-    let mut values: Vec<_> = values.collect();
+        .filter_map(|command| scope.find(command, flag));
+    let mut values = match values.collect::<Result<Vec<_>, _>>() {
+        Ok(values) => values,
+        Err(message) => return Some(Err(message)),
+    };
     if values.len() > 1
         && let Some(wanted) = given
     {
-        values.retain(|(_, value)| {
-            moved(script::bare(value), 0).is_some_and(|(port, _)| port == wanted)
+        values.retain(|written| {
+            moved(script::bare(&written.value), 0).is_some_and(|(port, _)| port == wanted)
         });
     }
-    match values.len() {
-        0 | 1 => values
-            .pop()
-            .map(|(place, value)| Ok((unique(text, place), value))),
-        _ => Some(Err(format!(
+    if values.len() > 1 {
+        return Some(Err(format!(
             "several commands of its script have {flag}, and it is unclear which one is the server's: set its port with --port"
-        ))),
+        )));
     }
+    let Written {
+        variable,
+        place,
+        value,
+    } = values.pop()?;
+    let path = match variable {
+        Some(index) => below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]),
+        None => path.clone(),
+    };
+    let text = get(container, &path)?.as_str()?;
+    let whole = unique(text, place);
+    Some(Ok(Given { path, whole, value }))
 }
 
-/// The last `flag` of a command with its value, and the value.
-fn in_command(text: &str, command: &Command, flag: &str) -> Option<(Range<usize>, String)> {
-    let words = &command.words;
-    words.iter().enumerate().rev().find_map(|(index, word)| {
-        let written = &text[word.clone()];
-        if script::bare(written) == flag {
-            let value = words.get(index + 1)?;
-            return Some((word.start..value.end, text[value.clone()].to_owned()));
-        }
-        let rest = written.trim_start_matches(['"', '\'']).strip_prefix(flag)?;
-        let value = rest.strip_prefix('=').filter(|value| !value.is_empty())?;
-        Some((word.clone(), value.to_owned()))
+/// A part of the command line that may contain the port of a server, and that is not in the manifest.
+pub(in crate::inject) fn unseen(server: Server, container: &Json) -> Option<String> {
+    let lists = ["command", "args"].into_iter();
+    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let mut words = words.filter_map(Json::as_str);
+    words.find_map(|text| {
+        let scope = Scope { text, container };
+        let starts = script::starts(text, server.words());
+        let mut found = starts.iter().filter_map(|start| scope.unseen(start));
+        let is_argument = starts.is_empty() && text.starts_with("$(") && text.ends_with(')');
+        let found = found
+            .next()
+            .or((is_argument && scope.is_unseen(text)).then_some(text));
+        found.map(str::to_owned)
     })
 }
 
@@ -339,7 +383,15 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
             let [Start { mark, command }] = starts.as_slice() else {
                 return None;
             };
-            let end = command.words.last()?.end;
+            let last = command.words.last()?;
+            let scope = Scope { text, container };
+            if scope.unseen(&starts[0]).is_some() {
+                // The last argument takes effect, whatever it is that precedes it.
+                let from = unique(text, last.clone());
+                let to = format!("{from} {flag} {to}");
+                return (text.matches(&from).count() == 1).then_some((index, from, to));
+            }
+            let end = last.end;
             // A value that occurs more than once cannot be replaced.
             let place = [mark.clone(), mark.start..end]
                 .into_iter()

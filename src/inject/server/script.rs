@@ -149,7 +149,7 @@ fn closed(bytes: &[u8], mut at: usize, quote: u8) -> usize {
 }
 
 /// The position after the bracket that closes the one at `at`.
-fn nested(bytes: &[u8], mut at: usize, open: u8, close: u8) -> usize {
+pub(super) fn nested(bytes: &[u8], mut at: usize, open: u8, close: u8) -> usize {
     let mut depth = 0;
     while let Some(&byte) = bytes.get(at) {
         at += 1;
@@ -229,7 +229,7 @@ pub(super) fn bare(word: &str) -> &str {
 }
 
 /// The text between the quotes of a word that is entirely quoted.
-fn inside(text: &str, word: &Range<usize>) -> Range<usize> {
+pub(super) fn inside(text: &str, word: &Range<usize>) -> Range<usize> {
     let written = &text[word.clone()];
     let is_quoted = ['"', '\'']
         .iter()

@@ -1,0 +1,299 @@
+//! Follows the variables in a command line to the arguments that they contain.
+//!
+//! A variable is resolved if its script assigns it literally, or if the container's env has its value.
+
+use std::ops::Range;
+
+use serde_json::Value as Json;
+
+use super::script::{self, Command, Start, bare};
+use super::variable;
+
+/// How deep variables may refer to other variables.
+const MAX_DEPTH: usize = 4;
+
+/// Where a flag is written with its value, and the value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// The index of the variable among the container's, if it is not in the script itself.
+    pub variable: Option<usize>,
+    pub place: Range<usize>,
+    pub value: String,
+}
+
+/// What replaces a part of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expansion<'t> {
+    Variable(&'t str),
+    /// The output of a command.
+    Output,
+}
+
+/// A script, or one word of a list of arguments, and the variables of its container.
+pub(super) struct Scope<'t> {
+    pub text: &'t str,
+    pub container: &'t Json,
+}
+
+impl<'t> Scope<'t> {
+    /// The last `flag` of a command with its value. A server uses the last one.
+    ///
+    /// # Errors
+    /// When it is unclear which of several values a variable has.
+    pub fn find(&self, command: &Command, flag: &str) -> Option<Result<Written, String>> {
+        self.find_in(None, &command.words, flag, MAX_DEPTH)
+    }
+
+    /// `words` are those of the script, or of the value of a variable of the container.
+    fn find_in(
+        &self,
+        variable: Option<usize>,
+        words: &[Range<usize>],
+        flag: &str,
+        depth: usize,
+    ) -> Option<Result<Written, String>> {
+        let text = self.text_of(variable);
+        let depth = depth.checked_sub(1)?;
+        words.iter().enumerate().rev().find_map(|(index, word)| {
+            let written = &text[word.clone()];
+            if bare(written) == flag {
+                let value = words.get(index + 1)?;
+                return Some(Ok(Written {
+                    variable,
+                    place: word.start..value.end,
+                    value: text[value.clone()].to_owned(),
+                }));
+            }
+            let rest = written.trim_start_matches(['"', '\'']).strip_prefix(flag);
+            let value = rest.and_then(|rest| rest.strip_prefix('='));
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                return Some(Ok(Written {
+                    variable,
+                    place: word.clone(),
+                    value: value.to_owned(),
+                }));
+            }
+            let names = expansions(written).into_iter().rev();
+            let mut found = names.filter_map(|expansion| match expansion {
+                Expansion::Variable(name) => self.in_variable(name, flag, depth),
+                Expansion::Output => None,
+            });
+            found.next()
+        })
+    }
+
+    fn in_variable(&self, name: &str, flag: &str, depth: usize) -> Option<Result<Written, String>> {
+        let values = self.values(name);
+        let found = values
+            .iter()
+            .filter_map(|(variable, words)| self.find_in(*variable, words, flag, depth));
+        let mut found: Vec<_> = found.collect();
+        match found.len() {
+            0 | 1 => found.pop(),
+            _ => Some(Err(format!(
+                "its script sets {flag} several times in the variable {name}, and it is unclear which one is used: write {flag} \
+                 only once"
+            ))),
+        }
+    }
+
+    fn text_of(&self, variable: Option<usize>) -> &'t str {
+        let value = variable.and_then(|index| self.container["env"][index]["value"].as_str());
+        match variable {
+            Some(_) => value.unwrap_or_default(),
+            None => self.text,
+        }
+    }
+
+    /// The words of each known value of a variable: those that the script assigns, or the one in the container's env.
+    fn values(&self, name: &str) -> Vec<(Option<usize>, Vec<Range<usize>>)> {
+        let mut values = Vec::new();
+        assignments(self.text, 0..self.text.len(), name, &mut values);
+        if !values.is_empty() {
+            return values.into_iter().map(|words| (None, words)).collect();
+        }
+        let Some((index, of_container)) = variable(self.container, name) else {
+            return Vec::new();
+        };
+        let value = of_container["value"].as_str();
+        let words = value.map(|value| words_in(value, 0..value.len()));
+        words
+            .map(|words| (Some(index), words))
+            .into_iter()
+            .collect()
+    }
+
+    /// The first word of a command after which arguments may follow that cannot be seen in the manifest.
+    pub fn unseen(&self, start: &Start) -> Option<&'t str> {
+        let words = &start.command.words;
+        let is_after = |word: &Range<usize>| word.start >= start.mark.end;
+        let first = words.iter().position(is_after)?;
+        let is_model =
+            |index: usize| index == first && self.text[start.mark.clone()].ends_with("serve");
+        let found = words.iter().enumerate().skip(first).find(|(index, word)| {
+            let before = bare(&self.text[words[index - 1].clone()]);
+            let is_value = before.starts_with('-') && !before.contains('=');
+            !is_value && !is_model(*index) && self.is_unseen(&self.text[(*word).clone()])
+        });
+        found.map(|(_, word)| &self.text[word.clone()])
+    }
+
+    /// Whether a word is replaced with text that is not in the manifest, and that may be arguments.
+    pub fn is_unseen(&self, word: &str) -> bool {
+        self.is_unseen_in(word, MAX_DEPTH)
+    }
+
+    fn is_unseen_in(&self, word: &str, depth: usize) -> bool {
+        let Some(depth) = depth.checked_sub(1) else {
+            return true;
+        };
+        if !bare(word).starts_with(['$', '`']) {
+            return false;
+        }
+        expansions(word).into_iter().any(|expansion| {
+            let Expansion::Variable(name) = expansion else {
+                return true;
+            };
+            let values = self.values(name);
+            values.is_empty()
+                || values.iter().any(|(variable, words)| {
+                    let text = self.text_of(*variable);
+                    let is_itself = |word: &str| expansions(word) == [Expansion::Variable(name)];
+                    let mut words = words.iter().map(|word| &text[word.clone()]);
+                    words.any(|word| !is_itself(word) && self.is_unseen_in(word, depth))
+                })
+        })
+    }
+}
+
+/// What is replaced in a word of a script, or in an argument, where Kubernetes replaces `$(NAME)`.
+fn expansions(word: &str) -> Vec<Expansion<'_>> {
+    let mut found = Vec::new();
+    if word.starts_with('\'') {
+        return found;
+    }
+    if word.contains('`') {
+        found.push(Expansion::Output);
+    }
+    for (at, _) in word.match_indices('$') {
+        let rest = &word[at + 1..];
+        let inner = rest.trim_start_matches(['{', '(']);
+        let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let (name, after) = inner.split_at(end.unwrap_or(inner.len()));
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        match rest.as_bytes().first() {
+            // Arithmetic results in a number.
+            Some(b'(') if rest.starts_with("((") => {}
+            Some(b'(') if !is_name || !after.starts_with(')') => found.push(Expansion::Output),
+            // Positional parameters are arguments of the container.
+            _ if is_name => found.push(Expansion::Variable(name)),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The words of all values that a script assigns to a variable, literally or as an array.
+fn assignments(text: &str, script: Range<usize>, name: &str, values: &mut Vec<Vec<Range<usize>>>) {
+    for command in script::commands(&text[script.clone()]) {
+        for word in &command.words {
+            let word = word.start + script.start..word.end + script.start;
+            let written = &text[word.clone()];
+            let value = written.strip_prefix(name);
+            let value = value.map(|value| value.strip_prefix('+').unwrap_or(value));
+            if let Some(value) = value.and_then(|value| value.strip_prefix('=')) {
+                let start = word.end - value.len();
+                let range = match value.is_empty() && text[word.end..].starts_with('(') {
+                    true => word.end + 1..script::nested(text.as_bytes(), word.end, b'(', b')') - 1,
+                    false => script::inside(text, &(start..word.end)),
+                };
+                values.push(words_in(text, range));
+                continue;
+            }
+            let inner = script::inside(text, &word);
+            if inner.len() < word.len() && text[inner.clone()].contains(char::is_whitespace) {
+                assignments(text, inner, name, values);
+            }
+        }
+    }
+}
+
+/// The words at `place`, with lines and all other separators between them.
+fn words_in(text: &str, place: Range<usize>) -> Vec<Range<usize>> {
+    let commands = script::commands(&text[place.clone()]);
+    let words = commands.into_iter().flat_map(|command| command.words);
+    words
+        .map(|word| word.start + place.start..word.end + place.start)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_found_in_variables() {
+        let container = json!({"env": [{"name": "E", "value": "--port=1 --x"}, {"name": "F", "valueFrom": {}}]});
+        for (text, found, unseen) in [
+            ("A='--port 2'; vllm serve x $A", Some("--port 2"), None),
+            (
+                "A=(--y\n --port 2\n --z)\nvllm serve x \"${A[@]}\"",
+                Some("--port 2"),
+                None,
+            ),
+            (
+                "A=--y; A+=' --port 2'; vllm serve x ${A}",
+                Some("--port 2"),
+                None,
+            ),
+            ("A=\"$A --port 2\"\nvllm serve x $A", Some("--port 2"), None),
+            (
+                "B='--port 2'; A=\"$B -y\"; vllm serve x $A",
+                Some("--port 2"),
+                None,
+            ),
+            (
+                "bash -c \"A='--port 2'; vllm serve x \\$A\"",
+                Some("--port 2"),
+                None,
+            ),
+            ("vllm serve x --port 3 $E", Some("--port=1"), None),
+            ("vllm serve x $E --port 3", Some("--port 3"), None),
+            ("vllm serve x $(E)", Some("--port=1"), None),
+            ("E=-y; vllm serve x $E", None, None),
+            (
+                "vllm serve $M --model $N -o=$O \"$@\" $((1 + 2))",
+                None,
+                None,
+            ),
+            ("vllm serve x $F", None, Some("$F")),
+            ("vllm serve x \"$G\"", None, Some("\"$G\"")),
+            ("vllm serve x $(cat f)", None, Some("$(cat f)")),
+            ("vllm serve x `cat f`", None, Some("`cat f`")),
+            ("A=$G; vllm serve x $A", None, Some("$A")),
+        ] {
+            let scope = Scope {
+                text,
+                container: &container,
+            };
+            let starts = script::starts(text, &["vllm serve"]);
+            let [start] = starts.as_slice() else {
+                panic!("{text}")
+            };
+            let written = scope.find(&start.command, "--port").map(Result::unwrap);
+            let shown = written
+                .as_ref()
+                .map(|written| &scope.text_of(written.variable)[written.place.clone()]);
+            assert_eq!((shown, scope.unseen(start)), (found, unseen), "{text}");
+        }
+        let text = "A='--port 2'\nif x; then A='--port 3'; fi\nvllm serve $A";
+        let scope = Scope {
+            text,
+            container: &container,
+        };
+        let starts = script::starts(text, &["vllm serve"]);
+        assert!(scope.find(&starts[0].command, "--port").unwrap().is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! Arguments that a script or Kubernetes replaces variables with.
+
+use super::*;
+
+fn script(script: &str, rest: &str) -> String {
+    let script = script.replace('\n', "\n          ");
+    deployment(&format!(
+        "        image: vllm/vllm-openai\n        command:\n        - bash\n        - -c\n        - |\n          {script}\n{rest}"
+    ))
+}
+
+#[test]
+fn a_port_in_a_variable_of_the_manifest_is_changed_there() {
+    let env = "        env: [{name: EXTRA, value: \"-x --port 8001\"}]\n";
+    for (text, from, to, port) in [
+        (
+            script("ARGS=\"--model x --port 8001\"\nexec vllm serve $ARGS", ""),
+            "ARGS=\"--model x --port 8001\"",
+            "ARGS=\"--model x --port 8080\"",
+            8001,
+        ),
+        (
+            script(
+                "args=(\n  --model x\n  --port 8001\n)\nvllm serve \"${args[@]}\"",
+                "",
+            ),
+            "--port 8001\n",
+            "--port 8080\n",
+            8001,
+        ),
+        (
+            script("vllm serve x --port 8000 $EXTRA", env),
+            "-x --port 8001",
+            "-x --port 8080",
+            8001,
+        ),
+        (
+            script("vllm serve x $EXTRA --port 8000", env),
+            "$EXTRA --port 8000",
+            "$EXTRA --port 8080",
+            8000,
+        ),
+        (
+            deployment(
+                "        image: vllm/vllm-openai\n        args: [--model, x, $(EXTRA)]\n        env: [{name: EXTRA, value: --port=8001}]\n",
+            ),
+            "value: --port=8001",
+            "value: --port=8080",
+            8001,
+        ),
+    ] {
+        let report = injected(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert!(
+            text.contains(from) && !report.text.contains(from),
+            "{}",
+            report.text
+        );
+        assert!(report.text.contains(to), "{}", report.text);
+        let listens = format!("name: CROSSFADE_LISTEN\nvalue: \"0.0.0.0:{port}\"");
+        assert!(flat(&report.text).contains(&listens), "{}", report.text);
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn a_port_is_added_behind_arguments_that_are_not_in_the_manifest_and_a_warning_names_them() {
+    let secret = "        env: [{name: EXTRA, valueFrom: {secretKeyRef: {name: s, key: k}}}]\n";
+    let declared = "        ports: [{containerPort: 8000}]\n";
+    for (text, new, unseen) in [
+        (
+            script("exec vllm serve x $EXTRA", secret),
+            "exec vllm serve x $EXTRA --port 8080\n",
+            Some("$EXTRA"),
+        ),
+        (
+            script("vllm serve \\\n  x $(cat args) \\\n  --y\nsleep 1", ""),
+            "  --y --port 8080\n",
+            Some("$(cat args)"),
+        ),
+        (
+            script("exec vllm serve x $EXTRA", &format!("{secret}{declared}")),
+            "exec vllm serve x $EXTRA --port 8080\n",
+            None,
+        ),
+        (
+            script("exec vllm serve $MODEL", secret),
+            "vllm serve --port 8080 $MODEL\n",
+            None,
+        ),
+        (
+            deployment(&format!(
+                "        image: vllm/vllm-openai\n        args: [$(EXTRA)]\n{secret}"
+            )),
+            "args: [$(EXTRA), \"--port\", \"8080\"]",
+            Some("$(EXTRA)"),
+        ),
+    ] {
+        let report = injected(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert!(report.text.contains(new), "{}", report.text);
+        let warnings = report.notes[0].warnings.join("\n");
+        match unseen {
+            Some(unseen) => {
+                let expected = format!(
+                    "its port may be set in {unseen} of its command line, which inject does not read"
+                );
+                assert!(warnings.contains(&expected), "{warnings}");
+            }
+            None => assert_eq!(warnings, ""),
+        }
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+        let options = Options {
+            port: Some(8001),
+            ..Options::default()
+        };
+        if let Ok(given) = injected_with(&text, &options) {
+            assert!(!given.text.contains("0.0.0.0:8000"), "{}", given.text);
+            assert!(given.notes[0].warnings.is_empty(), "{}", given.notes[0]);
+        }
+    }
+}
+
+#[test]
+fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
+    for (text, reason) in [
+        (
+            script("vllm serve x --port $((8000 + RANK))", ""),
+            "its port is computed ($((8000 + RANK))): write it as a number",
+        ),
+        (
+            script("vllm serve x --port $(cat /etc/port)", ""),
+            "its port is computed ($(cat /etc/port)): write it as a number",
+        ),
+        (
+            script(
+                "A='--port 1'\nif x; then A='--port 2'; fi\nvllm serve x $A",
+                "",
+            ),
+            "its script sets --port several times in the variable A",
+        ),
+        (
+            script("vllm serve x --port 0", ""),
+            "it listens on port 0, which is any free port: set a fixed one",
+        ),
+    ] {
+        let error = injected(&text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}
