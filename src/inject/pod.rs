@@ -306,7 +306,12 @@ impl<'i> Injection<'i, '_> {
             "containers"
         };
         let volumes = self.spec()["volumes"].as_array().into_iter().flatten();
-        if volumes.into_iter().any(|volume| volume["name"] == NAME) {
+        let object = super::path::get(self.root, &self.workload.object).unwrap_or(&Json::Null);
+        let claims = object["spec"]["volumeClaimTemplates"].as_array();
+        let claims = claims.into_iter().flatten();
+        let claims = claims.map(|claim| &claim["metadata"]["name"]);
+        let mut names = volumes.map(|volume| &volume["name"]).chain(claims);
+        if names.any(|name| name == NAME) {
             return Err(self.refuse(format!("the pod already has a volume '{NAME}'")));
         }
         self.editor

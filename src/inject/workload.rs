@@ -96,6 +96,16 @@ pub(super) fn truth(json: &Json) -> Option<bool> {
     }
 }
 
+/// Kinds that create pods of model servers without a pod template in a usual place.
+const KINDS: [&str; 6] = [
+    "DynamoComponentDeployment",
+    "DynamoGraphDeploymentRequest",
+    "LLMInferenceService",
+    "RayCluster",
+    "RayJob",
+    "RayService",
+];
+
 fn makes_pods(object: &Json) -> bool {
     let spec = &object["spec"];
     [
@@ -107,7 +117,7 @@ fn makes_pods(object: &Json) -> bool {
     ]
     .into_iter()
     .any(|pointer| spec.pointer(pointer).is_some())
-        || object["kind"] == "DynamoComponentDeployment"
+        || KINDS.iter().any(|kind| object["kind"] == *kind)
 }
 
 fn text(json: &Json) -> Option<String> {

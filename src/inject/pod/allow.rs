@@ -17,11 +17,16 @@ impl Injection<'_, '_> {
             return Ok(());
         }
         let sysctls = below(&self.workload.spec, ["securityContext", "sysctls"]);
-        let is_set = self.editor.get(&sysctls).is_some_and(|list| {
-            let mut list = list.as_array().into_iter().flatten();
-            list.any(|sysctl| sysctl["name"] == SYSCTL)
-        });
-        if is_set {
+        let list = self.editor.get(&sysctls).and_then(|list| list.as_array());
+        let mut list = list.into_iter().flatten();
+        if let Some(set) = list.find(|sysctl| sysctl["name"] == SYSCTL) {
+            let first = set["value"].as_str().unwrap_or_default();
+            if first.parse().is_ok_and(|first: u16| first > port) {
+                return Err(self.refuse(format!(
+                    "its sysctl {SYSCTL} is {first}, but crossfade does not run as root and must listen on port {port}: lower it to \
+                     {port}"
+                )));
+            }
             return Ok(());
         }
         if truth(&self.spec()["hostNetwork"]) == Some(true) {

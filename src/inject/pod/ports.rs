@@ -2,9 +2,10 @@
 
 use serde_json::Value as Json;
 
+use super::command::mentions;
 use super::{
-    ADMIN, BEHIND, BEHIND_NAMES, FRONTEND, HostPort, Injection, NAME, Path, Ports, Refused,
-    Relocated, below, host, relocate, unseen,
+    ADMIN, BEHIND, BEHIND_NAMES, HostPort, Injection, NAME, Path, Ports, Refused, Relocated, below,
+    host, relocate, unseen,
 };
 
 impl Injection<'_, '_> {
@@ -51,6 +52,9 @@ impl Injection<'_, '_> {
                     && used
                         .iter()
                         .all(|entry| !is_tcp(entry) || entry["containerPort"] != *candidate)
+                    && !everywhere
+                        .iter()
+                        .any(|(_, container)| is_mentioned(container, *candidate))
             };
             ports.into_iter().find(is_free).ok_or_else(|| {
                 self.refuse(format!("the ports {ports:?} of the pod are all in use"))
@@ -63,7 +67,13 @@ impl Injection<'_, '_> {
             "http"
         };
         let name = name.unwrap_or(default).to_owned();
-        let taken = name == FRONTEND || is_named(FRONTEND);
+        let [taken, also_taken] = BEHIND_NAMES.map(|behind| name == behind || is_named(behind));
+        if taken && also_taken {
+            return Err(self.refuse(format!(
+                "the pod already has ports named '{}' and '{}': rename one of them",
+                BEHIND_NAMES[0], BEHIND_NAMES[1]
+            )));
+        }
         Ok(Ports {
             port,
             host_port: own.and_then(|own| {
@@ -153,6 +163,19 @@ impl Injection<'_, '_> {
             ));
         }
     }
+}
+
+/// Whether the command line or a variable of a container contains a port, which it may listen on without declaring it.
+fn is_mentioned(container: &Json, port: u16) -> bool {
+    let lists = ["command", "args"].into_iter();
+    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let variables = container["env"].as_array().into_iter().flatten();
+    let mut texts = words.chain(variables.map(|variable| &variable["value"]));
+    texts.any(|text| {
+        let text = text.as_str().unwrap_or_default();
+        let found = mentions("", text, port);
+        found.is_doubtful || !found.ports.is_empty()
+    })
 }
 
 /// Rejects ports in another notation, such as 0x1F40. Inject compares ports as numbers, and writes decimal ones.

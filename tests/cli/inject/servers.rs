@@ -174,6 +174,9 @@ fn workers_and_unknown_kinds_are_unchanged_and_mentioned() {
         (deployment("        image: x\n        command: [python3, -m, dynamo.vllm]\n").replace("name: server}", "name: worker}"), "Deployment/worker"),
         ("apiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: r}\nspec: {template: {spec: {containers: []}}}\n".into(), "Rollout/r"),
         ("apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: k}\nspec: {template: {spec: {containers: []}}}\n".into(), "Service/k"),
+        ("apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: r}\nspec: {rayClusterConfig: {}}\n".into(), "RayService/r"),
+        ("apiVersion: serving.kserve.io/v1alpha1\nkind: LLMInferenceService\nmetadata: {name: l}\nspec: {model: {uri: x}}\n".into(), "LLMInferenceService/l"),
+        ("apiVersion: nvidia.com/v1beta1\nkind: DynamoGraphDeploymentRequest\nmetadata: {name: d}\nspec: {model: x}\n".into(), "DynamoGraphDeploymentRequest/d"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\nspec: {containers: []}\n".into(), "Pod/p-"),
     ] {
         let error = injected(&other).unwrap_err().to_string();
@@ -216,6 +219,33 @@ fn used_ports_are_avoided() {
 }
 
 #[test]
+fn a_port_that_is_used_without_being_declared_is_avoided() {
+    for container in [
+        "        args: [--metrics-port, \"8080\"]\n",
+        "        args: [x]\n      - name: other\n        image: x\n        args: [\"--http-address=0.0.0.0:8080\"]\n",
+        "        env: [{name: OTHER_PORT, value: \"8080\"}]\n",
+    ] {
+        let text = deployment(&format!("        image: vllm/vllm-openai\n{container}"));
+        let report = injected(&text).unwrap();
+        assert!(
+            flat(&report.text).contains("value: \"127.0.0.1:18080\""),
+            "{}",
+            report.text
+        );
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    let longer =
+        deployment("        image: vllm/vllm-openai\n        args: [--x, \"18080\", --y, v8080]\n");
+    let report = injected(&longer).unwrap();
+    assert!(
+        flat(&report.text).contains("value: \"127.0.0.1:8080\""),
+        "{}",
+        report.text
+    );
+}
+
+#[test]
 fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
     for (container, expected) in [
         (
@@ -237,6 +267,18 @@ fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
         (
             "        image: vllm/vllm-openai\n      volumes: [{name: crossfade}]\n",
             "a volume 'crossfade'",
+        ),
+        (
+            "        image: vllm/vllm-openai\n  volumeClaimTemplates: [{metadata: {name: crossfade}}]\n",
+            "a volume 'crossfade'",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000}, {containerPort: 1, name: frontend}, {containerPort: 2, name: frontend-http}]\n",
+            "already has ports named 'frontend' and 'frontend-http': rename one of them",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--port, \"80\"]\n      securityContext: {sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: \"443\"}]}\n",
+            "its sysctl net.ipv4.ip_unprivileged_port_start is 443, but crossfade does not run as root and must listen on port 80",
         ),
         (
             "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000}, {containerPort: 1, name: crossfade}]\n",
