@@ -397,6 +397,44 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_proxies_cannot_control_a_terminal_or_add_lines() {
+        let hostile = "\u{1b}[31m\u{9b}X\u{202e}\r\npass: All is well.\u{2028}\u{7}";
+        let of = |change: &dyn Fn(&mut v1::Comparison)| {
+            let mut reported = reported([900, 900], 0, 500, &[(60, 1), (0, 2)]);
+            reported.margins = Some((&Rules::default()).into());
+            change(&mut reported);
+            reported
+        };
+        for answers in [
+            [answer(
+                "a",
+                Ok(Some(of(&|reported| {
+                    reported.rolled_back = hostile.to_owned()
+                }))),
+            )],
+            [answer(
+                "a",
+                Ok(Some(of(&|reported| reported.failed = hostile.to_owned()))),
+            )],
+            [answer("a", Err(hostile.to_owned()))],
+            [answer(hostile, Ok(None))],
+        ] {
+            let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+            let text = analysed.text();
+            assert!(
+                text.contains("\\u001b[31m\\u009bX\\u202e\\r\\npass: "),
+                "{text}"
+            );
+            let is_raw = |c: char| c != '\n' && crate::printable::is_unsafe(c);
+            assert!(!text.contains(is_raw), "{text:?}");
+            assert!(
+                !text.lines().any(|line| line.starts_with("pass: ")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn each_set_of_margins_is_reported_once() {
         let strict = Rules {
             ttft_ratio: 1.1,

@@ -74,7 +74,7 @@ impl AnalysisReport {
         }
         if !self.disagree.is_empty() {
             let plans = self.disagree.join("; ");
-            return format!("The proxies have different plans: {}.", printable(&plans));
+            return format!("The proxies have different plans: {plans}.");
         }
         if self.differ {
             return "The proxies do not have the same new generation.".to_owned();
@@ -116,7 +116,9 @@ impl AnalysisReport {
     /// Renders the verdict and the figures.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("{}: {}\n\n", self.verdict(), self.sentence());
+        // The sentence contains texts of proxies and of the cluster.
+        let sentence = printable(&self.sentence());
+        let mut text = format!("{}: {sentence}\n\n", self.verdict());
         if self.has_data() {
             text += &self.table();
             text += "\n";
