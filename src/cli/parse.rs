@@ -305,6 +305,9 @@ fn whole_percent(text: &str, instead: impl Fn(String) -> String) -> Result<u8, S
     let bare = text.strip_suffix('%').unwrap_or(text);
     match (bare.parse::<u8>(), bare.parse::<f64>()) {
         (Ok(percent @ 0..=100), _) => Ok(percent),
+        (Err(_), Ok(fraction)) if is_rounded_away(fraction) => Err(
+            "must be a whole number; an exact ratio has at most two digits after the point, from 0.01 to 99.99".to_owned(),
+        ),
         (Err(_), Ok(fraction)) if (0.0..=100.0).contains(&fraction) => Err(format!(
             "must be a whole number; for fractions of a percent, {}",
             instead(ratio(fraction))
@@ -312,6 +315,12 @@ fn whole_percent(text: &str, instead: impl Fn(String) -> String) -> Result<u8, S
         (_, Ok(_)) => Err("must be from 0 to 100".to_owned()),
         _ => Err("is not a number from 0 to 100".to_owned()),
     }
+}
+
+/// Whether a percentage would become none or all of the requests when it is rounded to a hundredth of a percent.
+fn is_rounded_away(percent: f64) -> bool {
+    let hundredths = (percent * 100.0).round();
+    percent > 0.0 && hundredths < 1.0 || percent < 100.0 && hundredths > 9_999.0
 }
 
 /// The weights that give new `percent` of the requests, to a hundredth of a percent.
@@ -458,6 +467,9 @@ mod tests {
         for (given, said) in [
             ("12.5", "\"weights\":{\"old\":7,\"new\":1}"),
             ("0.01", "\"weights\":{\"old\":9999,\"new\":1}"),
+            ("99.99", "\"weights\":{\"old\":1,\"new\":9999}"),
+            ("0.001", "from 0.01 to 99.99"),
+            ("99.999", "from 0.01 to 99.99"),
             ("101", "from 0 to 100"),
             ("-1", "from 0 to 100"),
             ("nan", "from 0 to 100"),
