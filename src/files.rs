@@ -5,6 +5,7 @@ mod stamp;
 
 pub use stamp::Stamp;
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -102,6 +103,11 @@ pub fn print(bytes: &[u8]) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true),
     }
+}
+
+/// Writes a line to standard error. There is nowhere to report that this fails, and it must not change the exit status.
+pub fn explain(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crossfade::cli::{
 };
 use crossfade::demo::DemoArgs;
 use crossfade::error_chain::error_chain;
+use crossfade::files::explain;
 use crossfade::printable::{printable, printable_lines};
 use crossfade::resource;
 use crossfade::status::Verb;
@@ -52,10 +53,10 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         // Each problem of a plan has its own line.
-        eprintln!(
+        explain(format_args!(
             "crossfade: {}",
             printable_lines(error_chain(error.as_ref()))
-        );
+        ));
         ExitCode::FAILURE
     })
 }

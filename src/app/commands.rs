@@ -200,7 +200,7 @@ async fn watch(mut source: Source, pause: Duration, form: OutputFormat) -> Resul
             (Ok(view), false) => view.printed(form, true),
             (Err(error), false) => {
                 let why = status::printable(&error_chain(&error));
-                eprintln!("crossfade: {why}");
+                files::explain(format_args!("crossfade: {why}"));
                 String::new()
             }
             (Ok(view), true) => {

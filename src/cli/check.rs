@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::output::print;
 use crate::discovery::read_text;
+use crate::files::explain;
 use crate::printable::{printable, write_json_pretty};
 use crate::resource::{self, MAX_BYTES, Problems, ValidationReport};
 
@@ -51,7 +52,7 @@ impl CheckArgs {
         if self.output == CheckFormat::Text {
             for Checked { path, report, .. } in &checked {
                 if let Err(error) = report {
-                    eprintln!("{}: {error}", printable(path.display()));
+                    explain(format_args!("{}: {error}", printable(path.display())));
                 }
             }
         }

@@ -11,6 +11,7 @@ use similar::TextDiff;
 use super::manifest_file::{INVALID_INPUT, STDIN, read};
 use super::output::print_all;
 use super::parse::{grace, path_prefix, port_flag, variable_name, whole};
+use crate::files::explain;
 use crate::inject::{self, Error, Options, Report};
 use crate::printable::{printable, printable_lines};
 
@@ -130,7 +131,7 @@ impl UninjectArgs {
         self.manifest.run(|text| {
             let report = inject::uninject(text)?;
             if report.notes.is_empty() {
-                eprintln!("found nothing to remove: the manifests are unchanged");
+                explain("found nothing to remove: the manifests are unchanged");
             }
             Ok(report)
         })
@@ -156,7 +157,7 @@ impl ManifestArgs {
         let file = match &self.file {
             Some(file) => file,
             None if io::stdin().is_terminal() => {
-                eprintln!("crossfade: name a FILE, or `-` for standard input");
+                explain("crossfade: name a FILE, or `-` for standard input");
                 return ExitCode::from(INVALID_INPUT);
             }
             None => Path::new(STDIN),
@@ -170,19 +171,22 @@ impl ManifestArgs {
         let text = match read(file) {
             Ok(text) => text,
             Err(message) => {
-                eprintln!("crossfade: {name}: {message}");
+                explain(format_args!("crossfade: {name}: {message}"));
                 return ExitCode::from(INVALID_INPUT);
             }
         };
         match edit(&text) {
             Ok(report) => {
                 for note in &report.notes {
-                    eprintln!("{}", printable_lines(note));
+                    explain(printable_lines(note));
                 }
                 self.print(file, &text, &report.text)
             }
             Err(error) => {
-                eprintln!("crossfade: {name}: {}", printable_lines(error));
+                explain(format_args!(
+                    "crossfade: {name}: {}",
+                    printable_lines(error)
+                ));
                 ExitCode::from(INVALID_INPUT)
             }
         }

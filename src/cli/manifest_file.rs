@@ -16,7 +16,7 @@ pub(super) const INVALID_INPUT: u8 = 2;
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let bytes = if path == Path::new(STDIN) {
         if io::stdin().is_terminal() {
-            eprintln!("reading manifests from standard input");
+            files::explain("reading manifests from standard input");
         }
         let mut bytes = Vec::new();
         let limited = io::stdin()

@@ -9,7 +9,7 @@ pub(super) fn print(text: &[u8], done: ExitCode, failed: u8) -> ExitCode {
     match files::print(text) {
         Ok(_) => done,
         Err(error) => {
-            eprintln!("crossfade: cannot write: {error}");
+            files::explain(format_args!("crossfade: cannot write: {error}"));
             ExitCode::from(failed)
         }
     }

@@ -8,6 +8,7 @@ use clap::Args;
 use super::inject::IMAGE;
 use super::manifest_file::{INVALID_INPUT, read};
 use super::output::print;
+use crate::files::explain;
 use crate::next_generation::{Request, plan};
 use crate::printable::{printable, printable_lines};
 
@@ -37,7 +38,7 @@ impl PlanArgs {
     #[must_use]
     pub fn run(&self) -> ExitCode {
         let wrong = |message: String| {
-            eprintln!("crossfade: {}", printable_lines(message));
+            explain(format_args!("crossfade: {}", printable_lines(message)));
             ExitCode::from(INVALID_INPUT)
         };
         if self.from == Path::new("-") && self.to == Path::new("-") {
@@ -62,7 +63,7 @@ impl PlanArgs {
             Err(error) => return wrong(error.to_string()),
         };
         for note in &planned.notes {
-            eprintln!("{}", printable_lines(note));
+            explain(printable_lines(note));
         }
         print(planned.text.as_bytes(), ExitCode::SUCCESS, INVALID_INPUT)
     }

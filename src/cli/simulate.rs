@@ -14,6 +14,7 @@ use self::workers::{Overrides, Workers};
 use super::manifest_file::{INVALID_INPUT, read};
 use super::output::print;
 use super::parse::{amount, rate, seconds, seconds_or_none};
+use crate::files::explain;
 use crate::inject::{Manifest, manifests};
 use crate::managed_update::{self, Accepted, Direction};
 use crate::printable::{printable, printable_lines, write_json_pretty};
@@ -90,7 +91,7 @@ impl SimulateArgs {
         let scenario = match self.scenario() {
             Ok(scenario) => scenario,
             Err(message) => {
-                eprintln!("crossfade: {}", printable_lines(message));
+                explain(format_args!("crossfade: {}", printable_lines(message)));
                 return ExitCode::from(INVALID_INPUT);
             }
         };
@@ -213,10 +214,8 @@ impl SimulateArgs {
     fn grace(&self, workers: &Workers) -> Duration {
         let longest = 2 * self.stream_p99;
         self.grace.or(workers.grace).unwrap_or_else(|| {
-            eprintln!(
-                "assumed: terminationGracePeriodSeconds {}, as long as the longest stream; set it with --grace, or add the manifests of the workers with -f",
-                longest.as_secs()
-            );
+            explain(format_args!("assumed: terminationGracePeriodSeconds {}, as long as the longest stream; set it with --grace, or add the manifests of the workers with -f",
+                longest.as_secs()));
             longest
         })
     }

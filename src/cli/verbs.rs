@@ -15,6 +15,7 @@ use super::cluster::{ClusterChoice, GlobalClusterArgs};
 use super::parse::{kubernetes_name, percent};
 use super::variables::with_variable;
 use super::{Cli, Command};
+use crate::files::explain;
 use crate::printable::{is_unsafe, printable_lines};
 use crate::status::ClusterOptions;
 
@@ -169,7 +170,7 @@ fn exit(error: &Error) -> ! {
         std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"CROSSFADE_"));
     let mut given = arguments.chain(variables.map(|(_, value)| value));
     if given.any(|text| text.to_string_lossy().contains(is_unsafe)) {
-        eprint!("{}", printable_lines(error.render()));
+        explain(printable_lines(error.render().to_string().trim_end()));
         std::process::exit(error.exit_code());
     }
     error.exit()

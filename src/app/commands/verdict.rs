@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Error, OutputFormat, as_json, print};
 use crate::analysis::{Rules, Verdict};
 use crate::error_chain::error_chain;
+use crate::files::explain;
 use crate::resource::DynamoUpdateConfig;
 use crate::status::{
     self, AnalysisReport, Cluster, ClusterOptions, Compared, ComparisonRun, ProxyClients,
@@ -147,7 +148,7 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
             Ok(analysed) => analysed,
             Err(error) => {
                 let why = error_chain(&Error::with_proxy_flag(error));
-                eprintln!("crossfade: {}", status::printable(&why));
+                explain(format_args!("crossfade: {}", status::printable(&why)));
                 if options.form != OutputFormat::Text {
                     let _ = print(&structured(options.form, &status::no_report(&why)));
                 }
@@ -160,7 +161,7 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
         };
         if let Err(error) = print(&text) {
             // The exit status of an error would mean that new fails.
-            eprintln!("crossfade: {}", error_chain(&error));
+            explain(format_args!("crossfade: {}", error_chain(&error)));
             return Ok(ExitCode::from(INCONCLUSIVE));
         }
         Ok(match analysed.verdict() {

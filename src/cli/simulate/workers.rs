@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::sizes::PerRole;
 use crate::dynamo_graph;
+use crate::files::explain;
 use crate::managed_update::{Accepted, SizeError, full_sizes, role};
 use crate::resource::{DynamoRolloutSpec, SideSpec};
 use crate::rollout::{Role, Sides};
@@ -164,7 +165,9 @@ fn assumed(gpus: Sides<BTreeMap<Role, Option<u32>>>) -> Sides<BTreeMap<Role, u32
             Role::Worker => String::new(),
             role => format!("{role} "),
         };
-        eprintln!("assumed: one GPU for each {kind}worker; set another number with --gpus");
+        explain(format_args!(
+            "assumed: one GPU for each {kind}worker; set another number with --gpus"
+        ));
     }
     let known = |gpus: BTreeMap<Role, Option<u32>>| {
         let gpus = gpus.into_iter();
