@@ -43,6 +43,31 @@ fn helm_lint_accepts_the_charts() {
 }
 
 #[test]
+fn own_annotations_take_precedence_and_labels_can_be_null() {
+    let helm = Helm::new(None);
+    let controller = path(CONTROLLER);
+    let template = ["template", "crossfade", &controller];
+    let annotations = [
+        "--set=image.repository=crossfade,scrapeAnnotations=true",
+        r"--set-string=podAnnotations.prometheus\.io/port=9999,podAnnotations.own=x",
+    ];
+    let text = helm.run(&[&template[..], &annotations].concat());
+    for (line, count) in [
+        ("prometheus.io/port: \"9999\"", 1),
+        ("prometheus.io/port:", 1),
+        ("prometheus.io/scrape: \"true\"", 1),
+        ("prometheus.io/path: /metrics", 1),
+        ("own: x", 1),
+    ] {
+        assert_eq!(text.matches(line).count(), count, "{line}\n{text}");
+    }
+    let null = ["podMonitor", "prometheusRule", "dashboard"];
+    let null = null.map(|name| format!("--set={name}.enabled=true,{name}.labels=null"));
+    let null = null.each_ref().map(String::as_str);
+    helm.run(&[&template[..], &annotations[..1], &null].concat());
+}
+
+#[test]
 fn an_invalid_value_is_rejected_by_name() {
     let helm = Helm::new(None);
     let controller = path(CONTROLLER);
