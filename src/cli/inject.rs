@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use similar::TextDiff;
+use similar::{Algorithm, TextDiff};
 
 use super::manifest_file::{INVALID_INPUT, STDIN, read};
 use super::output::print_all;
@@ -197,7 +197,11 @@ impl ManifestArgs {
             String::new()
         } else if self.diff {
             let name = file.display().to_string();
-            let diff = TextDiff::from_lines(before, after);
+            // The default algorithm takes the square of the number of changes. Lines that occur once, such as names, divide the text.
+            let patience = Algorithm::Patience;
+            let diff = TextDiff::configure()
+                .algorithm(patience)
+                .diff_lines(before, after);
             diff.unified_diff().header(&name, &name).to_string()
         } else {
             after.to_owned()

@@ -146,6 +146,18 @@ fn errors_exit_with_status_2_and_print_no_manifest() {
 }
 
 #[test]
+fn the_diff_of_many_objects_is_printed_in_time() {
+    let text = deployment("        image: vllm/vllm-openai\n");
+    let named = |number: u32| text.replace("name: server}", &format!("name: server-{number}}}"));
+    let many = (0..300).map(named).collect::<Vec<_>>().join("---\n");
+    let started = std::time::Instant::now();
+    let (status, diff, err) = run(&["inject", "-", "--diff"], many.as_bytes());
+    assert_eq!(status, Some(0), "{err}");
+    assert_eq!(diff.matches("\n@@ ").count(), 300);
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}
+
+#[test]
 fn control_characters_of_a_manifest_do_not_reach_the_terminal() {
     let text = deployment("        image: vllm/vllm-openai\n")
         .replace("name: server}", "name: \"a\\e[31mb\"}");
