@@ -71,9 +71,11 @@ pub(super) struct Replaced {
 }
 
 impl Record {
-    /// The record without what is derived from the manifest itself, which earlier versions did not record.
+    /// The record without what is derived from the manifest itself: the values, which earlier versions did not record, and the
+    /// parents, which remain if others have added to them.
     pub fn without_values(mut self) -> Self {
         self.values.clear();
+        self.made.clear();
         for swapped in &mut self.swapped {
             (swapped.whole, swapped.after) = (false, None);
         }

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use crate::inject::documents::Document;
 use crate::inject::edit::Editor;
 use crate::inject::path::{self, Path, below};
-use crate::inject::record::{ANNOTATION, Record, Replaced, holds};
+use crate::inject::record::{ANNOTATION, Record, Replaced};
 use crate::inject::tree::Tree;
 use crate::inject::undo::{self, Undo};
 use crate::inject::workload::Workload;
@@ -107,8 +107,8 @@ pub(super) fn unchanged(note: &mut Note) {
         .retain(|warning| *warning != live::not_applied());
 }
 
-/// The document as if this version had written its records, without the parts that earlier versions did not record. A new version
-/// alone must not change the pods, which would restart them.
+/// The document as if this version had written its records, without the parts that earlier versions did not record, and without
+/// the indices of list items. A new version alone must not change the pods, which would restart them.
 pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> Json {
     for workload in workloads {
         let place = below(&workload.annotations, [ANNOTATION]);
@@ -116,7 +116,8 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
             && let Ok(mut record) = serde_json::from_str::<Record>(text)
         {
             env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
-            *text = serde_json::to_string(&record.without_values()).unwrap_or_default();
+            let written = serde_json::to_string(&record.without_values());
+            *text = without_indices(&written.unwrap_or_default());
         }
     }
     document
@@ -127,7 +128,38 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
 pub(super) fn is_in(before: &Json, text: &str, workloads: &[Workload]) -> bool {
     let tree = Tree::read(text).ok().flatten();
     let json = tree.and_then(|tree| tree.json().ok());
-    json.is_some_and(|json| holds(before, &with_this_version(json, workloads)))
+    json.is_some_and(|json| is_part(before, &with_this_version(json, workloads)))
+}
+
+/// As [`crate::inject::record::holds`], but the items of a list may have another order: what others have added after crossfade's items would precede them
+/// if these were added again.
+fn is_part(all: &Json, part: &Json) -> bool {
+    match (all, part) {
+        (Json::Object(all), Json::Object(part)) => {
+            let is_there = |(key, part)| all.get(key).is_some_and(|all| is_part(all, part));
+            part.iter().all(is_there)
+        }
+        (Json::Array(all), Json::Array(part)) => {
+            let mut left: Vec<_> = all.iter().collect();
+            let is_there = |part| {
+                let at = left.iter().position(|all| is_part(all, part));
+                at.map(|at| left.remove(at)).is_some()
+            };
+            all.len() == part.len() && part.iter().all(is_there)
+        }
+        (all, part) => all == part,
+    }
+}
+
+/// The text of a record with `[#]` in place of `[#1]`.
+fn without_indices(record: &str) -> String {
+    let mut parts = record.split("[#");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text += "[#";
+        text += part.trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    text
 }
 
 /// The image of the sidecar that a pod already has.

@@ -256,6 +256,55 @@ fn a_port_that_was_added_beside_replaced_ones_is_kept() {
 }
 
 #[test]
+fn additions_after_those_of_crossfade_do_not_change_the_pods_again() {
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        args:\n        - --model=x\n      initContainers:\n      - name: first\n        image: x\n",
+    );
+    let todays = injected(&text).unwrap().text;
+    for (from, to) in [
+        (
+            "        - \"8080\"\n",
+            "        - \"8080\"\n        - --enforce-eager\n",
+        ),
+        (
+            "        - --model=x\n",
+            "        - --model=x\n        - --enforce-eager\n",
+        ),
+        (
+            "      - name: first\n",
+            "      - name: other\n        image: y\n      - name: first\n",
+        ),
+        (
+            "      - name: crossfade\n        emptyDir:\n          sizeLimit: \"16Mi\"\n",
+            "      - name: crossfade\n        emptyDir:\n          sizeLimit: \"16Mi\"\n      - name: other\n        emptyDir: {}\n",
+        ),
+    ] {
+        let edited = replaced(&todays, from, to);
+        let again = injected(&edited).unwrap();
+        assert_eq!(again.text, edited);
+        assert!(
+            again.notes[0].summary.starts_with("left as it is"),
+            "{}",
+            again.notes[0]
+        );
+        let back = uninject(&edited).unwrap();
+        assert!(back.notes[0].warnings.is_empty(), "{}", back.notes[0]);
+        assert!(
+            !back.text.contains("crossfade") && !back.text.contains("8080"),
+            "{}",
+            back.text
+        );
+        // A real change takes all of it into account.
+        let options = Options {
+            drain: Some(60),
+            ..Options::default()
+        };
+        let changed = injected_with(&edited, &options).unwrap().text;
+        assert_eq!(uninject(&changed).unwrap().text, back.text);
+    }
+}
+
+#[test]
 fn a_record_without_values_alone_does_not_change_the_pods() {
     let todays = injected(&vllm("[--model, x]")).unwrap().text;
     let earlier = without_values(&todays);
