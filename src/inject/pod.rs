@@ -17,7 +17,7 @@ use super::edit::Editor;
 use super::path::{Path, Step, below};
 use super::record::ANNOTATION;
 use super::server::{
-    Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, unseen,
+    Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, unknown,
     variable,
 };
 use super::sidecar::{self, HostPort, NAME, Sidecar};

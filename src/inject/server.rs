@@ -7,7 +7,7 @@ mod variables;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate, unseen};
+pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate, unknown};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::command::mentions;
 use super::{
     ADMIN, BEHIND, BEHIND_NAMES, HostPort, Injection, NAME, Path, Ports, Refused, Relocated, below,
-    host, relocate, unseen,
+    host, relocate, unknown,
 };
 
 impl Injection<'_, '_> {
@@ -111,8 +111,8 @@ impl Injection<'_, '_> {
             word.split_whitespace()
                 .any(|word| word == "--config" || word.starts_with("--config="))
         });
-        let unseen = unseen(self.frontend.server, container);
-        let elsewhere = match (&unseen, has_file) {
+        let unknown = unknown(self.frontend.server, container);
+        let elsewhere = match (&unknown, has_file) {
             (_, true) => "its configuration file (--config)",
             (Some(word), false) => &format!("{word} of its command line"),
             _ if container["envFrom"].is_array() => "its envFrom",

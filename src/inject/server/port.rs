@@ -337,18 +337,18 @@ fn in_script(
 }
 
 /// A part of the command line that may contain the port of a server, and that is not in the manifest.
-pub(in crate::inject) fn unseen(server: Server, container: &Json) -> Option<String> {
+pub(in crate::inject) fn unknown(server: Server, container: &Json) -> Option<String> {
     let lists = ["command", "args"].into_iter();
     let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
     let mut words = words.filter_map(Json::as_str);
     words.find_map(|text| {
         let scope = Scope { text, container };
         let starts = script::starts(text, server.words());
-        let mut found = starts.iter().filter_map(|start| scope.unseen(start));
+        let mut found = starts.iter().filter_map(|start| scope.unknown(start));
         let is_argument = starts.is_empty() && text.starts_with("$(") && text.ends_with(')');
         let found = found
             .next()
-            .or((is_argument && scope.is_unseen(text)).then_some(text));
+            .or((is_argument && scope.is_unknown(text)).then_some(text));
         found.map(str::to_owned)
     })
 }
@@ -385,7 +385,7 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
             };
             let last = command.words.last()?;
             let scope = Scope { text, container };
-            if scope.unseen(&starts[0]).is_some() {
+            if scope.unknown(&starts[0]).is_some() {
                 // The last argument takes effect, whatever it is that precedes it.
                 let from = unique(text, last.clone());
                 let to = format!("{from} {flag} {to}");

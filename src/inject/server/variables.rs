@@ -124,7 +124,7 @@ impl<'t> Scope<'t> {
     }
 
     /// The first word of a command after which arguments may follow that cannot be seen in the manifest.
-    pub fn unseen(&self, start: &Start) -> Option<&'t str> {
+    pub fn unknown(&self, start: &Start) -> Option<&'t str> {
         let words = &start.command.words;
         let is_after = |word: &Range<usize>| word.start >= start.mark.end;
         let first = words.iter().position(is_after)?;
@@ -133,17 +133,17 @@ impl<'t> Scope<'t> {
         let found = words.iter().enumerate().skip(first).find(|(index, word)| {
             let before = bare(&self.text[words[index - 1].clone()]);
             let is_value = before.starts_with('-') && !before.contains('=');
-            !is_value && !is_model(*index) && self.is_unseen(&self.text[(*word).clone()])
+            !is_value && !is_model(*index) && self.is_unknown(&self.text[(*word).clone()])
         });
         found.map(|(_, word)| &self.text[word.clone()])
     }
 
     /// Whether a word is replaced with text that is not in the manifest, and that may be arguments.
-    pub fn is_unseen(&self, word: &str) -> bool {
-        self.is_unseen_in(word, MAX_DEPTH)
+    pub fn is_unknown(&self, word: &str) -> bool {
+        self.is_unknown_in(word, MAX_DEPTH)
     }
 
-    fn is_unseen_in(&self, word: &str, depth: usize) -> bool {
+    fn is_unknown_in(&self, word: &str, depth: usize) -> bool {
         let Some(depth) = depth.checked_sub(1) else {
             return true;
         };
@@ -160,7 +160,7 @@ impl<'t> Scope<'t> {
                     let text = self.text_of(*variable);
                     let is_itself = |word: &str| expansions(word) == [Expansion::Variable(name)];
                     let mut words = words.iter().map(|word| &text[word.clone()]);
-                    words.any(|word| !is_itself(word) && self.is_unseen_in(word, depth))
+                    words.any(|word| !is_itself(word) && self.is_unknown_in(word, depth))
                 })
         })
     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn arguments_are_found_in_variables() {
         let container = json!({"env": [{"name": "E", "value": "--port=1 --x"}, {"name": "F", "valueFrom": {}}]});
-        for (text, found, unseen) in [
+        for (text, found, unknown) in [
             ("A='--port 2'; vllm serve x $A", Some("--port 2"), None),
             (
                 "A=(--y\n --port 2\n --z)\nvllm serve x \"${A[@]}\"",
@@ -286,7 +286,7 @@ mod tests {
             let shown = written
                 .as_ref()
                 .map(|written| &scope.text_of(written.variable)[written.place.clone()]);
-            assert_eq!((shown, scope.unseen(start)), (found, unseen), "{text}");
+            assert_eq!((shown, scope.unknown(start)), (found, unknown), "{text}");
         }
         let text = "A='--port 2'\nif x; then A='--port 3'; fi\nvllm serve $A";
         let scope = Scope {

@@ -67,7 +67,7 @@ fn a_port_in_a_variable_of_the_manifest_is_changed_there() {
 fn a_port_is_added_behind_arguments_that_are_not_in_the_manifest_and_a_warning_names_them() {
     let secret = "        env: [{name: EXTRA, valueFrom: {secretKeyRef: {name: s, key: k}}}]\n";
     let declared = "        ports: [{containerPort: 8000}]\n";
-    for (text, new, unseen) in [
+    for (text, new, unknown) in [
         (
             script("exec vllm serve x $EXTRA", secret),
             "exec vllm serve x $EXTRA --port 8080\n",
@@ -99,10 +99,10 @@ fn a_port_is_added_behind_arguments_that_are_not_in_the_manifest_and_a_warning_n
         let report = injected(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert!(report.text.contains(new), "{}", report.text);
         let warnings = report.notes[0].warnings.join("\n");
-        match unseen {
-            Some(unseen) => {
+        match unknown {
+            Some(unknown) => {
                 let expected = format!(
-                    "its port may be set in {unseen} of its command line, which inject does not read"
+                    "its port may be set in {unknown} of its command line, which inject does not read"
                 );
                 assert!(warnings.contains(&expected), "{warnings}");
             }
