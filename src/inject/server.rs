@@ -7,7 +7,8 @@ mod variables;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate, unknown};
+pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate};
+pub(super) use self::variables::unknown;
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::Value as Json;
 
 use super::script::{self, Start};
-use super::variables::{Scope, Written};
+use super::variables::{Reference, Scope, Written};
 use super::{Server, variable};
 use crate::inject::path::{Path, below, get};
 
@@ -137,34 +137,6 @@ impl Given {
         let at = from.rfind(bare).unwrap_or(0);
         let to = format!("{}{new}{}", &from[..at], &from[at + bare.len()..]);
         Ok((number, Move::Swap { path, from, to }))
-    }
-}
-
-/// A variable in a command line: `$NAME`, `${NAME}`, `$(NAME)` or `${NAME:-DEFAULT}`.
-struct Reference<'t> {
-    name: &'t str,
-    default: Option<&'t str>,
-}
-
-impl<'t> Reference<'t> {
-    fn of(text: &'t str) -> Option<Self> {
-        let text = text.strip_prefix('$')?;
-        let in_braces = text
-            .strip_prefix('{')
-            .and_then(|text| text.strip_suffix('}'));
-        let in_brackets = text
-            .strip_prefix('(')
-            .and_then(|text| text.strip_suffix(')'));
-        let inner = in_braces.or(in_brackets).unwrap_or(text);
-        let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let (name, rest) = inner.split_at(end.unwrap_or(inner.len()));
-        // Everything else is computed, such as $(cat FILE) or $((8000 + 1)).
-        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        if !is_name || !rest.is_empty() && in_braces.is_none() {
-            return None;
-        }
-        let default = rest.strip_prefix(":-").or(rest.strip_prefix('-'));
-        Some(Self { name, default })
     }
 }
 
@@ -334,23 +306,6 @@ fn in_script(
     let text = get(container, &path)?.as_str()?;
     let whole = unique(text, place);
     Some(Ok(Given { path, whole, value }))
-}
-
-/// A part of the command line that may contain the port of a server, and that is not in the manifest.
-pub(in crate::inject) fn unknown(server: Server, container: &Json) -> Option<String> {
-    let lists = ["command", "args"].into_iter();
-    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
-    let mut words = words.filter_map(Json::as_str);
-    words.find_map(|text| {
-        let scope = Scope { text, container };
-        let starts = script::starts(text, server.words());
-        let mut found = starts.iter().filter_map(|start| scope.unknown(start));
-        let is_argument = starts.is_empty() && text.starts_with("$(") && text.ends_with(')');
-        let found = found
-            .next()
-            .or((is_argument && scope.is_unknown(text)).then_some(text));
-        found.map(str::to_owned)
-    })
 }
 
 /// The text at `place`, with as much of the line before it as distinguishes it from other texts, such as a comment. Only a text that

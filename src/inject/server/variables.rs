@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde_json::Value as Json;
 
 use super::script::{self, Command, Start, bare};
-use super::variable;
+use super::{Server, variable};
 
 /// How deep variables may refer to other variables.
 const MAX_DEPTH: usize = 4;
@@ -27,6 +27,34 @@ enum Expansion<'t> {
     Variable(&'t str),
     /// The output of a command.
     Output,
+}
+
+/// A variable in a command line: `$NAME`, `${NAME}`, `$(NAME)` or `${NAME:-DEFAULT}`.
+pub(super) struct Reference<'t> {
+    pub name: &'t str,
+    pub default: Option<&'t str>,
+}
+
+impl<'t> Reference<'t> {
+    pub fn of(text: &'t str) -> Option<Self> {
+        let text = text.strip_prefix('$')?;
+        let in_braces = text
+            .strip_prefix('{')
+            .and_then(|text| text.strip_suffix('}'));
+        let in_brackets = text
+            .strip_prefix('(')
+            .and_then(|text| text.strip_suffix(')'));
+        let inner = in_braces.or(in_brackets).unwrap_or(text);
+        let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let (name, rest) = inner.split_at(end.unwrap_or(inner.len()));
+        // Everything else is computed, such as $(cat FILE) or $((8000 + 1)).
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !is_name || !rest.is_empty() && in_braces.is_none() {
+            return None;
+        }
+        let default = rest.strip_prefix(":-").or(rest.strip_prefix('-'));
+        Some(Self { name, default })
+    }
 }
 
 /// A script, or one word of a list of arguments, and the variables of its container.
@@ -164,6 +192,23 @@ impl<'t> Scope<'t> {
                 })
         })
     }
+}
+
+/// A part of the command line that may contain the port of a server, and that is not in the manifest.
+pub(in crate::inject) fn unknown(server: Server, container: &Json) -> Option<String> {
+    let lists = ["command", "args"].into_iter();
+    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let mut words = words.filter_map(Json::as_str);
+    words.find_map(|text| {
+        let scope = Scope { text, container };
+        let starts = script::starts(text, server.words());
+        let mut found = starts.iter().filter_map(|start| scope.unknown(start));
+        let is_argument = starts.is_empty() && text.starts_with("$(") && text.ends_with(')');
+        let found = found
+            .next()
+            .or((is_argument && scope.is_unknown(text)).then_some(text));
+        found.map(str::to_owned)
+    })
 }
 
 /// What is replaced in a word of a script, or in an argument, where Kubernetes replaces `$(NAME)`.
