@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # To build the image for both architectures:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example/crossfade:0.1.0 .
 # The image contains no shell and no package manager. The program runs as an unprivileged user, and does not write to the root file system.
