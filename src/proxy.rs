@@ -30,7 +30,7 @@ mod tunnel;
 
 pub use backend::{OldBackend, OldPool, Proxy};
 pub use body::{Cut, SplitBody};
-pub use body_timeout::{BodyLimit, Paced};
+pub use body_timeout::{BodyLimit, TimedBody};
 pub use context::{ConnectionPermit, Permit, ProxyContext, ProxySettings};
 pub use error::{Error, answer as error_answer};
 pub use head::{Client, charge as charge_head};

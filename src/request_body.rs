@@ -2,8 +2,8 @@
 //!
 //! Contains no retry policy.
 
-mod begun;
 mod kept;
+mod prefixed_body;
 mod stream;
 
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tower::BoxError;
 use crate::http1::with_trailers;
 use crate::memory::{Budget, Buffer, Charge, Gathered, Purpose, gather};
 use crate::transport::deadline::Excluded;
-use begun::Begun;
+use prefixed_body::PrefixedBody;
 use stream::Stream;
 
 /// A client that sends nothing for this long may be what a server gives up for.
@@ -218,8 +218,8 @@ impl RequestBody {
             // The fault is recorded in the stream, so sending the rest of the body returns it too.
             Gathered::Broken(first, _) => [first, Bytes::new()],
         };
-        let begun = Begun::new([first, next], self);
-        (Self::stream(begun), None)
+        let prefixed = PrefixedBody::new([first, next], self);
+        (Self::stream(prefixed), None)
     }
 
     /// The whole body, if it has arrived and all of it is kept.

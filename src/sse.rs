@@ -25,7 +25,7 @@ pub use decoder::{Decoder, Event, Events};
 pub use family::{Api, error_body, error_event};
 pub use meaning::{Meaning, Tail, is_terminal, meaning, tail_meaning};
 pub use openings::Openings;
-pub use precommit::{HoldPolicy, Step};
+pub use precommit::{EventAction, HoldPolicy};
 pub use prescan::{Prescan, Prescans};
 pub use sequence::last_number;
 pub use timeline::{End, Outcome, Timeline};

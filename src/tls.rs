@@ -193,11 +193,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
 pub struct Reloading<F: Files> {
     files: F,
     current: ArcSwap<F::Config>,
-    tried: std::sync::Mutex<Tried>,
+    last_attempt: std::sync::Mutex<LoadAttempt>,
 }
 
 /// The latest attempt to load the files.
-struct Tried {
+struct LoadAttempt {
     stamps: Vec<Option<Stamp>>,
     /// Why it failed. The next check tries again: a process that was short of file descriptors may read the same files later.
     failure: Option<String>,
@@ -207,7 +207,7 @@ impl<F: Files> Reloading<F> {
     /// # Errors
     /// As for [`Files::load`].
     pub fn new(files: F) -> Result<Self, Error> {
-        let tried = Tried {
+        let last_attempt = LoadAttempt {
             stamps: stamps(&files),
             failure: None,
         };
@@ -215,7 +215,7 @@ impl<F: Files> Reloading<F> {
         Ok(Self {
             files,
             current,
-            tried: std::sync::Mutex::new(tried),
+            last_attempt: std::sync::Mutex::new(last_attempt),
         })
     }
 
@@ -235,22 +235,25 @@ impl<F: Files> Reloading<F> {
     /// As for [`Files::load`], once for each cause; the last good configuration stays in force.
     pub fn refresh(&self) -> Result<bool, Error> {
         let stamps = stamps(&self.files);
-        let mut tried = self.tried.lock().expect("no holder of this lock can panic");
-        let is_changed = tried.stamps != stamps;
-        if !is_changed && tried.failure.is_none() {
+        let mut last_attempt = self
+            .last_attempt
+            .lock()
+            .expect("no holder of this lock can panic");
+        let is_changed = last_attempt.stamps != stamps;
+        if !is_changed && last_attempt.failure.is_none() {
             return Ok(false);
         }
-        tried.stamps = stamps;
+        last_attempt.stamps = stamps;
         match self.files.load() {
             Ok(config) => {
-                tried.failure = None;
+                last_attempt.failure = None;
                 self.current.store(Arc::new(config));
                 Ok(true)
             }
             Err(error) => {
                 let failure = Some(error_chain(&error));
-                let is_known = !is_changed && tried.failure == failure;
-                tried.failure = failure;
+                let is_known = !is_changed && last_attempt.failure == failure;
+                last_attempt.failure = failure;
                 if is_known { Ok(false) } else { Err(error) }
             }
         }
@@ -311,7 +314,7 @@ mod tests {
         assert!(!tls.refresh().unwrap(), "it is reported once");
         // As if the file had not changed since it could not be read.
         put(&ca, &certificate());
-        tls.tried.lock().unwrap().stamps = stamps(tls.files());
+        tls.last_attempt.lock().unwrap().stamps = stamps(tls.files());
         assert!(tls.refresh().unwrap());
     }
 

@@ -8,16 +8,16 @@ pub mod allowance;
 pub mod batching;
 pub mod deadline;
 pub mod descriptors;
-mod fair;
 pub mod h2;
 pub mod log_throttle;
+pub mod reclaimable;
 mod resolve;
-pub mod returned;
 pub mod tcp;
 pub mod write_timeout;
+mod yielding;
 
-pub use self::fair::Fair;
 pub use self::resolve::resolve;
+pub use self::yielding::Yielding;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -57,7 +57,7 @@ thread_local! {
 pub enum Transport {
     Tcp(TcpStream),
     // Boxed: a TLS session is some KiB, and most streams are plain.
-    Tls(Box<TlsStream<Fair<TcpStream>>>),
+    Tls(Box<TlsStream<Yielding<TcpStream>>>),
 }
 
 impl Transport {
@@ -264,12 +264,12 @@ impl AsyncWrite for Transport {
 }
 
 /// A transport of which some bytes have already been read: they are returned first.
-pub struct Rewound<T = Transport> {
+pub struct Prefixed<T = Transport> {
     first: Bytes,
     transport: T,
 }
 
-impl<T> Rewound<T> {
+impl<T> Prefixed<T> {
     #[must_use]
     pub fn new(mut first: Bytes, transport: T) -> Self {
         if first.is_empty() {
@@ -290,7 +290,7 @@ impl<T> Rewound<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -310,7 +310,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Rewound<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Prefixed<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -27,9 +27,9 @@ pub use head::{
     Added, Head, Outgoing, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO,
     X_REQUEST_ID,
 };
-pub use lifetime::Lifetime;
+pub use lifetime::LifetimeLimits;
 pub use outlier::Failure;
-pub use pool::{FailFast, Pool, PoolSettings, Protocol, Resolved, Terms};
+pub use pool::{FailFast, Pool, PoolSettings, Protocol, Resolved, SendOptions};
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -24,7 +24,7 @@ use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::telemetry::log::Level;
 use crate::telemetry::{access, trace};
 use crate::tls::{ClientFiles, ServerFiles};
-use crate::upstream::{Lifetime, PoolSettings};
+use crate::upstream::{LifetimeLimits, PoolSettings};
 
 /// Maximum number of affinity headers or fields, as in a plan file.
 const MAX_AFFINITY_NAMES: usize = 32;
@@ -220,7 +220,7 @@ impl ProxyArgs {
                 protocol: upstream_protocol,
                 connect_timeout,
                 head_timeout: upstream_head_timeout,
-                lifetime: Lifetime {
+                lifetime: LifetimeLimits {
                     age: Some(upstream_max_age).filter(|age| !age.is_zero()),
                     exchanges: Some(upstream_max_exchanges).filter(|most| *most > 0),
                 },

@@ -1,6 +1,6 @@
 //! The content blocks of a Messages stream: which block the client has open, and which indexes the blocks of another server get.
 
-use super::chunk::Step;
+use super::chunk::BlockEvent;
 
 /// The blocks that a client has.
 #[derive(Debug, Default)]
@@ -18,14 +18,14 @@ impl Blocks {
     }
 
     /// Records an event of the first server.
-    pub fn note(&mut self, step: Step, index: u32) {
+    pub fn note(&mut self, step: BlockEvent, index: u32) {
         match step {
-            Step::Start => {
+            BlockEvent::Start => {
                 self.next = index.saturating_add(1);
                 self.is_open = true;
             }
-            Step::Delta => {}
-            Step::Stop => self.is_open = false,
+            BlockEvent::Delta => {}
+            BlockEvent::Stop => self.is_open = false,
         }
     }
 
@@ -35,10 +35,10 @@ impl Blocks {
 
     /// The index that an event of the continued part gets. A delta belongs to the client's open block; the start of a block
     /// begins the client's next one. `shift` is what to add to the server's indexes, once it is known.
-    pub fn place(&mut self, step: Step, index: u32, shift: &mut Option<i64>) -> u32 {
+    pub fn place(&mut self, step: BlockEvent, index: u32, shift: &mut Option<i64>) -> u32 {
         let goes_on = match step {
-            Step::Start => self.next,
-            Step::Delta | Step::Stop => self.open().unwrap_or(self.next),
+            BlockEvent::Start => self.next,
+            BlockEvent::Delta | BlockEvent::Stop => self.open().unwrap_or(self.next),
         };
         let shift = *shift.get_or_insert(i64::from(goes_on) - i64::from(index));
         let placed = u32::try_from(i64::from(index) + shift).unwrap_or(index);
@@ -56,7 +56,7 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
-    use super::Step::{Delta, Start, Stop};
+    use super::BlockEvent::{Delta, Start, Stop};
     use super::*;
 
     #[test]

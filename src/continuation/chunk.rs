@@ -8,7 +8,7 @@ use crate::sse::{Api, Usage, usage};
 
 /// How an event of Messages affects a content block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BlockEvent {
     Start,
     Delta,
     Stop,
@@ -22,7 +22,7 @@ pub struct Chunk<'a> {
     /// The delta of the only choice, in Chat.
     pub delta: Option<Object<'a>>,
     /// In Messages: the index of the block, and how it is affected.
-    pub block: Option<(Step, u32)>,
+    pub block: Option<(BlockEvent, u32)>,
     /// The range of the text between its quotes, if there is any.
     pub text: Option<Range<usize>>,
     pub reasoning: bool,
@@ -55,7 +55,7 @@ impl<'a> Chunk<'a> {
 
     /// Does it add nothing to the answer, and end neither the answer nor a part of it?
     pub fn is_preamble(&self) -> bool {
-        let ends_block = matches!(self.block, Some((Step::Stop, _)));
+        let ends_block = matches!(self.block, Some((BlockEvent::Stop, _)));
         let is_content = self.text.is_some() || self.reasoning || self.other.is_some();
         !(is_content || ends_block || self.finish)
     }

@@ -2,7 +2,7 @@
 //! blocks or deltas.
 
 use super::Reason;
-use super::chunk::{Chunk, Step};
+use super::chunk::{BlockEvent, Chunk};
 use super::json::{self, Object};
 use crate::sse::Usage;
 
@@ -25,7 +25,7 @@ pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
             });
         }
         "content_block_start" => {
-            chunk.block = Some((Step::Start, index(&chunk.object)?));
+            chunk.block = Some((BlockEvent::Start, index(&chunk.object)?));
             let block = chunk.object.object("content_block")?;
             read_part(&mut chunk, &block)?;
             // The text of a block comes in its deltas.
@@ -34,11 +34,11 @@ pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
             }
         }
         "content_block_delta" => {
-            chunk.block = Some((Step::Delta, index(&chunk.object)?));
+            chunk.block = Some((BlockEvent::Delta, index(&chunk.object)?));
             let delta = chunk.object.object("delta")?;
             read_part(&mut chunk, &delta)?;
         }
-        "content_block_stop" => chunk.block = Some((Step::Stop, index(&chunk.object)?)),
+        "content_block_stop" => chunk.block = Some((BlockEvent::Stop, index(&chunk.object)?)),
         "message_delta" => {
             let delta = chunk.object.object("delta")?;
             chunk.finish = delta.given("stop_reason").is_some();

@@ -1,16 +1,16 @@
 //! The part of a stream that the client has: the text, the ids, the tokens.
 
-mod around;
+mod event_template;
 mod joined;
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 
-use self::around::{Around, FIELDS, MODEL};
+use self::event_template::{EventTemplate, FIELDS, MODEL};
 use self::joined::Joined;
 pub use self::joined::{Opening, Rewritten};
 use super::blocks::Blocks;
-use super::chunk::{Chunk, Step};
+use super::chunk::{BlockEvent, Chunk};
 use super::json;
 use super::text::{Text, given};
 use super::{Reason, event};
@@ -37,7 +37,7 @@ pub struct Sent {
     /// The text, as the contents of a JSON string.
     text: Text,
     /// `None` before the first event.
-    around: Option<Around>,
+    template: Option<EventTemplate>,
     /// Do the events of the first server repeat the role?
     repeats_role: bool,
     finished: bool,
@@ -65,7 +65,7 @@ impl Sent {
             api,
             most: count(most as u64),
             text: Text::default(),
-            around: None,
+            template: None,
             repeats_role: false,
             finished: false,
             events: 0,
@@ -98,17 +98,17 @@ impl Sent {
     }
 
     fn forget_event(&mut self) {
-        if let Some(around) = &mut self.around {
-            around.forget_event();
+        if let Some(template) = &mut self.template {
+            template.forget_event();
         }
     }
 
     /// The memory that it holds, in bytes.
     #[must_use]
     pub fn held(&self) -> usize {
-        let around = self.around.as_ref().map_or(0, Around::held);
+        let template = self.template.as_ref().map_or(0, EventTemplate::held);
         let joined = self.joined.as_ref().map_or(0, |joined| joined.held());
-        self.text.held() + around + joined
+        self.text.held() + template + joined
     }
 
     /// The text, as the contents of a JSON string.
@@ -133,7 +133,7 @@ impl Sent {
     /// The model that the events name.
     #[must_use]
     pub fn model(&self) -> Option<Cow<'_, str>> {
-        json::string(self.around.as_ref()?.values()[MODEL]?)
+        json::string(self.template.as_ref()?.values()[MODEL]?)
     }
 
     /// What to ask another server.
@@ -175,8 +175,8 @@ impl Sent {
         if self.prevented.is_some() {
             return;
         }
-        let around = self.around.as_ref();
-        match around.and_then(|around| around.text_of(data)) {
+        let template = self.template.as_ref();
+        match template.and_then(|template| template.text_of(data)) {
             Some(text) => {
                 self.count_event(!text.is_empty());
                 self.push(text);
@@ -194,11 +194,11 @@ impl Sent {
             Api::Messages => "message",
             _ => "choices",
         };
-        if self.around.is_none() && chunk.object.given(holder).is_some() {
+        if self.template.is_none() && chunk.object.given(holder).is_some() {
             self.learn_identity(&chunk);
         }
         if let Some((step, index)) = chunk.block {
-            if step == Step::Start && self.blocks.has_begun() {
+            if step == BlockEvent::Start && self.blocks.has_begun() {
                 self.prevent(chunk.other.unwrap_or(Reason::Content));
             }
             self.blocks.note(step, index);
@@ -208,8 +208,10 @@ impl Sent {
         self.repeats_role = chunk.role;
         let is_pure = !chunk.reasoning && !chunk.finish && chunk.usage.is_none();
         self.push(&data[text.clone()]);
-        match &mut self.around {
-            Some(around) if is_pure && self.prevented.is_none() => around.keep_event(data, &text),
+        match &mut self.template {
+            Some(template) if is_pure && self.prevented.is_none() => {
+                template.keep_event(data, &text)
+            }
             _ => self.forget_event(),
         }
     }
@@ -231,7 +233,7 @@ impl Sent {
         self.finished |= chunk.finish;
         if self.api == Api::Messages {
             // Nothing is added to a text block that has ended.
-            self.finished |= matches!(chunk.block, Some((Step::Stop, _)));
+            self.finished |= matches!(chunk.block, Some((BlockEvent::Stop, _)));
             if chunk.reasoning {
                 self.prevent(Reason::Reasoning);
             }
@@ -259,8 +261,8 @@ impl Sent {
     fn learn_identity(&mut self, chunk: &Chunk<'_>) {
         let message = chunk.object.object("message");
         let holder = message.as_ref().unwrap_or(&chunk.object);
-        self.around = Around::new(FIELDS.map(|key| holder.value(key)));
-        if self.around.is_none() {
+        self.template = EventTemplate::new(FIELDS.map(|key| holder.value(key)));
+        if self.template.is_none() {
             self.prevent(Reason::Content);
         }
     }

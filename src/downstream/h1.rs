@@ -26,7 +26,7 @@ use crate::request_body::RequestBody;
 use crate::sse::Api;
 use crate::telemetry::{Reject, Timeout};
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
-use crate::transport::{Rewound, batching, tcp};
+use crate::transport::{Prefixed, batching, tcp};
 use inbound::Inbound;
 use outbound::{End, Outbound};
 
@@ -44,10 +44,10 @@ pub struct Connection<O> {
 }
 
 /// The client disconnected.
-struct Gone;
+struct ClientGone;
 
 /// The known parts of a rejected request.
-enum Refused<'a> {
+enum RejectedRequest<'a> {
     /// Its head could not be read.
     Unread,
     /// It is not routed yet.
@@ -57,7 +57,7 @@ enum Refused<'a> {
 }
 
 /// What to do after an exchange.
-enum Next {
+enum AfterExchange {
     Another,
     Close,
     /// Reset the connection: nothing else shows the client that the response was cut.
@@ -100,15 +100,15 @@ impl<O: OldBackend> Connection<O> {
                 Ok(None) => break,
                 Err(refusal) => {
                     let is_head = self.inbound.begins_with_head_method();
-                    Box::pin(self.refuse(refusal, &Refused::Unread, is_head)).await;
+                    Box::pin(self.refuse(refusal, &RejectedRequest::Unread, is_head)).await;
                     Box::pin(linger::linger(&mut self.transport, linger::OF_HTTP1)).await;
                     break;
                 }
             };
             // Rare branches are boxed: otherwise every open stream would contain their idle state.
             match self.exchange(head).await {
-                Ok(Next::Another) => {}
-                Ok(Next::Close) => {
+                Ok(AfterExchange::Another) => {}
+                Ok(AfterExchange::Close) => {
                     if self.outbound.ends_with_connection() {
                         tcp::reset_on_close(self.transport.socket(), false);
                     }
@@ -116,9 +116,9 @@ impl<O: OldBackend> Connection<O> {
                     Box::pin(linger::linger(&mut self.transport, linger::OF_HTTP1)).await;
                     break;
                 }
-                Ok(Next::Reset) => return Box::pin(linger::reset(self.transport)).await,
-                Ok(Next::Tunnel(tunnel)) => return Box::pin(self.tunnel(tunnel)).await,
-                Err(Gone) => return,
+                Ok(AfterExchange::Reset) => return Box::pin(linger::reset(self.transport)).await,
+                Ok(AfterExchange::Tunnel(tunnel)) => return Box::pin(self.tunnel(tunnel)).await,
+                Err(ClientGone) => return,
             }
         }
         // Without TLS there is no close_notify to send, and closing the socket saves a system call.
@@ -127,30 +127,30 @@ impl<O: OldBackend> Connection<O> {
         }
     }
 
-    async fn exchange(&mut self, head: RequestHead) -> Result<Next, Gone> {
+    async fn exchange(&mut self, head: RequestHead) -> Result<AfterExchange, ClientGone> {
         let version = head.version;
         let is_head = head.method == http::Method::HEAD;
         let keep_alive = head.keep_alive;
         let (body, permit) = match self.gather(&head).await {
             Ok(gathered) => gathered,
             Err((Some(refusal), since)) => {
-                let refused = Refused::Head(&head, since);
+                let refused = RejectedRequest::Head(&head, since);
                 Box::pin(self.refuse(refusal, &refused, is_head)).await;
-                return Ok(Next::Close);
+                return Ok(AfterExchange::Close);
             }
             Err((None, since)) => {
                 let metrics = &self.proxy.context().metrics;
                 rejected(&self.client, Some(&head), since).left(metrics);
-                return Err(Gone);
+                return Err(ClientGone);
             }
         };
         let response = match self.answer(request(head, body), permit).await {
             Ok(response) => response,
             Err(Some(refusal)) => {
-                Box::pin(self.refuse(refusal, &Refused::Routed, is_head)).await;
-                return Ok(Next::Close);
+                Box::pin(self.refuse(refusal, &RejectedRequest::Routed, is_head)).await;
+                return Ok(AfterExchange::Close);
             }
-            Err(None) => return Err(Gone),
+            Err(None) => return Err(ClientGone),
         };
         let (tunnel, persists, mut body) = self.begin(response, version, is_head, keep_alive);
         batching::before_head_write().await;
@@ -161,12 +161,12 @@ impl<O: OldBackend> Connection<O> {
         drop(body);
         let end = end?;
         if let Some(tunnel) = tunnel {
-            return Ok(Next::Tunnel(tunnel));
+            return Ok(AfterExchange::Tunnel(tunnel));
         }
         Ok(match end {
-            End::Clean if persists && self.inbound.is_at_a_head() => Next::Another,
-            End::Cut if self.outbound.ends_with_connection() => Next::Reset,
-            End::Clean | End::Cut => Next::Close,
+            End::Clean if persists && self.inbound.is_at_a_head() => AfterExchange::Another,
+            End::Cut if self.outbound.ends_with_connection() => AfterExchange::Reset,
+            End::Clean | End::Cut => AfterExchange::Close,
         })
     }
 
@@ -231,9 +231,9 @@ impl<O: OldBackend> Connection<O> {
         let client = Arc::clone(&self.client);
         // Boxed: the future is large, and it is dropped once there is a response head. The box is allocated first so
         // that the future is built in place instead of being copied into it.
-        let place = Box::new_uninit();
+        let slot = Box::new_uninit();
         let handled = self.proxy.clone().handle(request, Some(client), permit);
-        let mut handled = Box::into_pin(Box::write(place, handled));
+        let mut handled = Box::into_pin(Box::write(slot, handled));
         std::future::poll_fn(move |cx| {
             // Wakes this task when the process ends, so that `handled` notices.
             self.watch.poll(cx);
@@ -258,7 +258,7 @@ impl<O: OldBackend> Connection<O> {
             .poll_body(cx, &mut self.transport, self.outbound.pending());
         // A `100 Continue` may have been queued.
         match self.outbound.poll_flush(cx, &mut self.transport) {
-            Poll::Ready(Err(Gone)) => Poll::Ready(Err(None)),
+            Poll::Ready(Err(ClientGone)) => Poll::Ready(Err(None)),
             _ => polled,
         }
     }
@@ -267,7 +267,7 @@ impl<O: OldBackend> Connection<O> {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut SplitBody,
-    ) -> Poll<Result<End, Gone>> {
+    ) -> Poll<Result<End, ClientGone>> {
         prefetch(self);
         if self.watch.poll(cx) == ProcessPhase::Ending {
             body.interrupt();
@@ -282,7 +282,7 @@ impl<O: OldBackend> Connection<O> {
             }
             match self.poll_inbound(cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Gone)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(ClientGone)),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -290,7 +290,7 @@ impl<O: OldBackend> Connection<O> {
 
     /// Rejects an invalid or failed request; the connection is closed afterwards. The response to a HEAD request has no content
     /// (RFC 9110 §9.3.2).
-    async fn refuse(&mut self, refusal: Refusal, refused: &Refused<'_>, is_head: bool) {
+    async fn refuse(&mut self, refusal: Refusal, refused: &RejectedRequest<'_>, is_head: bool) {
         let ProxyContext {
             metrics, memory, ..
         } = &**self.proxy.context();
@@ -304,9 +304,9 @@ impl<O: OldBackend> Connection<O> {
         let mut answer = refusal.answer();
         let client = &self.client;
         let known = match refused {
-            Refused::Unread => Some(rejected(client, None, Instant::now())),
-            Refused::Head(head, since) => Some(rejected(client, Some(head), *since)),
-            Refused::Routed => None,
+            RejectedRequest::Unread => Some(rejected(client, None, Instant::now())),
+            RejectedRequest::Head(head, since) => Some(rejected(client, Some(head), *since)),
+            RejectedRequest::Routed => None,
         };
         if let Some(known) = known {
             known.answered_with(&mut answer, refusal.message);
@@ -325,7 +325,7 @@ impl<O: OldBackend> Connection<O> {
 
     async fn tunnel(self, tunnel: Tunnel) {
         let ending = self.watch.reached(ProcessPhase::Ending);
-        let client = Rewound::new(self.inbound.into_read().freeze(), self.transport);
+        let client = Prefixed::new(self.inbound.into_read().freeze(), self.transport);
         let metrics = &self.proxy.context().metrics;
         let idle = TunnelIdle {
             limit: self.tunnel_idle_timeout,

@@ -25,15 +25,15 @@ use super::linger;
 use super::refusal::Refusal;
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::{Budget, Charge, Purpose};
-use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Paced, Proxy, Rejected, SplitBody};
+use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Proxy, Rejected, SplitBody, TimedBody};
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::transport::h2::{
     Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
 };
-use crate::transport::returned::Returned;
+use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{UNREAD, WriteLimit, WriteTimeout};
-use crate::transport::{Rewound, lend};
+use crate::transport::{Prefixed, lend};
 
 /// Maximum number of concurrent streams per connection. Clients open another connection beyond it.
 const MAX_STREAMS: u32 = 128;
@@ -57,12 +57,12 @@ pub async fn run<O: OldBackend>(
     proxy: Proxy<O>,
     client: Arc<Client>,
     limits: Arc<Limits>,
-    transport: Rewound<WriteTimeout>,
+    transport: Prefixed<WriteTimeout>,
     lifecycle: Lifecycle,
 ) {
     let memory = Arc::clone(&proxy.context().memory);
     let write_limit = Arc::clone(transport.get_ref().limit());
-    let (transport, returned) = Returned::new(transport);
+    let (transport, returned) = Reclaimable::new(transport);
     let (transport, traffic) = Counted::new(transport, &memory);
     let counted = Arc::clone(&traffic);
     let handshake = Builder::new()
@@ -293,8 +293,8 @@ fn with_body(
         Broken::Stream(_) => Fault::Gone,
     });
     let body = match reads {
-        Some(reads) => RequestBody::stream(Paced::new(OnDemand::new(body, reads), limit)),
-        None => RequestBody::stream(Paced::new(body, limit)),
+        Some(reads) => RequestBody::stream(TimedBody::new(OnDemand::new(body, reads), limit)),
+        None => RequestBody::stream(TimedBody::new(body, limit)),
     };
     Request::from_parts(head, body)
 }

@@ -17,7 +17,7 @@ use crate::memory::FREE;
 use crate::proxy::{Client, ConnectionPermit, OldBackend, Proxy};
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
-use crate::transport::{Fair, Rewound, Transport, deadline};
+use crate::transport::{Prefixed, Transport, Yielding, deadline};
 
 /// The connection preface of HTTP/2 (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -75,7 +75,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
     }
 
     async fn tls(self, stream: TcpStream, peer: SocketAddr, tls: Arc<Reloading<ServerFiles>>) {
-        let handshake = TlsAcceptor::from(tls.current()).accept(Fair::new(stream));
+        let handshake = TlsAcceptor::from(tls.current()).accept(Yielding::new(stream));
         let stream = match self.before_first_bytes(handshake).await {
             Some(Ok(stream)) => Box::new(TlsStream::Server(stream)),
             Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
@@ -125,7 +125,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
     }
 
     async fn http2(self, first: BytesMut, transport: WriteTimeout, client: Client) {
-        let transport = Rewound::new(first.freeze(), transport);
+        let transport = Prefixed::new(first.freeze(), transport);
         h2::run(
             self.proxy,
             Arc::new(client),

@@ -9,7 +9,7 @@ use prometheus::IntCounter;
 use tokio::net::TcpStream;
 
 use super::Peer;
-use crate::transport::Fair;
+use crate::transport::Yielding;
 use crate::transport::descriptors::Shares;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
@@ -75,14 +75,14 @@ impl Drop for AdminConnection {
 
 /// A connection that is reset if its client leaves data unread, and whose reads yield to others.
 #[must_use]
-pub fn limited(stream: TcpStream) -> WriteTimeout<Fair<TcpStream>> {
+pub fn limited(stream: TcpStream) -> WriteTimeout<Yielding<TcpStream>> {
     static LIMIT: LazyLock<Arc<WriteLimit>> = LazyLock::new(|| {
         Arc::new(WriteLimit {
             limit: UNREAD,
             passed: IntCounter::new("unread", "not exported").expect("the name is valid"),
         })
     });
-    WriteTimeout::new(Fair::new(stream), Arc::clone(&LIMIT))
+    WriteTimeout::new(Yielding::new(stream), Arc::clone(&LIMIT))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::request_body::{Fault, RequestBody};
 use crate::snapshot::Snapshot;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
-use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
+use crate::upstream::{self, FailFast, Head, Outgoing, SendOptions, UpstreamBody};
 
 /// Everything needed to make another attempt.
 pub struct Attempts<O> {
@@ -40,7 +40,7 @@ pub struct Attempts<O> {
 }
 
 /// A response and the target that sent it.
-pub type Answer = (Target, Response<UpstreamBody>);
+pub type TargetResponse = (Target, Response<UpstreamBody>);
 
 /// How an attempt failed, with the response if there was one.
 struct Failure {
@@ -67,7 +67,7 @@ impl Failure {
 pub struct Retried {
     pub attempts: Box<dyn Retry>,
     pub exchange: Exchange,
-    pub answer: Result<Answer, Error>,
+    pub answer: Result<TargetResponse, Error>,
 }
 
 /// A retry that runs after the client has received a response head.
@@ -182,8 +182,8 @@ impl<O: OldBackend> Attempts<O> {
     ///
     /// # Errors
     /// No target responded, or the request body failed.
-    pub async fn run(&mut self, exchange: &mut Exchange) -> Result<Answer, Error> {
-        let mut refusal: Option<Answer> = None;
+    pub async fn run(&mut self, exchange: &mut Exchange) -> Result<TargetResponse, Error> {
+        let mut refusal: Option<TargetResponse> = None;
         loop {
             let failure = match self.attempt().await {
                 // The common case skips the async call, which would move the response through its future.
@@ -260,14 +260,14 @@ impl<O: OldBackend> Attempts<O> {
             extra,
             memory: &self.proxy.context.memory,
         };
-        let terms = Terms {
+        let options = SendOptions {
             fail_fast: self.fail_fast(),
             deadline: self.deadline(),
             was_sent: self.attempted != Attempted::default(),
         };
         let sent = self
             .proxy
-            .send_to(self.target, &self.snapshot, outgoing, body, terms);
+            .send_to(self.target, &self.snapshot, outgoing, body, options);
         sent.await
     }
 

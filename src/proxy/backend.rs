@@ -8,7 +8,7 @@ use super::context::ProxyContext;
 use crate::failover::Target;
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
-use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
+use crate::upstream::{Error, Outgoing, SendOptions, UpstreamBody};
 
 /// How to reach the old generation.
 pub trait OldBackend: Clone + Send + Sync + 'static {
@@ -18,7 +18,7 @@ pub trait OldBackend: Clone + Send + Sync + 'static {
         snapshot: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> impl Future<Output = Result<Response<UpstreamBody>, Error>> + Send;
 }
 
@@ -32,10 +32,10 @@ impl OldBackend for OldPool {
         snapshot: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         match &snapshot.old {
-            Some(pool) => pool.send(outgoing, body, terms).await,
+            Some(pool) => pool.send(outgoing, body, options).await,
             None => Err(Error::NoEndpoint),
         }
     }
@@ -70,13 +70,13 @@ impl<O: OldBackend> Proxy<O> {
         snapshot: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         if target == Target::Old {
-            return self.old.send(snapshot, outgoing, body, terms).await;
+            return self.old.send(snapshot, outgoing, body, options).await;
         }
         match snapshot.pool(target) {
-            Some(pool) => pool.send(outgoing, body, terms).await,
+            Some(pool) => pool.send(outgoing, body, options).await,
             None => Err(Error::NoEndpoint),
         }
     }

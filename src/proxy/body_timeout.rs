@@ -31,7 +31,7 @@ pub struct BodyLimit {
 
 /// A body that fails with [`Fault::TooSlow`] once the client has kept the reader waiting too long. Only time in which the reader
 /// polls for more data and there is none counts.
-pub struct Paced<B> {
+pub struct TimedBody<B> {
     body: B,
     limit: Arc<BodyLimit>,
     is_small: bool,
@@ -50,7 +50,7 @@ struct Pause {
     deadline: Deadline,
 }
 
-impl<B: Body> Paced<B> {
+impl<B: Body> TimedBody<B> {
     pub fn new(body: B, limit: Arc<BodyLimit>) -> Self {
         let length = body.size_hint().exact();
         Self {
@@ -106,7 +106,7 @@ impl<B: Body> Paced<B> {
     }
 }
 
-impl<B> Body for Paced<B>
+impl<B> Body for TimedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,

@@ -124,9 +124,9 @@ impl ProxyContext {
 
     /// Records a request that has arrived in part, until the result is dropped: the request is not assigned yet, so nothing else
     /// reports it. `is_client_use` tells whether a client may depend on it.
-    pub fn arrives(self: &Arc<Self>, is_client_use: bool) -> Arriving {
+    pub fn arrives(self: &Arc<Self>, is_client_use: bool) -> ArrivingRequest {
         self.metrics.arrives();
-        Arriving {
+        ArrivingRequest {
             context: Arc::clone(self),
             is_client_use,
         }
@@ -145,12 +145,12 @@ impl ProxyContext {
 }
 
 /// A request that has arrived in part.
-pub struct Arriving {
+pub struct ArrivingRequest {
     context: Arc<ProxyContext>,
     is_client_use: bool,
 }
 
-impl Drop for Arriving {
+impl Drop for ArrivingRequest {
     fn drop(&mut self) {
         if self.is_client_use {
             self.context.metrics.used(Instant::now());

@@ -14,12 +14,12 @@ use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::backend::{OldBackend, Proxy};
 use super::body::SplitBody;
-use super::body_timeout::Paced;
+use super::body_timeout::TimedBody;
 use super::context::ProxyContext;
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::transport::deadline;
-use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
+use crate::upstream::{Error, Outgoing, SendOptions, UpstreamBody};
 
 /// Wraps the service that is the old generation.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ where
         _: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         let view = body.view();
         let mut request = Request::new(body);
@@ -73,7 +73,7 @@ where
         *request.uri_mut() = outgoing.head.uri.clone();
         *request.headers_mut() = outgoing.head.fields();
         let answer = self.0.clone().oneshot(request);
-        let answered = match terms.deadline {
+        let answered = match options.deadline {
             None => answer.await,
             Some(at) => deadline::timeout_excluding(at, || view.awaited(), answer)
                 .await
@@ -108,7 +108,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let proxy = self.proxy.clone();
         let limit = proxy.context().body_limit();
-        let request = request.map(|body| RequestBody::stream(Paced::new(Box::pin(body), limit)));
+        let request =
+            request.map(|body| RequestBody::stream(TimedBody::new(Box::pin(body), limit)));
         Box::pin(async move { Ok(proxy.handle(request, None, None).await) })
     }
 }

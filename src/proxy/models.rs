@@ -21,7 +21,7 @@ use crate::memory::{Buffer, Gathered, Purpose, gather};
 use crate::printable::seconds;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
-use crate::upstream::{AnsweredBy, FailFast, Head, Outgoing, Terms, UpstreamBody};
+use crate::upstream::{AnsweredBy, FailFast, Head, Outgoing, SendOptions, UpstreamBody};
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
@@ -180,14 +180,14 @@ async fn ask_without_timeout<O: OldBackend>(
         extra,
         memory: &attempts.proxy.context.memory,
     };
-    let terms = Terms {
+    let options = SendOptions {
         fail_fast: FailFast::IfEjected,
         deadline: None,
         was_sent: false,
     };
     let sent = attempts
         .proxy
-        .send_to(target, &attempts.snapshot, outgoing, body, terms)
+        .send_to(target, &attempts.snapshot, outgoing, body, options)
         .await;
     let (mut parts, mut body) = sent
         .map_err(|error| Failed {

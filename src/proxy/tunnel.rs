@@ -13,7 +13,7 @@ use super::body::SplitBody;
 use super::exchange::{Exchange, SHUTTING_DOWN};
 use crate::sse::End;
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
-use crate::transport::{Rewound, deadline, tcp};
+use crate::transport::{Prefixed, deadline, tcp};
 use crate::upstream::Upgraded;
 
 /// How much is read at once in each direction, in bytes. Each tunnel holds both buffers, also while it is idle, and there may be as
@@ -49,7 +49,7 @@ impl Tunnel {
     /// long, or `ending` resolves.
     pub async fn join(
         self,
-        client: Rewound<WriteTimeout>,
+        client: Prefixed<WriteTimeout>,
         idle: TunnelIdle,
         ending: impl Future<Output = ()>,
     ) {
@@ -122,7 +122,7 @@ async fn until_idle(passed: &AtomicU64, limit: Duration) {
 }
 
 /// A client connection that counts bytes in both directions.
-type Counted<F> = InspectReader<InspectWriter<Rewound<WriteTimeout>, F>, F>;
+type Counted<F> = InspectReader<InspectWriter<Prefixed<WriteTimeout>, F>, F>;
 
 fn transport<F>(client: &Counted<F>) -> &WriteTimeout {
     client.get_ref().get_ref().get_ref()

@@ -13,7 +13,7 @@ const LARGEST: usize = 64 * 1024;
 
 /// The kept part of a body.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct RetainedBody {
     /// The pieces, each with the offset of its end in the body.
     pieces: Vec<(usize, Bytes)>,
     /// The block that is being filled.
@@ -25,7 +25,7 @@ pub struct Kept {
     charge: Charge,
 }
 
-impl Kept {
+impl RetainedBody {
     /// Keeps a copy of `bytes`. `more` is the number of bytes that will follow, if known. Returns false if the budget has no
     /// room; then part of `bytes` may have been kept.
     pub fn push(&mut self, mut bytes: &[u8], more: Option<usize>, budget: &Arc<Budget>) -> bool {
@@ -117,7 +117,7 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn all(kept: &mut Kept) -> Vec<u8> {
+    fn all(kept: &mut RetainedBody) -> Vec<u8> {
         let mut found = Vec::new();
         while found.len() < kept.end {
             found.extend_from_slice(&kept.after(found.len()).expect("it was kept"));
@@ -129,7 +129,7 @@ mod tests {
     fn however_a_body_comes_it_costs_about_its_length() {
         for (piece, known) in [(1, false), (1, true), (7, false), (100_000, false)] {
             let budget = Budget::new(usize::MAX);
-            let mut kept = Kept::default();
+            let mut kept = RetainedBody::default();
             let body: Vec<u8> = (0..300_000u32).map(|n| n.to_le_bytes()[0]).collect();
             let mut left = body.len();
             for bytes in body.chunks(piece) {
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_small_body_takes_a_small_block() {
         let budget = Budget::new(usize::MAX);
-        let mut kept = Kept::default();
+        let mut kept = RetainedBody::default();
         assert!(kept.push(b"x", None, &budget));
         assert_eq!(budget.used(), cost(FIRST));
     }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn it_continues_behind_what_was_read_of_it() {
         let budget = Budget::new(usize::MAX);
-        let mut kept = Kept::default();
+        let mut kept = RetainedBody::default();
         assert!(kept.push(b"abc", None, &budget));
         assert_eq!(kept.after(1).as_deref(), Some(&b"bc"[..]));
         assert!(kept.push(b"def", None, &budget));

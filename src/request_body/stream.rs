@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 use tower::BoxError;
 
 use super::Fault;
-use super::kept::Kept;
+use super::kept::RetainedBody;
 use crate::http1::passable;
 use crate::memory::{Budget, Charge, FREE, Purpose};
 use crate::transport::deadline::Excluded;
@@ -26,7 +26,7 @@ pub struct Stream {
     length: Option<u64>,
     /// Bytes read so far.
     read: u64,
-    kept: Kept,
+    kept: RetainedBody,
     /// Bytes that the current attempt has received.
     sent: u64,
     /// The budget that is charged for what is held.
@@ -54,7 +54,7 @@ impl Stream {
             source,
             length,
             read: 0,
-            kept: Kept::default(),
+            kept: RetainedBody::default(),
             sent: 0,
             budget: None,
             keep: 0,

@@ -7,7 +7,7 @@ use super::{Api, Event, Meaning, Openings, meaning};
 
 /// What to do with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum EventAction {
     /// Forward it, ahead of the events that are held.
     Forward,
     /// Hold it with the others. They may be held until this time.
@@ -43,24 +43,24 @@ impl HoldPolicy {
         (api, event): (Api, &Event<'_>),
         held: usize,
         now: Instant,
-    ) -> Step {
+    ) -> EventAction {
         match meaning(api, event) {
-            Meaning::Comment => return Step::Forward,
+            Meaning::Comment => return EventAction::Forward,
             Meaning::Content => {
                 openings.learn(api, event);
-                return Step::Commit;
+                return EventAction::Commit;
             }
-            Meaning::Terminal => return Step::Commit,
-            Meaning::Error { code } => return Step::Fail { code },
+            Meaning::Terminal => return EventAction::Commit,
+            Meaning::Error { code } => return EventAction::Fail { code },
             Meaning::Preamble => {}
         }
         match openings.classify(api, event) {
-            Opening::LeaveOut => Step::Drop,
-            Opening::Conflict => Step::Conflict,
-            Opening::Forward if self.holds(held) => Step::Hold {
+            Opening::LeaveOut => EventAction::Drop,
+            Opening::Conflict => EventAction::Conflict,
+            Opening::Forward if self.holds(held) => EventAction::Hold {
                 until: now + self.hold,
             },
-            Opening::Forward => Step::Release,
+            Opening::Forward => EventAction::Release,
         }
     }
 
@@ -87,7 +87,7 @@ mod tests {
         block: &str,
         held: usize,
         now: Instant,
-    ) -> Step {
+    ) -> EventAction {
         let stream = format!("{block}\n\n");
         let mut decoder = Decoder::new(1024);
         let mut events = decoder.feed(stream.as_bytes());
@@ -110,16 +110,16 @@ mod tests {
         let content = r#"data: {"choices":[{"index":0,"delta":{"content":"x"}}]}"#;
         let error = r#"data: {"error":{"code":503}}"#;
         for (policy, block, held, expected) in [
-            (POLICY, ": keep-alive", 0, Step::Forward),
-            (POLICY, ROLE, 0, Step::Hold { until }),
-            (POLICY, ROLE, 100, Step::Hold { until }),
-            (POLICY, ROLE, 101, Step::Release),
-            (off, ROLE, 0, Step::Release),
-            (released, ROLE, 0, Step::Release),
-            (POLICY, content, 0, Step::Commit),
-            (POLICY, "data: [DONE]", 0, Step::Commit),
-            (POLICY, error, 0, Step::Fail { code: Some(503) }),
-            (POLICY, "event: error", 0, Step::Fail { code: None }),
+            (POLICY, ": keep-alive", 0, EventAction::Forward),
+            (POLICY, ROLE, 0, EventAction::Hold { until }),
+            (POLICY, ROLE, 100, EventAction::Hold { until }),
+            (POLICY, ROLE, 101, EventAction::Release),
+            (off, ROLE, 0, EventAction::Release),
+            (released, ROLE, 0, EventAction::Release),
+            (POLICY, content, 0, EventAction::Commit),
+            (POLICY, "data: [DONE]", 0, EventAction::Commit),
+            (POLICY, error, 0, EventAction::Fail { code: Some(503) }),
+            (POLICY, "event: error", 0, EventAction::Fail { code: None }),
         ] {
             let mut openings = Openings::default();
             let step = step(policy, &mut openings, block, held, now);
@@ -134,8 +134,8 @@ mod tests {
         openings.sent_all(Api::Chat, format!("{ROLE}\n\n").as_bytes());
         openings.next_stream();
         let mut step = || step(POLICY, &mut openings, ROLE, 0, now);
-        assert_eq!(step(), Step::Drop);
+        assert_eq!(step(), EventAction::Drop);
         let until = now + POLICY.hold;
-        assert_eq!(step(), Step::Hold { until });
+        assert_eq!(step(), EventAction::Hold { until });
     }
 }

@@ -8,7 +8,7 @@ use dns_lookup::{AddrInfoHints, SockType, getaddrinfo};
 /// A name is an alias of a name outside its parent domain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is an alias of {alias}, which is outside its namespace")]
-struct Elsewhere {
+struct AliasOutsideNamespace {
     name: String,
     alias: String,
 }
@@ -46,7 +46,7 @@ fn confine(
     let mut addresses = Vec::new();
     for (mut address, alias) in found {
         if let Some(alias) = alias.filter(|alias| !stays(&name, alias)) {
-            return Err(io::Error::other(Elsewhere { name, alias }));
+            return Err(io::Error::other(AliasOutsideNamespace { name, alias }));
         }
         address.set_port(port);
         addresses.push(address);

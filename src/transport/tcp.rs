@@ -79,7 +79,7 @@ pub fn delays_acknowledgements(socket: &TcpStream) -> io::Result<bool> {
 
 /// The same on systems without this information, where callers do without it.
 #[cfg(not(target_os = "linux"))]
-mod elsewhere {
+mod unsupported {
     use super::{Info, TcpStream, io};
 
     /// # Errors
@@ -101,7 +101,7 @@ mod elsewhere {
     }
 }
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::{delay_acknowledgements, delays_acknowledgements, info};
+pub use unsupported::{delay_acknowledgements, delays_acknowledgements, info};
 
 /// Bytes that were written but have not been acknowledged yet (`SIOCOUTQ` of tcp(7)).
 ///

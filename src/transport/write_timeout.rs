@@ -54,12 +54,12 @@ pub struct WriteTimeout<T = Transport> {
     inner: T,
     limit: Arc<WriteLimit>,
     /// Kept once a write had to wait.
-    wait: Option<Box<Wait>>,
+    wait: Option<Box<PendingWrite>>,
     passed: bool,
 }
 
 /// A waiting write.
-struct Wait {
+struct PendingWrite {
     timer: Pin<Box<Sleep>>,
     /// The next check; `None` while no write waits.
     next: Option<Deadline>,
@@ -128,7 +128,7 @@ impl<T: OverTcp> WriteTimeout<T> {
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let every = self.limit.limit / u32::from(CHECKS);
         let wait = self.wait.get_or_insert_with(|| {
-            Box::new(Wait {
+            Box::new(PendingWrite {
                 timer: Box::pin(tokio::time::sleep(every)),
                 next: None,
                 unchanged: 0,
@@ -140,7 +140,7 @@ impl<T: OverTcp> WriteTimeout<T> {
             None => {
                 wait.unchanged = 0;
                 wait.left = None;
-                wait.look_at(Instant::now() + every)
+                wait.schedule_check(Instant::now() + every)
             }
         };
         loop {
@@ -161,13 +161,13 @@ impl<T: OverTcp> WriteTimeout<T> {
             if wait.unchanged > CHECKS {
                 return Poll::Ready(());
             }
-            next = wait.look_at(now + every);
+            next = wait.schedule_check(now + every);
         }
     }
 }
 
-impl Wait {
-    fn look_at(&mut self, at: Instant) -> Deadline {
+impl PendingWrite {
+    fn schedule_check(&mut self, at: Instant) -> Deadline {
         let next = Deadline::new(at);
         self.timer.as_mut().reset(at.into());
         self.next = Some(next);

@@ -10,12 +10,12 @@ use socket2::SockRef;
 use tokio::net::TcpSocket;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::lifetime::{Life, Lifetime};
+use super::lifetime::{LifetimeLimits, RemainingLifetime};
 use super::{Endpoint, Error, h2_link, idle};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::descriptors::{self, Shares};
 use crate::transport::log_throttle::LogThrottle;
-use crate::transport::{Fair, Transport, deadline, keep_alive};
+use crate::transport::{Transport, Yielding, deadline, keep_alive};
 
 thread_local! {
     static EXHAUSTED: RefCell<LogThrottle> = RefCell::default();
@@ -29,16 +29,18 @@ pub(super) struct Connector<'a> {
     pub(super) http2: Option<bool>,
     /// The time limit for connecting, including the TLS handshake.
     pub(super) limit: Duration,
-    pub(super) lifetime: Lifetime,
+    pub(super) lifetime: LifetimeLimits,
 }
 
 impl Connector<'_> {
     /// Opens a connection. Also returns whether ALPN selected HTTP/2, `None` if it selected nothing, and the connection's lifetime.
-    pub(super) async fn connect(&self) -> Result<(Transport, Option<bool>, Life), Error> {
+    pub(super) async fn connect(
+        &self,
+    ) -> Result<(Transport, Option<bool>, RemainingLifetime), Error> {
         let (transport, http2) = connect(self.endpoint, self.tls, self.http2, self.limit).await?;
         let life = match self.endpoint.shared {
             true => self.lifetime.begin(Instant::now(), fastrand::u32(..)),
-            false => Life::ENDLESS,
+            false => RemainingLifetime::ENDLESS,
         };
         Ok((transport, http2, life))
     }
@@ -124,7 +126,9 @@ async fn open(
         Arc::make_mut(&mut config).alpn_protocols = vec![only.to_vec()];
     }
     let connector = TlsConnector::from(config);
-    let stream = connector.connect(name.clone(), Fair::new(stream)).await?;
+    let stream = connector
+        .connect(name.clone(), Yielding::new(stream))
+        .await?;
     let agreed = stream.get_ref().1.alpn_protocol();
     let http2 = agreed.map(|protocol| protocol == b"h2");
     let stream = Box::new(TlsStream::Client(stream));

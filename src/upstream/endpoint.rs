@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::capability::Proofs;
 use super::kept::Slot;
-use super::lifetime::Life;
+use super::lifetime::RemainingLifetime;
 use super::outlier::{Ejection, Failure, Record};
-use super::quick_ack::Trials;
+use super::quick_ack::DelayTests;
 
 /// Duration of the first ejection. It doubles with each subsequent one.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub struct Endpoint {
     /// Whether ALPN selected HTTP/2 for the last connection.
     spoke_http2: AtomicBool,
     /// Whether its servers wait for TCP acknowledgements.
-    pub(super) trials: Trials,
+    pub(super) delay_tests: DelayTests,
     /// The models of which it can continue a text.
     pub(super) proofs: Proofs,
 }
@@ -81,7 +81,7 @@ impl Endpoint {
             probe_failed: AtomicBool::new(false),
             proven: AtomicBool::new(false),
             spoke_http2: AtomicBool::new(false),
-            trials: Trials::default(),
+            delay_tests: DelayTests::default(),
             proofs: Proofs::default(),
         }
     }
@@ -214,7 +214,7 @@ impl Endpoint {
 pub struct Lease {
     endpoint: Arc<Endpoint>,
     /// The lifetime of the connection that the exchange uses.
-    pub(super) life: Life,
+    pub(super) life: RemainingLifetime,
     /// Where the exchange leaves the connection, if not in the thread's pool.
     pub(super) slot: Option<Slot>,
 }
@@ -224,7 +224,7 @@ impl Lease {
         endpoint.open.fetch_add(1, Ordering::Relaxed);
         Self {
             endpoint,
-            life: Life::ENDLESS,
+            life: RemainingLifetime::ENDLESS,
             slot: None,
         }
     }

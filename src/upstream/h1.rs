@@ -24,7 +24,7 @@ use super::{AnsweredBy, Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
 use crate::request_body::RequestBody;
-use crate::transport::{Rewound, Transport, batching, with_write_buffer};
+use crate::transport::{Prefixed, Transport, batching, with_write_buffer};
 pub use incoming::Incoming;
 use sender::Sender;
 use unread::Unread;
@@ -291,7 +291,7 @@ fn respond(
         response.extensions_mut().insert(answered_by);
     }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        let io = Rewound::new(rest.freeze(), transport);
+        let io = Prefixed::new(rest.freeze(), transport);
         response.extensions_mut().insert(Upgraded::new(io, lease));
         return response;
     }
@@ -311,16 +311,16 @@ fn respond(
 
 /// The connection behind `101 Switching Protocols`. It can be taken once.
 #[derive(Clone)]
-pub struct Upgraded(Arc<Mutex<Option<(Rewound, Lease)>>>);
+pub struct Upgraded(Arc<Mutex<Option<(Prefixed, Lease)>>>);
 
 impl Upgraded {
-    fn new(io: Rewound, lease: Lease) -> Self {
+    fn new(io: Prefixed, lease: Lease) -> Self {
         Self(Arc::new(Mutex::new(Some((io, lease)))))
     }
 
     /// The connection, with the lease to hold while it is in use.
     #[must_use]
-    pub fn take(&self) -> Option<(Rewound, Lease)> {
+    pub fn take(&self) -> Option<(Prefixed, Lease)> {
         self.0.lock().ok()?.take()
     }
 }

@@ -22,7 +22,7 @@ use self::waiting::{NoHead, PendingResponse};
 use super::endpoint::Lease;
 use super::h2_link::{self, Answered, Link, Reserved};
 use super::kept::Connection;
-use super::lifetime::Life;
+use super::lifetime::RemainingLifetime;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
 use crate::http1::MAX_HEADERS;
 use crate::memory::Purpose;
@@ -153,7 +153,7 @@ pub(super) async fn over(
     if let Some(slot) = lease.slot.take() {
         let reserved = Reserved::new(link.clone());
         // The link counts its own exchanges.
-        slot.put(Connection::Http2(reserved), Life::ENDLESS);
+        slot.put(Connection::Http2(reserved), RemainingLifetime::ENDLESS);
     }
     let (memory, purpose) = (outgoing.memory, Purpose::Answer);
     let incoming = Incoming {

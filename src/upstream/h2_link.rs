@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 pub(super) use self::load::{Answered, Load, Stream};
 use super::Error;
-use super::lifetime::Life;
+use super::lifetime::RemainingLifetime;
 use crate::memory::{Budget, Charge, Purpose};
 use crate::transport::Transport;
 use crate::transport::h2::{Counted, KeepAlive, SMALL_FRAMES, Traffic, Window};
@@ -47,11 +47,11 @@ const COST: usize = 48 * 1024;
 const IDLE: Duration = Duration::from_secs(60);
 
 thread_local! {
-    static LINKS: RefCell<HashMap<u64, Vec<Kept>>> = RefCell::new(HashMap::new());
+    static LINKS: RefCell<HashMap<u64, Vec<PooledLink>>> = RefCell::new(HashMap::new());
 }
 
 /// A connection that may carry further requests.
-struct Kept {
+struct PooledLink {
     link: Link,
     /// When it was first seen without streams.
     idle_since: Option<Instant>,
@@ -63,7 +63,7 @@ pub(super) struct Link {
     pub(super) sender: SendRequest<Bytes>,
     pub(super) load: Arc<Load>,
     traffic: Arc<Traffic>,
-    pub(super) life: Life,
+    pub(super) life: RemainingLifetime,
 }
 
 impl Link {
@@ -162,7 +162,7 @@ pub(super) fn existing(endpoint: u64, length: Option<u64>) -> Option<Link> {
 pub(super) async fn begin(
     endpoint: u64,
     transport: Transport,
-    mut life: Life,
+    mut life: RemainingLifetime,
     memory: &Arc<Budget>,
 ) -> Result<Link, Error> {
     // Until a server has announced its settings, each request has a connection of its own.
@@ -199,7 +199,7 @@ pub(super) async fn begin(
         drop(charge);
     });
     if !last {
-        let kept = Kept {
+        let kept = PooledLink {
             link: link.clone(),
             idle_since: None,
         };

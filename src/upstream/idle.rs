@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::endpoint::Lease;
-use super::lifetime::Life;
+use super::lifetime::RemainingLifetime;
 use crate::transport::{Transport, descriptors};
 
 /// Maximum number of idle connections that a thread keeps per endpoint.
@@ -17,7 +17,7 @@ const IDLE: Duration = Duration::from_secs(60);
 struct Idle {
     transport: Transport,
     since: Instant,
-    life: Life,
+    life: RemainingLifetime,
 }
 
 thread_local! {
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Takes a reusable connection to the endpoint, if this thread has one.
-pub(super) fn take(endpoint: u64) -> Option<(Transport, Life)> {
+pub(super) fn take(endpoint: u64) -> Option<(Transport, RemainingLifetime)> {
     IDLES.with_borrow_mut(|idles| {
         let stack = idles.get_mut(&endpoint)?;
         while let Some(mut idle) = stack.pop() {

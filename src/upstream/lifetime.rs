@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 /// The limits of a connection to an address that several servers may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lifetime {
+pub struct LifetimeLimits {
     /// Maximum age at which the connection is reused; `None` means no limit.
     pub age: Option<Duration>,
     /// Maximum number of exchanges; `None` means no limit.
     pub exchanges: Option<u32>,
 }
 
-impl Default for Lifetime {
+impl Default for LifetimeLimits {
     fn default() -> Self {
         Self {
             age: Some(Duration::from_secs(60)),
@@ -23,12 +23,12 @@ impl Default for Lifetime {
     }
 }
 
-impl Lifetime {
+impl LifetimeLimits {
     /// The lifetime of a connection opened at `now`. `draw` scales the limits by a factor between 0.5 and 1, so that
     /// connections opened together do not end together.
-    pub(super) fn begin(self, now: Instant, draw: u32) -> Life {
+    pub(super) fn begin(self, now: Instant, draw: u32) -> RemainingLifetime {
         let part = 0.5 + f64::from(draw) / f64::from(u32::MAX) / 2.0;
-        Life {
+        RemainingLifetime {
             ends: self.age.map(|age| now + age.mul_f64(part)),
             // The cast cannot overflow: the result is at most `most`.
             left: self
@@ -40,12 +40,12 @@ impl Lifetime {
 
 /// The remaining lifetime of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Life {
+pub(super) struct RemainingLifetime {
     ends: Option<Instant>,
     left: Option<u32>,
 }
 
-impl Life {
+impl RemainingLifetime {
     /// For a connection to a single server: no limit.
     pub(super) const ENDLESS: Self = Self {
         ends: None,
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_life_ends_by_age_or_by_use_within_its_limits() {
-        let limits = Lifetime {
+        let limits = LifetimeLimits {
             age: Some(Duration::from_secs(60)),
             exchanges: Some(16),
         };
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn without_limits_it_does_not_end() {
-        let none = Lifetime {
+        let none = LifetimeLimits {
             age: None,
             exchanges: None,
         };
-        for mut life in [Life::ENDLESS, none.begin(Instant::now(), 0)] {
+        for mut life in [RemainingLifetime::ENDLESS, none.begin(Instant::now(), 0)] {
             assert!((0..1000).all(|_| life.spend()));
             assert!(!life.is_over(Instant::now() + Duration::from_secs(1 << 30)));
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn one_exchange_is_the_least() {
-        let one = Lifetime {
+        let one = LifetimeLimits {
             age: None,
             exchanges: Some(1),
         };

@@ -13,7 +13,7 @@ use http::{Response, StatusCode};
 use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::kept::Connection;
-use super::lifetime::Lifetime;
+use super::lifetime::LifetimeLimits;
 use super::{Endpoint, Error, Failure, ProvenConnection, UpstreamBody, h1, h2};
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
@@ -42,7 +42,7 @@ pub struct PoolSettings {
     /// Time limit for a response head; `None` means no limit, because a unary response takes as long as its generation.
     pub head_timeout: Option<Duration>,
     /// Limits of connections to addresses that several servers may share.
-    pub lifetime: Lifetime,
+    pub lifetime: LifetimeLimits,
 }
 
 impl Default for PoolSettings {
@@ -51,7 +51,7 @@ impl Default for PoolSettings {
             protocol: Protocol::Auto,
             connect_timeout: Duration::from_secs(2),
             head_timeout: None,
-            lifetime: Lifetime::default(),
+            lifetime: LifetimeLimits::default(),
         }
     }
 }
@@ -70,7 +70,7 @@ pub enum FailFast {
 
 /// The limits for sending one request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Terms {
+pub struct SendOptions {
     pub fail_fast: FailFast,
     /// The latest time for a response head: the deadline for the first event. It is extended by [`RequestBody::awaited`].
     pub deadline: Option<Instant>,
@@ -151,26 +151,26 @@ impl Pool {
         &self,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         // Before an endpoint or a connection is chosen, so that the choice is not stale when it is used.
         batching::before_head_write().await;
         let now = Instant::now();
-        if self.is_left(terms.fail_fast, now) {
+        if self.is_left(options.fail_fast, now) {
             return Err(Error::Ejected);
         }
         let draw = fastrand::u32(..);
         let endpoint = self.pick(now, draw, None).ok_or(Error::NoEndpoint)?;
         let again = (self.endpoints.len() > 1).then(|| body.again()).flatten();
-        let result = self.watched(endpoint, outgoing, body, now, terms).await;
+        let result = self.watched(endpoint, outgoing, body, now, options).await;
         match (result, again) {
             (Err(error), Some(body)) if error.another_may_do() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
-                let terms = Terms {
+                let options = SendOptions {
                     was_sent: true,
-                    ..terms
+                    ..options
                 };
-                Box::pin(self.watched(other, outgoing, body, Instant::now(), terms)).await
+                Box::pin(self.watched(other, outgoing, body, Instant::now(), options)).await
             }
             (result, _) => result,
         }
@@ -185,10 +185,10 @@ impl Pool {
         endpoint: &Arc<Endpoint>,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         batching::before_head_write().await;
-        let sent = self.watched(endpoint, outgoing, body, Instant::now(), terms);
+        let sent = self.watched(endpoint, outgoing, body, Instant::now(), options);
         sent.await
     }
 
@@ -201,7 +201,7 @@ impl Pool {
         proven: ProvenConnection,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         batching::before_head_write().await;
         let endpoint = proven.endpoint;
@@ -217,23 +217,28 @@ impl Pool {
                 Connection::Http2(reserved) => h2::send_on(lease, reserved, outgoing, body).await,
             }
         };
-        let result = match self.limit(Instant::now(), terms, &view) {
+        let result = match self.limit(Instant::now(), options, &view) {
             None => sending.await,
             Some((at, error)) => deadline::timeout_excluding(at, || view.awaited(), sending)
                 .await
                 .unwrap_or(Err(error)),
         };
-        note(&endpoint, &result, terms, &view);
+        note(&endpoint, &result, options, &view);
         result
     }
 
     /// The deadline for the response head, which the time that the client takes to send `body` extends, and the error after it.
-    fn limit(&self, now: Instant, terms: Terms, body: &RequestBody) -> Option<(Instant, Error)> {
+    fn limit(
+        &self,
+        now: Instant,
+        options: SendOptions,
+        body: &RequestBody,
+    ) -> Option<(Instant, Error)> {
         let head_limit = self.settings.head_timeout;
         let begun = || now - body.awaited().total;
         let limits = [
             head_limit.map(|limit| (begun() + limit, Error::HeadTimeout(limit))),
-            terms.deadline.map(|at| (at, Error::Deadline)),
+            options.deadline.map(|at| (at, Error::Deadline)),
         ];
         limits.into_iter().flatten().min_by_key(|(at, _)| *at)
     }
@@ -246,25 +251,25 @@ impl Pool {
         outgoing: Outgoing<'_>,
         body: RequestBody,
         now: Instant,
-        terms: Terms,
+        options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
         let view = body.view();
         // Here and below, rare paths are boxed to keep the future of every request small. The common path is awaited in place
         // to avoid a move.
-        let result = match self.limit(now, terms, &body) {
+        let result = match self.limit(now, options, &body) {
             None => {
-                self.attempt(lease, outgoing, body, now, terms.was_sent)
+                self.attempt(lease, outgoing, body, now, options.was_sent)
                     .await
             }
             Some((at, error)) => {
-                let attempt = Box::pin(self.attempt(lease, outgoing, body, now, terms.was_sent));
+                let attempt = Box::pin(self.attempt(lease, outgoing, body, now, options.was_sent));
                 deadline::timeout_excluding(at, || view.awaited(), attempt)
                     .await
                     .unwrap_or(Err(error))
             }
         };
-        note(endpoint, &result, terms, &view);
+        note(endpoint, &result, options, &view);
         result
     }
 
@@ -288,7 +293,7 @@ impl Pool {
 fn note(
     endpoint: &Endpoint,
     result: &Result<Response<UpstreamBody>, Error>,
-    terms: Terms,
+    options: SendOptions,
     body: &RequestBody,
 ) {
     let now = Instant::now();
@@ -299,7 +304,7 @@ fn note(
         }
         // With a deadline for the first event, the head of an event stream is not a success yet: the reader of the body
         // records it.
-        Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
+        Ok(response) if options.deadline.is_some() && response.status() == StatusCode::OK => {}
         Ok(_) => endpoint.succeeded(now),
         // A server may close the connection because the rest of the request does not arrive.
         Err(error) if error.is_break() && body.is_stalled() => {}

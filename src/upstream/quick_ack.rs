@@ -21,33 +21,33 @@ use crate::transport::tcp;
 const SHORT: Duration = Duration::from_millis(30);
 /// Shorter gaps gain nothing: several segments are read together.
 const CROWDED: Duration = Duration::from_millis(1);
-/// Slices with suitable gaps before a stream tries. A trial costs six system calls and an immediate acknowledgement, which is not
+/// Slices with suitable gaps before a stream tries. A test costs six system calls and an immediate acknowledgement, which is not
 /// worthwhile for a stream that ends soon.
 const SETTLED: u8 = 8;
-/// How many streams of an endpoint may try without a success. Abandoned trials count.
-const TRIALS: u8 = 3;
+/// How many streams of an endpoint may try without a success. Abandoned tests count.
+const MAX_DELAY_TESTS: u8 = 3;
 
-/// The results of an endpoint's trials. Shared by all threads.
+/// The results of an endpoint's tests. Shared by all threads.
 #[derive(Debug, Default)]
-pub struct Trials {
-    asked: AtomicU8,
-    /// A trial showed that the server does not wait. In that case, every stream may try: a few coincidental failures must not
+pub struct DelayTests {
+    started: AtomicU8,
+    /// A test showed that the server does not wait. In that case, every stream may try: a few coincidental failures must not
     /// disable it for all.
     succeeded: AtomicBool,
 }
 
-impl Trials {
+impl DelayTests {
     fn admits(&self) -> bool {
         self.succeeded.load(Ordering::Relaxed)
             // Load first, so that the counter cannot overflow.
-            || self.asked.load(Ordering::Relaxed) < TRIALS
-                && self.asked.fetch_add(1, Ordering::Relaxed) < TRIALS
+            || self.started.load(Ordering::Relaxed) < MAX_DELAY_TESTS
+                && self.started.fetch_add(1, Ordering::Relaxed) < MAX_DELAY_TESTS
     }
 
-    /// Returns a trial: the stream tried, but ended before the server could have delayed it.
+    /// Returns a test: the stream tried, but ended before the server could have delayed it.
     fn give_back(&self) {
         // Drops below zero only after a success, when the counter no longer matters.
-        self.asked.fetch_sub(1, Ordering::Relaxed);
+        self.started.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn succeeded(&self) {
@@ -61,13 +61,13 @@ impl Trials {
 /// How the slices of one stream are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuickAck {
-    /// The kernel's default. This many of `SETTLED` slices have arrived with gaps for which a trial is worthwhile.
+    /// The kernel's default. This many of `SETTLED` slices have arrived with gaps for which a test is worthwhile.
     Prompt(u8),
     /// Delayed acknowledgement was requested. Counts from here on.
     Asked(Counts),
     /// The acknowledgement of a slice is owed. If the next slice arrives before it is sent, the server does not wait.
     Owed(Counts),
-    /// The trial succeeded: two slices share one acknowledgement.
+    /// The test succeeded: two slices share one acknowledgement.
     Delayed,
     /// As `Delayed`, until a slice had to be acknowledged alone, which makes the kernel acknowledge immediately again.
     Lapsed,
@@ -83,11 +83,11 @@ impl Default for QuickAck {
 
 impl QuickAck {
     /// Call this for each slice read from `socket`, `gap` after the previous one.
-    pub fn read(&mut self, gap: Duration, socket: &impl Socket, trials: &Trials) {
+    pub fn read(&mut self, gap: Duration, socket: &impl Socket, delay_tests: &DelayTests) {
         let is_worth_asking = (CROWDED..SHORT).contains(&gap);
         *self = match *self {
             Self::Prompt(before) if is_worth_asking && before < SETTLED => Self::Prompt(before + 1),
-            Self::Prompt(_) | Self::Lapsed if is_worth_asking && trials.admits() => socket
+            Self::Prompt(_) | Self::Lapsed if is_worth_asking && delay_tests.admits() => socket
                 .delay()
                 .and_then(|()| socket.counts())
                 .map_or(Self::Never, Self::Asked),
@@ -104,7 +104,7 @@ impl QuickAck {
                 (Ok(now), Ok(true))
                     if now.data_sent == before.data_sent && now.is_part_since(before) =>
                 {
-                    trials.succeeded();
+                    delay_tests.succeeded();
                     Self::Delayed
                 }
                 _ => Self::Never,
@@ -115,13 +115,13 @@ impl QuickAck {
     }
 
     /// The stream ended by itself. If it ended too early for a result, and nothing has been acknowledged since (so the server
-    /// cannot have waited for it), its trial does not count.
-    pub fn ended(&mut self, socket: &impl Socket, trials: &Trials) {
+    /// cannot have waited for it), its test does not count.
+    pub fn ended(&mut self, socket: &impl Socket, delay_tests: &DelayTests) {
         let (Self::Asked(before) | Self::Owed(before)) = *self else {
             return;
         };
         if socket.counts().is_ok_and(|now| now.sent == before.sent) {
-            trials.give_back();
+            delay_tests.give_back();
         }
         *self = Self::Never;
     }

@@ -1,8 +1,8 @@
 //! Joins the stream of another server to the part that the client has.
 
-use super::around::{Around, FIELDS, FINGERPRINT};
+use super::event_template::{EventTemplate, FIELDS, FINGERPRINT};
 use super::{Resumption, Sent, count};
-use crate::continuation::chunk::{Chunk, Step};
+use crate::continuation::chunk::{BlockEvent, Chunk};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
 use crate::continuation::{Reason, choices, event, messages};
@@ -189,8 +189,8 @@ impl Sent {
             }
             drops_reasoning = std::mem::take(&mut joined.drops_reasoning);
         }
-        let known = self.around.as_ref();
-        let known = known.map_or([None; FIELDS.len()], Around::values);
+        let known = self.template.as_ref();
+        let known = known.map_or([None; FIELDS.len()], EventTemplate::values);
         for (at, (key, known)) in FIELDS.iter().zip(known).enumerate() {
             let Some(member) = chunk.object.get(key) else {
                 continue;
@@ -236,7 +236,7 @@ impl Sent {
             let closed = chunk.finish.then(|| self.blocks.close()).flatten();
             return closed.map(messages::end_of_block);
         };
-        let starts = step == Step::Start;
+        let starts = step == BlockEvent::Start;
         if starts && chunk.other.is_none() {
             self.prevent(Reason::Content);
         }

@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode, Version};
 use http_body::{Body, Frame};
 use tokio::io::AsyncWrite;
 
-use super::Gone;
+use super::ClientGone;
 use crate::http1::{self, Framing};
 use crate::memory::{Budget, Charge, FREE, cost};
 use crate::proxy::SplitBody;
@@ -143,11 +143,11 @@ impl Outbound {
         &mut self,
         cx: &mut Context<'_>,
         transport: &mut WriteTimeout,
-    ) -> Poll<Result<(), Gone>> {
+    ) -> Poll<Result<(), ClientGone>> {
         while self.written < self.pending.len() {
             let rest = &self.pending[self.written..];
             match ready!(Pin::new(&mut *transport).poll_write(cx, rest)) {
-                Ok(0) | Err(_) => return Poll::Ready(Err(Gone)),
+                Ok(0) | Err(_) => return Poll::Ready(Err(ClientGone)),
                 Ok(length) => self.written += length,
             }
         }
@@ -166,7 +166,7 @@ impl Outbound {
         cx: &mut Context<'_>,
         transport: &mut WriteTimeout,
         body: &mut SplitBody,
-    ) -> Poll<Result<End, Gone>> {
+    ) -> Poll<Result<End, ClientGone>> {
         loop {
             if !self.head_waits {
                 ready!(self.poll_flush(cx, transport))?;
@@ -270,7 +270,7 @@ impl Outbound {
         cx: &mut Context<'_>,
         transport: &mut WriteTimeout,
         batch: &Batch<'_>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), ClientGone> {
         let mut pieces = [&batch.composed[..], &batch.large, batch.chunk_end].map(IoSlice::new);
         let count = match (batch.large.len(), batch.chunk_end.len()) {
             (0, _) => 1,
@@ -287,7 +287,7 @@ impl Outbound {
                 pieces => Pin::new(&mut *transport).poll_write_vectored(cx, pieces),
             };
             match written {
-                Poll::Ready(Ok(0) | Err(_)) => return Err(Gone),
+                Poll::Ready(Ok(0) | Err(_)) => return Err(ClientGone),
                 Poll::Ready(Ok(length)) => IoSlice::advance_slices(&mut left, length),
                 Poll::Pending => {
                     let length = left.iter().map(|piece| piece.len()).sum();
@@ -307,12 +307,15 @@ impl Outbound {
     }
 }
 
-fn poll_flush_tls(cx: &mut Context<'_>, transport: &mut WriteTimeout) -> Poll<Result<(), Gone>> {
+fn poll_flush_tls(
+    cx: &mut Context<'_>,
+    transport: &mut WriteTimeout,
+) -> Poll<Result<(), ClientGone>> {
     if !transport.is_tls() {
         return Poll::Ready(Ok(()));
     }
     let flushed = ready!(Pin::new(transport).poll_flush(cx));
-    Poll::Ready(flushed.map_err(|_| Gone))
+    Poll::Ready(flushed.map_err(|_| ClientGone))
 }
 
 fn framing(version: Version, parts: &Parts, body: &SplitBody, is_head: bool) -> Framing {

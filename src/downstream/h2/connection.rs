@@ -20,9 +20,9 @@ use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::Budget;
 use crate::snapshot::SnapshotStore;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
-use crate::transport::returned::Returned;
+use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
-use crate::transport::{Rewound, deadline};
+use crate::transport::{Prefixed, deadline};
 
 /// Bytes that a client has sent once it has started: its preface and a frame header (RFC 9113 §3.4, §4.1).
 const BEGUN: u64 = 24 + 9;
@@ -106,7 +106,7 @@ impl Resets {
     }
 }
 
-type ClientTransport = Counted<Returned<Rewound<WriteTimeout>>>;
+type ClientTransport = Counted<Reclaimable<Prefixed<WriteTimeout>>>;
 
 /// A connection that is being served.
 struct Connection<'a, S> {

@@ -25,7 +25,7 @@ use crate::proxy::continuing::Continuing;
 use crate::proxy::exchange::Exchange;
 use crate::sse::End;
 use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody};
-use takeover::{Kept, Otherwise};
+use takeover::{ContinuationState, IfNotContinued};
 
 enum State {
     Flowing,
@@ -63,7 +63,7 @@ pub struct Relay {
     /// Set while the request can still be retried.
     attempts: Option<Box<dyn Retry>>,
     /// Set after the first content, while another server may continue the stream.
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<ContinuationState>>,
     timers: Timers,
     /// Boxed, because most streams have none, but each open stream reserves room for it.
     rest: Option<Box<Rest>>,
@@ -112,9 +112,9 @@ impl Relay {
 
     fn flowing(source: UpstreamBody, exchange: Exchange) -> Box<Self> {
         // A relay is large. The box is allocated first so that the relay is built in place instead of being copied into it.
-        let place = Box::new_uninit();
+        let slot = Box::new_uninit();
         Box::write(
-            place,
+            slot,
             Self {
                 source,
                 state: State::Flowing,
@@ -333,7 +333,7 @@ impl Relay {
         let is_whole = done || may_end_anywhere || sse.quiet();
         if is_whole || (sse.committed() && !doubtful) {
             let continues =
-                !is_whole && self.take_over(continuation::Cause::Truncated, Otherwise::End);
+                !is_whole && self.take_over(continuation::Cause::Truncated, IfNotContinued::End);
             if continues {
                 return Bytes::new();
             }
@@ -388,7 +388,7 @@ impl Relay {
                 "sent no first event in time"
             }
             Due::Gap => {
-                if self.take_over(continuation::Cause::GapTimeout, Otherwise::Silence) {
+                if self.take_over(continuation::Cause::GapTimeout, IfNotContinued::Silence) {
                     return Poll::Ready(Bytes::new());
                 }
                 SILENT

@@ -17,7 +17,7 @@ use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::sse::{
-    self, Api, ByteOrderMark, Decoder, Event, HoldPolicy, Openings, Prescans, Step, Tail,
+    self, Api, ByteOrderMark, Decoder, Event, EventAction, HoldPolicy, Openings, Prescans, Tail,
 };
 
 /// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no room,
@@ -87,7 +87,7 @@ pub enum Stop {
 }
 
 /// What to do after an event before the first content.
-enum Early {
+enum PreContentStep {
     Go,
     Commit,
     Retry(Target, Cause),
@@ -242,8 +242,8 @@ impl SseRelay {
                 attempts.as_deref_mut(),
                 timers,
             ) {
-                Early::Go => from = complete,
-                Early::Commit => {
+                PreContentStep::Go => from = complete,
+                PreContentStep::Commit => {
                     self.committed = true;
                     taken.committed = true;
                     let tail = prescan.tail_meaning(self.api, &event);
@@ -251,11 +251,11 @@ impl SseRelay {
                     let noted = note(self.api, &event, tail, prescan, exchange, sent);
                     with_content += u64::from(noted);
                 }
-                Early::Retry(target, cause) => {
+                PreContentStep::Retry(target, cause) => {
                     taken.retry = Some((target, cause));
                     break;
                 }
-                Early::Conflict => {
+                PreContentStep::Conflict => {
                     taken.stop = Some(Stop::Conflict);
                     break;
                 }
@@ -331,13 +331,13 @@ impl SseRelay {
         exchange: &mut Exchange,
         attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
-    ) -> Early {
+    ) -> PreContentStep {
         exchange.find_model(event.data);
         let held = self.held.len();
         let step = self
             .hold
             .step(&mut self.openings, (self.api, event), held, now);
-        if !matches!(step, Step::Commit | Step::Fail { .. }) {
+        if !matches!(step, EventAction::Commit | EventAction::Fail { .. }) {
             if let Some(usage) = sse::usage(self.api, event.data) {
                 exchange.usage.merge(usage);
             }
@@ -346,36 +346,36 @@ impl SseRelay {
             }
         }
         let destination = match step {
-            Step::Forward => out,
-            Step::Hold { until } => {
+            EventAction::Forward => out,
+            EventAction::Hold { until } => {
                 timers.held_until.get_or_insert(until);
                 &mut self.held
             }
-            Step::Release => {
+            EventAction::Release => {
                 timers.held_until = None;
                 out.extend_from_slice(&self.release());
                 self.openings.sent(self.api, event);
                 out
             }
-            Step::Drop => {
+            EventAction::Drop => {
                 self.partial.clear();
-                return Early::Go;
+                return PreContentStep::Go;
             }
-            Step::Fail { code } => {
+            EventAction::Fail { code } => {
                 let cause = Cause::of_error_event(code);
                 if let (Some(attempts), Some(cause)) = (attempts, cause) {
                     if let Some(target) = attempts.next_target_after_head(cause) {
-                        return Early::Retry(target, cause);
+                        return PreContentStep::Retry(target, cause);
                     }
                     exchange.attempt_failed(cause);
                 }
-                return Early::Commit;
+                return PreContentStep::Commit;
             }
-            Step::Commit => return Early::Commit,
-            Step::Conflict => return Early::Conflict,
+            EventAction::Commit => return PreContentStep::Commit,
+            EventAction::Conflict => return PreContentStep::Conflict,
         };
         destination.append(&mut self.partial);
         destination.extend_from_slice(bytes);
-        Early::Go
+        PreContentStep::Go
     }
 }

@@ -27,23 +27,23 @@ const MAX_EVENT: usize = 256 * 1024;
 const MAX_SKIPPED: usize = 1024 * 1024;
 
 /// Why a server does not continue the stream.
-pub enum Refused {
+pub enum NotContinued {
     /// Another server may.
-    This(Cause),
+    TryNext(Cause),
     /// As above. It sends nothing, and may just be slow.
     Silent,
     /// No other server would.
-    All(Reason),
+    GiveUp(Reason),
 }
 
-impl Refused {
+impl NotContinued {
     /// Why the attempt failed.
     pub const fn cause(&self) -> Cause {
         match self {
-            Self::This(cause) => *cause,
+            Self::TryNext(cause) => *cause,
             Self::Silent => Cause::Deadline,
-            Self::All(Reason::NoMemory) => Cause::Local,
-            Self::All(_) => Cause::NoContinuation,
+            Self::GiveUp(Reason::NoMemory) => Cause::Local,
+            Self::GiveUp(_) => Cause::NoContinuation,
         }
     }
 
@@ -51,18 +51,18 @@ impl Refused {
     /// not a continuation says nothing about other requests.
     pub const fn of_endpoint(&self) -> Option<Failure> {
         match self {
-            Self::This(Cause::Broken | Cause::ErrorEvent) => Some(Failure::Answer),
-            Self::This(Cause::Deadline) => Some(Failure::Silence),
+            Self::TryNext(Cause::Broken | Cause::ErrorEvent) => Some(Failure::Answer),
+            Self::TryNext(Cause::Deadline) => Some(Failure::Silence),
             _ => None,
         }
     }
 }
 
 /// It responds with something else.
-const WRONG: Refused = Refused::This(Cause::NoContinuation);
+const NOT_A_CONTINUATION: NotContinued = NotContinued::TryNext(Cause::NoContinuation);
 
 /// A response that continues the stream.
-pub struct Begun {
+pub struct Continuation {
     pub first: Bytes,
     pub body: UpstreamBody,
     pub hidden: Vec<HeaderName>,
@@ -78,14 +78,14 @@ pub async fn begin(
     resumption: Resumption,
     memory: &Arc<Budget>,
     mut silence: Option<(Instant, Duration)>,
-) -> Result<Begun, Refused> {
+) -> Result<Continuation, NotContinued> {
     if response.status() != StatusCode::OK {
         let cause = within(silence, cause_of_status(response, memory)).await?;
-        return Err(Refused::This(cause));
+        return Err(NotContinued::TryNext(cause));
     }
     let (mut parts, mut body) = response.into_parts();
     if !(is_event_stream(&parts.headers) && is_readable(&parts.headers)) {
-        return Err(WRONG);
+        return Err(NOT_A_CONTINUATION);
     }
     let names = NameFilter::of(&parts.headers);
     let hidden = remove_hop_by_hop(&mut parts.headers, names);
@@ -99,7 +99,7 @@ pub async fn begin(
         body.read_little(memory.is_tight());
         let frame = within(silence, body.frame()).await?;
         let Some(Ok(Ok(data))) = frame.map(|frame| frame.map(Frame::into_data)) else {
-            return Err(Refused::This(Cause::Broken));
+            return Err(NotContinued::TryNext(Cause::Broken));
         };
         // Everything before this offset is no longer needed.
         let mut from = 0;
@@ -109,9 +109,11 @@ pub async fn begin(
                 Tail::Nothing => {}
                 Tail::Error { code } => {
                     let cause = Cause::of_error_event(code);
-                    return Err(Refused::This(cause.unwrap_or(Cause::NoContinuation)));
+                    return Err(NotContinued::TryNext(
+                        cause.unwrap_or(Cause::NoContinuation),
+                    ));
                 }
-                Tail::Terminal => return Err(WRONG),
+                Tail::Terminal => return Err(NOT_A_CONTINUATION),
             }
             let opening = match event.has_data {
                 true => sent.opening(resumption, event.data),
@@ -126,31 +128,31 @@ pub async fn begin(
                 }
                 Opening::Skip { token: false } => {
                     let length = event.end - from;
-                    left = left.checked_sub(length).ok_or(WRONG)?;
+                    left = left.checked_sub(length).ok_or(NOT_A_CONTINUATION)?;
                 }
                 Opening::Begin => {
                     partial.extend_from_slice(&data[from..]);
-                    return Ok(Begun {
+                    return Ok(Continuation {
                         first: partial.into(),
                         body,
                         hidden,
                         skipped,
                     });
                 }
-                Opening::Refuse(Reason::AttemptsFailed) => return Err(WRONG),
-                Opening::Refuse(reason) => return Err(Refused::All(reason)),
+                Opening::Refuse(Reason::AttemptsFailed) => return Err(NOT_A_CONTINUATION),
+                Opening::Refuse(reason) => return Err(NotContinued::GiveUp(reason)),
             }
             from = event.end;
             partial.clear();
         }
         drop(events);
         if decoder.quiet() {
-            return Err(WRONG);
+            return Err(NOT_A_CONTINUATION);
         }
         partial.extend_from_slice(&data[decoder.boundary().max(from)..]);
         let held = cost(partial.capacity() + decoder.held());
         if held > FREE && !charge.resize(memory, held, Purpose::Event) {
-            return Err(Refused::All(Reason::NoMemory));
+            return Err(NotContinued::GiveUp(Reason::NoMemory));
         }
     }
 }
@@ -158,12 +160,12 @@ pub async fn begin(
 async fn within<T>(
     silence: Option<(Instant, Duration)>,
     reading: impl Future<Output = T>,
-) -> Result<T, Refused> {
+) -> Result<T, NotContinued> {
     match silence {
         None => Ok(reading.await),
         Some((until, _)) => deadline::timeout_at(until, Box::pin(reading))
             .await
-            .ok_or(Refused::Silent),
+            .ok_or(NotContinued::Silent),
     }
 }
 

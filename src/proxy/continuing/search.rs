@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::begin::{Refused, begin};
+use super::begin::{NotContinued, begin};
 use super::order::Order;
 use super::{Joined, PreparedContinuation, Source};
 use crate::continuation::{Capability, Reason, Resumption, Sent};
@@ -15,7 +15,7 @@ use crate::proxy::exchange::Exchange;
 use crate::split::Generation;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
-use crate::upstream::{Endpoint, FailFast, Head, Outgoing, Pool, ProvenConnection, Terms};
+use crate::upstream::{Endpoint, FailFast, Head, Outgoing, Pool, ProvenConnection, SendOptions};
 
 /// Maximum number of endpoints per pool that are asked for the rest of a stream.
 const MAX_PER_POOL: usize = 3;
@@ -81,7 +81,7 @@ impl<O: OldBackend> Source<O> {
                         }
                         Err(refused) => {
                             exchange.continuation_failed(refused.cause());
-                            if let Refused::All(reason) = refused {
+                            if let NotContinued::GiveUp(reason) = refused {
                                 return Err(reason);
                             }
                         }
@@ -135,13 +135,13 @@ impl<O: OldBackend> Source<O> {
         (target, endpoint, connection): (Target, &Arc<Endpoint>, Option<ProvenConnection>),
         exchange: &mut Exchange,
         sent: &Sent,
-    ) -> Result<Joined, Refused> {
+    ) -> Result<Joined, NotContinued> {
         let tokens = match prepared.resumption {
             Resumption::Resend => 0,
             Resumption::Continue => sent.tokens(),
         };
         let body = prepared.body.again();
-        let body = body.ok_or(Refused::All(Reason::BodyNotKept))?;
+        let body = body.ok_or(NotContinued::GiveUp(Reason::BodyNotKept))?;
         let mut head = Arc::clone(&prepared.head);
         let traceparent = exchange.asks_to_continue(target.generation(), prepared.cause, tokens);
         if let Some(traceparent) = traceparent {
@@ -154,29 +154,29 @@ impl<O: OldBackend> Source<O> {
         let until = limit.map(|limit| now + limit);
         let silent = now + SILENCE;
         let outgoing = self.outgoing(prepared, &head, target);
-        let terms = Terms {
+        let options = SendOptions {
             fail_fast: FailFast::Never,
             deadline: until,
             was_sent: true,
         };
         let sending = async {
             match connection {
-                Some(proven) => pool.send_over(proven, outgoing, body, terms).await,
-                None => pool.send_on(endpoint, outgoing, body, terms).await,
+                Some(proven) => pool.send_over(proven, outgoing, body, options).await,
+                None => pool.send_on(endpoint, outgoing, body, options).await,
             }
         };
         let response = match until {
             Some(_) => sending.await,
             None => match deadline::timeout_at(silent, Box::pin(sending)).await {
                 Some(response) => response,
-                None => return Err(Refused::Silent),
+                None => return Err(NotContinued::Silent),
             },
         };
         let response = match response {
             Ok(response) => response,
             Err(error) => {
                 tracing::debug!(?target, error = %error_chain(&error), "this target does not continue a stream");
-                return Err(Refused::This(cause_of(&error)));
+                return Err(NotContinued::TryNext(cause_of(&error)));
             }
         };
         let silence = until.is_none().then_some((silent, SILENCE));
@@ -192,7 +192,7 @@ impl<O: OldBackend> Source<O> {
             None => reading.await,
             Some(until) => deadline::timeout_at(until, Box::pin(reading))
                 .await
-                .unwrap_or(Err(Refused::This(Cause::Deadline))),
+                .unwrap_or(Err(NotContinued::TryNext(Cause::Deadline))),
         };
         let now = Instant::now();
         match begun {

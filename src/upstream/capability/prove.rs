@@ -16,7 +16,7 @@ use crate::request_body::RequestBody;
 use crate::transport::deadline;
 use crate::upstream::endpoint::Lease;
 use crate::upstream::kept::{Connection, Slot};
-use crate::upstream::lifetime::Life;
+use crate::upstream::lifetime::RemainingLifetime;
 use crate::upstream::{Added, Endpoint, Error, Head, Outgoing, Pool};
 
 /// The guard header, which prevents other proxies of the update from forwarding a request again.
@@ -35,7 +35,7 @@ const MAX_ANSWER: usize = 64 * 1024;
 pub struct ProvenConnection {
     pub(in crate::upstream) endpoint: Arc<Endpoint>,
     pub(in crate::upstream) connection: Connection,
-    pub(in crate::upstream) life: Life,
+    pub(in crate::upstream) life: RemainingLifetime,
 }
 
 impl Pool {
@@ -149,7 +149,7 @@ impl Pool {
         outgoing: Outgoing<'_>,
         (probe, model): (Probe, &str),
         slot: Option<&Slot>,
-    ) -> Result<Answer, Option<Error>> {
+    ) -> Result<ProbeResponse, Option<Error>> {
         let ask = || {
             let mut lease = Lease::new(Arc::clone(endpoint));
             lease.slot = slot.cloned();
@@ -169,7 +169,7 @@ impl Pool {
         outgoing: Outgoing<'_>,
         body: Vec<u8>,
         most: usize,
-    ) -> Result<Answer, Option<Error>> {
+    ) -> Result<ProbeResponse, Option<Error>> {
         let endpoint = Arc::clone(&lease);
         let body = RequestBody::whole(body.into());
         let sent = self.attempt(lease, outgoing, body, Instant::now(), false);
@@ -186,12 +186,12 @@ impl Pool {
 }
 
 /// The status and the body of a response.
-type Answer = (StatusCode, Bytes);
+type ProbeResponse = (StatusCode, Bytes);
 
 /// Interprets a response; `None` if there was none in time.
 fn classify(
     (probe, model): (Probe, &str),
-    answer: Option<Result<Answer, Option<Error>>>,
+    answer: Option<Result<ProbeResponse, Option<Error>>>,
 ) -> Capability {
     match answer {
         Some(Ok((status, body))) => probe.classify(model, status.as_u16(), &body),

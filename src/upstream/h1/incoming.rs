@@ -184,7 +184,7 @@ impl Incoming {
     /// Reports that the last slice arrived `gap` after the previous one.
     pub(in crate::upstream) fn paced(&mut self, gap: Duration) {
         if let Some(Link { transport, lease }) = &self.link {
-            self.acks.read(gap, transport.socket(), &lease.trials);
+            self.acks.read(gap, transport.socket(), &lease.delay_tests);
         }
     }
 
@@ -249,7 +249,8 @@ impl Incoming {
         let Some(mut link) = self.link.take() else {
             return;
         };
-        self.acks.ended(link.transport.socket(), &link.lease.trials);
+        self.acks
+            .ended(link.transport.socket(), &link.lease.delay_tests);
         if self.keep_alive && !self.unsent && self.rest.is_empty() {
             match link.lease.slot.take() {
                 None => idle::put(&link.lease, link.transport, Instant::now()),

@@ -61,12 +61,12 @@ impl Body for Accepted {
 pub struct Upload {
     sending: Sending<Accepted>,
     link: Link,
-    wait: Wait,
+    wait: UploadWait,
 }
 
 /// What an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
+enum UploadWait {
     None,
     /// The task of the connection, which opens new streams and writes.
     Connection,
@@ -88,32 +88,32 @@ impl Upload {
         Self {
             sending: Sending::new(stream, accepted, Reason::CANCEL).charged_to(memory),
             link,
-            wait: Wait::None,
+            wait: UploadWait::None,
         }
     }
 
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<BoxError>> {
         let polled = self.sending.poll(cx);
         self.set_wait(match self.wait {
-            _ if polled.is_ready() => Wait::None,
-            _ if !self.sending.is_blocked() => Wait::Peer,
-            Wait::None => {
+            _ if polled.is_ready() => UploadWait::None,
+            _ if !self.sending.is_blocked() => UploadWait::Peer,
+            UploadWait::None => {
                 // The task of the connection was woken before, so it runs before the next poll. An upload that waits even then
                 // waits for the server's window or the socket.
                 cx.waker().wake_by_ref();
-                Wait::Connection
+                UploadWait::Connection
             }
-            Wait::Connection | Wait::Peer => Wait::Peer,
+            UploadWait::Connection | UploadWait::Peer => UploadWait::Peer,
         });
         polled
     }
 
-    fn set_wait(&mut self, wait: Wait) {
+    fn set_wait(&mut self, wait: UploadWait) {
         let waiting = &self.link.load.waiting_uploads;
         match (std::mem::replace(&mut self.wait, wait), wait) {
-            (Wait::Peer, Wait::Peer) => 0,
-            (_, Wait::Peer) => waiting.fetch_add(1, Ordering::Relaxed),
-            (Wait::Peer, _) => waiting.fetch_sub(1, Ordering::Relaxed),
+            (UploadWait::Peer, UploadWait::Peer) => 0,
+            (_, UploadWait::Peer) => waiting.fetch_add(1, Ordering::Relaxed),
+            (UploadWait::Peer, _) => waiting.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
     }
@@ -128,7 +128,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.set_wait(Wait::None);
+        self.set_wait(UploadWait::None);
     }
 }
 

@@ -16,7 +16,7 @@ use super::*;
 const TOKEN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST: Duration = Duration::from_micros(50);
-/// The state of a stream that is ready for a trial.
+/// The state of a stream that is ready for a test.
 const PROMPT: QuickAck = QuickAck::Prompt(SETTLED);
 const REQUEST: &[u8] = b"GET";
 
@@ -48,15 +48,15 @@ impl Scripted {
     }
 
     /// A slice arrives and is read.
-    fn comes(&self, acks: &mut QuickAck, gap: Duration, trials: &Trials) {
+    fn comes(&self, acks: &mut QuickAck, gap: Duration, delay_tests: &DelayTests) {
         self.change(|counts| counts.received += 250);
-        acks.read(gap, self, trials);
+        acks.read(gap, self, delay_tests);
     }
 
-    fn after(&self, gaps: &[Duration], trials: &Trials) -> QuickAck {
+    fn after(&self, gaps: &[Duration], delay_tests: &DelayTests) -> QuickAck {
         let mut acks = PROMPT;
         for gap in gaps {
-            self.comes(&mut acks, *gap, trials);
+            self.comes(&mut acks, *gap, delay_tests);
         }
         acks
     }
@@ -82,72 +82,72 @@ impl Socket for Scripted {
 
 #[test]
 fn two_slices_after_asking_prove_a_server_that_does_not_wait() {
-    let (socket, trials) = (Scripted::new(), Trials::default());
-    assert_eq!(socket.after(&[TOKEN; 3], &trials), QuickAck::Delayed);
+    let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
+    assert_eq!(socket.after(&[TOKEN; 3], &delay_tests), QuickAck::Delayed);
     assert_eq!(socket.asked.get(), 1);
 }
 
 #[test]
 fn a_short_stream_never_requests_acks() {
-    let (socket, trials) = (Scripted::new(), Trials::default());
+    let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
     let mut acks = QuickAck::default();
     for _ in 0..SETTLED {
         for gap in [PAUSE, BURST, TOKEN] {
-            socket.comes(&mut acks, gap, &trials);
+            socket.comes(&mut acks, gap, &delay_tests);
         }
     }
     assert_eq!((acks, socket.asked.get()), (PROMPT, 0));
-    socket.comes(&mut acks, TOKEN, &trials);
+    socket.comes(&mut acks, TOKEN, &delay_tests);
     assert_eq!(socket.asked.get(), 1);
 }
 
 #[test]
 fn slow_and_crowded_streams_are_left_alone() {
-    let (socket, trials) = (Scripted::new(), Trials::default());
-    assert_eq!(socket.after(&[PAUSE; 9], &trials), PROMPT);
-    assert_eq!(socket.after(&[BURST; 9], &trials), PROMPT);
+    let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
+    assert_eq!(socket.after(&[PAUSE; 9], &delay_tests), PROMPT);
+    assert_eq!(socket.after(&[BURST; 9], &delay_tests), PROMPT);
     assert_eq!(socket.asked.get(), 0);
 }
 
 #[test]
 fn after_a_pause_that_was_too_long_it_is_proven_again() {
-    let (socket, trials) = (Scripted::new(), Trials::default());
-    let mut acks = socket.after(&[TOKEN; 3], &trials);
-    socket.comes(&mut acks, PAUSE, &trials);
+    let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
+    let mut acks = socket.after(&[TOKEN; 3], &delay_tests);
+    socket.comes(&mut acks, PAUSE, &delay_tests);
     assert_eq!(acks, QuickAck::Delayed, "nothing was owed in the pause");
     socket.tired.set(true);
-    socket.comes(&mut acks, PAUSE, &trials);
-    socket.comes(&mut acks, PAUSE, &trials);
+    socket.comes(&mut acks, PAUSE, &delay_tests);
+    socket.comes(&mut acks, PAUSE, &delay_tests);
     assert_eq!(acks, QuickAck::Lapsed);
     assert_eq!(socket.asked.get(), 1, "nobody asks while it is slow");
     socket.tired.set(false);
     for _ in 0..3 {
-        socket.comes(&mut acks, TOKEN, &trials);
+        socket.comes(&mut acks, TOKEN, &delay_tests);
     }
     assert_eq!((acks, socket.asked.get()), (QuickAck::Delayed, 2));
 }
 
 #[test]
 fn a_slice_that_had_come_before_shows_nothing() {
-    let (socket, trials) = (Scripted::new(), Trials::default());
-    let mut acks = socket.after(&[TOKEN], &trials);
+    let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
+    let mut acks = socket.after(&[TOKEN], &delay_tests);
     let asked = acks;
-    acks.read(TOKEN, &socket, &trials);
+    acks.read(TOKEN, &socket, &delay_tests);
     assert_eq!(acks, asked);
-    socket.comes(&mut acks, TOKEN, &trials);
+    socket.comes(&mut acks, TOKEN, &delay_tests);
     let owed = acks;
-    acks.read(TOKEN, &socket, &trials);
+    acks.read(TOKEN, &socket, &delay_tests);
     assert_eq!(acks, owed);
-    socket.comes(&mut acks, TOKEN, &trials);
+    socket.comes(&mut acks, TOKEN, &delay_tests);
     assert_eq!(acks, QuickAck::Delayed);
 }
 
 /// The state after an event that follows `slices` others, with `happened` applied before it.
 fn when(slices: usize, happened: impl FnOnce(&Scripted)) -> QuickAck {
-    let (socket, trials) = (Scripted::new(), Trials::default());
-    let mut acks = socket.after(&vec![TOKEN; slices], &trials);
+    let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
+    let mut acks = socket.after(&vec![TOKEN; slices], &delay_tests);
     happened(&socket);
-    socket.comes(&mut acks, TOKEN, &trials);
+    socket.comes(&mut acks, TOKEN, &delay_tests);
     acks
 }
 
@@ -188,29 +188,29 @@ fn what_proves_nothing_ends_it_for_the_stream() {
 
 #[test]
 fn an_endpoint_is_tried_a_few_times_without_success_and_no_more() {
-    let trials = Trials::default();
-    for _ in 0..TRIALS {
-        assert_ne!(Scripted::new().after(&[TOKEN], &trials), PROMPT);
+    let delay_tests = DelayTests::default();
+    for _ in 0..MAX_DELAY_TESTS {
+        assert_ne!(Scripted::new().after(&[TOKEN], &delay_tests), PROMPT);
     }
-    assert_eq!(Scripted::new().after(&[TOKEN; 9], &trials), PROMPT);
-    trials.succeeded();
-    for _ in 0..2 * TRIALS {
-        assert_ne!(Scripted::new().after(&[TOKEN], &trials), PROMPT);
+    assert_eq!(Scripted::new().after(&[TOKEN; 9], &delay_tests), PROMPT);
+    delay_tests.succeeded();
+    for _ in 0..2 * MAX_DELAY_TESTS {
+        assert_ne!(Scripted::new().after(&[TOKEN], &delay_tests), PROMPT);
     }
 }
 
 #[test]
 fn a_stream_that_ends_before_it_could_report_costs_no_trial() {
-    let trials = Trials::default();
-    for slices in [1, 2].repeat(usize::from(TRIALS)) {
+    let delay_tests = DelayTests::default();
+    for slices in [1, 2].repeat(usize::from(MAX_DELAY_TESTS)) {
         let socket = Scripted::new();
-        let mut acks = socket.after(&vec![TOKEN; slices], &trials);
+        let mut acks = socket.after(&vec![TOKEN; slices], &delay_tests);
         assert_ne!(acks, PROMPT, "it was let ask");
-        acks.ended(&socket, &trials);
+        acks.ended(&socket, &delay_tests);
     }
     let socket = Scripted::new();
-    let mut acks = socket.after(&[TOKEN; 3], &trials);
-    acks.ended(&socket, &trials);
+    let mut acks = socket.after(&[TOKEN; 3], &delay_tests);
+    acks.ended(&socket, &delay_tests);
     assert_eq!(acks, QuickAck::Delayed, "it could tell");
 }
 
@@ -263,10 +263,10 @@ async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
 }
 
 /// Reads `slices` from the stream. Returns the final state, and how many segments were sent during the second half.
-async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (QuickAck, u32) {
+async fn read(stream: &mut TcpStream, slices: u32, delay_tests: &DelayTests) -> (QuickAck, u32) {
     let (mut acks, mut last, mut half) = (PROMPT, Instant::now(), 0);
     for slice in 0..slices {
-        assert!(read_one(stream, &mut acks, &mut last, trials).await);
+        assert!(read_one(stream, &mut acks, &mut last, delay_tests).await);
         if slice == slices / 2 {
             half = stream.counts().unwrap().sent;
         }
@@ -279,12 +279,12 @@ async fn read_one(
     stream: &mut TcpStream,
     acks: &mut QuickAck,
     last: &mut Instant,
-    trials: &Trials,
+    delay_tests: &DelayTests,
 ) -> bool {
     let length = stream.read(&mut [0; 4096]).await.unwrap();
     if length > 0 {
         let now = Instant::now();
-        acks.read(now - *last, stream, trials);
+        acks.read(now - *last, stream, delay_tests);
         *last = now;
     }
     length > 0
@@ -295,7 +295,7 @@ async fn a_server_without_nagle_gets_half_the_acknowledgements() {
     // On a busy machine a long gap may spoil an attempt.
     for _ in 0..20 {
         let mut stream = connection(true, Writes::One).await;
-        let (acks, sent) = read(&mut stream, 60, &Trials::default()).await;
+        let (acks, sent) = read(&mut stream, 60, &DelayTests::default()).await;
         if acks == QuickAck::Delayed && sent <= 20 {
             return;
         }
@@ -310,7 +310,7 @@ async fn a_server_with_nagle_is_recognized() {
         let mut recognized = 0;
         for _ in 0..5 {
             let mut stream = connection(false, writes).await;
-            let (acks, _) = read(&mut stream, 20, &Trials::default()).await;
+            let (acks, _) = read(&mut stream, 20, &DelayTests::default()).await;
             assert!(
                 !matches!(acks, QuickAck::Delayed | QuickAck::Lapsed),
                 "{writes:?}: {acks:?}"
@@ -328,33 +328,37 @@ async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
     while tries < 10 || one_by_one == 0 {
         tries += 1;
         assert!(tries < 200, "no try came to it");
-        let trials = Trials::default();
+        let delay_tests = DelayTests::default();
         let mut stream = connection(false, Writes::Four).await;
         let (mut acks, mut last, mut slices) = (PROMPT, Instant::now(), 0);
-        while read_one(&mut stream, &mut acks, &mut last, &trials).await {
+        while read_one(&mut stream, &mut acks, &mut last, &delay_tests).await {
             slices += 1;
         }
         assert_ne!(acks, QuickAck::Delayed);
-        assert!(!trials.succeeded.load(Ordering::Relaxed));
+        assert!(!delay_tests.succeeded.load(Ordering::Relaxed));
         // On a busy machine some events arrive together.
         one_by_one += u32::from(slices == 4);
     }
 }
 
-/// The last event of a short response arrives late and with the FIN, where it is not judged. Its trial is not returned.
+/// The last event of a short response arrives late and with the FIN, where it is not judged. Its test is not returned.
 #[tokio::test]
 async fn a_late_last_event_costs_a_trial() {
     // On a busy machine a long gap may spoil an attempt.
     for _ in 0..200 {
-        let trials = Trials::default();
+        let delay_tests = DelayTests::default();
         let mut stream = connection(false, Writes::One).await;
-        let (mut acks, _) = read(&mut stream, 3, &trials).await;
+        let (mut acks, _) = read(&mut stream, 3, &delay_tests).await;
         if !matches!(acks, QuickAck::Owed(_)) {
             continue;
         }
         assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
-        acks.ended(&stream, &trials);
-        assert_eq!(trials.asked.load(Ordering::Relaxed), 1, "it had asked");
+        acks.ended(&stream, &delay_tests);
+        assert_eq!(
+            delay_tests.started.load(Ordering::Relaxed),
+            1,
+            "it had asked"
+        );
         return;
     }
     panic!("no try came to it");
@@ -366,7 +370,7 @@ async fn a_connection_that_is_used_again_is_judged_alike() {
     for _ in 0..20 {
         let mut stream = connection(true, Writes::One).await;
         stream.delay().unwrap();
-        let (acks, sent) = read(&mut stream, 60, &Trials::default()).await;
+        let (acks, sent) = read(&mut stream, 60, &DelayTests::default()).await;
         if acks == QuickAck::Delayed && sent <= 20 {
             return;
         }

@@ -13,7 +13,7 @@ use crate::downstream::refusal::{BAD_CHUNK, Refusal, SHUTTING_DOWN, SLOW_BODY};
 use crate::http1::RequestHead;
 use crate::lifecycle::{ProcessPhase, Watch};
 use crate::memory::{Buffer, FREE, Purpose};
-use crate::proxy::Paced;
+use crate::proxy::TimedBody;
 use crate::request_body::RequestBody;
 use crate::transport::deadline::Deadline;
 use crate::transport::lend;
@@ -97,7 +97,7 @@ impl Inbound {
             sender.end(Waker::noop(), trailers);
         }
         self.body_sender = Some(sender);
-        Ok(RequestBody::stream(Paced::new(
+        Ok(RequestBody::stream(TimedBody::new(
             receiver,
             Arc::clone(&self.body_limit),
         )))

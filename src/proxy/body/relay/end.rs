@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::takeover::Otherwise;
+use super::takeover::IfNotContinued;
 use super::{Relay, State};
 use crate::continuation;
 use crate::failover::{Cause, Target};
@@ -33,11 +33,11 @@ impl Relay {
             self.exchange().attempt_failed(Cause::Broken);
         }
         if !self.exchange().timeline.terminal() {
-            let otherwise = Otherwise::Break {
+            let if_not_continued = IfNotContinued::Break {
                 for_client: for_client.into(),
                 why: why.into(),
             };
-            if self.take_over(continuation::Cause::Connection, otherwise) {
+            if self.take_over(continuation::Cause::Connection, if_not_continued) {
                 return Bytes::new();
             }
         }

@@ -21,7 +21,7 @@ use crate::split::Generation;
 use crate::upstream::{Endpoint, Failure, UpstreamBody};
 
 /// The state that another server needs to continue a stream.
-pub struct Kept {
+pub struct ContinuationState {
     /// `None` while other servers are asked.
     source: Option<Box<dyn Resume>>,
     /// The endpoint that sends the stream.
@@ -31,24 +31,24 @@ pub struct Kept {
     /// Tells when the stream has to move; `None` unless it is on old.
     moves: Option<MoveWatch>,
     /// Set while other servers are asked. Boxed, because most streams never break, but each open stream reserves room for it.
-    broke: Option<Box<Broke>>,
+    interruption: Option<Box<Interruption>>,
 }
 
 /// How a stream broke.
-struct Broke {
+struct Interruption {
     cause: Cause,
     at: Instant,
     /// The generation that it came from.
     from: Generation,
     /// What happens if no server continues the stream.
-    otherwise: Otherwise,
+    if_not_continued: IfNotContinued,
     /// Stops the search for a server to move the stream to.
     stop: Option<oneshot::Sender<()>>,
     memory: Arc<Budget>,
 }
 
 /// What happens to a stream that no other server continues.
-pub enum Otherwise {
+pub enum IfNotContinued {
     /// It ends as after a broken connection.
     Break { for_client: Box<str>, why: Box<str> },
     /// It ends as its server ended it.
@@ -75,12 +75,12 @@ impl Relay {
                     sent.prevent(Reason::NotSupported);
                 }
                 let on_old = self.exchange.as_ref().is_some_and(is_on_old);
-                self.kept = Some(Box::new(Kept {
+                self.kept = Some(Box::new(ContinuationState {
                     moves: on_old.then(|| source.watch_moves()),
                     source: Some(source),
                     endpoint: self.endpoint.clone(),
                     times: 0,
-                    broke: None,
+                    interruption: None,
                 }));
             }
             _ => self.drop_kept(),
@@ -113,9 +113,9 @@ impl Relay {
         }
     }
 
-    /// Asks other servers for the rest of the stream, if allowed. If none continues it, `otherwise` happens. Returns false if no
-    /// server is asked, in which case the caller carries out `otherwise`.
-    pub(super) fn take_over(&mut self, cause: Cause, otherwise: Otherwise) -> bool {
+    /// Asks other servers for the rest of the stream, if allowed. If none continues it, `if_not_continued` happens. Returns false
+    /// if no server is asked, in which case the caller carries out `if_not_continued`.
+    pub(super) fn take_over(&mut self, cause: Cause, if_not_continued: IfNotContinued) -> bool {
         let (Some(kept), Some(sse)) = (&mut self.kept, &mut self.sse) else {
             return false;
         };
@@ -144,22 +144,25 @@ impl Relay {
             }
         };
         exchange.broke(cause);
-        let stays = matches!(otherwise, Otherwise::Forward(_) | Otherwise::Stay);
+        let stays = matches!(
+            if_not_continued,
+            IfNotContinued::Forward(_) | IfNotContinued::Stay
+        );
         if !stays {
             self.source = UpstreamBody::empty();
         }
-        let (stop, stopped) = match otherwise {
-            Otherwise::Stay => {
+        let (stop, stopped) = match if_not_continued {
+            IfNotContinued::Stay => {
                 let (stop, stopped) = oneshot::channel();
                 (Some(stop), Some(stopped))
             }
             _ => (None, None),
         };
-        kept.broke = Some(Box::new(Broke {
+        kept.interruption = Some(Box::new(Interruption {
             cause,
             at: now,
             from: generation,
-            otherwise,
+            if_not_continued,
             stop,
             memory: Arc::clone(exchange.memory()),
         }));
@@ -176,12 +179,16 @@ impl Relay {
     /// Keeps reading from the server of a stream that has to move. Returns true once its response has ended, early or not. In
     /// that case, the search for another server has been stopped.
     pub(super) fn ends_meanwhile(&mut self, cx: &mut Context<'_>) -> bool {
-        let broke = self.kept.as_mut().and_then(|kept| kept.broke.as_mut());
-        let Some(broke) = broke.filter(|broke| broke.stop.is_some()) else {
+        let interruption = self
+            .kept
+            .as_mut()
+            .and_then(|kept| kept.interruption.as_mut());
+        let Some(interruption) = interruption.filter(|interruption| interruption.stop.is_some())
+        else {
             return false;
         };
-        let ends = self.source.poll_end(cx, &broke.memory).is_ready();
-        if let Some(stop) = broke.stop.take_if(|_| ends) {
+        let ends = self.source.poll_end(cx, &interruption.memory).is_ready();
+        if let Some(stop) = interruption.stop.take_if(|_| ends) {
             // The search has not ended, so it receives this.
             let _ = stop.send(());
         }
@@ -207,7 +214,7 @@ impl Relay {
             MoveDecision::At(at) => self.timers.move_at = Some(at),
             MoveDecision::Stay => {}
             MoveDecision::Move => {
-                self.take_over(Cause::PlannedMove, Otherwise::Stay);
+                self.take_over(Cause::PlannedMove, IfNotContinued::Stay);
             }
         }
     }
@@ -238,7 +245,7 @@ impl Relay {
             None => Reason::RequestError,
             Some(None) => Reason::NoMemory,
             Some(Some(aside)) => {
-                if self.take_over(Cause::ErrorEvent, Otherwise::Forward(aside)) {
+                if self.take_over(Cause::ErrorEvent, IfNotContinued::Forward(aside)) {
                     return Bytes::new();
                 }
                 return self.forward_held(bytes);
@@ -285,32 +292,35 @@ impl Relay {
             .as_mut()
             .expect("it is kept while others are asked");
         kept.source = Some(source);
-        let broke = kept.broke.take().expect("it is set while others are asked");
+        let interruption = kept
+            .interruption
+            .take()
+            .expect("it is set while others are asked");
         match result {
-            Ok(joined) => self.join(sent, joined, *broke),
+            Ok(joined) => self.join(sent, joined, *interruption),
             Err(reason) => {
                 if let Some(sse) = &mut self.sse {
                     sse.sent = Some(sent);
                 }
-                self.not_continued(broke.from, broke.cause, reason);
-                self.otherwise(broke.otherwise)
+                self.not_continued(interruption.from, interruption.cause, reason);
+                self.otherwise(interruption.if_not_continued)
             }
         }
     }
 
-    fn otherwise(&mut self, otherwise: Otherwise) -> Bytes {
-        match otherwise {
-            Otherwise::Break { for_client, why } => {
+    fn otherwise(&mut self, if_not_continued: IfNotContinued) -> Bytes {
+        match if_not_continued {
+            IfNotContinued::Break { for_client, why } => {
                 self.break_off(&for_client, &why);
                 Bytes::new()
             }
-            Otherwise::End => self.end(),
-            Otherwise::Silence => {
+            IfNotContinued::End => self.end(),
+            IfNotContinued::Silence => {
                 self.silent(SILENT);
                 Bytes::new()
             }
-            Otherwise::Forward(bytes) => self.forward_held(bytes),
-            Otherwise::Stay => {
+            IfNotContinued::Forward(bytes) => self.forward_held(bytes),
+            IfNotContinued::Stay => {
                 // The server did not cause the pause.
                 self.timers.last_data = Some(Instant::now());
                 Bytes::new()
@@ -318,11 +328,11 @@ impl Relay {
         }
     }
 
-    fn join(&mut self, mut sent: Box<Sent>, joined: Joined, broke: Broke) -> Bytes {
-        let Broke { cause, from, .. } = broke;
+    fn join(&mut self, mut sent: Box<Sent>, joined: Joined, interruption: Interruption) -> Bytes {
+        let Interruption { cause, from, .. } = interruption;
         let exchange = self.exchange();
         let to = joined.generation;
-        exchange.continued(to, cause, broke.at.elapsed());
+        exchange.continued(to, cause, interruption.at.elapsed());
         sent.join(joined.resumption, joined.skipped);
         if let Some(sse) = &mut self.sse {
             sse.join(sent);

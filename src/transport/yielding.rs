@@ -16,12 +16,12 @@ const AT_ONCE: usize = 64 * 1024;
 
 /// A socket whose reads yield to others.
 #[derive(Debug)]
-pub struct Fair<T> {
+pub struct Yielding<T> {
     inner: T,
     allowance: Allowance,
 }
 
-impl<T> Fair<T> {
+impl<T> Yielding<T> {
     #[must_use]
     pub fn new(inner: T) -> Self {
         Self {
@@ -35,13 +35,13 @@ impl<T> Fair<T> {
     }
 }
 
-impl OverTcp for Fair<TcpStream> {
+impl OverTcp for Yielding<TcpStream> {
     fn socket(&self) -> &TcpStream {
         &self.inner
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Fair<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Yielding<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -59,7 +59,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Fair<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Fair<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Yielding<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_library_that_reads_without_pause_lets_the_thread_poll_its_sockets() {
-        let mut socket = Fair::new(tokio::io::repeat(0));
+        let mut socket = Yielding::new(tokio::io::repeat(0));
         let mut left = 1 << 20;
         let polls = polls_of_the_sockets(move |cx| {
             while left > 0 {

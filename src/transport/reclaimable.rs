@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A transport that is put back when it is dropped.
-pub struct Returned<T> {
+pub struct Reclaimable<T> {
     /// Set until it is dropped.
     transport: Option<T>,
     slot: Slot<T>,
@@ -29,18 +29,18 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T> Returned<T> {
+impl<T> Reclaimable<T> {
     pub fn new(transport: T) -> (Self, Slot<T>) {
         let slot = Arc::new(Mutex::new(None));
-        let returned = Self {
+        let reclaimable = Self {
             transport: Some(transport),
             slot: Slot(Arc::clone(&slot)),
         };
-        (returned, Slot(slot))
+        (reclaimable, Slot(slot))
     }
 }
 
-impl<T: Unpin> Returned<T> {
+impl<T: Unpin> Reclaimable<T> {
     fn poll<R>(
         &mut self,
         poll: impl FnOnce(Pin<&mut T>) -> Poll<io::Result<R>>,
@@ -52,13 +52,13 @@ impl<T: Unpin> Returned<T> {
     }
 }
 
-impl<T> Drop for Returned<T> {
+impl<T> Drop for Reclaimable<T> {
     fn drop(&mut self) {
         *self.slot.lock() = self.transport.take();
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Returned<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Reclaimable<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Returned<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Returned<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Reclaimable<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -95,10 +95,10 @@ mod tests {
     #[tokio::test]
     async fn a_transport_is_usable_before_and_after_it_is_dropped() {
         let (near, mut far) = tokio::io::duplex(64);
-        let (mut returned, slot) = Returned::new(near);
-        returned.write_all(b"one").await.expect("written");
+        let (mut reclaimable, slot) = Reclaimable::new(near);
+        reclaimable.write_all(b"one").await.expect("written");
         assert!(slot.take().is_none());
-        drop(returned);
+        drop(reclaimable);
         let mut near = slot.take().expect("returned");
         near.write_all(b"two").await.expect("written");
         let mut read = [0; 6];

@@ -10,19 +10,19 @@ use tower::BoxError;
 use super::RequestBody;
 
 /// A body whose beginning has already been read.
-pub struct Begun {
+pub struct PrefixedBody {
     first: [Bytes; 2],
     rest: RequestBody,
 }
 
-impl Begun {
+impl PrefixedBody {
     /// Sends `first`, then `rest`.
     pub fn new(first: [Bytes; 2], rest: RequestBody) -> Self {
         Self { first, rest }
     }
 }
 
-impl Body for Begun {
+impl Body for PrefixedBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -23,7 +23,7 @@ const MAX: usize = 640;
 /// The values of [`FIELDS`], as JSON, and an event without its text. Usually, consecutive events of a stream differ only in their
 /// text.
 #[derive(Debug)]
-pub(super) struct Around {
+pub(super) struct EventTemplate {
     /// The event, then the values that are not in it.
     bytes: Box<[u8]>,
     /// The length of the event; 0 if none is kept.
@@ -48,7 +48,7 @@ impl Slot {
     }
 }
 
-impl Around {
+impl EventTemplate {
     /// Keeps the values of [`FIELDS`]. `None` if they are too long.
     pub fn new(values: [Option<&[u8]>; FIELDS.len()]) -> Option<Self> {
         let length: usize = values.iter().flatten().map(|value| value.len()).sum();
@@ -89,7 +89,7 @@ impl Around {
             slots,
             bytes: bytes.into(),
         })
-        .filter(|around| around.held() <= MAX)
+        .filter(|template| template.held() <= MAX)
     }
 
     /// The memory that it holds, in bytes.
@@ -107,7 +107,7 @@ impl Around {
     pub fn keep_event(&mut self, data: &[u8], text: &Range<usize>) {
         let event = [&data[..text.start], &data[text.end..]];
         match Self::build(event, self.values(), self.slots) {
-            Some(around) => *self = around,
+            Some(template) => *self = template,
             None => self.forget_event(),
         }
     }
@@ -116,8 +116,8 @@ impl Around {
         if self.event == 0 {
             return;
         }
-        if let Some(around) = Self::build([&[], &[]], self.values(), self.slots) {
-            *self = around;
+        if let Some(template) = Self::build([&[], &[]], self.values(), self.slots) {
+            *self = template;
         }
     }
 
@@ -146,19 +146,19 @@ mod tests {
             [Some(&b"\"a\""[..]), Some(b"1"), Some(b"\"m\""), None],
             [None, Some(b"7"), None, Some(b"\"f\"")],
         ] {
-            let around = Around::new(values).expect("short");
-            assert_eq!((around.values(), around.text_of(b"x")), (values, None));
+            let template = EventTemplate::new(values).expect("short");
+            assert_eq!((template.values(), template.text_of(b"x")), (values, None));
         }
         let long = [b'x'; MAX_VALUES];
-        assert!(Around::new([Some(&long), None, None, None]).is_some());
-        assert!(Around::new([Some(&long), Some(b"1"), None, None]).is_none());
+        assert!(EventTemplate::new([Some(&long), None, None, None]).is_some());
+        assert!(EventTemplate::new([Some(&long), Some(b"1"), None, None]).is_none());
     }
 
     #[test]
     fn a_value_that_an_event_has_is_not_kept_beside_it() {
         let values = [Some(&b"\"one\""[..]), Some(b"17"), Some(b"\"m\""), None];
-        let mut around = Around::new(values).expect("short");
-        let alone = around.held();
+        let mut template = EventTemplate::new(values).expect("short");
+        let alone = template.held();
         for (data, beside) in [
             (&br#"{"id":"one","created":17,"model":"m","t":"x"}"#[..], 0),
             (br#"{"id":"one","created":18,"model":"m","t":"x"}"#, 2),
@@ -166,16 +166,16 @@ mod tests {
             (br#"{"t":"x"}"#, alone),
         ] {
             let at = memmem::find(data, b"\"x\"").unwrap() + 1;
-            around.keep_event(data, &(at..at + 1));
-            assert_eq!(around.held(), data.len() - 1 + beside);
-            assert_eq!(around.values(), values);
+            template.keep_event(data, &(at..at + 1));
+            assert_eq!(template.held(), data.len() - 1 + beside);
+            assert_eq!(template.values(), values);
             let other = [&data[..at], b"a\\\"b", &data[at + 1..]].concat();
-            assert_eq!(around.text_of(&other), Some(&b"a\\\"b"[..]));
-            assert_eq!(around.text_of(br#"{"t":"x"#), None);
+            assert_eq!(template.text_of(&other), Some(&b"a\\\"b"[..]));
+            assert_eq!(template.text_of(br#"{"t":"x"#), None);
         }
         let long = [&br#"{"t":"x","u":""#[..], &[b'y'; MAX], b"\"}"].concat();
-        around.keep_event(&long, &(6..7));
-        assert_eq!((around.held(), around.values()), (alone, values));
-        assert_eq!(around.text_of(&long), None);
+        template.keep_event(&long, &(6..7));
+        assert_eq!((template.held(), template.values()), (alone, values));
+        assert_eq!(template.text_of(&long), None);
     }
 }
