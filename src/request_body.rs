@@ -22,7 +22,7 @@ use crate::transport::deadline::Excluded;
 use prefixed_body::PrefixedBody;
 use stream::Stream;
 
-/// A client that sends nothing for this long may be what a server gives up for.
+/// If a client has sent nothing for this long, a server may have given up because of the client.
 const STALLED: Duration = Duration::from_secs(1);
 
 /// A body to send. [`RequestBody::again`] returns it for another attempt.
@@ -158,7 +158,7 @@ impl RequestBody {
     /// Did the last attempt end while the client had sent nothing for so long that a server may have given up for that reason?
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        self.with_stream(|stream| stream.given_up_after() >= STALLED) == Some(true)
+        self.with_stream(|stream| stream.abandoned_wait() >= STALLED) == Some(true)
     }
 
     /// The same body from its beginning; `None` if part of it was not kept.
@@ -271,7 +271,7 @@ impl Drop for RequestBody {
             ..
         } = &self.kind
         {
-            lock(shared).give_up_waiting();
+            lock(shared).abandon_wait();
         }
     }
 }

@@ -129,7 +129,7 @@ impl Transport {
 
     /// Has the peer closed the connection, even if there is unread data?
     #[must_use]
-    pub fn is_left(&self) -> bool {
+    pub fn is_peer_closed(&self) -> bool {
         let closed = PEER_CLOSED | PollFlags::HUP | PollFlags::ERR;
         let mut asked = [PollFd::new(self.socket(), PEER_CLOSED)];
         let answered = poll(&mut asked, Some(&Timespec::default()));

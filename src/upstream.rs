@@ -20,7 +20,7 @@ mod pool;
 mod quick_ack;
 
 pub use body::{AnsweredBy, BodyError, UpstreamBody, sender};
-pub use capability::{Demand, GuardField, ModelDemand, ProvenConnection, QUESTION};
+pub use capability::{Demand, GuardField, ModelDemand, PROBE_HEADER, ProvenConnection};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{

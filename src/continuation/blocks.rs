@@ -35,7 +35,7 @@ impl Blocks {
 
     /// The index that an event of the continued part gets. A delta belongs to the client's open block; the start of a block
     /// begins the client's next one. `shift` is what to add to the server's indexes, once it is known.
-    pub fn place(&mut self, step: BlockEvent, index: u32, shift: &mut Option<i64>) -> u32 {
+    pub fn map_index(&mut self, step: BlockEvent, index: u32, shift: &mut Option<i64>) -> u32 {
         let goes_on = match step {
             BlockEvent::Start => self.next,
             BlockEvent::Delta | BlockEvent::Stop => self.open().unwrap_or(self.next),
@@ -68,17 +68,17 @@ mod tests {
         assert!(blocks.has_begun());
         // It continues the open block.
         let mut shift = None;
-        let mut place = |step, index| blocks.place(step, index, &mut shift);
-        assert_eq!([place(Delta, 0), place(Stop, 0)], [0, 0]);
-        assert_eq!([place(Start, 1), place(Delta, 1)], [1, 1]);
+        let mut map_index = |step, index| blocks.map_index(step, index, &mut shift);
+        assert_eq!([map_index(Delta, 0), map_index(Stop, 0)], [0, 0]);
+        assert_eq!([map_index(Start, 1), map_index(Delta, 1)], [1, 1]);
         // A third one counts its blocks differently.
         let mut shift = None;
-        assert_eq!(blocks.place(Delta, 7, &mut shift), 1);
+        assert_eq!(blocks.map_index(Delta, 7, &mut shift), 1);
         assert_eq!(blocks.close(), Some(1));
-        let mut place = |step, index| blocks.place(step, index, &mut shift);
-        assert_eq!([place(Start, 8), place(Stop, 8)], [2, 2]);
+        let mut map_index = |step, index| blocks.map_index(step, index, &mut shift);
+        assert_eq!([map_index(Start, 8), map_index(Stop, 8)], [2, 2]);
         assert_eq!(blocks.close(), None);
         // A server that begins with a new block.
-        assert_eq!(blocks.place(Start, 0, &mut None), 3);
+        assert_eq!(blocks.map_index(Start, 0, &mut None), 3);
     }
 }

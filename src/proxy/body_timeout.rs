@@ -65,7 +65,7 @@ impl<B: Body> TimedBody<B> {
     }
 
     /// Ends the pause: data has arrived.
-    fn came(&mut self, length: u64) {
+    fn data_arrived(&mut self, length: u64) {
         self.arrived += length;
         if self.arrived > SMALL {
             (self.arrived, self.waited) = (0, Duration::ZERO);
@@ -124,7 +124,7 @@ where
                 Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
                 _ => 0,
             };
-            this.came(length as u64);
+            this.data_arrived(length as u64);
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         ready!(this.poll_deadline(cx));

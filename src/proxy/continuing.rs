@@ -108,7 +108,7 @@ pub trait Resume: Send {
     ) -> Continuing;
     /// Records that the model of `sent` is in use, so that endpoints are probed in advance. Returns false if it is known that
     /// none can continue the stream.
-    fn want(&self, api: Api, sent: &Sent) -> bool;
+    fn record_demand(&self, api: Api, sent: &Sent) -> bool;
     /// Tells when a stream on old has to move.
     fn watch_moves(&self) -> MoveWatch;
     /// Releases the kept request body: the stream will not be continued.
@@ -226,11 +226,11 @@ impl<O: OldBackend> Resume for Source<O> {
         })
     }
 
-    fn want(&self, api: Api, sent: &Sent) -> bool {
+    fn record_demand(&self, api: Api, sent: &Sent) -> bool {
         let (Some(probe), Some(model)) = (Probe::of(api), sent.model()) else {
             return true;
         };
-        self.proxy.context.demand.want(probe, &model);
+        self.proxy.context.demand.record(probe, &model);
         if probe == Probe::Chat {
             // Most servers support it, and a pool of a later plan may.
             return true;

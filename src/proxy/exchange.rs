@@ -89,7 +89,7 @@ pub struct Exchange {
     pub is_sse: bool,
     pub quiet: bool,
     /// A probe of another proxy of the update: it is not a client's request, so it is neither counted nor logged.
-    pub is_question: bool,
+    pub is_probe: bool,
     end: Option<End>,
 }
 
@@ -149,7 +149,7 @@ impl Exchange {
             not_continued: None,
             is_sse: false,
             quiet: false,
-            is_question: false,
+            is_probe: false,
             end: None,
         }
     }

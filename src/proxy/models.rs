@@ -27,7 +27,7 @@ use crate::upstream::{AnsweredBy, FailFast, Head, Outgoing, SendOptions, Upstrea
 const MAX_LIST: usize = 1024 * 1024;
 
 /// How long a generation may take to respond. A generation that hangs must not hide the models of the other one.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The response of one generation, read in full.
 struct List {
@@ -157,12 +157,12 @@ async fn send<O: OldBackend>(
     head: &Head,
     target: Target,
 ) -> Result<List, Failed> {
-    let asked = deadline::timeout(PATIENCE, ask_without_timeout(attempts, head, target));
+    let asked = deadline::timeout(TIMEOUT, ask_without_timeout(attempts, head, target));
     let late = || {
         Err(Failed {
             target,
             for_client: "no response in time",
-            for_log: format!("no response within {}", seconds(PATIENCE)),
+            for_log: format!("no response within {}", seconds(TIMEOUT)),
         })
     };
     asked.await.unwrap_or_else(late)

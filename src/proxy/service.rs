@@ -29,7 +29,7 @@ use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes};
 use crate::sse::Api;
 use crate::telemetry::Reject;
 use crate::telemetry::strata::size_class;
-use crate::upstream::QUESTION;
+use crate::upstream::PROBE_HEADER;
 
 /// Largest body that is read to look for an affinity field, in bytes.
 const MAX_PEEK: usize = 1024 * 1024;
@@ -62,8 +62,8 @@ impl<O: OldBackend> Proxy<O> {
             };
             let now = Instant::now();
             // Clients do not know the guard, so they cannot hide requests this way.
-            let is_question = guard.is_none() && names.contains(request.headers(), &QUESTION);
-            if route.is_client_use() && !is_question {
+            let is_probe = guard.is_none() && names.contains(request.headers(), &PROBE_HEADER);
+            if route.is_client_use() && !is_probe {
                 self.context.metrics.used(now);
             }
             let mut started = now;
@@ -72,7 +72,7 @@ impl<O: OldBackend> Proxy<O> {
                 let affinity = &snapshot.plan.affinity;
                 key = attributes::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
-                    let client = (!is_question).then_some(client.as_deref());
+                    let client = (!is_probe).then_some(client.as_deref());
                     let read = self.body_key(&snapshot, &mut request, route.api(), client);
                     key = match Box::pin(read).await {
                         Ok(key) => key,
@@ -122,7 +122,7 @@ impl<O: OldBackend> Proxy<O> {
                 now,
             );
             exchange.head_charge = charge;
-            exchange.is_question = is_question;
+            exchange.is_probe = is_probe;
             let lifecycle = self.context.lifecycle.clone();
             let failover = &snapshot.plan.failover;
             let fails_over = retryable && failover.enabled && failover.retry_budget_percent > 0;

@@ -45,7 +45,7 @@ pub struct Stream {
     waited: Duration,
     waiting_since: Option<Instant>,
     /// For how long the last reader had waited for the client when it gave up.
-    given_up_after: Duration,
+    abandoned_wait: Duration,
 }
 
 impl Stream {
@@ -65,7 +65,7 @@ impl Stream {
             ended: false,
             waited: Duration::ZERO,
             waiting_since: None,
-            given_up_after: Duration::ZERO,
+            abandoned_wait: Duration::ZERO,
         }
     }
 
@@ -96,13 +96,13 @@ impl Stream {
     }
 
     /// The reader no longer waits for the client.
-    pub fn give_up_waiting(&mut self) {
-        self.given_up_after = self.stop_waiting();
+    pub fn abandon_wait(&mut self) {
+        self.abandoned_wait = self.stop_waiting();
     }
 
     /// For how long the last reader had waited for the client when it gave up; zero if it did not wait.
-    pub fn given_up_after(&self) -> Duration {
-        self.given_up_after
+    pub fn abandoned_wait(&self) -> Duration {
+        self.abandoned_wait
     }
 
     /// Nothing reads the body for now, or something has arrived. Returns how long it took.
@@ -190,7 +190,7 @@ impl Stream {
         }
         let Poll::Ready(frame) = self.source.as_mut().poll_frame(cx) else {
             self.waiting_since.get_or_insert_with(Instant::now);
-            self.given_up_after = Duration::ZERO;
+            self.abandoned_wait = Duration::ZERO;
             return Poll::Pending;
         };
         self.stop_waiting();

@@ -1,20 +1,22 @@
-//! Batches reads and writes within a turn of a thread's runtime: one poll for ready sockets, then the tasks that are ready.
+//! Batches reads and writes within an iteration of a thread's runtime: one poll for ready sockets, then the tasks that are
+//! ready.
 //!
-//! If a thread has several requests or responses to begin in a turn, it reads all of them before it writes the first head: the
-//! first write to a sleeping peer on the same machine wakes it, so peers are woken once per turn instead of once per write. If it
-//! has many slices of streams to forward, it also reads them first, except for large ones, and polls the sockets in between:
-//! small slices of a stream that have arrived by then are written together. Their number is predicted from the last turn.
+//! If a thread has several requests or responses to begin in an iteration, it reads all of them before it writes the first
+//! head: the first write to a sleeping peer on the same machine wakes it, so peers are woken once per iteration instead of once
+//! per write. If it has many slices of streams to forward, it also reads them first, except for large ones, and polls the
+//! sockets in between: small slices of a stream that have arrived by then are written together. Their number is predicted from
+//! the last iteration.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// The numbers of slices in a turn for which they are deferred. With fewer, it is not worthwhile. With more, the first one would
-/// wait too long, and they would hold many read buffers.
+/// The numbers of slices in an iteration for which they are deferred. With fewer, it is not worthwhile. With more, the first
+/// one would wait too long, and they would hold many read buffers.
 const MANY: RangeInclusive<u32> = 8..=256;
 
-/// The data that was read in this turn and will be written in it.
+/// The data that was read in this iteration and will be written in it.
 #[derive(Clone, Copy)]
 struct Reads {
     heads: u32,
@@ -36,39 +38,39 @@ impl Reads {
 }
 
 thread_local! {
-    static LAST_TURN: Cell<Reads> = const { Cell::new(Reads::NONE) };
-    static THIS_TURN: Cell<Reads> = const { Cell::new(Reads::NONE) };
+    static LAST_ITERATION: Cell<Reads> = const { Cell::new(Reads::NONE) };
+    static THIS_ITERATION: Cell<Reads> = const { Cell::new(Reads::NONE) };
 }
 
-/// Ends a turn. Call it when the thread is about to wait for sockets.
+/// Ends an iteration. Call it when the thread is about to wait for sockets.
 pub fn end() {
-    let mut last = THIS_TURN.replace(Reads::NONE);
+    let mut last = THIS_ITERATION.replace(Reads::NONE);
     last.slices = last.slices.max(last.most);
-    LAST_TURN.set(last);
+    LAST_ITERATION.set(last);
 }
 
-/// Await this before writing a head. If the last turn had several heads, all ready tasks run first. Otherwise, and in a runtime
-/// that does not call [`end`], it does not wait.
+/// Await this before writing a head. If the last iteration had several heads, all ready tasks run first. Otherwise, and in a
+/// runtime that does not call [`end`], it does not wait.
 pub async fn before_head_write() {
-    let mut this = THIS_TURN.get();
+    let mut this = THIS_ITERATION.get();
     this.heads = this.heads.saturating_add(1);
-    THIS_TURN.set(this);
-    if LAST_TURN.get().heads > 1 {
+    THIS_ITERATION.set(this);
+    if LAST_ITERATION.get().heads > 1 {
         yield_to_ready().await;
     }
 }
 
 /// Call this once for each slice of a stream that was read. If the slice should be deferred (large ones never are), its task is
-/// polled again after the thread has polled its sockets and after all tasks that are ready then, and calls [`slice_resumed`] when
-/// it continues.
+/// polled again after the thread has polled its sockets and after all tasks that are ready then, and calls [`slice_resumed`]
+/// when it continues.
 pub fn should_defer_slice(cx: &mut Context<'_>, large: bool) -> bool {
-    let mut this = THIS_TURN.get();
+    let mut this = THIS_ITERATION.get();
     this.slices = this.slices.saturating_add(1);
-    let last = LAST_TURN.get().slices;
-    // A turn with more slices than predicted uses its own number. Without a last turn, nothing is deferred.
+    let last = LAST_ITERATION.get().slices;
+    // An iteration with more slices than predicted uses its own number. Without a last iteration, nothing is deferred.
     let waits = !large && last > 0 && MANY.contains(&last.max(this.slices));
     this.waiting |= waits;
-    THIS_TURN.set(this);
+    THIS_ITERATION.set(this);
     if waits {
         wake_after_poll(cx);
     }
@@ -84,19 +86,19 @@ pub fn wake_after_poll(cx: &mut Context<'_>) {
 }
 
 /// A deferred slice continues. The first one to do so updates the prediction: a thread that always has work never waits for
-/// sockets, so its turn does not end.
+/// sockets, so its iteration does not end.
 pub fn slice_resumed() {
-    let mut this = THIS_TURN.get();
+    let mut this = THIS_ITERATION.get();
     if !this.waiting {
         return;
     }
-    let mut last = LAST_TURN.get();
+    let mut last = LAST_ITERATION.get();
     last.slices = this.slices;
-    LAST_TURN.set(last);
+    LAST_ITERATION.set(last);
     this.most = this.most.max(this.slices);
     this.slices = 0;
     this.waiting = false;
-    THIS_TURN.set(this);
+    THIS_ITERATION.set(this);
 }
 
 /// Lets the ready tasks of this thread run first. [`tokio::task::yield_now`] would also poll the sockets.
@@ -139,12 +141,12 @@ pub mod tests {
         done.take()
     }
 
-    /// Makes the last turn one of many slices.
+    /// Makes the last iteration one of many slices.
     pub fn many_slices() {
         waiting(9);
     }
 
-    /// The slices, of this many in a turn, that wait.
+    /// The slices, of this many in an iteration, that wait.
     fn waiting(slices: u32) -> Vec<u32> {
         let mut cx = Context::from_waker(Waker::noop());
         let waiting = (0..slices)
@@ -154,7 +156,7 @@ pub mod tests {
         waiting
     }
 
-    async fn turn(tasks: usize) -> String {
+    async fn iteration(tasks: usize) -> String {
         let done = ready_at_once(tasks).await;
         end();
         done
@@ -163,16 +165,20 @@ pub mod tests {
     #[tokio::test]
     async fn where_several_are_ready_all_are_read_before_one_is_written() {
         assert_eq!(
-            turn(3).await,
+            iteration(3).await,
             "rwrwrw",
-            "nothing is known of the first turn"
+            "nothing is known of the first iteration"
         );
-        assert_eq!(turn(3).await, "rrrwww");
+        assert_eq!(iteration(3).await, "rrrwww");
     }
 
     #[test]
     fn where_many_slices_came_last_they_wait() {
-        assert_eq!(waiting(8).len(), 0, "nothing is known of the first turn");
+        assert_eq!(
+            waiting(8).len(),
+            0,
+            "nothing is known of the first iteration"
+        );
         assert_eq!(waiting(7).len(), 7);
         assert_eq!(waiting(1).len(), 0, "seven are few");
         assert_eq!(waiting(10), [7, 8, 9], "more than was guessed");
@@ -253,7 +259,7 @@ pub mod tests {
 
     #[tokio::test]
     async fn a_busy_turn_is_forgotten_after_the_next() {
-        turn(3).await;
+        iteration(3).await;
         assert_eq!(before_head_write().now_or_never(), None);
         end();
         assert_eq!(before_head_write().now_or_never(), Some(()));

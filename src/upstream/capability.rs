@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 pub use self::demand::{Demand, ModelDemand};
-pub use self::prove::{GuardField, ProvenConnection, QUESTION};
+pub use self::prove::{GuardField, PROBE_HEADER, ProvenConnection};
 use super::Endpoint;
 use crate::backoff::Backoff;
 use crate::continuation::{Capability, Probe};
@@ -154,7 +154,7 @@ impl Endpoint {
         self.proofs.runs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection broke in mid-stream: its server may have been replaced, so its proofs no longer count.
+    /// A connection broke mid-stream: its server may have been replaced, so its proofs no longer count.
     ///
     /// An address that several servers share keeps its proofs: a failure of one says nothing about the others.
     pub fn may_have_restarted(&self) {
@@ -235,7 +235,7 @@ impl Endpoint {
     }
 
     /// Discards a result that a server at this address has contradicted. The probe is then due immediately.
-    fn doubts(&self, probe: Probe, model: &str) {
+    fn invalidate(&self, probe: Probe, model: &str) {
         self.proofs.of(probe).rcu(|by_model| {
             let mut by_model = BTreeMap::clone(by_model);
             by_model.remove(model);

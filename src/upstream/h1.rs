@@ -214,7 +214,7 @@ async fn drive(
                 && wait.poll(cx).is_ready()
             {
                 patience.set(None);
-                sender.go_on();
+                sender.release_body();
                 continue;
             }
             if reads == READS_AT_ONCE {
@@ -260,7 +260,7 @@ async fn drive(
                 gathered.bytes = rest;
                 if head.status == StatusCode::CONTINUE {
                     patience.set(None);
-                    sender.go_on();
+                    sender.release_body();
                 }
                 if gathered.bytes.is_empty() {
                     break;

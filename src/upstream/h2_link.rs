@@ -102,7 +102,7 @@ impl Link {
     pub(super) async fn accepts(&self, size: impl Fn() -> u64) -> bool {
         if !self.traffic.has_settings() && size() > SMALL_HEAD {
             let settings = self.traffic.settings();
-            // A server that announces nothing gets the head nevertheless.
+            // A server that announces nothing gets the head anyway.
             let _ = tokio::time::timeout(SETTINGS_TIMEOUT, settings).await;
         }
         // Without a limit, which is common, nothing has to be measured.

@@ -156,7 +156,7 @@ impl Pool {
         // Before an endpoint or a connection is chosen, so that the choice is not stale when it is used.
         batching::before_head_write().await;
         let now = Instant::now();
-        if self.is_left(options.fail_fast, now) {
+        if self.should_fail_fast(options.fail_fast, now) {
             return Err(Error::Ejected);
         }
         let draw = fastrand::u32(..);

@@ -212,7 +212,7 @@ impl Sent {
         if let (Some(delta), true) = (&chunk.delta, drops_reasoning) {
             edits.extend(choices::without_reasoning(delta));
         }
-        let before = self.place(&chunk, &mut edits);
+        let before = self.set_block_index(&chunk, &mut edits);
         self.record(&chunk);
         match (text, rest) {
             (Some(text), Some(rest)) => {
@@ -228,7 +228,7 @@ impl Sent {
 
     /// Sets the block index of a Messages event. Returns the event that ends the previous block, if the server does not send one
     /// itself.
-    fn place(&mut self, chunk: &Chunk<'_>, edits: &mut Vec<Edit>) -> Option<String> {
+    fn set_block_index(&mut self, chunk: &Chunk<'_>, edits: &mut Vec<Edit>) -> Option<String> {
         if self.api != Api::Messages {
             return None;
         }
@@ -242,7 +242,7 @@ impl Sent {
         }
         let closed = starts.then(|| self.blocks.close()).flatten();
         let joined = self.joined.as_mut()?;
-        let placed = self.blocks.place(step, index, &mut joined.shift);
+        let placed = self.blocks.map_index(step, index, &mut joined.shift);
         edits.push(chunk.object.set("index", &placed.to_string()));
         closed.map(messages::end_of_block)
     }

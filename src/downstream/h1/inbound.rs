@@ -277,7 +277,7 @@ impl Inbound {
         transport: &WriteTimeout,
     ) -> Poll<Result<(), Option<Refusal>>> {
         loop {
-            if transport.is_left() {
+            if transport.is_peer_closed() {
                 return Poll::Ready(Err(None));
             }
             ready!(self.timer.poll_within(cx, CHECK_INTERVAL));

@@ -192,7 +192,7 @@ impl Relay {
                         }
                     },
                     Poll::Ready(Some(Err(error))) => {
-                        self.broke(error.in_general(), &error_chain(&error))
+                        self.handle_break(error.in_general(), &error_chain(&error))
                     }
                     Poll::Ready(None) => self.eof(),
                     // Data has arrived in time and will be read by the next poll, so no deadline applies.
@@ -216,7 +216,7 @@ impl Relay {
                     },
                 },
                 State::Continuing(continuing) => match continuing.as_mut().poll(cx) {
-                    Poll::Ready(continued) => self.go_on(continued),
+                    Poll::Ready(continued) => self.continue_after_search(continued),
                     Poll::Pending if self.ends_meanwhile(cx) => Bytes::new(),
                     Poll::Pending => match self.poll_timers(cx) {
                         Poll::Pending => return Poll::Pending,
@@ -341,10 +341,10 @@ impl Relay {
         }
         if sse.committed() {
             let why = "the connection closed before the terminal event";
-            return self.broke("connection closed early", why);
+            return self.handle_break("connection closed early", why);
         }
         let why = "the stream ended without content or terminal event";
-        self.broke(why, why)
+        self.handle_break(why, why)
     }
 
     /// The record of the exchange, which a retry owns while it runs.

@@ -41,7 +41,7 @@ impl Drop for Exchange {
         }
         let metrics = &self.context.metrics;
         metrics.closed(self.answering);
-        if self.is_question {
+        if self.is_probe {
             return;
         }
         if self.is_sse {

@@ -87,7 +87,7 @@ const fn failure(cause: Cause) -> Option<failover::Cause> {
 
 impl Exchange {
     /// Records that the stream broke on its server, and that others are asked for the rest.
-    pub fn broke(&mut self, cause: Cause) {
+    pub fn record_break(&mut self, cause: Cause) {
         if let Some(cause) = failure(cause) {
             self.attempt_failed(cause);
             self.cause = Some(cause);

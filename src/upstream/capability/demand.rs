@@ -28,7 +28,7 @@ impl Demand {
     /// A request for `model`, whose stream can be continued if `probe` succeeds, was answered with status 200.
     ///
     /// At most one new model is recorded until [`Demand::take`]. Later requests name the others again.
-    pub fn want(&self, probe: Probe, model: &str) {
+    pub fn record(&self, probe: Probe, model: &str) {
         let fits = (1..=MAX_MODEL_NAME).contains(&model.len());
         let known = self.known.load();
         if !fits
@@ -81,15 +81,15 @@ mod tests {
     fn a_client_adds_one_model_at_a_time_and_few_in_all() {
         let demand = Demand::default();
         for name in ["a", "b", "", &"x".repeat(257)] {
-            demand.want(Probe::Chat, name);
+            demand.record(Probe::Chat, name);
         }
         assert_eq!(take(&demand), ["a"]);
-        demand.want(Probe::Chat, "a");
+        demand.record(Probe::Chat, "a");
         assert_eq!(take(&demand), ["a"]);
-        demand.want(Probe::Messages, "a");
+        demand.record(Probe::Messages, "a");
         assert_eq!(take(&demand), ["a", "a"]);
         for index in 0..1000 {
-            demand.want(Probe::Chat, &index.to_string());
+            demand.record(Probe::Chat, &index.to_string());
             take(&demand);
         }
         let kept = take(&demand);

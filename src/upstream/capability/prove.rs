@@ -23,9 +23,9 @@ use crate::upstream::{Added, Endpoint, Error, Head, Outgoing, Pool};
 pub type GuardField = (HeaderName, HeaderValue);
 
 /// How long a response may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The same while a stream waits and the endpoint has no proof, so that it may never respond.
-const SHORT_PATIENCE: Duration = Duration::from_secs(2);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of a list of models, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
 /// Maximum size of the response to a probe, in bytes: an error, or a response of one token.
@@ -50,7 +50,7 @@ impl Pool {
         plan: u64,
     ) {
         let run = endpoint.run();
-        let mut head = own(endpoint, Method::POST, probe.path());
+        let mut head = own_head(endpoint, Method::POST, probe.path());
         let json = HeaderValue::from_static("application/json");
         head.headers.insert(CONTENT_TYPE, json);
         if probe == Probe::Messages {
@@ -63,9 +63,9 @@ impl Pool {
             memory: &Budget::new(2 * MAX_ANSWER),
         };
         let asking = self.probe(endpoint, outgoing, (probe, model), None);
-        let answer = deadline::timeout(PATIENCE, asking).await;
+        let answer = deadline::timeout(TIMEOUT, asking).await;
         let answer = classify((probe, model), answer);
-        learn(endpoint, (probe, model), answer, plan, run);
+        record(endpoint, (probe, model), answer, plan, run);
     }
 
     /// Probes whether a server at `endpoint` can continue a text of `model`, and returns the connection over which it proved
@@ -81,7 +81,7 @@ impl Pool {
     ) -> Result<ProvenConnection, Capability> {
         let run = endpoint.run();
         let known = endpoint.capability(probe, model, Instant::now());
-        let head = as_client(client.head);
+        let head = client_head(client.head);
         let outgoing = Outgoing {
             head: &head,
             ..client
@@ -89,8 +89,8 @@ impl Pool {
         let slot = Slot::default();
         let asking = self.probe(endpoint, outgoing, (probe, model), Some(&slot));
         let limit = match known {
-            Capability::Unknown => SHORT_PATIENCE,
-            _ => PATIENCE,
+            Capability::Unknown => SHORT_TIMEOUT,
+            _ => TIMEOUT,
         };
         let answer = deadline::timeout(limit, asking).await;
         if let Some(Err(Some(error))) = &answer
@@ -106,9 +106,9 @@ impl Pool {
                 tracing::info!(
                     endpoint = %endpoint.address, api = probe.as_str(), model, "a server at this address cannot continue texts, unlike the previous one"
                 );
-                endpoint.doubts(probe, model);
+                endpoint.invalidate(probe, model);
             }
-            _ => learn(endpoint, (probe, model), answer, plan, run),
+            _ => record(endpoint, (probe, model), answer, plan, run),
         }
         if answer != Capability::Supported {
             return Err(answer);
@@ -124,15 +124,15 @@ impl Pool {
     /// Reads the list of models of `endpoint`, and records it.
     pub async fn list(&self, endpoint: &Arc<Endpoint>, guard: Option<&GuardField>, plan: u64) {
         let run = endpoint.run();
-        let head = own(endpoint, Method::GET, "/v1/models");
+        let head = own_head(endpoint, Method::GET, "/v1/models");
         let outgoing = Outgoing {
             head: &head,
             extra: guard,
             memory: &Budget::new(2 * MAX_LIST),
         };
         let lease = Lease::new(Arc::clone(endpoint));
-        let asking = self.question(lease, outgoing, Vec::new(), MAX_LIST);
-        let answer = deadline::timeout(PATIENCE, asking).await;
+        let asking = self.send_own_request(lease, outgoing, Vec::new(), MAX_LIST);
+        let answer = deadline::timeout(TIMEOUT, asking).await;
         let models = answer
             .and_then(Result::ok)
             .filter(|(status, _)| *status == StatusCode::OK)
@@ -153,7 +153,7 @@ impl Pool {
         let ask = || {
             let mut lease = Lease::new(Arc::clone(endpoint));
             lease.slot = slot.cloned();
-            self.question(lease, outgoing, probe.body(model), MAX_ANSWER)
+            self.send_own_request(lease, outgoing, probe.body(model), MAX_ANSWER)
         };
         match ask().await {
             Err(error) if error.as_ref().is_none_or(Error::is_break) => ask().await,
@@ -163,7 +163,7 @@ impl Pool {
 
     /// Sends a request of the proxy itself, and reads the whole response of up to `most` bytes. The error is `None` if the
     /// response ended early or is too long.
-    async fn question(
+    async fn send_own_request(
         &self,
         lease: Lease,
         outgoing: Outgoing<'_>,
@@ -200,7 +200,7 @@ fn classify(
 }
 
 /// Records a result, and logs it if it is new.
-fn learn(
+fn record(
     endpoint: &Endpoint,
     (probe, model): (Probe, &str),
     answer: Capability,
@@ -218,12 +218,12 @@ fn learn(
 }
 
 /// The head of a probe that the proxy sends by itself.
-fn own(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
+fn own_head(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
     let mut headers = HeaderMap::new();
     if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
         headers.insert(HOST, host);
     }
-    headers.insert(QUESTION, HeaderValue::from_static("1"));
+    headers.insert(PROBE_HEADER, HeaderValue::from_static("1"));
     Head {
         method,
         uri: Uri::from_static(path),
@@ -234,10 +234,11 @@ fn own(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
 }
 
 /// The head of a probe that is sent as a client.
-fn as_client(client: &Head) -> Head {
+fn client_head(client: &Head) -> Head {
     let mut head = client.clone();
     head.headers.remove(ACCEPT_ENCODING);
-    head.headers.insert(QUESTION, HeaderValue::from_static("1"));
+    head.headers
+        .insert(PROBE_HEADER, HeaderValue::from_static("1"));
     head.expects_continue = false;
     head
 }
@@ -246,7 +247,7 @@ fn as_client(client: &Head) -> Head {
 const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// Marks a probe of a proxy. A proxy that receives it, with its own update's guard, does not count it as a request.
-pub const QUESTION: HeaderName = HeaderName::from_static("x-crossfade-question");
+pub const PROBE_HEADER: HeaderName = HeaderName::from_static("x-crossfade-question");
 
 /// The first models of a list; `None` if this is not a list of models.
 fn models(list: &[u8]) -> Option<Models> {

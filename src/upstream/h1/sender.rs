@@ -172,7 +172,7 @@ impl Sender {
     }
 
     /// Releases a held body: the model server requested it, or did not respond to the expectation in time.
-    pub(super) fn go_on(&mut self) {
+    pub(super) fn release_body(&mut self) {
         self.rest = match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Held(body) => Rest::Flowing(body),
             rest => rest,

@@ -7,9 +7,9 @@ use std::time::Instant;
 use super::{FailFast, Pool};
 use crate::upstream::Endpoint;
 
-/// While no endpoint is healthy, one request in this many is sent anyway, as a trial.
-const TRIAL_EVERY: u32 = 2;
-const TRIAL_EVERY_UNREACHABLE: u32 = 4;
+/// While no endpoint is healthy, one request in this many is sent anyway.
+const SEND_EVERY: u32 = 2;
+const SEND_EVERY_UNREACHABLE: u32 = 4;
 
 impl Pool {
     /// Is any endpoint healthy at `now`?
@@ -51,10 +51,10 @@ impl Pool {
         }
     }
 
-    /// Should the request fail without an attempt? Every [`TRIAL_EVERY`]th request is sent anyway, so that the first success
-    /// ends the ejection. If no endpoint is reachable, trials are rarer ([`TRIAL_EVERY_UNREACHABLE`]), because each may take
-    /// the whole connect timeout. If all endpoints failed their probes there are no trials: the probes detect recovery.
-    pub(super) fn is_left(&self, fail_fast: FailFast, now: Instant) -> bool {
+    /// Should the request fail without an attempt? Every [`SEND_EVERY`]th request is sent anyway, so that the first success
+    /// ends the ejection. If no endpoint is reachable, these requests are rarer ([`SEND_EVERY_UNREACHABLE`]), because each may
+    /// take the whole connect timeout. If all endpoints failed their probes there are none: the probes detect recovery.
+    pub(super) fn should_fail_fast(&self, fail_fast: FailFast, now: Instant) -> bool {
         if fail_fast == FailFast::Never || self.endpoints.is_empty() || self.is_healthy(now) {
             return false;
         }
@@ -71,8 +71,8 @@ impl Pool {
         }
         let unreachable = |endpoint: &Arc<Endpoint>| endpoint.is_unreachable(now);
         let every = match self.endpoints.iter().all(unreachable) {
-            true => TRIAL_EVERY_UNREACHABLE,
-            false => TRIAL_EVERY,
+            true => SEND_EVERY_UNREACHABLE,
+            false => SEND_EVERY,
         };
         !self
             .turns

@@ -21,7 +21,7 @@ use crate::upstream::{Failure, UpstreamBody};
 impl Relay {
     /// The body failed. `for_client` is the reason without system error texts; `why` contains all details for the log. Returns
     /// what still has to be forwarded.
-    pub(super) fn broke(&mut self, for_client: &str, why: &str) -> Bytes {
+    pub(super) fn handle_break(&mut self, for_client: &str, why: &str) -> Bytes {
         self.failed(Failure::Answer, why);
         if let Some(attempts) = &mut self.attempts
             && let Some(target) = attempts.next_target_after_head(Cause::Broken)
@@ -59,7 +59,7 @@ impl Relay {
 
     /// The server ended the body. Returns what still has to be forwarded.
     pub(super) fn end(&mut self) -> Bytes {
-        let rest = self.sse.as_mut().map(SseRelay::rest);
+        let rest = self.sse.as_mut().map(SseRelay::take_remaining);
         // The client gets no error event: it may have all it needs, and its server ended the response cleanly.
         if self.lacks_its_end() {
             let why = format!(

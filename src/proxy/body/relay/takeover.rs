@@ -70,7 +70,7 @@ impl Relay {
         let source = attempts.commit(keep);
         match (source, sent) {
             (Some(source), Some(sent)) => {
-                if !source.want(api, sent) {
+                if !source.record_demand(api, sent) {
                     // The access line contains the reason if the stream breaks.
                     sent.prevent(Reason::NotSupported);
                 }
@@ -131,7 +131,7 @@ impl Relay {
         let may_continue =
             !matches!(prepared, Err(Reason::TokensUsedUp)) && sent.resumption().is_ok();
         if let Some(endpoint) = kept.endpoint.as_ref().filter(|_| may_continue) {
-            blame(endpoint, cause, now);
+            record_failure(endpoint, cause, now);
         }
         let prepared = match prepared {
             Ok(prepared) => prepared,
@@ -143,7 +143,7 @@ impl Relay {
                 return false;
             }
         };
-        exchange.broke(cause);
+        exchange.record_break(cause);
         let stays = matches!(
             if_not_continued,
             IfNotContinued::Forward(_) | IfNotContinued::Stay
@@ -278,7 +278,7 @@ impl Relay {
     }
 
     /// Continues with the server that was found, or without one. Returns the data to forward.
-    pub(super) fn go_on(&mut self, continued: Continued) -> Bytes {
+    pub(super) fn continue_after_search(&mut self, continued: Continued) -> Bytes {
         let Continued {
             source,
             exchange,
@@ -303,12 +303,12 @@ impl Relay {
                     sse.sent = Some(sent);
                 }
                 self.not_continued(interruption.from, interruption.cause, reason);
-                self.otherwise(interruption.if_not_continued)
+                self.proceed_without_takeover(interruption.if_not_continued)
             }
         }
     }
 
-    fn otherwise(&mut self, if_not_continued: IfNotContinued) -> Bytes {
+    fn proceed_without_takeover(&mut self, if_not_continued: IfNotContinued) -> Bytes {
         match if_not_continued {
             IfNotContinued::Break { for_client, why } => {
                 self.break_off(&for_client, &why);
@@ -369,7 +369,7 @@ fn is_on_old(exchange: &Exchange) -> bool {
 }
 
 /// Counts the break against the endpoint. A planned move is not its fault.
-fn blame(endpoint: &Endpoint, cause: Cause, now: Instant) {
+fn record_failure(endpoint: &Endpoint, cause: Cause, now: Instant) {
     match cause {
         Cause::PlannedMove => {}
         Cause::GapTimeout => endpoint.failed(Failure::Silence, now, &SILENT),

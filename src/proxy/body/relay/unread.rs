@@ -22,7 +22,7 @@ impl Relay {
                 }
                 State::Continuing(continuing) => match continuing.as_mut().poll(cx) {
                     Poll::Ready(continued) => {
-                        let out = self.go_on(continued);
+                        let out = self.continue_after_search(continued);
                         self.keep_unsent(out);
                     }
                     Poll::Pending if self.ends_meanwhile(cx) => {}

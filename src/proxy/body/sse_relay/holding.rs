@@ -21,7 +21,7 @@ impl SseRelay {
     }
 
     /// Returns what is still held when the stream ends by itself.
-    pub fn rest(&mut self) -> Bytes {
+    pub fn take_remaining(&mut self) -> Bytes {
         if self.is_joined() && self.partial.contains(&b'{') {
             // It may contain the IDs of the server that continued the stream, which the client cannot use.
             self.partial.clear();
