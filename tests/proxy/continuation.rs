@@ -149,7 +149,7 @@ async fn assert_counted(proxy: &Proxy, outcome: &str, reason: &str) {
 }
 
 /// The number of requests that a server got, without probes.
-fn asked(server: &Upstream) -> usize {
+fn request_count(server: &Upstream) -> usize {
     answers(server).len()
 }
 
@@ -278,7 +278,10 @@ async fn a_stream_is_continued_on_its_own_generation_before_the_other_one() {
                 ["crossfade continued (old → old, connection)"]
             );
         }
-        assert_eq!((asked(&a) + asked(&b), asked(&new)), (8, 0));
+        assert_eq!(
+            (request_count(&a) + request_count(&b), request_count(&new)),
+            (8, 0)
+        );
     }
 }
 
@@ -291,7 +294,7 @@ async fn the_other_generation_continues_a_stream_only_if_the_plan_allows_it() {
     let proxy = Proxy::planned(&old, &mostly_old(&new, SAME), &[]).await;
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
     assert_ended(&response, 5, "same");
-    assert_eq!(asked(&new), 0);
+    assert_eq!(request_count(&new), 0);
     let line = proxy.access_line(1).await;
     assert_eq!(line["outcome"], "truncated");
     assert!(line["not_continued"].is_string(), "{line}");
@@ -380,7 +383,7 @@ async fn a_server_without_a_proof_is_never_asked_to_continue() {
         let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
         let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
         assert_ended(&response, 5, &format!("{flags:?}"));
-        assert_eq!(asked(&new), 0, "{flags:?}");
+        assert_eq!(request_count(&new), 0, "{flags:?}");
         assert_counted(&proxy, "ended", "not_supported").await;
         // Completions need no flags, and so no proof.
         let response = client::post(proxy.address, COMPLETIONS, &[], prompting()).await;
@@ -398,7 +401,7 @@ async fn a_server_that_never_responds_to_the_probe_is_not_asked_to_continue() {
     let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
     assert_ended(&response, 5, "hangs");
-    assert_eq!(asked(&new), 0);
+    assert_eq!(request_count(&new), 0);
     assert_counted(&proxy, "ended", "not_supported").await;
 }
 
@@ -459,7 +462,7 @@ async fn an_error_about_the_request_is_forwarded() {
         let new = Upstream::start(Counting::new("new", 20).handler()).await;
         let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
         assert_error_is_forwarded(&proxy, "request_error").await;
-        assert_eq!(asked(&new), 0, "{code}");
+        assert_eq!(request_count(&new), 0, "{code}");
     }
 }
 
@@ -513,7 +516,7 @@ async fn a_request_that_cannot_be_continued_ends_as_without_continuation_and_the
         let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
         let response = client::post(proxy.address, CHAT, &[], asking(more)).await;
         assert_ended(&response, 5, reason);
-        assert_eq!(asked(&new), 0, "{reason}");
+        assert_eq!(request_count(&new), 0, "{reason}");
         assert_counted(&proxy, "ended", reason).await;
         assert_eq!(proxy.access_line(1).await["not_continued"], reason);
     }
@@ -551,7 +554,7 @@ async fn a_stream_that_cannot_be_continued_ends_as_without_continuation_and_the_
         let body = asking(json!({"user": "y".repeat(200_000)}));
         let response = client::post(proxy.address, CHAT, &[], body).await;
         assert_ended(&response, 5, reason);
-        assert_eq!(asked(&new), 0, "{reason}");
+        assert_eq!(request_count(&new), 0, "{reason}");
         assert_counted(&proxy, "ended", reason).await;
     }
     let old = Upstream::start(
@@ -641,7 +644,7 @@ async fn if_a_server_fails_before_it_continues_the_next_one_is_tried() {
             seen.comments,
             ["crossfade continued (old → new, connection)"]
         );
-        assert_eq!(asked(&a) + asked(&b), 2);
+        assert_eq!(request_count(&a) + request_count(&b), 2);
         assert_eq!(proxy.access_line(1).await["attempts"], 3);
     }
 }
@@ -767,11 +770,11 @@ async fn a_stream_on_new_is_continued_on_old_until_old_drains() {
         &format!("{ANY}\noldDraining: true"),
     ));
     let proxy = Proxy::planned(&old, &plan, &[]).await;
-    let before = asked(&old);
+    let before = request_count(&old);
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
     // Another server of new may continue, but old may not.
     assert_one(&response, 20, "draining");
-    assert_eq!(asked(&old), before);
+    assert_eq!(request_count(&old), before);
 }
 
 #[tokio::test]

@@ -24,7 +24,14 @@ async fn other_old_pods_continue_a_stream_before_the_other_generation() {
                 ["crossfade continued (old → old, connection)"]
             );
         }
-        assert_eq!((asked(&old), asked(&peers), asked(&new)), (2, 2, 0));
+        assert_eq!(
+            (
+                request_count(&old),
+                request_count(&peers),
+                request_count(&new)
+            ),
+            (2, 2, 0)
+        );
     }
 }
 

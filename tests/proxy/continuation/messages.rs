@@ -110,7 +110,7 @@ async fn a_message_is_continued_only_by_a_server_with_a_proof() {
             let response = client::post(proxy.address, MESSAGES, &[], body).await;
             assert!(response.end.is_unclean(), "{}", response.text());
             assert_eq!(text_of(&events(&response)), words(5), "{flags:?}");
-            assert_eq!(asked(&new), 0, "{flags:?}");
+            assert_eq!(request_count(&new), 0, "{flags:?}");
             let line = proxy.access_line(stream).await;
             assert_eq!(line["not_continued"], "not_supported", "{flags:?}");
         }

@@ -47,7 +47,7 @@ async fn the_error_event_says_that_no_terminal_event_followed_the_finish_reason(
             assert_eq!(error["code"], code, "{error}");
             let said = error["message"].as_str().unwrap();
             assert!(said.starts_with(message), "{said}");
-            assert_eq!(asked(&new), 0, "{cause}");
+            assert_eq!(request_count(&new), 0, "{cause}");
             let line = proxy.access_line(1).await;
             assert_eq!(line["outcome"], "truncated");
         }
@@ -63,7 +63,7 @@ async fn a_clean_end_without_the_terminal_event_is_passed_on_and_the_access_line
         assert_eq!((&*seen.text, response.end), (&*words(5), End::Clean));
         assert_eq!((seen.errors.len(), seen.dones), (0, 0), "{seen:?}");
         assert!(response.text().ends_with(&format!("{FINISH}\n\n")));
-        assert_eq!(asked(&new), 0);
+        assert_eq!(request_count(&new), 0);
         let line = proxy.access_line(1).await;
         assert_eq!(line["outcome"], "truncated");
         assert_eq!(

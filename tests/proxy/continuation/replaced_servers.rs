@@ -58,7 +58,7 @@ async fn a_replacement_of_a_server_with_a_proof_gets_no_continuation() {
         gate.open();
         let response = client.rest(head).await;
         assert_ended(&response, 5, protocol);
-        assert_eq!(asked(&new), 0, "{protocol}");
+        assert_eq!(request_count(&new), 0, "{protocol}");
         assert_counted(&proxy, "ended", "not_supported").await;
         // The proof is revoked, and the endpoint is probed again.
         assert_new_is(&proxy, "unsupported").await;
@@ -84,7 +84,7 @@ async fn a_proof_does_not_hold_for_other_servers_behind_the_same_address() {
         assert_new_is(&proxy, "supported").await;
         let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
         assert_ended(&response, 5, protocol);
-        assert_eq!(asked(&new), 0, "{protocol}");
+        assert_eq!(request_count(&new), 0, "{protocol}");
     }
 }
 
@@ -151,7 +151,7 @@ async fn a_server_that_closes_the_connection_after_its_proof_gets_no_continuatio
     assert_new_is(&proxy, "supported").await;
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
     assert_ended(&response, 5, "closed");
-    assert_eq!(asked(&new), 0);
+    assert_eq!(request_count(&new), 0);
     assert_counted(&proxy, "ended", "attempts_failed").await;
 }
 

@@ -29,11 +29,11 @@ async fn assert_the_next_one_continues(how: How, what: &str) {
     let mut client = Client::connect(proxy.address).await;
     client.post(CHAT, &[], asking(json!({}))).await;
     eventually("the other one is asked", async || {
-        asked(&pair[0]) + asked(&pair[1]) == 2
+        request_count(&pair[0]) + request_count(&pair[1]) == 2
     })
     .await;
     let next = async {
-        while asked(&new) == 0 {
+        while request_count(&new) == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -87,7 +87,7 @@ async fn a_stream_that_the_end_of_the_process_finds_between_servers_is_truncated
         .await;
     let mut client = Client::connect(proxy.address).await;
     client.post(CHAT, &[], asking(json!({}))).await;
-    eventually("the other one is asked", async || asked(&new) == 1).await;
+    eventually("the other one is asked", async || request_count(&new) == 1).await;
     proxy.terminate();
     assert_ended(&client.response().await, 5, "the end of the process");
     assert_eq!(proxy.end().await, Some(3));
