@@ -47,7 +47,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Is any stream continued?
+    /// Whether any stream is continued.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.mode != Mode::Off

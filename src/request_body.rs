@@ -155,7 +155,8 @@ impl RequestBody {
         awaited.unwrap_or_default()
     }
 
-    /// Did the last attempt end while the client had sent nothing for so long that a server may have given up for that reason?
+    /// Whether the last attempt ended while the client had sent nothing for so long that a server may have given up for that
+    /// reason.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.with_stream(|stream| stream.abandoned_wait() >= STALLED) == Some(true)
@@ -185,7 +186,7 @@ impl RequestBody {
         Some(Self { kind })
     }
 
-    /// Has nothing been read yet? If so, `Expect: 100-continue` still applies.
+    /// Whether nothing has been read yet. If so, `Expect: 100-continue` still applies.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.with_stream(|stream| stream.is_untouched()) == Some(true)

@@ -127,7 +127,7 @@ impl Transport {
         }
     }
 
-    /// Has the peer closed the connection, even if there is unread data?
+    /// Whether the peer has closed the connection, even if there is unread data.
     #[must_use]
     pub fn is_peer_closed(&self) -> bool {
         let closed = PEER_CLOSED | PollFlags::HUP | PollFlags::ERR;
@@ -136,7 +136,7 @@ impl Transport {
         answered.is_ok() && asked[0].revents().intersects(closed)
     }
 
-    /// Can an idle connection be reused? Not if it has anything to read, whether an end or unsolicited bytes.
+    /// Whether an idle connection can be reused. Not if it has anything to read, whether an end or unsolicited bytes.
     pub fn is_quiet(&mut self) -> bool {
         if let Self::Tls(stream) = self {
             // The kernel does not know about data that has already been decrypted.

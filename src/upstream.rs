@@ -111,7 +111,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Is it certain that no model server received any of the request? Then a retry is safe.
+    /// Whether it is certain that no model server received any of the request. Then a retry is safe.
     #[must_use]
     pub fn nothing_sent(&self) -> bool {
         matches!(
@@ -125,7 +125,7 @@ impl Error {
         )
     }
 
-    /// Did the connection break before the response? A later request needs another connection.
+    /// Whether the connection broke before the response. A later request needs another connection.
     #[must_use]
     pub const fn is_break(&self) -> bool {
         matches!(
@@ -134,8 +134,8 @@ impl Error {
         )
     }
 
-    /// Can another endpoint of the same pool help? Only if no model server saw the request and the failure is specific to this
-    /// endpoint or address.
+    /// Whether another endpoint of the same pool can help. Only if no model server saw the request and the failure is specific
+    /// to this endpoint or address.
     #[must_use]
     pub fn another_may_do(&self) -> bool {
         self.nothing_sent()
@@ -148,7 +148,7 @@ impl Error {
             )
     }
 
-    /// Did the server speak none of the protocols that ALPN offered (RFC 7301 §3.2)?
+    /// Whether the server speaks none of the protocols that ALPN offered (RFC 7301 §3.2).
     fn is_alpn_refusal(&self) -> bool {
         use rustls::{AlertDescription::NoApplicationProtocol, Error::AlertReceived};
         let Self::Connect { source, .. } = self else {

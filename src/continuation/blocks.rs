@@ -7,12 +7,12 @@ use super::chunk::BlockEvent;
 pub struct Blocks {
     /// The index of the next block.
     next: u32,
-    /// Is the block before it open?
+    /// Whether the block before it is open.
     is_open: bool,
 }
 
 impl Blocks {
-    /// Has any block begun?
+    /// Whether any block has begun.
     pub const fn has_begun(&self) -> bool {
         self.next > 0
     }

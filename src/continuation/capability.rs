@@ -27,7 +27,7 @@ impl Capability {
         Self::Unauthorized,
     ];
 
-    /// Would another question help?
+    /// Whether another probe could change the result.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Unknown | Self::Unauthorized)

@@ -32,8 +32,8 @@ pub fn read(mut chunk: Chunk<'_>, api: Api) -> Option<Chunk<'_>> {
     Some(chunk)
 }
 
-/// Does an event without choices keep the connection alive, or report usage, and nothing else? Then its fields have plain values.
-/// Dynamo dispatches tool calls in events without choices.
+/// Whether an event without choices keeps the connection alive, or reports usage, and nothing else. Then its fields have plain
+/// values. Dynamo dispatches tool calls in events without choices.
 fn is_keep_alive(event: &Object<'_>) -> bool {
     event.members.iter().all(|member| {
         let value = &event.text[member.value.clone()];

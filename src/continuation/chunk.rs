@@ -53,7 +53,7 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// Does it add nothing to the answer, and end neither the answer nor a part of it?
+    /// Whether it adds nothing to the answer, and ends neither the answer nor a part of it.
     pub fn is_preamble(&self) -> bool {
         let ends_block = matches!(self.block, Some((BlockEvent::Stop, _)));
         let is_content = self.text.is_some() || self.reasoning || self.other.is_some();

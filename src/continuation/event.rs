@@ -4,7 +4,7 @@ use super::chunk::Chunk;
 use super::{choices, json, messages};
 use crate::sse::Api;
 
-/// Is the data of the event empty of meaning? Some servers send such events to keep a connection alive.
+/// Whether the data of the event carries no information. Some servers send such events to keep a connection alive.
 pub fn is_blank(data: &[u8]) -> bool {
     let data = data.trim_ascii();
     data.is_empty() || json::is_blank(data)

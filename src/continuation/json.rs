@@ -28,7 +28,7 @@ pub struct Object<'a> {
     pub members: Vec<Member<'a>>,
 }
 
-/// Is this a single JSON value in UTF-8? Everything else here relies on it.
+/// Whether this is a single JSON value in UTF-8. Everything else here relies on it.
 pub fn is_valid(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok() && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
@@ -74,7 +74,7 @@ impl<'a> Object<'a> {
         self.members.iter().rev().find(|member| member.key == key)
     }
 
-    /// Does it contain a name twice?
+    /// Whether it contains a name twice.
     pub fn repeats(&self) -> bool {
         let mut keys: Vec<&str> = self.members.iter().map(|member| &*member.key).collect();
         keys.sort_unstable();
@@ -165,7 +165,7 @@ pub fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
     std::str::from_utf8(inner).ok().map(Cow::Borrowed)
 }
 
-/// Is the value null, or an empty string, list, or object?
+/// Whether the value is null, or an empty string, list, or object.
 pub fn is_blank(value: &[u8]) -> bool {
     match value {
         b"null" | b"\"\"" => true,

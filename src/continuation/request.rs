@@ -82,7 +82,7 @@ impl<'a> Request<'a> {
         Ok(json::edited(self.object.text, edits).into())
     }
 
-    /// Does it request only text?
+    /// Whether it requests only text.
     fn is_plain(&self) -> Result<(), Reason> {
         let object = &self.object;
         let asks = |key: &str| {

@@ -38,7 +38,7 @@ pub struct Sent {
     text: Text,
     /// `None` before the first event.
     template: Option<EventTemplate>,
-    /// Do the events of the first server repeat the role?
+    /// Whether the events of the first server repeat the role.
     repeats_role: bool,
     finished: bool,
     /// Events of the current server with text or reasoning.
@@ -78,7 +78,7 @@ impl Sent {
         }
     }
 
-    /// Can streams of this family be continued?
+    /// Whether streams of this family can be continued.
     #[must_use]
     pub const fn is_for(api: Api) -> bool {
         matches!(api, Api::Chat | Api::Completions | Api::Messages)

@@ -121,7 +121,7 @@ impl Stream {
         self.whole
     }
 
-    /// Has the whole body arrived, and is all of it kept?
+    /// Whether the whole body has arrived, and all of it is kept.
     fn is_kept(&self) -> bool {
         let arrived = self.ended || self.length == Some(self.read);
         self.whole && arrived && self.fault.is_none()

@@ -40,9 +40,9 @@ pub struct Event<'a> {
     pub name: &'a [u8],
     /// The values of the `data` fields, joined by LF.
     pub data: &'a [u8],
-    /// Was there a `data` field? Only then would a browser dispatch the event.
+    /// Whether there was a `data` field. Only then would a browser dispatch the event.
     pub has_data: bool,
-    /// Does the block have no field: only comments (keep-alives), or only its blank line?
+    /// Whether the block has no field: only comments (keep-alives), or only its blank line.
     pub comment_only: bool,
 }
 
@@ -97,13 +97,13 @@ impl Decoder {
         self.boundary
     }
 
-    /// Is a block incomplete after the last slice? Never once quiet.
+    /// Whether a block is incomplete after the last slice. Never once quiet.
     #[must_use]
     pub const fn mid_event(&self) -> bool {
         !self.carry.is_empty()
     }
 
-    /// Has the decoder given up because a block was longer than the bound?
+    /// Whether the decoder has given up because a block was longer than the bound.
     #[must_use]
     pub const fn quiet(&self) -> bool {
         self.quiet
@@ -258,7 +258,7 @@ impl Events<'_> {
         }
     }
 
-    /// Is the byte at `scan` the first of a line? Skips the rest of a byte order mark.
+    /// Whether the byte at `scan` is the first of a line. Skips the rest of a byte order mark.
     fn resume(&mut self) -> bool {
         let Decoder { carry, first, .. } = &*self.decoder;
         if *first && BOM.starts_with(carry) {

@@ -39,29 +39,29 @@ trait Family {
     const NAME: &'static str;
     /// The usual path. A request belongs to the family if its path ends like this one, `/v1` aside.
     const ROUTE: Option<&'static str>;
-    /// Does a complete stream end with an event that [`Family::tail`] recognizes? If not, a stream that ends without one
+    /// Whether a complete stream ends with an event that [`Family::tail`] recognizes. If not, a stream that ends without one
     /// may still be complete.
     const HAS_TERMINAL_EVENT: bool = true;
     /// Whether later events repeat the ids of earlier ones. If so, a stream that another target continues is rewritten.
     const REPEATS_IDS: bool = false;
-    /// Do all events share the members `created`, `model`, and `system_fingerprint`?
+    /// Whether all events share the members `created`, `model`, and `system_fingerprint`.
     const SHARES_MEMBERS: bool = false;
-    /// Do clients fail if an ID changes? If so, a stream that another target continues, and whose IDs cannot be rewritten, ends
-    /// with an error.
+    /// Whether clients fail if an ID changes. If so, a stream that another target continues, and whose IDs cannot be rewritten,
+    /// ends with an error.
     const CHECKS_IDS: bool = false;
-    /// Do events have sequence numbers?
+    /// Whether events have sequence numbers.
     const IS_NUMBERED: bool = false;
 
     /// Classifies an event with data by its form: an error or the end. `None` if it is an error only if its data has a key
     /// `error`. Called for every event, so it must avoid parsing.
     fn tail(event: &Event<'_>) -> Option<Tail>;
 
-    /// Is this error event also the end of the stream?
+    /// Whether this error event is also the end of the stream.
     fn is_terminal_error(_event: &Event<'_>) -> bool {
         false
     }
 
-    /// Is an event with data, which is neither an error nor the end, still without commitment?
+    /// Whether an event with data, which is neither an error nor the end, is still without commitment.
     fn is_preamble(event: &Event<'_>) -> bool;
 
     /// The token counts in an event, from where the family reports them.
@@ -141,7 +141,7 @@ impl Api {
             .unwrap_or(Self::Other)
     }
 
-    /// Does a complete stream of the family end with an event that crossfade recognizes? If not, its absence says nothing.
+    /// Whether a complete stream of the family ends with an event that crossfade recognizes. If not, its absence says nothing.
     #[must_use]
     pub const fn has_terminal_event(self) -> bool {
         by_family!(self, F => F::HAS_TERMINAL_EVENT)

@@ -81,7 +81,7 @@ pub(super) fn tail_by_error(event: &Event<'_>) -> Tail {
     Tail::Nothing
 }
 
-/// Is the stream complete with this event, in success or in failure (`response.failed` is both an error and an end)?
+/// Whether the stream is complete with this event, in success or in failure (`response.failed` is both an error and an end).
 #[must_use]
 pub fn is_terminal(api: Api, event: &Event<'_>) -> bool {
     tail_meaning(api, event) == Tail::Terminal || (event.has_data && api.is_terminal_error(event))

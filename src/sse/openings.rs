@@ -135,7 +135,7 @@ impl Openings {
         }
     }
 
-    /// Are ids or numbers of the current stream rewritten, and would its client fail without that?
+    /// Whether IDs or numbers of the current stream are rewritten, and its client would fail without that.
     #[must_use]
     pub fn must_rewrite(&self, api: Api) -> bool {
         let known = self.0.as_ref();

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(super) static ERROR_KEY: LazyLock<memmem::Finder<'_>> =
     LazyLock::new(|| memmem::Finder::new(b"\"error\""));
 
-/// Does any key `error`, at any depth, have a value other than null? Generated text cannot match: its quotes are escaped.
+/// Whether any key `error`, at any depth, has a value other than null. Generated text cannot match: its quotes are escaped.
 #[inline]
 pub(super) fn may_have_error(data: &[u8]) -> bool {
     ERROR_KEY.find_iter(data).any(|at| {
@@ -22,7 +22,7 @@ pub(super) fn may_have_error(data: &[u8]) -> bool {
     })
 }
 
-/// Is the data an object whose own `error` is not null?
+/// Whether the data is an object whose own `error` is not null.
 #[cold]
 pub(super) fn has_error(data: &[u8]) -> bool {
     #[derive(Deserialize)]

@@ -140,7 +140,7 @@ impl Timeline {
         self.bytes
     }
 
-    /// Is the stream complete?
+    /// Whether the stream is complete.
     #[must_use]
     pub const fn terminal(&self) -> bool {
         self.terminal

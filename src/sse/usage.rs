@@ -70,7 +70,7 @@ static MODEL_KEY: LazyLock<memmem::Finder<'_>> =
 pub(super) static USAGE_KEY: LazyLock<memmem::Finder<'_>> =
     LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
 
-/// Does any key `usage` have an object as its value? Generated text cannot match: its quotes are escaped.
+/// Whether any key `usage` has an object as its value. Generated text cannot match: its quotes are escaped.
 fn may_have_usage(data: &[u8]) -> bool {
     USAGE_KEY.find_iter(data).any(|at| {
         data[at + USAGE_KEY.needle().len()..]

@@ -62,7 +62,7 @@ impl AcceptErrors {
     }
 }
 
-/// Are descriptors or memory exhausted? That may end soon.
+/// Whether descriptors or memory are exhausted. That may end soon.
 #[must_use]
 pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(

@@ -123,7 +123,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         self
     }
 
-    /// Does it wait for the peer to open a window?
+    /// Whether it is waiting for the peer to open a window.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.chunk.is_some() || self.queue.as_ref().is_some_and(Queue::is_full)

@@ -54,7 +54,7 @@ fn confine(
     Ok(addresses)
 }
 
-/// Is `alias` the same name, or one with the same parent?
+/// Whether `alias` is the same name, or one with the same parent.
 fn stays(name: &str, alias: &str) -> bool {
     let plain = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
     let (name, alias) = (plain(name), plain(alias));

@@ -68,7 +68,7 @@ pub fn delay_acknowledgements(socket: &TcpStream) -> io::Result<()> {
     socket.set_quickack(false)
 }
 
-/// Does the kernel delay acknowledgements?
+/// Whether the kernel delays acknowledgements.
 ///
 /// # Errors
 /// The error of getsockopt(2).
@@ -117,8 +117,8 @@ pub fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Is there nothing to read, not even an end or an error? This asks the kernel: the runtime only knows the state of its last
-/// poll.
+/// Whether there is nothing to read, not even an end or an error. This asks the kernel: the runtime only knows the state of its
+/// last poll.
 #[must_use]
 pub fn is_quiet(socket: &TcpStream) -> bool {
     let mut byte = [MaybeUninit::uninit()];

@@ -79,7 +79,7 @@ impl<T: OverTcp> WriteTimeout<T> {
         }
     }
 
-    /// Was the connection ended because its peer did not read or is gone?
+    /// Whether the connection was ended because its peer did not read or is gone.
     #[must_use]
     pub const fn is_timed_out(&self) -> bool {
         self.passed

@@ -105,7 +105,7 @@ impl UpstreamBody {
         }
     }
 
-    /// Does the body end when the connection closes? If so, a crash of the server looks like a complete body.
+    /// Whether the body ends when the connection closes. If so, a crash of the server looks like a complete body.
     #[must_use]
     pub fn ends_with_connection(&self) -> bool {
         match self {

@@ -82,7 +82,7 @@ impl<T: Clone> ProbeRecord<T> {
         valid.then_some(answer)
     }
 
-    /// Should the probe be repeated at `now`?
+    /// Whether the probe should be repeated at `now`.
     fn is_due(&self, now: Instant, plan: u64, run: u32) -> bool {
         let waited = now.saturating_duration_since(self.at);
         match self.failures {
@@ -185,7 +185,7 @@ impl Endpoint {
         models
     }
 
-    /// Should its list of models be read at `now`, under the plan of this epoch?
+    /// Whether its list of models should be read at `now`, under the plan of this epoch.
     #[must_use]
     pub fn is_list_due(&self, now: Instant, plan: u64) -> bool {
         let models = self.proofs.models.load();
@@ -193,14 +193,14 @@ impl Endpoint {
         asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
     }
 
-    /// Did it not respond to the last probe of whether it can continue a text of `model`?
+    /// Whether it did not respond to the last probe of whether it can continue a text of `model`.
     #[must_use]
     pub fn is_silent(&self, probe: Probe, model: &str) -> bool {
         let by_model = self.proofs.of(probe).load();
         by_model.get(model).is_some_and(|asked| asked.failures > 0)
     }
 
-    /// Should it be probed at `now`, under the plan of this epoch, for whether it can continue a text of `model`?
+    /// Whether it should be probed at `now`, under the plan of this epoch, for continuation of a text of `model`.
     #[must_use]
     pub fn is_proof_due(&self, probe: Probe, model: &str, now: Instant, plan: u64) -> bool {
         let by_model = self.proofs.of(probe).load();

@@ -92,7 +92,7 @@ impl Endpoint {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// May requests be sent to it at `now`?
+    /// Whether requests may be sent to it at `now`.
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
         !self.is_ejected(now) && !self.failed_probe()
@@ -103,25 +103,25 @@ impl Endpoint {
         until != 0 && until > millis(now)
     }
 
-    /// Is it unlikely to respond at all at `now`? Not if it was ejected only because of error responses.
+    /// Whether it is unlikely to respond at all at `now`. Not if it was ejected only because of error responses.
     #[must_use]
     pub fn is_gone(&self, now: Instant) -> bool {
         self.is_unreachable(now) || self.is_ejected_as_silent(now)
     }
 
-    /// Is it ejected at `now` because it did not respond in time?
+    /// Whether it is ejected at `now` because it did not respond in time.
     #[must_use]
     pub fn is_ejected_as_silent(&self, now: Instant) -> bool {
         self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
     }
 
-    /// Did the last active probe fail? Only the next probe can clear this.
+    /// Whether the last active probe failed. Only the next probe can clear this.
     #[must_use]
     pub fn failed_probe(&self) -> bool {
         self.probe_failed.load(Ordering::Relaxed)
     }
 
-    /// Is it unlikely to accept a connection at `now`?
+    /// Whether it is unlikely to accept a connection at `now`.
     #[must_use]
     pub fn is_unreachable(&self, now: Instant) -> bool {
         self.failed_probe()
@@ -132,7 +132,7 @@ impl Endpoint {
         Record::unpack(self.record.load(Ordering::Relaxed)).why()
     }
 
-    /// Did it accept a connection or handle a request after its last failure?
+    /// Whether it accepted a connection or handled a request after its last failure.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
@@ -199,7 +199,7 @@ impl Endpoint {
         }
     }
 
-    /// Did ALPN select HTTP/2 for the last connection? The next one may get another version.
+    /// Whether ALPN selected HTTP/2 for the last connection. The next one may get another version.
     pub(crate) fn spoke_http2(&self) -> bool {
         self.spoke_http2.load(Ordering::Relaxed)
     }

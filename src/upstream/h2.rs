@@ -84,9 +84,9 @@ impl From<Failed> for Error {
     }
 }
 
-/// Did the server say that it has not begun to process the request? It does so with a GOAWAY that does not include the stream
-/// (h2 lets included streams continue) or with REFUSED_STREAM (RFC 9113 §8.7), but not with errors that h2 detected itself. A
-/// server that has sent an interim response contradicts itself if it says so.
+/// Whether the server said that it has not begun to process the request. It does so with a GOAWAY that does not include the
+/// stream (h2 lets included streams continue) or with REFUSED_STREAM (RFC 9113 §8.7), but not with errors that h2 detected
+/// itself. A server that has sent an interim response contradicts itself if it says so.
 fn is_unprocessed(error: &::h2::Error, interim: u32) -> bool {
     interim == 0
         && error.is_remote()

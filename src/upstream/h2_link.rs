@@ -77,10 +77,10 @@ impl Link {
         self.traffic.sent()
     }
 
-    /// Can it carry another request? A request with a body does not share a connection with an upload that waits. The server may
-    /// have stopped reading that upload, which fills the window of the connection for all its streams. Or it may not read this
-    /// body, so that a slow upload finds the window full. Neither does it use a connection whose window uploads have used up that the
-    /// server does not read. `length` is that of the body, in bytes; `None` if it is unknown.
+    /// Whether it can carry another request. A request with a body does not share a connection with an upload that waits. The
+    /// server may have stopped reading that upload, which fills the window of the connection for all its streams. Or it may not
+    /// read this body, so that a slow upload finds the window full. Neither does it use a connection whose window uploads have
+    /// used up that the server does not read. `length` is that of the body, in bytes; `None` if it is unknown.
     fn has_room(&self, length: Option<u64>) -> bool {
         let most = match self.sender.current_max_send_streams() {
             // One request only, until the server has announced its limit.
@@ -98,7 +98,7 @@ impl Link {
         self.traffic.max_header_list()
     }
 
-    /// Does the server accept a head of this size? Before the server has announced a limit, a large head waits for that.
+    /// Whether the server accepts a head of this size. Before the server has announced a limit, a large head waits for that.
     pub(super) async fn accepts(&self, size: impl Fn() -> u64) -> bool {
         if !self.traffic.has_settings() && size() > SMALL_HEAD {
             let settings = self.traffic.settings();
@@ -136,7 +136,7 @@ impl Reserved {
         Self { link, _room: room }
     }
 
-    /// May it carry the request?
+    /// Whether it may carry the request.
     pub(super) fn is_open(&mut self) -> bool {
         self.link.is_open()
     }

@@ -72,7 +72,7 @@ pub(super) fn give_up_one() -> bool {
     })
 }
 
-/// Has a thread had no descriptor for a connection since this thread's last call?
+/// Whether a thread has had no descriptor for a connection since this thread's last call.
 pub(super) fn are_descriptors_short() -> bool {
     let shortages = descriptors::shortages();
     SHORTAGES.replace(shortages) != shortages

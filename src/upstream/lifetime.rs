@@ -60,7 +60,7 @@ impl RemainingLifetime {
         self.left != Some(0)
     }
 
-    /// Has the connection reached its maximum age at `now`?
+    /// Whether the connection has reached its maximum age at `now`.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.ends.is_some_and(|ends| ends <= now)
     }

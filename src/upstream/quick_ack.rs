@@ -141,8 +141,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Is the data received since `before` less than a full segment? Nagle's algorithm never holds back full segments, so they
-    /// prove nothing.
+    /// Whether the data received since `before` is less than a full segment. Nagle's algorithm never holds back full segments,
+    /// so they prove nothing.
     const fn is_part_since(&self, before: Self) -> bool {
         self.received - before.received < self.largest as u64
     }
@@ -153,7 +153,7 @@ pub trait Socket {
     /// Sends the owed acknowledgement, if nothing more has arrived, and makes the kernel delay acknowledgements until one has
     /// to be sent alone.
     fn delay(&self) -> io::Result<()>;
-    /// Does the kernel still delay them?
+    /// Whether the kernel still delays them.
     fn delays(&self) -> io::Result<bool>;
     fn counts(&self) -> io::Result<Counts>;
 }

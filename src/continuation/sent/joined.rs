@@ -138,7 +138,7 @@ impl Sent {
         }));
     }
 
-    /// Do events have to be rewritten?
+    /// Whether events have to be rewritten.
     #[must_use]
     pub const fn is_joined(&self) -> bool {
         self.joined.is_some()

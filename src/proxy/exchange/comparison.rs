@@ -148,7 +148,8 @@ impl Exchange {
         self.first_over(AttemptResult::Abandoned);
     }
 
-    /// Are the latencies of this stream compared? A later attempt is not, because it depends on the result of the first one.
+    /// Whether the latencies of this stream are compared. A later attempt is not, because it depends on the result of the first
+    /// one.
     fn compares_latencies(&self) -> bool {
         self.attempts == 1 && self.is_warm
     }

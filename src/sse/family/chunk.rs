@@ -44,7 +44,7 @@ impl Choice {
     }
 }
 
-/// Is a chunk still empty: at most a role, no text, no finish reason?
+/// Whether a chunk is still empty: at most a role, no text, no finish reason.
 pub(super) fn is_preamble(data: &[u8], is_empty: impl Fn(&Choice) -> bool) -> bool {
     let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
         return false;
@@ -58,7 +58,7 @@ pub(super) fn is_preamble(data: &[u8], is_empty: impl Fn(&Choice) -> bool) -> bo
         .all(|choice| is_empty(choice) && choice.finish_reason.is_none())
 }
 
-/// Is this the rest of a non-empty JSON string, starting at its first byte?
+/// Whether this is the rest of a non-empty JSON string, starting at its first byte.
 pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
     text.is_some_and(|text| text.first().is_some_and(|first| *first != b'"'))
 }

@@ -80,7 +80,7 @@ impl Start {
         self
     }
 
-    /// Is its text too long to be kept?
+    /// Whether its text is too long to be kept.
     pub(super) fn is_long(&self) -> bool {
         self.text() > MAX_TEXT
     }
@@ -91,12 +91,12 @@ impl Start {
         ids.fold(self.shape.len(), |sum, id| sum + id.len())
     }
 
-    /// Does it open the same item as `other`?
+    /// Whether it opens the same item as `other`.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.kind, self.index) == (other.kind, other.index)
     }
 
-    /// Do its IDs belong to the same item as those of `other`?
+    /// Whether its IDs belong to the same item as those of `other`.
     pub(super) fn shares_ids(&self, other: &Self) -> bool {
         self.owner.is_some() && self.owner == other.owner
     }

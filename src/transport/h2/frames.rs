@@ -60,7 +60,7 @@ impl Frames {
         }
     }
 
-    /// Has everything been read, with nothing but END_STREAM after it?
+    /// Whether everything has been read, with nothing but END_STREAM after it.
     pub fn is_end(&self) -> bool {
         self.stream.is_end_stream()
     }

@@ -49,7 +49,7 @@ impl Queue {
         }
     }
 
-    /// Does the sender wait for room?
+    /// Whether the sender is waiting for room.
     pub const fn is_full(&self) -> bool {
         self.is_full
     }

@@ -67,19 +67,19 @@ impl Traffic {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Does the socket accept no more data for now?
+    /// Whether the socket accepts no more data for now.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// Was the connection ended because the socket accepted no data for too long?
+    /// Whether the connection was ended because the socket accepted no data for too long.
     #[must_use]
     pub fn is_timed_out(&self) -> bool {
         self.is_timed_out.load(Ordering::Relaxed)
     }
 
-    /// Did the peer send too many control frames? If so, nothing more is read, and the connection must be closed.
+    /// Whether the peer sent too many control frames. If so, nothing more is read, and the connection must be closed.
     #[must_use]
     pub fn is_flood(&self) -> bool {
         self.is_flood.load(Ordering::Relaxed)
@@ -90,7 +90,7 @@ impl Traffic {
         self.read.fetch_add(overhead(data.len()), Ordering::Relaxed);
     }
 
-    /// Has the connection received so many small frames that nothing has read that it should get no more streams?
+    /// Whether the connection has received so many small unread frames that it should get no more streams.
     #[must_use]
     pub fn should_retire(&self) -> bool {
         let read = self.read.load(Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Traffic {
         NonZeroU64::new(self.unfinished_head.load(Ordering::Relaxed))
     }
 
-    /// Have the peer's first settings arrived?
+    /// Whether the peer's first settings have arrived.
     #[must_use]
     pub fn has_settings(&self) -> bool {
         self.has_settings.load(Ordering::Acquire)

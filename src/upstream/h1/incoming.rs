@@ -259,7 +259,7 @@ impl Incoming {
         }
     }
 
-    /// Is there a slice that was read and deferred?
+    /// Whether there is a slice that was read and deferred.
     pub(in crate::upstream) fn holds_back(&self) -> bool {
         self.begun && !self.rest.is_empty()
     }

@@ -166,7 +166,7 @@ impl Sender {
         }
     }
 
-    /// Is the body waiting for `100 Continue`?
+    /// Whether the body is waiting for `100 Continue`.
     pub(super) const fn is_held(&self) -> bool {
         matches!(self.rest, Rest::Held(_))
     }
@@ -179,8 +179,8 @@ impl Sender {
         };
     }
 
-    /// Was the whole request written, as announced by its head? Otherwise the connection cannot be reused: the server would
-    /// read the next request as the rest of this body (RFC 9112 §9.3).
+    /// Whether the whole request was written, as announced by its head. Otherwise the connection cannot be reused: the server
+    /// would read the next request as the rest of this body (RFC 9112 §9.3).
     pub(super) fn is_done(&self) -> bool {
         matches!(self.rest, Rest::Nothing) && self.pending.is_empty() && self.broken.is_none()
     }
@@ -190,7 +190,7 @@ impl Sender {
         self.written
     }
 
-    /// Did the client abort its body?
+    /// Whether the client aborted its body.
     pub(super) const fn is_abandoned(&self) -> bool {
         self.abandoned
     }

@@ -29,8 +29,8 @@ impl Unread {
         Self { acknowledged }
     }
 
-    /// Is it certain that none of the `written` bytes had reached the server's machine when it sent the most recent data? Call
-    /// this before that data is used: an acknowledgement that arrives later proves nothing about it.
+    /// Whether it is certain that none of the `written` bytes had reached the server's machine when it sent the most recent
+    /// data. Call this before that data is used: an acknowledgement that arrives later proves nothing about it.
     pub(super) fn is_certain(&self, transport: &Transport, written: u64) -> bool {
         match transport {
             Transport::Tcp(socket) => tcp::unacknowledged(socket).is_ok_and(|left| left >= written),

@@ -36,7 +36,7 @@ impl Load {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Have so many requests been cancelled that the connection should be retired?
+    /// Whether so many requests have been cancelled that the connection should be retired.
     pub fn should_retire(&self) -> bool {
         self.cancels.load(Ordering::Relaxed) >= MAX_CANCELS
     }

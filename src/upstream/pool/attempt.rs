@@ -168,9 +168,9 @@ impl Pool {
     }
 }
 
-/// Did an exchange over a reused connection, begun at `since`, fail because the server had already closed it? If so, it is
-/// repeated immediately on a new connection. If the server may have read the request, this applies only if it `may_repeat` (RFC
-/// 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
+/// Whether an exchange over a reused connection, begun at `since`, failed because the server had already closed it. If so, it
+/// is repeated immediately on a new connection. If the server may have read the request, this applies only if it `may_repeat`
+/// (RFC 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
 fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
     match error {
         Error::Unread(_) => true,

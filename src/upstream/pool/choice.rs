@@ -12,7 +12,7 @@ const SEND_EVERY: u32 = 2;
 const SEND_EVERY_UNREACHABLE: u32 = 4;
 
 impl Pool {
-    /// Is any endpoint healthy at `now`?
+    /// Whether any endpoint is healthy at `now`.
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
         self.endpoints
@@ -51,9 +51,10 @@ impl Pool {
         }
     }
 
-    /// Should the request fail without an attempt? Every [`SEND_EVERY`]th request is sent anyway, so that the first success
-    /// ends the ejection. If no endpoint is reachable, these requests are rarer ([`SEND_EVERY_UNREACHABLE`]), because each may
-    /// take the whole connect timeout. If all endpoints failed their probes there are none: the probes detect recovery.
+    /// Whether the request should fail without an attempt. Every [`SEND_EVERY`]th request is sent anyway, so that the first
+    /// success ends the ejection. If no endpoint is reachable, these requests are rarer ([`SEND_EVERY_UNREACHABLE`]), because
+    /// each may take the whole connect timeout. If all endpoints failed their probes there are none: the probes detect
+    /// recovery.
     pub(super) fn should_fail_fast(&self, fail_fast: FailFast, now: Instant) -> bool {
         if fail_fast == FailFast::Never || self.endpoints.is_empty() || self.is_healthy(now) {
             return false;

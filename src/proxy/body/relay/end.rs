@@ -45,8 +45,8 @@ impl Relay {
         Bytes::new()
     }
 
-    /// Is it known that the terminal event is missing? Do not name that event to a client: some look for its name anywhere in a
-    /// line, and would take the error for a complete stream.
+    /// Whether it is known that the terminal event is missing. Do not name that event to a client: some look for its name
+    /// anywhere in a line, and would take the error for a complete stream.
     fn lacks_its_end(&mut self) -> bool {
         if self.sse.as_ref().is_none_or(SseRelay::quiet) {
             return false;
