@@ -44,7 +44,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Does it serve, and can it reach either generation?
+    /// Whether it serves, and can reach either generation.
     async fn is_ready(&self) -> bool {
         self.lifecycle.phase() == ProcessPhase::Ready && self.snapshots.load().can_serve().await
     }

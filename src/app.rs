@@ -331,7 +331,7 @@ mod tests {
     use crate::transport::batching::tests::ready_at_once;
 
     #[test]
-    fn a_thread_ends_its_turns() {
+    fn a_thread_reports_the_end_of_its_iterations() {
         let runtime = runtime().expect("a runtime");
         let ready = runtime.block_on(async {
             for _ in 0..100 {

@@ -85,7 +85,7 @@ pub struct Config {
     pub settle: Duration,
     /// Time that open streams may take after that.
     pub drain: Duration,
-    /// Does the process handle SIGTERM and SIGINT?
+    /// Whether the process handles SIGTERM and SIGINT.
     pub signals: bool,
 }
 

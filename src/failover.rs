@@ -184,16 +184,16 @@ impl Attempted {
 /// The retries that the plan allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Is failover on?
+    /// Whether failover is on.
     pub enabled: bool,
     pub weights: Weights,
     /// Old drains, so nothing is retried on it.
     pub old_drains: bool,
     pub has_new: bool,
     pub has_peers: bool,
-    /// Is a 529 retried?
+    /// Whether a 529 is retried.
     pub overloaded: bool,
-    /// Is a 500 from old retried on new? A prompt that crashes its server would then reach both generations.
+    /// Whether a 500 from old is retried on new. A prompt that crashes its server would then reach both generations.
     pub old_server_errors: bool,
 }
 
@@ -222,7 +222,7 @@ pub fn next_target(
 }
 
 impl Rules {
-    /// May a request that has failed elsewhere be sent there?
+    /// Whether a request that has failed elsewhere may be sent there.
     const fn serves(&self, target: Target) -> bool {
         let old_serves = !self.weights.is_all_new() || !self.old_drains;
         match target {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_of_weight_0_is_no_target_except_old_until_it_drains() {
+    fn a_generation_of_weight_0_is_not_a_target_except_old_until_it_drains() {
         assert_eq!(next(&rules(0), Target::Old, Cause::Connect), None);
         assert_eq!(
             next(&rules(100), Target::New, Cause::Connect),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_by_default_can_be_enabled() {
+    fn optional_features_can_be_enabled() {
         let rules = Rules {
             overloaded: true,
             old_server_errors: true,

@@ -127,7 +127,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
+    fn special_files_are_rejected_without_blocking() {
         let directory = tempfile::tempdir().unwrap();
         for path in &not_regular(directory.path()) {
             assert!(
@@ -142,7 +142,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_is_put_in_place_of_links_without_following_them() {
+    fn replacing_a_file_does_not_follow_links() {
         let directory = tempfile::tempdir().unwrap();
         let [path, beside, victim] =
             ["a", "a.new", "victim"].map(|name| directory.path().join(name));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_update_forwarded_it_never_forwards_again() {
+    fn an_update_never_forwards_a_request_twice() {
         let first = fresh(&guard("", "a"), &HeaderMap::new());
         assert!(first.to_str().expect("text").ends_with(";hop=1"));
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_two_updates_works_and_a_circle_of_two_ends() {
+    fn a_chain_of_two_updates_works_and_a_loop_of_two_ends() {
         let first = fresh(&guard("", "a"), &HeaderMap::new());
         let second = fresh(&guard("", "b"), &headers(first));
         assert!(second.to_str().expect("text").ends_with(";hop=2"));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_is_made_up_means_nothing() {
+    fn a_forged_guard_header_has_no_effect() {
         for text in [
             "",
             "1",
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_goes_in_circles_is_found() {
+    fn a_request_loop_is_detected() {
         let mut seen = HeaderMap::new();
         for hop in 0..MAX_HOPS {
             seen = headers(fresh(&guard("", &hop.to_string()), &seen));

@@ -63,7 +63,7 @@ fn part(copy: &Bytes, head: &[u8], part: &[u8]) -> Bytes {
     copy.slice(start..start + part.len())
 }
 
-/// Is every CR followed by an LF, and every LF preceded by a CR? Parsers disagree about whether a single one ends a line.
+/// Whether every CR is followed by an LF, and every LF preceded by a CR. Parsers disagree about whether a single one ends a line.
 fn line_ends_are_crlf(head: &[u8]) -> bool {
     let ends_well = head.first() != Some(&b'\n') && head.last() != Some(&b'\r');
     let pairs = head.iter().zip(head.iter().skip(1));
@@ -105,13 +105,13 @@ impl NameFilter {
         self.0 & Self::bit(name) != 0
     }
 
-    /// Do `headers`, which this filter was built from, contain a field of this name?
+    /// Whether `headers`, from which this filter was built, contains a field of this name.
     #[must_use]
     pub fn contains(self, headers: &HeaderMap, name: &HeaderName) -> bool {
         self.may_contain(name) && headers.contains_key(name)
     }
 
-    /// Does the list `name` in `headers`, which this filter was built from, contain `member`, ignoring case?
+    /// Whether the list `name` in `headers`, from which this filter was built, contains `member`, ignoring case.
     #[must_use]
     pub fn list_contains(self, headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
         self.may_contain(name)

@@ -206,7 +206,7 @@ pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Repo
     }
 }
 
-/// Can a registry contain an image with this name?
+/// Whether a registry can contain an image with this name.
 fn is_image(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_in_the_midst_of_a_change_does_not_miss_the_next() {
+    fn reading_during_a_change_does_not_miss_the_next_one() {
         for _ in 0..1000 {
             let lifecycle = Lifecycle::default();
             let mut watch = lifecycle.watch();

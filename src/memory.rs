@@ -132,7 +132,7 @@ impl Budget {
         self.refusals[purpose as usize].swap(0, Ordering::Relaxed)
     }
 
-    /// Is the budget nearly exhausted? If so, never read more at a time than is free of charge.
+    /// Whether the budget is nearly exhausted. If so, never read more at a time than is free of charge.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.tight.0.load(Ordering::Relaxed)
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_charged_is_given_back_with_its_holder() {
+    fn a_charge_is_returned_when_its_holder_is_dropped() {
         let budget = Budget::new(1000);
         let mut one = Charge::default();
         assert!(one.resize(&budget, 600, Purpose::Event));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tied_is_charged_as_long_as_any_handle_of_it_lives() {
+    fn shared_bytes_are_charged_while_any_handle_exists() {
         let budget = Budget::new(1000);
         let mut charge = Charge::default();
         assert!(charge.resize(&budget, 500, Purpose::Answer));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_already_can_exceed_the_limit_and_then_nothing_more_is_granted() {
+    fn forced_charges_may_exceed_the_limit_and_block_further_ones() {
         let budget = Budget::new(1000);
         let mut charge = Charge::default();
         charge.force(&budget, 1500);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_may_exceed_the_limit_by_so_much() {
+    fn received_data_may_exceed_the_limit_by_a_bounded_amount() {
         let budget = Budget::new(1000);
         let mut charge = Charge::default();
         assert!(charge.overdraw(&budget, 1000 + OVERDRAFT, Purpose::Answer));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_nothing_grants_nothing() {
+    fn an_empty_budget_grants_nothing() {
         let budget = Budget::new(0);
         assert!(budget.is_tight());
         assert!(!Charge::default().resize(&budget, 1, Purpose::Head));

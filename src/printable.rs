@@ -13,7 +13,7 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
 pub use self::numbers::{are, counted, latency, needed, only, percent, plural, seconds, thousands};
 
-/// Is it a character that a terminal or a log reader interprets, or that is invisible?
+/// Whether a terminal or a log reader interprets the character, or it is invisible.
 ///
 /// These are the control characters (C0, DEL and C1), line and paragraph separators, the controls of the bidirectional
 /// algorithm (UAX #9), and other invisible characters, which make two texts look alike.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_or_forges_a_line_is_escaped_and_the_rest_stays() {
+    fn control_characters_are_escaped_and_the_rest_stays() {
         for (given, shown) in [
             ("", ""),
             ("new.example:8000", "new.example:8000"),

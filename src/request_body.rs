@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_forgotten_is_given_back() {
+    async fn forgetting_returns_the_charge() {
         let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_unasked_and_until_something_is_read_it_can_be_sent_all_the_same() {
+    async fn an_unread_body_can_be_resent_although_nothing_is_kept() {
         let mut first = RequestBody::stream(chunks(&["ab", "cd"]));
         assert!(first.again().is_some());
         first.frame().await.expect("a frame").expect("readable");
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_of_a_forgotten_body_is_let_go_of_as_it_is_sent() {
+    async fn the_sent_part_of_a_forgotten_body_is_released() {
         let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd", "ef"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");

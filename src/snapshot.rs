@@ -57,7 +57,7 @@ impl Snapshot {
         }
     }
 
-    /// May requests under this plan reach old?
+    /// Whether requests under this plan may reach old.
     #[must_use]
     pub fn may_reach_old(&self) -> bool {
         self.plan.weights.old() > 0 || !self.plan.old_drains
@@ -94,7 +94,7 @@ impl Snapshot {
             .flat_map(|pool| pool.endpoints())
     }
 
-    /// Can either generation serve? Attempts to connect if there has been no response yet.
+    /// Whether either generation can serve. Attempts to connect if there has been no response yet.
     pub async fn can_serve(&self) -> bool {
         let now = Instant::now();
         let healthy = || self.serving().filter(|endpoint| endpoint.is_healthy(now));

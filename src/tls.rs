@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
+    fn special_files_are_rejected_without_blocking() {
         let directory = tempfile::tempdir().unwrap();
         for path in &crate::files::tests::not_regular(directory.path()) {
             let said = refusal(path);

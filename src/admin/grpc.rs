@@ -64,7 +64,7 @@ impl Grpc {
         ]))
     }
 
-    /// Is it a gRPC request? gRPC needs HTTP/2. Its browser variants (`application/grpc-web`) are not supported.
+    /// Whether it is a gRPC request. gRPC needs HTTP/2. Its browser variants (`application/grpc-web`) are not supported.
     pub(super) fn is_meant_by<B>(request: &Request<B>) -> bool {
         let kind = request.headers().get(CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();

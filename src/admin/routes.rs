@@ -134,7 +134,7 @@ async fn set_log_level(request: Request) -> PageResponse {
     }
 }
 
-/// Did the request arrive over the local socket? Clients over TCP are peers.
+/// Whether the request arrived over the local socket. Clients over TCP are peers.
 fn is_local(request: &Request) -> bool {
     request.extensions().get::<Peer>().is_none()
 }

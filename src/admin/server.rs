@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_asks_for_nothing_is_closed() {
+    async fn a_connection_without_requests_is_closed() {
         for first in ["", "GET /livez HT", "PRI * HTTP/2.0\r\n\r\nSM"] {
             let service = AdminService::new(Admin::idle());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn two_failures_of_the_first_requests_are_a_crash_and_one_is_none() {
+    fn two_failures_among_the_first_requests_are_a_crash_and_one_is_not() {
         let p_values = p_values([3000, 15], 0.005, &[[[9, 0], [1, 1]], [[18, 0], [2, 1]]]);
         assert!(p_values[0] >= 1.0, "{p_values:?}");
         assert!(p_values[1] < 0.002, "{p_values:?}");
     }
 
     #[test]
-    fn what_old_fails_at_the_same_time_is_no_crash() {
+    fn simultaneous_failures_of_old_are_not_a_crash() {
         for failures_of_old in [2, 9] {
             let steps = [[[27, failures_of_old], [3, 2]]];
             let p_values = p_values([3000, 15], 0.005, &steps);

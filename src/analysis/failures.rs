@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_closed_once_both_sides_began_a_request_and_none_of_new_is_fresh() {
+    fn a_block_closes_once_both_sides_started_a_request_and_no_request_of_new_is_recent() {
         let steps = [
             [[2, 0], [1, 0]],
             // It fails only now.

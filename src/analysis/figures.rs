@@ -26,7 +26,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Does new's figure exceed the limit? This alone is not evidence.
+    /// Whether new's figure exceeds the limit. This alone is not evidence.
     #[must_use]
     pub fn is_worse(&self) -> bool {
         let [_, new] = self.figures;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_a_row_are_a_crash_however_long_new_was_good() {
+    fn five_failures_in_a_row_are_a_crash_even_after_a_long_good_run() {
         let mut failures = vec![[0, 0]; 10_000];
         failures.extend([[0, 1]; 5]);
         let p_values = p_values(&failures);
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn failures_far_apart_are_no_crash() {
+    fn distant_failures_are_not_a_crash() {
         let failures: Vec<_> = (0..10_000).map(|n| [0, u64::from(n % 5 == 0)]).collect();
         assert!(p_values(&failures).iter().all(|p| *p >= 1.0));
     }
 
     #[test]
-    fn what_both_sides_fail_is_no_crash() {
+    fn a_failure_on_both_sides_is_not_a_crash() {
         for failures in [[9, 1], [5, 1]] {
             assert!(p_values(&[failures; 50])[49] > 0.1, "{failures:?}");
         }

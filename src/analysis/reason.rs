@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_value_names_its_reason() {
+    fn each_label_value_states_its_reason() {
         for reason in Reason::ALL {
             assert_eq!(Reason::from_name(reason.as_str()), reason);
         }

@@ -32,7 +32,7 @@ impl Rules {
     /// The bounds of [`Self::confidence`].
     pub const CONFIDENCE: RangeInclusive<f64> = 0.5..=0.999_999;
 
-    /// Are all values within the bounds that a plan and the flags have?
+    /// Whether all values are within the bounds that a plan and the flags have.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         Self::WINDOW.contains(&self.window.as_secs_f64())

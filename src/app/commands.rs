@@ -109,7 +109,7 @@ impl Source {
 }
 
 impl View {
-    /// Was there anything to show?
+    /// Whether there was anything to show.
     fn has_data(&self) -> bool {
         match self {
             Self::One(report) => report.update.is_some() || report.states().next().is_some(),
@@ -223,7 +223,7 @@ async fn watch(mut source: Source, pause: Duration, form: OutputFormat) -> Resul
     }
 }
 
-/// Should the output be coloured? (no-color.org)
+/// Whether the output should be coloured (no-color.org).
 fn is_coloured() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

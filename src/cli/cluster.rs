@@ -96,7 +96,7 @@ impl GlobalClusterArgs {
     }
 }
 
-/// Is this argument on the command line itself? Such an argument overrides the environment.
+/// Whether this argument is on the command line itself. Such an argument overrides the environment.
 pub(super) fn is_typed(given: &ArgMatches, id: &str) -> bool {
     given.value_source(id) == Some(ValueSource::CommandLine)
 }

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_prefix_is_a_path_and_nothing_else() {
+    fn a_path_prefix_must_be_a_path() {
         for good in ["/", "/v1/", "/generate", "/a%20b"] {
             assert_eq!(path_prefix(good).as_deref(), Ok(good));
         }
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_empty() {
+    fn a_secret_must_not_be_empty() {
         assert_eq!(secret(" a ").as_deref(), Ok(" a "));
         for wrong in ["", " ", "\n"] {
             assert!(secret(wrong).is_err(), "{wrong:?}");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_header_is_one_that_no_one_else_reads() {
+    fn an_override_header_must_not_have_another_meaning() {
         for good in ["x-generation", "X-My-Side"] {
             assert!(override_header(good).is_ok(), "{good}");
         }

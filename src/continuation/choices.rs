@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_says_text_reasoning_or_what_is_not_understood() {
+    fn a_delta_is_text_reasoning_or_unknown() {
         for (given, text, reasoning, other) in [
             (r#"{"role":"assistant","content":""}"#, None, false, None),
             (
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_ends_is_one_of_several_or_has_log_probabilities() {
+    fn a_choice_ends_or_is_one_of_several_or_has_log_probabilities() {
         for (api, data, finish, other) in [
             (
                 Api::Chat,

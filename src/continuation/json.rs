@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_change_what_they_name_and_nothing_else() {
+    fn edits_change_only_what_they_name() {
         let text = br#"{ "a":1 , "b": 2,"c":3 }"#;
         let object = Object::whole(text).unwrap();
         let edit = |edits| String::from_utf8(edited(text, edits)).unwrap();

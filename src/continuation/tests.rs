@@ -59,7 +59,7 @@ fn the_sent_part_decides_what_to_request() {
 }
 
 #[test]
-fn an_event_without_text_is_no_token() {
+fn an_event_without_text_is_not_a_token() {
     let [text, none] = ["x", ""].map(|text| delta("a", &json!({"content": text}).to_string()));
     let mut sent = sent(&[&none, &text, &none, &text, &none]);
     assert_eq!(sent.tokens(), 2);
@@ -99,7 +99,7 @@ fn text_beyond_the_limit_is_given_up() {
 }
 
 #[test]
-fn what_is_kept_is_the_text_and_little_more() {
+fn little_more_than_the_text_is_kept() {
     let mut sent = Sent::new(Api::Chat, 1 << 20);
     let event = delta("chatcmpl-0b4f7f1a", r#"{"content":"word "}"#);
     for count in 1..52_000 {
@@ -112,7 +112,7 @@ fn what_is_kept_is_the_text_and_little_more() {
 }
 
 #[test]
-fn what_is_beside_a_text_fits_into_a_block_of_128_bytes() {
+fn the_data_next_to_a_text_fits_into_128_bytes() {
     assert_eq!(size_of::<Sent>(), 128);
 }
 

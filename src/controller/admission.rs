@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_each_namespace_are_followed_and_one_namespace_takes_no_place_of_others() {
+    fn the_oldest_of_each_namespace_are_followed_and_namespaces_do_not_compete() {
         let most = UpdateLimits {
             per_namespace: 2,
             total: 3,

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_valid_spec_names_concerns_an_update_that_cannot_be_used() {
+    fn an_invalid_update_still_depends_on_the_objects_of_its_last_valid_spec() {
         let key = Key {
             namespace: "a".into(),
             name: "up".into(),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_concerns_who_knows_its_name_or_labels_in_its_namespace() {
+    fn an_object_affects_updates_that_name_it_or_its_labels_in_its_namespace() {
         let key = |namespace: &str| Key {
             namespace: namespace.into(),
             name: "up".into(),

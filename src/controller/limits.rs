@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_namespace_that_has_all_its_part_keeps_nothing_from_another() {
+    async fn a_namespace_at_its_limit_does_not_affect_another() {
         let limits = Limits::default();
         let (greedy, other) = (limits.share("a").unwrap(), limits.share("b").unwrap());
         let mut open = Vec::new();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_without_a_pause_have_a_pace() {
+    fn probes_without_a_pause_are_rate_limited() {
         let share = Limits::default().share("a").unwrap();
         let begun = Instant::now();
         let mut last = begun;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_has_so_many_targets_and_no_more() {
+    fn the_targets_of_a_namespace_are_limited() {
         let limits = Limits::default();
         let shares: Vec<_> = std::iter::from_fn(|| limits.share("a")).collect();
         assert_eq!(shares.len(), TARGETS);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_has_so_many_proxies_followed_and_no_more() {
+    fn the_followed_proxies_of_a_namespace_are_limited() {
         let limits = Limits::default();
         let take = |namespace: &str| -> Vec<ProxyPermit> {
             std::iter::from_fn(|| limits.proxy(namespace)).collect()

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_again_and_again_is_reconciled_at_last() {
+    fn repeatedly_postponed_updates_are_eventually_reconciled() {
         let (mut queue, start) = (Queue::default(), Instant::now());
         let mut now = start;
         queue.wake_at(key("a"), now);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_a_look_is_applied_is_looked_at_afterwards() {
+    fn a_change_during_a_reconcile_causes_another_one() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("a"), now);
         assert_eq!(name(queue.take(now + GATHER)), "a");

@@ -43,7 +43,7 @@ pub struct ControllerSettings {
 }
 
 impl ControllerSettings {
-    /// Are the updates of this namespace reconciled?
+    /// Whether the updates of this namespace are reconciled.
     #[must_use]
     pub fn manages(&self, namespace: &str) -> bool {
         match &self.scope {

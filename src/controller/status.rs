@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_promise_is_renewed_when_its_time_comes_and_when_someone_has_changed_it() {
+    fn the_time_limit_of_a_flag_is_renewed_when_due_and_after_a_foreign_change() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let status = |at: &str, until: &str| DynamoUpdateConfigStatus {
             safe_to_delete_old: Some(true),

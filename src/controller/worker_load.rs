@@ -92,7 +92,7 @@ vllm:num_requests_running{model_name="m"} 15.0
     }
 
     #[test]
-    fn what_is_no_number_of_requests_is_unknown() {
+    fn an_invalid_number_of_requests_is_unknown() {
         for text in [
             "",
             "up 1",

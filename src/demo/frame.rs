@@ -83,7 +83,7 @@ pub(super) struct DemoFrame<'a> {
 }
 
 impl DemoFrame<'_> {
-    /// Is the script over, so that only open streams are left?
+    /// Whether the script is over, so that only open streams are left.
     pub(super) fn is_over(&self) -> bool {
         self.elapsed >= self.length
     }
@@ -111,7 +111,7 @@ impl DemoFrame<'_> {
         }
     }
 
-    /// Is an upstream down?
+    /// Whether an upstream is down.
     pub(super) fn is_outage(&self) -> bool {
         matches!(self.state.killed, Some((_, ServerState::Down(_))))
     }
@@ -204,7 +204,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_caption_says_who_is_dead() {
+    fn the_caption_names_the_server_that_is_down() {
         let outages: Vec<_> = Script::new(60).outages().collect();
         let picture = example(&[], &outages);
         assert!(picture.is_outage());

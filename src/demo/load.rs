@@ -72,7 +72,7 @@ impl Load {
         self.shared.percent.store(percent, Relaxed);
     }
 
-    /// Are streams that break from now on lost to an outage?
+    /// Whether streams that break from now on are lost to an outage.
     pub(super) fn set_outage(&self, outage: bool) {
         self.shared.outage.store(outage, Relaxed);
     }

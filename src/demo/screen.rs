@@ -38,7 +38,7 @@ impl Screen {
         self.terminal.draw(picture).map(drop)
     }
 
-    /// Has q, Esc or Ctrl-C been pressed since the last call? Does not wait.
+    /// Whether q, Esc or Ctrl-C has been pressed since the last call. Does not wait.
     pub(super) fn quit_pressed() -> io::Result<bool> {
         while event::poll(Duration::ZERO)? {
             if let Event::Key(key) = event::read()?

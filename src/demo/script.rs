@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_victim_is_dead_for_a_moment_half_way_and_then_back() {
+    fn the_killed_server_is_down_briefly_half_way_through() {
         let script = Script::new(60);
         let (killed_at, back) = script.outages().next().unwrap();
         assert_eq!(back - killed_at, Duration::from_millis(1500));

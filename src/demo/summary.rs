@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fade_is_cleared_only_of_losses_that_were_reported_while_an_upstream_was_dead() {
+    fn only_losses_reported_while_an_upstream_was_down_are_excused() {
         let cut = |ending, outage| {
             summary(&[
                 (Ending::Completed, OLD, 50, false),

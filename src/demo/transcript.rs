@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn each_generation_is_known_by_its_words() {
+    fn each_generation_is_recognized_by_its_words() {
         for generation in Generation::ALL {
             let transcript = transcript_of(words(generation).take(100));
             assert_eq!(transcript.generation(), Some(generation));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_continued_in_its_own_voice_from_where_it_ends() {
+    fn a_text_is_continued_in_its_style_from_where_it_ends() {
         for generation in Generation::ALL {
             for sent in [1, 7, 100] {
                 let text: String = words(generation).take(sent).collect();

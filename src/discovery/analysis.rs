@@ -69,7 +69,7 @@ impl Comparison {
         Some(&self.subject) == AnalyzedGeneration::of(plan).as_ref()
     }
 
-    /// Is it time for a look?
+    /// Whether it is time to evaluate new again.
     fn interim_look(&mut self, outcomes: &Outcomes, now: Instant) -> bool {
         if now.saturating_duration_since(self.checked) >= LATENCY_INTERVAL {
             return true;

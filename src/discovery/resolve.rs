@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_one_knows_is_waited_for_once() {
+    fn an_unknown_name_is_waited_for_once() {
         let target = |text: &str| text.parse::<Target>().unwrap();
         let all = ["a:1", "b:1", "10.0.0.1:1"].map(target);
         let mut addresses = Addresses::default();

@@ -41,7 +41,7 @@ impl Failed {
         }
     }
 
-    /// Is any of it in the new generation of this plan, no matter how the plan spells it?
+    /// Whether any of it is in the new generation of this plan, no matter how the plan spells it.
     pub fn is_new_of(&self, plan: &Plan, addresses: &Addresses) -> bool {
         let targets = addresses.of(&plan.new);
         self.new.iter().any(|failed| {
@@ -55,7 +55,7 @@ impl Failed {
     }
 }
 
-/// Do two targets lead to the same server? They do if they have the same host and port, or if one is an address to which the
+/// Whether two targets lead to the same server. They do if they have the same host and port, or if one is an address to which the
 /// other's name resolves. Two names are two servers even at the same address, as behind an ingress. The scheme does not matter.
 fn are_same_server(
     (one, its): (&Target, &[SocketAddr]),
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_the_same_however_it_is_spelled() {
+    fn a_target_is_the_same_in_any_spelling() {
         let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
         for (failed, had, named, has, is_same) in [
             ("127.0.0.1:80", vec![], "http://127.0.0.1", vec![], true),

@@ -36,7 +36,7 @@ impl RetryBudget {
         self.add(i64::from(percent), percent);
     }
 
-    /// Is a retry allowed, `seconds` after the process started? If so, takes it from the bucket.
+    /// Whether a retry is allowed, `seconds` after the process started. If so, takes it from the bucket.
     pub fn spend(&self, percent: u8, seconds: u64) -> bool {
         let credited = self.credited.fetch_max(seconds, Ordering::Relaxed);
         let owed = seconds.saturating_sub(credited).min(DEPTH as u64) * FLOOR;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retries_stay_a_share_of_the_requests_beyond_the_depth() {
+    fn retries_beyond_the_bucket_are_a_share_of_the_requests() {
         let budget = RetryBudget::default();
         let retries = (0..10_000)
             .filter(|_| {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_process_earns_some() {
+    fn an_idle_process_earns_some_retries() {
         let budget = RetryBudget::default();
         budget.earn(20);
         while budget.spend(20, 0) {}

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_without_weight_is_no_place_except_old_until_it_drains() {
+    fn a_generation_without_weight_is_not_a_target_except_old_until_it_drains() {
         use Candidates::{Others, Same};
         use Target::{New, Old};
         let gone = |rules: &Rules, from| candidates(rules, from, true, TakeoverCause::ServerLost);

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_even_and_the_first_is_at_once() {
+    fn ticks_are_evenly_spaced_and_the_first_is_immediate() {
         let pace = MovePace::default();
         let turns: Vec<_> = (0..4).map(|_| pace.turn(7, 10)).collect();
         assert_eq!(turns, [7, 100_007, 200_007, 300_007]);

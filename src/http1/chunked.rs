@@ -461,7 +461,7 @@ mod tests {
         }
 
         #[test]
-        fn nor_does_what_is_refused(text in "[013a;x \r\n]{0,16}(3\r\nabc\r\n){0,2}[03\r\n]{0,8}") {
+        fn a_refusal_does_not_depend_on_the_cuts(text in "[013a;x \r\n]{0,16}(3\r\nabc\r\n){0,2}[03\r\n]{0,8}") {
             let mut decoder = Chunked::default();
             let mut payload = Vec::new();
             let mut consumed = 0;

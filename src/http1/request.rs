@@ -20,9 +20,9 @@ pub struct RequestHead {
     pub version: Version,
     pub headers: HeaderMap,
     pub framing: Framing,
-    /// May the connection be reused for another request (RFC 9112 §9.3)?
+    /// Whether the connection may be reused for another request (RFC 9112 §9.3).
     pub keep_alive: bool,
-    /// Does the client wait for `100 Continue` (RFC 9110 §10.1.1)?
+    /// Whether the client waits for `100 Continue` (RFC 9110 §10.1.1).
     pub expects_continue: bool,
     /// Length of the head, in bytes.
     pub length: usize,
@@ -204,7 +204,7 @@ fn host(headers: &HeaderMap, version: Version) -> Result<(), HeadError> {
     }
 }
 
-/// Is it `uri-host [ ":" port ]` (RFC 9110 §7.2), not empty and without user information?
+/// Whether it is `uri-host [ ":" port ]` (RFC 9110 §7.2), not empty and without user information.
 #[must_use]
 pub fn host_is_valid(host: &HeaderValue) -> bool {
     if is_plain(host.as_bytes()) {
@@ -254,7 +254,7 @@ fn expectation(headers: &HeaderMap, version: Version) -> Result<bool, HeadError>
         .ok_or(HeadError::Expect)
 }
 
-/// Is `100-continue` the only expectation? No other one is defined (RFC 9110 §10.1.1).
+/// Whether `100-continue` is the only expectation. No other one is defined (RFC 9110 §10.1.1).
 #[must_use]
 pub fn expectations_are_known(headers: &HeaderMap) -> bool {
     let mut expected = headers.get_all(EXPECT).iter();

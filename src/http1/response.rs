@@ -15,7 +15,7 @@ pub struct ResponseHead {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub framing: Framing,
-    /// May the connection be reused for another exchange?
+    /// Whether the connection may be reused for another exchange.
     pub keep_alive: bool,
     /// Length of the head, in bytes.
     pub length: usize,

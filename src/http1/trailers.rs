@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_looked_up_is_sorted() {
+    fn lookup_tables_are_sorted() {
         assert!(FORBIDDEN.is_sorted());
     }
 
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_trailer_section() {
+    fn without_passable_fields_there_is_no_trailer_section() {
         let host = (http::header::HOST, http::HeaderValue::from_static("a"));
         assert_eq!(passable(HeaderMap::from_iter([host]), &[]), None);
     }

@@ -87,7 +87,7 @@ pub(super) fn scalar(value: &Json) -> String {
     }
 }
 
-/// Do all YAML 1.1 and 1.2 readers read this text as a string?
+/// Whether all YAML 1.1 and 1.2 readers read this text as a string.
 fn is_plain(text: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "/_.-:".contains(c);
     let lower = text.to_ascii_lowercase();

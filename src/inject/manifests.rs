@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_values_can_be_read_back() {
         let object =
             json!({"a": {"b": ["x: y", 1, true, null, "on", ""]}, "c": [], "d": "two\nlines"});
         let text = yaml(&object);

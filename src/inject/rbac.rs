@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_that_of_every_object() {
+    fn all_objects_have_the_given_namespace() {
         for (account, objects) in [(None, 3), (Some("default"), 2)] {
             let text = rbac(account, Some("prod"));
             let named = text

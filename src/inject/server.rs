@@ -130,14 +130,14 @@ impl Server {
     }
 }
 
-/// Is it configured as a Dynamo worker, or as a vLLM worker without an API?
+/// Whether it is configured as a Dynamo worker, or as a vLLM worker without an API.
 pub(super) fn is_worker(container: &Json) -> bool {
     let line = command_line(container);
     let is_headless = line.split_whitespace().any(|word| word == "--headless");
     is_headless || WORKERS.iter().any(|worker| line.contains(worker))
 }
 
-/// Does it speak TLS to its clients?
+/// Whether it speaks TLS to its clients.
 pub(super) fn speaks_tls(container: &Json) -> bool {
     let line = command_line(container);
     ["--ssl-keyfile", "--ssl-certfile", "--tls-cert-path"]

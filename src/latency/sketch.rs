@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_between_two_moments_is_their_difference() {
+    fn the_counts_of_an_interval_are_the_difference_of_its_ends() {
         let before = of([3.0]);
         let mut later = before.clone();
         later.add(&of([3.0, 40.0, 0.0, 0.0, 0.0, 0.0, 0.0]));

@@ -82,7 +82,7 @@ fn each_field_is_one_of_the_settings() {
 }
 
 #[test]
-fn a_course_overrides_the_intent_except_for_a_hold() {
+fn a_direction_overrides_the_intent_except_for_a_hold() {
     use Direction::{AsSpecified, Impossible, RollBack, Superseded};
     for (asked, course, expected) in [
         ("Run", AsSpecified, Intent::Run),

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_budget_refuses_is_not_added_and_what_was_added_stays() {
+    fn a_refused_addition_leaves_the_buffer_unchanged() {
         let budget = Budget::new(20_000);
         let mut buffer = Buffer::new(&budget, Purpose::Affinity, Some(30_000));
         assert!(buffer.push(&[1; 10_000]));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_is_not_charged() {
+    fn small_allocations_are_not_charged() {
         let budget = Budget::new(0);
         let mut buffer = Buffer::new(&budget, Purpose::Affinity, None);
         assert!(buffer.push(&[1; FREE]));

@@ -22,7 +22,7 @@ fn hash(text: &str) -> &str {
 }
 
 #[test]
-fn a_rolling_update_does_where_servers_stay_what_they_are() {
+fn a_rolling_update_suffices_if_the_servers_do_not_change() {
     for (from, to, why) in [
         (
             "replicas: 4",

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_gets_what_is_kept_and_then_only_what_is_new() {
+    fn late_subscribers_get_the_history_and_then_new_events() {
         let history = History::default();
         assert_eq!(moments(&history, 0), (vec![], 0));
         let push = |at| {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_says_what_the_state_does_and_null_of_what_it_does_not() {
+    fn a_sample_has_the_values_of_the_state_and_null_for_missing_ones() {
         let side = |open_streams| {
             Some(v1::Generation {
                 open_streams,

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_a_kind_is_singular() {
+    fn one_object_of_a_kind_is_singular() {
         assert_eq!(counted(0, "stream"), "0 streams");
         assert_eq!(counted(1, "stream"), "1 stream");
         assert_eq!(counted(1_240, "stream"), "1,240 streams");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_are_none_or_only_so_many() {
+    fn too_few_is_reported_as_none_or_with_the_number() {
         assert_eq!(only(0, "request"), "no requests");
         assert_eq!(only(1, "request"), "only 1 request");
         assert_eq!(only(1_240, "request"), "only 1,240 requests");

@@ -279,7 +279,7 @@ mod tests {
     use crate::proxy::backend::OldPool;
 
     #[test]
-    fn what_is_kept_of_a_request_fits_into_a_block_of_112_bytes() {
+    fn the_kept_part_of_a_request_fits_into_112_bytes() {
         let size = size_of::<Source<OldPool>>();
         assert!(size <= 112, "{size}");
     }

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_gap_is_drawn_equally_often_however_events_come_together() {
+    fn each_gap_is_drawn_equally_often_regardless_of_batching() {
         // Ten gaps: 1 ms, then 2 of no length, then 2 to 8 ms.
         let mut drawn = [0_u32; 9];
         let mut random = fastrand::Rng::with_seed(1);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
+    fn hop_by_hop_fields_are_removed_and_the_rest_stays() {
         let seen = headers(&[
             ("host", "api.example"),
             ("connection", "close, X-Mine, host"),

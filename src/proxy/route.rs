@@ -102,7 +102,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn what_is_posted_below_a_prefix_is_inference_and_the_rest_is_old() {
+    fn posts_below_a_prefix_are_inference_and_the_rest_goes_to_old() {
         let routes = Routes::default();
         let upgrade = HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static("websocket"))]);
         let plain = HeaderMap::new();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn however_a_body_comes_it_costs_about_its_length() {
+    fn a_body_costs_about_its_length_in_any_chunking() {
         for (piece, known) in [(1, false), (1, true), (7, false), (100_000, false)] {
             let budget = Budget::new(usize::MAX);
             let mut kept = RetainedBody::default();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_continues_behind_what_was_read_of_it() {
+    fn it_continues_after_the_part_that_was_read() {
         let budget = Budget::new(usize::MAX);
         let mut kept = RetainedBody::default();
         assert!(kept.push(b"abc", None, &budget));

@@ -86,7 +86,7 @@ mod tests {
     use crate::rollout::{Phase as Step, Role};
 
     #[test]
-    fn a_word_that_is_not_known_costs_that_word_alone() {
+    fn an_unknown_word_loses_only_its_own_field() {
         let (status, lost) = read_status(&json!({
             "phase": "Rewinding",
             "message": "old and new",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_in_full_is_read_in_full() {
+    fn a_valid_status_is_read_completely() {
         let (status, lost) = read_status(&json!({"phase": "Complete", "unknown": [1]}));
         assert_eq!(
             (status.phase, lost),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_lacks_what_it_needs_is_left_out_and_others_stay() {
+    fn an_incomplete_part_is_omitted_and_the_others_stay() {
         let wait = json!({"what": "rain", "since": "2026-01-01T00:00:00Z"});
         let (status, lost) = read_status(&json!({
             "waitingFor": [{"what": 5}, wait, {}], "wanted": {"percent": -1}, "old": {"workers": "3/4", "openStreams": "no"},

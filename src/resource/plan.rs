@@ -144,13 +144,13 @@ impl Plan {
             .map_or(WARMUP, |analysis| analysis.warmup)
     }
 
-    /// Can old serve all requests if new fails? Not if it drains, which it does once new gets all of them.
+    /// Whether old can serve all requests if new fails. Not if it drains, which it does once new gets all of them.
     #[must_use]
     pub fn may_roll_back(&self) -> bool {
         !self.old_takes_nothing() && !self.weights.is_all_old()
     }
 
-    /// Does old drain while new gets all requests?
+    /// Whether old drains while new gets all requests.
     #[must_use]
     pub fn old_takes_nothing(&self) -> bool {
         self.old_drains && self.weights.is_all_new()

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_one_rules_unless_the_younger_names_it() {
+    fn the_older_one_is_active_unless_the_younger_names_it() {
         use Standing::{Active, Conflicts, SupersededBy};
         for (contenders, wanted, standings) in [
             (&[("a", 1, None)][..], "a", vec![Active]),
@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn exactly_one_rules_whatever_the_order(contenders in contenders(), turn in 0usize..8) {
+        fn exactly_one_update_is_active_in_any_order(contenders in contenders(), turn in 0usize..8) {
             let named: Vec<_> = contenders
                 .iter()
                 .map(|&(name, at, over)| (NAMES[name], at, over.map(|over| NAMES[over])))
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn who_does_not_name_the_ruler_takes_nothing_from_it(contenders in contenders(), late in 4i64..9) {
+        fn an_update_that_names_no_other_does_not_displace_the_active_one(contenders in contenders(), late in 4i64..9) {
             let mut named: Vec<_> = contenders
                 .iter()
                 .map(|&(name, at, over)| (NAMES[name], at, over.map(|over| NAMES[over])))

@@ -369,7 +369,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_typing_error_finds_the_name_that_was_meant() {
+    fn a_typo_gets_the_intended_name_as_a_suggestion() {
         let known = ["trafficSplitPercent", "models", "tls", "probe"];
         for (name, meant) in [
             ("trafficSplitPrecent", Some("trafficSplitPercent")),

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused_with_its_reason() {
+    fn an_invalid_target_is_rejected_with_the_reason() {
         for (text, reason) in [
             ("", "no host"),
             ("http://", "no host"),

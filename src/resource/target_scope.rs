@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_the_proxy_may_allow_any_target() {
+    fn the_operator_of_the_proxy_may_allow_any_target() {
         let scope = TargetScope {
             anywhere: true,
             ..scope()

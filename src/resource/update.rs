@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_definition_adds_is_passed_over() {
+    fn fields_of_a_newer_definition_are_ignored() {
         let newer = json!({
             "newFrontendService": "new:8000", "trafficSplitPercent": 25, "mirror": {"percent": 1},
             "failover": {"holdSeconds": 1, "later": true},
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_as_of_a_file() {
+    fn problems_are_reported_as_for_a_file() {
         let said = problems(json!({"newFrontendService": "new:8000", "trafficSplitPercent": 101}));
         assert_eq!(
             said,
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn old_is_no_fallback_once_the_controller_lets_it_drain() {
+    fn old_is_not_a_fallback_once_the_controller_drains_it() {
         let spec = json!({"newFrontendService": "new:80", "trafficSplitPercent": 100});
         for (phase, drains) in [
             (None, false),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_again_and_again_must_last_for_twice_as_long_each_time() {
+    fn flapping_capacity_must_last_twice_as_long_each_time() {
         let mut credit = Credit::of(Ratio::ZERO);
         let (mut gains, mut counted) = (Vec::new(), quarters(0));
         // Ready for 30 s, gone for 10 s, repeated for 20 minutes.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn one_loss_after_a_long_time_is_no_flapping_nor_is_a_side_that_is_taken_away_bit_by_bit() {
+    fn neither_a_single_late_loss_nor_a_gradual_removal_is_flapping() {
         let mut credit = Credit::of(Ratio::ZERO);
         credit.observe(quarters(4), at(0));
         credit.gain(at(5), STABLE);
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_rise_has_lasted_as_long_as_the_rise() {
+    fn the_rest_of_a_rise_keeps_its_start_time() {
         follow(&[(0, 4, 0), (3, 2, 0), (5, 2, 2)]);
         follow(&[(0, 1, 0), (1, 4, 0), (3, 2, 0), (5, 2, 1), (6, 2, 2)]);
     }
 
     #[test]
-    fn more_rises_than_are_distinguished_only_take_longer() {
+    fn more_rises_than_can_be_tracked_only_take_longer() {
         let mut credit = Credit::of(Ratio::ZERO);
         for second in 0..40 {
             credit.observe(quarters(second + 1), at(second));

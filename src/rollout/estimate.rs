@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_where_nothing_is_known() {
+    fn unknown_figures_are_omitted() {
         assert_eq!(
             drain_estimate(0, &Lengths::default(), seconds(9)),
             Some(Duration::ZERO)

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_ratio_of_nothing_is_refused() {
+    fn a_stored_ratio_without_weights_is_rejected() {
         let stored = serde_json::to_string(&ratio(2, 8)).unwrap();
         assert_eq!(stored, r#"{"of":1,"whole":4}"#);
         assert_eq!(serde_json::from_str::<Ratio>(&stored).unwrap(), ratio(1, 4));

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_without_a_size_has_no_shape() {
+    fn a_generation_without_a_size_has_no_proportions() {
         let one: Sizes = [(Role::Worker, 1)].into();
         for wrong in [Sizes::new(), [(Role::Worker, 0)].into()] {
             let (old, new) = (one.clone(), wrong);

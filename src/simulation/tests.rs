@@ -151,7 +151,7 @@ fn a_short_grace_period_is_refused_unless_it_is_allowed_and_then_cuts_streams() 
 }
 
 #[test]
-fn what_can_never_end_says_why() {
+fn a_rollout_that_can_never_end_states_the_reason() {
     let mut budget = scenario(&[(Role::Worker, 2)]);
     budget.settings.strategy.gpu_budget = Some(16);
     let mut held = scenario(&[(Role::Worker, 2)]);
@@ -204,7 +204,7 @@ fn steps_partition_and_an_automatic_end_are_in_the_timeline() {
 }
 
 #[test]
-fn the_forms_of_a_report_agree() {
+fn the_output_formats_of_a_report_agree() {
     let report = run(&scenario(&[(Role::Worker, 2)]));
     let (text, json, svg) = (text(&report), json(&report), svg(&report));
     let end = text::clock(report.totals.time);

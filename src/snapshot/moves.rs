@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_begins_on_old_under_an_order_hears_of_it() {
+    fn a_stream_that_starts_on_old_while_streams_move_is_moved() {
         let start = Instant::now();
         let store = SnapshotStore::new(snapshot(100, Some(Duration::ZERO), start));
         let mut task = Task::of(&store);

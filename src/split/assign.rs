@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_request_goes_where_it_asks_though_pinned_elsewhere() {
+    fn an_override_header_wins_over_a_pinned_worker() {
         for generation in Generation::ALL {
             let attributes = RequestAttributes {
                 forced: Some(generation),

@@ -413,7 +413,7 @@ mod tests {
 
         /// Without sticky requests, the sequence depends only on the phase.
         #[test]
-        fn free_requests_alone_pay_nothing(
+        fn free_requests_alone_create_no_debt(
             weights in any_weights(), phase in any::<u64>(), n in 1..500_u32,
         ) {
             let diffusion = Diffusion::new(phase);

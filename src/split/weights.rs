@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_mean_nothing_are_refused() {
+    fn meaningless_weights_are_rejected() {
         assert_eq!(Weights::new(0, 0), Err(WeightsError::BothZero));
         assert_eq!(
             Weights::percent(101),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn no_object_is_no_usage() {
+    fn a_value_that_is_not_an_object_is_not_usage() {
         for data in [
             &br#"{"choices":[],"usage":null}"#[..],
             br#"{"choices":[],"usage" : null}"#,

@@ -8,7 +8,7 @@ use crate::analysis::Verdict;
 use crate::latency::{ENOUGH, Sketch};
 use crate::printable::{latency, needed, only, percent};
 
-/// Does anything need attention?
+/// Whether anything needs attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// All comparable figures are as expected.

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_makes_up_does_not_overflow() {
+    fn forged_counts_of_a_proxy_do_not_overflow() {
         let most = v1::State {
             retries_refused: u64::MAX,
             ..state(1, u64::MAX, &[1.0])
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_proxies_do_not_agree_on_is_left_out() {
+    fn values_on_which_proxies_disagree_are_omitted() {
         let states = [state(1, 5, &[1.0]), state(2, 7, &[1.0, 2.0])];
         let all = total(&states).unwrap();
         assert_eq!(all.plan, None);

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changes_that_is_set_already() {
+    fn fields_that_are_already_set_are_not_changed() {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         assert_eq!(shown(Verb::Resume, &spec), [""; 0]);
         spec.paused = Some(true);

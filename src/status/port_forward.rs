@@ -20,7 +20,7 @@ pub(super) struct Answers {
     /// The responses that concern the update, and the proxies that did not respond.
     pub proxies: Vec<ProxyAnswer>,
     pub others: Vec<Other>,
-    /// Could one not be asked because a permission is missing?
+    /// Whether one could not be queried because a permission is missing.
     forbidden: bool,
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn compare_all(
     Ok(answers.collect())
 }
 
-/// Does a proxy follow the update, or has it rejected an edit of it?
+/// Whether a proxy follows the update, or has rejected an edit of it.
 fn is_about(state: &v1::State, update: &ObjectMeta) -> bool {
     let resource = state.resource();
     let follows = resource.is_some_and(|resource| resource.name == update.name);

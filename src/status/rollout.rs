@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_against_a_verb_is_taken_away() {
+    fn fields_that_contradict_a_verb_are_removed() {
         let undone = rollout(Intent::Hold, Some(1));
         for verb in [RolloutVerb::Resume, RolloutVerb::Promote] {
             let shown = shown(verb, &undone);

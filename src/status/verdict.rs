@@ -87,7 +87,7 @@ impl ComparisonRun {
         self.report(report, &answers)
     }
 
-    /// Does the plan of this proxy name a different new generation than at the last look?
+    /// Whether the plan of this proxy names a different new generation than at the last comparison.
     fn begins_series(&mut self, name: &str, reported: &v1::Comparison) -> bool {
         let started = reported
             .process
@@ -538,7 +538,7 @@ mod tests {
 
     /// `localhost` and `127.0.0.1`, say.
     #[test]
-    fn a_process_that_is_asked_at_two_addresses_counts_once() {
+    fn a_process_queried_at_two_addresses_counts_once() {
         let past = [(60, 0), (0, 1)];
         let of = |name: &str, host: &str| {
             let mut reported = reported([900, 150], 0, 500, &past);

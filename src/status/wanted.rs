@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_proxies_have_in_force_goes_before_what_was_asked_for() {
+    fn the_split_in_force_takes_precedence_over_the_requested_one() {
         let capped = in_force(asks(70), 60, |plan| plan.max_percent = Some(60));
         assert_eq!(capped, is(0.6, Some("70 % requested, capped at 60 %")));
         let refused = in_force(asks(70), 25, |plan| {

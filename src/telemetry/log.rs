@@ -69,7 +69,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Is it a module path, such as `crossfade::proxy`?
+/// Whether it is a module path, such as `crossfade::proxy`.
 fn is_target(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     text.split("::")

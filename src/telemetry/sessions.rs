@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_first_once_a_minute() {
+    fn a_session_counts_once_a_minute() {
         let sessions = Sessions::default();
         let [one, other] = ["one", "other"].map(|name| Key::of(name.as_bytes()));
         for second in [0, 60, 3600, 60 * 0xffff] {

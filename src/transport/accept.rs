@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_accepted_ends_the_row() {
+    fn an_accepted_connection_ends_the_series_of_errors() {
         let mut errors = AcceptErrors::default();
         let error = io::Error::from_raw_os_error(libc::ECONNABORTED);
         for _ in 0..3 {

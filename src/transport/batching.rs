@@ -221,7 +221,7 @@ pub mod tests {
     }
 
     #[test]
-    fn that_slices_went_on_before_a_turn_ended_is_not_forgotten() {
+    fn slices_forwarded_before_an_iteration_ended_are_remembered() {
         let mut cx = Context::from_waker(Waker::noop());
         waiting(9);
         for _ in 0..3 {
@@ -245,20 +245,20 @@ pub mod tests {
     }
 
     #[test]
-    fn without_turns_no_slice_waits() {
+    fn without_iterations_no_slice_waits() {
         let mut cx = Context::from_waker(Waker::noop());
         assert!((0..300).all(|_| !should_defer_slice(&mut cx, false)));
     }
 
     #[tokio::test]
-    async fn one_alone_does_not_wait() {
+    async fn a_single_slice_does_not_wait() {
         before_head_write().await;
         end();
         assert_eq!(before_head_write().now_or_never(), Some(()));
     }
 
     #[tokio::test]
-    async fn a_busy_turn_is_forgotten_after_the_next() {
+    async fn a_busy_iteration_is_forgotten_after_the_next_one() {
         iteration(3).await;
         assert_eq!(before_head_write().now_or_never(), None);
         end();
@@ -266,7 +266,7 @@ pub mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_does_not_report_its_turns_waits_for_nothing() {
+    async fn a_runtime_that_does_not_report_iterations_never_waits() {
         for _ in 0..9 {
             before_head_write().await;
         }

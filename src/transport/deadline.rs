@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_always_late_gives_up() {
+    fn a_deadline_is_extended_only_a_limited_number_of_times() {
         let mut deadline = Deadline::new(Instant::now());
         let moved = std::iter::repeat_with(|| deadline.extend(deadline.until() + 2 * LATE));
         assert_eq!(moved.take_while(|moved| *moved).count(), 4);
     }
 
     #[tokio::test]
-    async fn what_is_seen_after_a_standstill_came_in_time() {
+    async fn a_result_after_a_suspension_is_in_time() {
         let seen_late = async {
             stand_still();
             for _ in 0..3 {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_come_is_given_up() {
+    async fn waiting_ends_at_the_deadline() {
         let deadline = Instant::now() + LIMIT;
         assert_eq!(
             timeout_at(deadline, std::future::pending::<()>()).await,

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_transport_is_usable_before_and_after_it_is_dropped() {
+    async fn a_dropped_transport_can_be_reused() {
         let (near, mut far) = tokio::io::duplex(64);
         let (mut reclaimable, slot) = Reclaimable::new(near);
         reclaimable.write_all(b"one").await.expect("written");

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_on_which_nothing_is_to_be_written_is_not_ended() {
+    async fn a_connection_without_pending_writes_does_not_time_out() {
         let (mut stream, mut peer) = narrow().await;
         stream.write_all(b"hello").await.unwrap();
         let waits = tokio::time::timeout(2 * LIMIT, stream.read_u8()).await;

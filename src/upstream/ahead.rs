@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_comes_first_and_the_end_after_it() {
+    fn data_read_ahead_comes_first_and_then_the_end() {
         let memory = Budget::new(1 << 20);
         let mut cx = Context::from_waker(Waker::noop());
         let trailers = || Some(Ok(Frame::trailers(HeaderMap::new())));

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_proved_does_not_count_for_the_one_that_took_its_place() {
+    fn the_proof_of_a_server_does_not_count_for_its_replacement() {
         let (own, service, now) = (endpoint(false), endpoint(true), Instant::now());
         for endpoint in [&own, &service] {
             endpoint.proved((Probe::Chat, "m"), Capability::Supported, now, 1, 0);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_clients_question_proved_counts_on_while_the_proxys_own_are_refused() {
+    fn the_proof_of_a_client_probe_stays_valid_while_the_proxys_probes_are_rejected() {
         let (endpoint, start) = (endpoint(false), Instant::now());
         let of = (Probe::Messages, "m");
         let known = |now| endpoint.capability(Probe::Messages, "m", now);

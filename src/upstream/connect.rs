@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_host_lacks_is_no_failure_of_the_endpoint() {
+    fn local_exhaustion_is_not_a_failure_of_the_endpoint() {
         let address = ([127, 0, 0, 1], 9).into();
         for (code, expected) in [
             (libc::EMFILE, Some(false)),

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_ends_by_age_or_by_use_within_its_limits() {
+    fn a_connection_retires_by_age_or_by_use_within_its_limits() {
         let limits = LifetimeLimits {
             age: Some(Duration::from_secs(60)),
             exchanges: Some(16),

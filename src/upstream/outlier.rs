@@ -312,7 +312,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_packs_and_nothing_overflows(
+        fn a_record_is_packed_without_overflow(
             results in prop::collection::vec((prop::option::weighted(0.6, any_failure()), 0_u64..3, 1_u32..3000), 0..40),
             start in 0_u64..1 << 26,
         ) {

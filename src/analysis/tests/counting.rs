@@ -80,7 +80,7 @@ fn a_restarted_proxy_is_counted_from_zero_and_one_that_joins_late_only_if_it_is_
 }
 
 #[test]
-fn a_count_that_goes_down_within_a_process_counts_for_nothing() {
+fn a_decreasing_count_within_a_process_is_ignored() {
     let mut looks = Looks(Accumulator::default());
     looks.at(0, vec![reading("a", "1", 5000, 700)]);
     assert_eq!(looks.at(5, vec![reading("a", "1", 5005, 3)]), 0);
@@ -98,7 +98,7 @@ fn a_process_that_was_forgotten_is_not_counted_again() {
 }
 
 #[test]
-fn what_proxies_make_up_is_bounded() {
+fn forged_values_of_proxies_are_bounded() {
     let mut looks = Accumulator::default();
     let many = |count: u32| {
         let readings = (0..count).map(|number| reading(&number.to_string(), "1", 1, 1));

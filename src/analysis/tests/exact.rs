@@ -60,7 +60,7 @@ fn evidence_grows_if_new_is_worse() {
 }
 
 #[test]
-fn a_look_raises_the_evidence_by_a_limited_factor_at_most() {
+fn one_evaluation_raises_the_evidence_by_a_limited_factor() {
     let block = Block {
         n: [50.0, 50.0],
         k: [0.0, 50.0],

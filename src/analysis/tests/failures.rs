@@ -22,7 +22,7 @@ fn a_failure_is_found_at_once_and_stays() {
 }
 
 #[test]
-fn what_an_interim_look_took_in_counts_once() {
+fn the_counts_of_an_interim_evaluation_count_once() {
     let rules = Rules::default();
     let counts = requests(18, 2, 2);
     let confidence = |interim_looks: u64| {
@@ -83,7 +83,7 @@ fn a_late_crash_is_found_as_soon() {
 
 /// At a share of 10 % of 50 requests a second, new's next ten requests come within two seconds.
 #[test]
-fn a_late_crash_takes_seven_failures_at_most_whatever_the_time() {
+fn a_late_crash_is_found_after_at_most_seven_failures_at_any_time() {
     let rules = Rules::default();
     for good in [0, 720, 7200] {
         let mut memory = Memory::default();

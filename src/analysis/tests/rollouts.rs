@@ -66,7 +66,7 @@ fn the_metric_that_is_worse_is_named() {
 
 /// Old's figures are those of new's mix.
 #[test]
-fn a_mix_that_differs_does_not_show_in_the_figures() {
+fn a_different_mix_of_requests_does_not_change_the_figures() {
     let traffic = Traffic {
         rate: 500.0,
         percent: 50,

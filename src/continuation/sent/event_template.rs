@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_an_event_has_is_not_kept_beside_it() {
+    fn a_value_within_an_event_is_not_stored_separately() {
         let values = [Some(&b"\"one\""[..]), Some(b"17"), Some(b"\"m\""), None];
         let mut template = EventTemplate::new(values).expect("short");
         let alone = template.held();

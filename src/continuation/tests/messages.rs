@@ -228,7 +228,7 @@ fn stream(id: &str, text: &str, given: &str, piece: usize, index: u32, bare_end:
 
 proptest! {
     #[test]
-    fn wherever_a_stream_breaks_its_client_gets_the_text_once_in_one_block(
+    fn the_client_gets_the_text_once_in_one_block_no_matter_where_the_stream_breaks(
         text in "[a-c \"\\\\\\n\u{1}é€😀]{1,30}",
         pieces in [1usize..6, 1..6],
         index in 0u32..3,

@@ -129,7 +129,7 @@ fn text_in(api: Api, data: &[u8]) -> String {
 
 proptest! {
     #[test]
-    fn wherever_a_stream_breaks_its_client_gets_the_text_once(
+    fn the_client_gets_the_text_once_no_matter_where_the_stream_breaks(
         api in prop_oneof![Just(Api::Chat), Just(Api::Completions)],
         text in "[a-c \"\\\\\\n\u{1}é€😀]{1,40}",
         first in style(),
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_server_sends_nothing_panics(
+    fn no_server_input_causes_a_panic(
         pieces in prop::collection::vec(
             prop::sample::select(vec![
                 "{", "}", "[", "]", ",", ":", "\"choices\"", "\"delta\"", "\"content\"", "\"text\"", "\"a\"", "\"", "\\", "0", "null", "é",

@@ -138,7 +138,7 @@ fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
 }
 
 #[test]
-fn what_asks_for_nothing_special_is_continued() {
+fn a_request_without_special_options_is_continued() {
     for field in [
         r#""n":1"#,
         r#""n":null"#,

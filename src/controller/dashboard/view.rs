@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_is_past_its_time_is_not_known() {
+    fn an_expired_flag_is_unknown() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let status = |at: &str, until: &str| json!({"safeToDeleteOld": true, "observedGeneration": 3, "observedAt": at, "validUntil": until});
         for (status, reported) in [
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_remarks_is_in_its_line() {
+    fn remarks_of_a_proxy_are_in_its_line() {
         let plan = Plan {
             remarks: vec!["update 'a' has no effect".to_owned()],
             ..Default::default()

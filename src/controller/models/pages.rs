@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_in_order_without_what_no_model_is_called() {
+    fn entries_without_a_usable_id_are_skipped() {
         let long = "x".repeat(MAX_ID + 1);
         let list =
             json!({"data": [{"id": "b"}, {"id": "a", "more": [1]}, {"id": "b"}, {}, {"id": long}]});

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_not_be_asked_serves_what_was_known_before() {
+    fn frontends_that_cannot_be_queried_keep_their_known_models() {
         let mut reading = Reading::default();
         let missing = || {
             Err(Missing {

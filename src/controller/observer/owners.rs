@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_old_owns_is_deleted_with_it_and_nothing_else_is() {
+    fn only_objects_owned_by_old_are_deleted_with_it() {
         let owners = owners();
         let pods = [
             made("old-pod", &[("ReplicaSet", "web-1")], json!({})),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_owners_ends() {
+    fn an_ownership_loop_ends() {
         let mut owners = Owners::default();
         let circle = vec![
             made("a", &[("Deployment", "b")], json!({})),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_creates_the_pods_of_a_generation_is_found_by_name_label_template_or_selector() {
+    fn objects_that_create_pods_of_a_generation_are_found_by_name_label_template_or_selector() {
         let mut owners = owners();
         let mut adopts = (*made("adopts", &[], json!({}))).clone();
         adopts.data = json!({"spec": {"selector": {"matchLabels": {"app": "new"}}}});

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_made_for_old_goes_with_old_and_nothing_else_does() {
+    fn only_objects_that_the_operator_created_for_old_are_deleted_with_it() {
         let graph = Some(("nvidia.com/v1alpha1", true));
         for (service, label, owner, is_graph, expected) in [
             ("old-frontend", None, graph, true, true),

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_is_lasts_and_what_changes_starts_again() {
+    fn unchanged_values_keep_their_time_and_changed_ones_restart() {
         let at_rest = || seen(workers(4, 4), workers(0, 0), Weights::ALL_OLD);
         let (memory, first) = advance(&DynamoRolloutStatus::default(), at_rest(), at(0));
         assert_eq!(first.unchanged_for, Duration::ZERO);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_set_against_what_was_accepted() {
+    fn the_spec_is_compared_with_the_accepted_rollout() {
         use RolloutPhase::{Complete, Held, Pending, Progressing, Refused, RolledBack};
         let from_2_to_3 = |phase| status("v2", "v3", phase);
         for (phase, old, new, undo, expected) in [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serves_after_the_end_is_new_or_after_a_way_back_old() {
+    fn after_the_end_new_serves_or_old_after_a_rollback() {
         let serving = |phase| {
             let status = status("v1", "v2", phase);
             let accepted = status.accepted.clone().unwrap();

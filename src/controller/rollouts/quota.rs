@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn other_resources_are_counted_in_whatever_unit_a_quota_has_them() {
+    fn other_resources_are_counted_in_the_unit_of_the_quota() {
         let quota = |spec: Json, hard: Json, used: Json| {
             object(json!({
                 "metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used},

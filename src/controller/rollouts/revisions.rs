@@ -309,7 +309,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn objects_of_others_are_no_revisions() {
+    fn foreign_objects_are_not_revisions() {
         let mut other: kube::api::DynamicObject =
             serde_json::from_value(object(&rollout(), &RetainedRevision::default(), &[])).unwrap();
         let mine = Arc::new(other.clone());

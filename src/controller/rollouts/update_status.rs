@@ -59,7 +59,7 @@ mod tests {
     use crate::resource::rollout_status::AcceptedSide;
 
     #[test]
-    fn what_has_not_been_asked_yet_is_not_known_not_to_serve() {
+    fn a_frontend_that_has_not_been_queried_may_serve() {
         let status = |status: &str, reason: &str| DynamoUpdateConfigStatus {
             conditions: serde_json::from_value(json!([{
                 "type": "NewFrontendReady", "status": status, "reason": reason, "message": "",

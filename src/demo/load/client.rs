@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_event_is_a_failure_whatever_follows() {
+    fn an_error_event_is_a_failure_regardless_of_what_follows() {
         let error = ": comment\ndata: {\"error\":{\"message\":\"gone\",\"code\":502}}\n\n";
         assert_eq!(ending_of(&(speech(5) + error + DONE)), Some(Ending::Failed));
     }
 
     #[test]
-    fn what_is_heard_does_not_depend_on_how_the_bytes_are_cut() {
+    fn the_observed_events_do_not_depend_on_the_slices() {
         let stream = ": ping\n\n".to_owned() + &speech(4) + FINISH + DONE;
         let mut received = ReceivedResponse::new(Instant::now());
         let mut endings = stream

@@ -32,7 +32,7 @@ pub(super) struct Completion {
     /// Its number of tokens.
     pub(super) tokens: usize,
     finish_reason: &'static str,
-    /// Does a stream end with the usage?
+    /// Whether a stream ends with the usage.
     include_usage: bool,
     prompt_tokens: usize,
     /// The text that the response continues.

@@ -119,7 +119,7 @@ async fn completions_stream_and_both_families_answer_in_one_piece() {
 }
 
 #[tokio::test]
-async fn the_generations_own_the_same_model_apart_and_unknown_things_are_refused() {
+async fn both_generations_can_have_the_same_model_and_unknown_names_are_rejected() {
     for (generation, owner) in [(Generation::Old, "demo-old"), (Generation::New, "demo-new")] {
         let server = ModelServer::start(generation).unwrap();
         let models: Value =

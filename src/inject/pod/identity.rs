@@ -82,7 +82,7 @@ impl Injection<'_, '_> {
         Ok(name)
     }
 
-    /// Does the controller find the pods by the selector of the Deployment with this name?
+    /// Whether the controller finds the pods by the selector of the Deployment with this name.
     fn is_found_by_name(&self, name: &str) -> bool {
         let object = super::super::path::get(self.root, &self.workload.object);
         object.is_some_and(|object| {
@@ -106,7 +106,7 @@ impl Injection<'_, '_> {
     }
 }
 
-/// Is this a valid value of a label?
+/// Whether this is a valid value of a label.
 fn is_label(value: &str) -> bool {
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     value.len() <= 63

@@ -152,7 +152,7 @@ fn name_of(step: &Step) -> &str {
     }
 }
 
-/// Does a hook only wait?
+/// Whether a hook only waits.
 fn is_sleep(hook: &Json) -> bool {
     if hook["sleep"].is_object() {
         return true;

@@ -381,7 +381,7 @@ fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move,
     }
 }
 
-/// Does a container run a script, as with `sh -c`?
+/// Whether a container runs a script, as with `sh -c`.
 fn is_shell(container: &Json) -> bool {
     let lists = ["command", "args"].into_iter();
     let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());

@@ -141,7 +141,7 @@ pub(in crate::inject) fn original(replaced: &Replaced) -> Option<Json> {
     read.or_else(|| replaced.value.clone())
 }
 
-/// Does the document contain the anchors of all aliases in `was`?
+/// Whether the document contains the anchors of all aliases in `was`.
 fn has_anchors(document: &str, was: &str) -> bool {
     let ends = |at: char| at.is_whitespace() || "[]{},".contains(at);
     let mut aliases = was.split(ends).filter_map(|word| word.strip_prefix('*'));

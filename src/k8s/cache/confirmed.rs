@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_while_a_list_arrives_does_not_come_back() {
+    fn an_object_deleted_during_a_list_does_not_reappear() {
         let (mut confirmed, mut objects) = (Confirmed::default(), Objects::new());
         confirmed.begin();
         confirmed.note_deleted(&object("a", 12));

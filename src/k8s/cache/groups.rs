@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kind_has_the_versions_that_the_cluster_serves_and_one_that_it_lacks_has_none() {
+    async fn a_kind_has_the_versions_that_the_cluster_serves_and_a_missing_kind_has_none() {
         let (groups, client) = (Groups::default(), api_server(0, 0));
         let kettle = kind("a.b", "Kettle", "kettles");
         let absent = [kind("a.b", "Cup", "cups"), kind("c.d", "Teapot", "teapots")];

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_says_the_same_before_and_after_it_is_trimmed() {
+    fn trimming_a_slice_does_not_change_its_meaning() {
         let endpoints_json = json!([
             {
                 "addresses": ["10.0.0.1", "10.0.0.2"], "nodeName": "n",

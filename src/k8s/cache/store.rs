@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_list_that_hangs_is_not_waited_for_for_ever() {
+    fn a_first_list_that_hangs_times_out() {
         let store = Store::new("teapots");
         let later = |seconds| store.begun + Duration::from_secs(seconds);
         let check = |now| store.check_at(&store.state(), now);

@@ -124,7 +124,7 @@ async fn counted(cache: &Cache, count: &dyn Fn(&Cache) -> Result<Counts, NotSync
 }
 
 #[tokio::test]
-async fn the_loss_of_the_last_worker_needs_no_further_list_whatever_is_counted() {
+async fn the_loss_of_the_last_worker_needs_no_further_list_for_any_kind() {
     let labels = json!({
         GRAPH: "a", COMPONENT: "worker", WORKER_HASH: "r", "app": "a", "pod-template-hash": "r",
         "controller-revision-hash": "r", "grove.io/podcliquescalinggroup": "a-0-g",

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_keep_to_its_partition_or_could_not_go_back_is_refused() {
+    fn an_object_that_ignores_its_partition_or_cannot_roll_back_is_refused() {
         let refused = |change: &dyn Fn(&mut Value)| {
             let mut serving = serving();
             change(&mut serving["spec"]);

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_graph_that_does_not_say_what_it_is_is_no_worker() {
+    fn an_unlabelled_pod_of_a_graph_is_not_a_worker() {
         for (labels, says) in [
             (json!({GRAPH: "g"}), false),
             (json!({GRAPH: "g", COMPONENT: "worker"}), true),

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_head_is_the_same_without_an_expectation() {
+    fn a_retained_head_is_unchanged_except_for_the_expectation() {
         let mut headers = HeaderMap::new();
         let (long, longer) = ("y".repeat(127), "z".repeat(20_000));
         for (name, value) in [

@@ -36,7 +36,7 @@ fn tls_needs_a_certificate_with_its_key_and_a_name_that_is_one() {
 }
 
 #[test]
-fn what_follows_from_another_problem_is_not_said() {
+fn consequences_of_another_problem_are_omitted() {
     for fields in [
         "  trafficSplitPercent: 250",
         "  weights: {old: 1}",

@@ -50,7 +50,7 @@ fn a_minimal_manifest_has_good_defaults() {
 }
 
 #[test]
-fn null_is_as_if_not_given() {
+fn null_is_treated_as_absent() {
     assert_eq!(
         plan("  trafficSplitPercent: 1\n  affinity:\n  failover: {holdSeconds: ~}\n  probe: null"),
         plan("  trafficSplitPercent: 1"),

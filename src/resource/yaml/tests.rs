@@ -81,7 +81,7 @@ fn an_alias_stands_for_its_anchor() {
 }
 
 #[test]
-fn what_is_no_single_bounded_document_is_refused() {
+fn only_a_single_bounded_document_is_accepted() {
     let bomb: String = (1..30).fold("a0: &a0 [x, x]\n".into(), |text, n| {
         let before = n - 1;
         text + &format!("a{n}: &a{n} [*a{before}, *a{before}]\n")

@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
-    fn nothing_above_the_cap_is_written_but_to_save_requests(fixture in any_scene()) {
+    fn the_cap_is_exceeded_only_to_keep_requests_served(fixture in any_scene()) {
         let decision = fixture.peek();
         let cap = percent(fixture.settings.cap_percent.unwrap_or(100));
         let is_urgent = decision.rule == Rule::OldCannotServe && !fixture.settings.strict;
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn all_that_is_needed_after_a_restart_is_in_the_memory(fixture in any_scene()) {
+    fn the_memory_contains_everything_needed_after_a_restart(fixture in any_scene()) {
         let status = serde_json::to_string(&fixture.memory).unwrap();
         let memory: Memory = serde_json::from_str(&status).unwrap();
         prop_assert_eq!(&memory, &fixture.memory);
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_status_holds_a_step_does_not_panic(
+    fn no_status_causes_a_panic(
         fixture in any_scene(),
         parts in [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX],
         since in any::<u64>(),

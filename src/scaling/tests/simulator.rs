@@ -288,7 +288,7 @@ fn histories(seeds: std::ops::Range<u64>) -> std::collections::BTreeMap<String, 
 }
 
 #[test]
-fn twenty_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
+fn twenty_thousand_reconciles_of_an_adverse_cluster_break_no_invariant() {
     let counts = histories(0..50);
     // Everything must have happened.
     for name in [
@@ -318,7 +318,7 @@ fn twenty_thousand_looks_at_an_adverse_cluster_break_no_invariant() {
 
 #[test]
 #[ignore = "takes a minute in a release build: make scaling-laws"]
-fn a_million_looks_at_an_adverse_cluster_break_no_invariant() {
+fn a_million_reconciles_of_an_adverse_cluster_break_no_invariant() {
     let given = std::env::var("SCALING_SEEDS").ok();
     let seeds = given.as_deref().unwrap_or("1000..3500");
     let (first, end) = seeds.split_once("..").expect("FIRST..END");

@@ -133,7 +133,7 @@ fn without_surge_old_shrinks_first() {
 }
 
 #[test]
-fn blue_and_green_is_a_surge_of_all() {
+fn blue_green_is_a_surge_of_100_percent() {
     let mut four = settings(&FOUR);
     four.strategy.max_surge = Amount::Percent(100);
     let (_, way) = run(four);

@@ -155,7 +155,7 @@ fn events_that_no_one_asks_for_are_consumed() {
 }
 
 #[test]
-fn an_event_over_the_bound_makes_the_decoder_quiet() {
+fn the_decoder_gives_up_on_an_event_over_the_bound() {
     let stream = b"data: 1\n\ndata: 22\n\ndata: 3\n\n";
     for width in 1..=stream.len() {
         let reading = read(stream.chunks(width), 9);
@@ -226,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn cuts_do_not_change_what_is_read(
+    fn splitting_the_input_does_not_change_the_result(
         stream in stream(),
         widths in prop::collection::vec(0_usize..12, 1..12),
         max_event in prop_oneof![Just(usize::MAX), 0_usize..60],

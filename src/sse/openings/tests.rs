@@ -176,7 +176,7 @@ fn a_client_can_read_what_follows_any_part_of_an_opening() {
 }
 
 #[test]
-fn what_repeats_ids_is_rewritten_to_those_that_the_client_knows() {
+fn repeated_ids_are_rewritten_to_those_of_the_first_part() {
     for (api, opening) in FAMILIES {
         let client = continued(api, &[("a", opening), ("b", usize::MAX)]).unwrap();
         assert_eq!(client[opening..], stream(api, "a")[opening..]);
@@ -184,7 +184,7 @@ fn what_repeats_ids_is_rewritten_to_those_that_the_client_knows() {
 }
 
 #[test]
-fn what_needs_no_change_is_not_copied() {
+fn unchanged_data_is_not_copied() {
     let mut openings = Openings::default();
     let bytes = Bytes::from(framed(&stream(Api::Responses, "a")[0]));
     let same = |given: &Bytes, taken: Bytes| std::ptr::eq(given.as_ptr(), taken.as_ptr());
@@ -206,7 +206,7 @@ fn after(api: Api, first: &Value, second: &Value) -> Opening {
 }
 
 #[test]
-fn equals_are_left_out_what_is_new_continues_and_what_differs_in_kind_is_a_conflict() {
+fn equal_events_are_dropped_new_ones_continue_and_different_kinds_conflict() {
     let block = |index: u32, kind: &str, name: Option<&str>| json!({"type": "content_block_start", "index": index, "content_block": {"type": kind, "name": name}});
     let item = |index: u32, kind: &str, name: Option<&str>| json!({"type": "response.output_item.added", "output_index": index, "item": {"type": kind, "name": name}});
     let part = |item: u32, kind: &str| json!({"type": "response.content_part.added", "output_index": item, "content_index": 0, "part": {"type": kind}});

@@ -181,7 +181,7 @@ mod tests {
 
     /// A difference that may be a coincidence does not count as good either.
     #[test]
-    fn what_looks_worse_or_is_rarely_seen_is_not_clear() {
+    fn worse_or_rare_figures_are_inconclusive() {
         let requests = |ended, failed| side(ended, failed, &[], 0);
         let streams = |millis, count| side(count, 0, &[(millis, count)], 0);
         let unclear = |old, new| unclear(&[old, new]);

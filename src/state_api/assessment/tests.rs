@@ -44,7 +44,7 @@ fn state(new: u32, sides: [Option<v1::Generation>; 2]) -> v1::State {
 }
 
 #[test]
-fn the_sentence_says_how_it_stands_and_why() {
+fn the_sentence_states_the_state_and_its_reason() {
     let good = || [side(1000, 1, 300), side(500, 1, 310)];
     let mut off = state(5, good());
     off.assigned_last_minute = Some(v1::Requests { old: 10, new: 90 });
@@ -201,7 +201,7 @@ fn the_observed_split_is_not_compared_with_a_plan_that_is_younger_than_its_minut
 }
 
 #[test]
-fn a_proxy_that_says_nothing_of_its_last_minutes_is_not_called_good() {
+fn a_proxy_that_does_not_report_its_last_minutes_does_not_pass() {
     let mut old = state(25, [None, None]);
     old.old = Some(v1::Generation::default());
     old.new = Some(v1::Generation::default());

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_reports_what_is_known_and_what_is_not() {
+    fn a_comparison_reports_known_and_unknown_figures() {
         let mut rollout_of = example();
         let now: Timestamp = "2026-01-02T03:14:05Z".parse().unwrap();
         let text = rollout(&rollout_of, now);

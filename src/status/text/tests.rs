@@ -8,7 +8,7 @@ use crate::status::lag::Lag;
 use crate::status::{EventRecord, Other, ProxyAnswer};
 
 #[test]
-fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
+fn a_proxy_that_has_not_applied_the_last_edit_is_reported_as_behind() {
     let shown = |lag| behind(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
     assert_eq!(shown(Lag::Edits(2)), "is 2 edits behind, for at least 14 s");
     assert_eq!(behind(Lag::Edits(1), None).unwrap(), "is 1 edit behind");
@@ -145,7 +145,7 @@ fn continued_and_moving_streams_are_reported_where_a_plan_continues_any() {
 }
 
 #[test]
-fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
+fn external_text_is_escaped_in_its_field() {
     let problem = v1::Problem {
         path: "spec.weights\x1b]0;".into(),
         message: "one\ntwo".into(),
@@ -215,7 +215,7 @@ fn a_cap_that_is_lifted_is_said_to_be_lifted() {
 }
 
 #[test]
-fn what_holds_an_update_is_reported() {
+fn the_reason_for_a_hold_is_reported() {
     let object = serde_json::json!({
         "metadata": {"name": "u", "namespace": "n", "generation": 5},
         "spec": {"newFrontendService": "new:8000", "weights": {"old": 3, "new": 1}, "paused": true,

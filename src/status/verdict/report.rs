@@ -60,7 +60,7 @@ impl AnalysisReport {
         }
     }
 
-    /// Has new failed by what this comparison has observed?
+    /// Whether new has failed by what this comparison has observed.
     fn has_failed(&self) -> bool {
         matches!(self.report.verdict, Verdict::Fail(_))
     }

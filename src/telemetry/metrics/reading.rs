@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_holds_what_is_beyond_all_bounds_too() {
+    fn a_distribution_includes_values_beyond_all_bounds() {
         let metrics = Metrics::default();
         metrics.gaps(Generation::New, None, 0);
         metrics.gaps(Generation::New, None, 1);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_or_said_twice_is_no_parent() {
+    fn a_malformed_or_repeated_traceparent_is_ignored() {
         let good = format!("00-{TRACE}-{SPAN}-01");
         assert!(parent(&headers(&[&good])).is_some());
         assert_eq!(parent(&headers(&[])), None);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_dropped_and_counted_until_there_is_room_again() {
+    fn spans_beyond_the_queue_are_dropped_and_counted() {
         let room = QueueCapacity {
             taken: AtomicUsize::new(0),
             size: 2,

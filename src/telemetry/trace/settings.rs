@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_variable_and_what_would_be_right() {
+    fn errors_name_the_variable_and_the_valid_values() {
         for (variable, value, right) in [
             (
                 "OTEL_TRACES_SAMPLER",

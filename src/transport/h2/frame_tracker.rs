@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_is_known_however_it_comes() {
+    fn incomplete_frames_are_recognized_in_any_slices() {
         let settings = frame(4, 0, 0);
         assert_eq!(after(&[PREFACE]), (0, 0, 0));
         assert_eq!(after(&[PREFACE, &settings]), (0, 0, 1));

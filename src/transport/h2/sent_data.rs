@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_data_is_counted_however_it_is_written() {
+    fn only_data_is_counted_in_any_spelling() {
         let frame = |kind, length: u8| {
             let mut frame = vec![0, 0, length, kind, 0, 0, 0, 0, 1];
             frame.resize(HEAD + usize::from(length), 0);

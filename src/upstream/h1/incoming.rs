@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_ends_by_a_reset_which_a_write_met_first_is_not_whole() {
+    async fn a_response_ended_by_a_reset_that_a_write_saw_first_is_incomplete() {
         let body = RequestBody::whole(Bytes::from_static(b"what is left of the request"));
         let sender = Sender::new(0, Bytes::new(), Some(body), Framing::Chunked, false);
         let (mut incoming, server) = until_close(sender).await;
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_while_a_slice_waited_for_others_does_not_wait() {
+    async fn a_slice_that_arrives_during_a_wait_does_not_wait_again() {
         let sender = Sender::new(0, Bytes::new(), None, Framing::None, false);
         let (mut incoming, mut server) = until_close(sender).await;
         let large = "x".repeat(LARGE);

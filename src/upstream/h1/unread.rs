@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nor_is_one_to_which_an_answer_has_begun() {
+    async fn a_request_with_a_partial_response_is_not_certainly_unread() {
         for begun in ["H", "HTTP/1.1 103 Early Hints\r\n\r\n"] {
             let (client, mut server) = pair().await;
             server.write_all(begun.as_bytes()).await.expect("written");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_server_sent_before_it_got_the_request_is_not_the_answer() {
+    async fn data_sent_before_the_request_is_not_the_response() {
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
         let (client, mut server) = full().await;
         server.write_all(answer).await.expect("written");

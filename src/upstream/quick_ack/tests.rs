@@ -128,7 +128,7 @@ fn after_a_pause_that_was_too_long_it_is_proven_again() {
 }
 
 #[test]
-fn a_slice_that_had_come_before_shows_nothing() {
+fn a_slice_that_arrived_earlier_proves_nothing() {
     let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
     let mut acks = socket.after(&[TOKEN], &delay_tests);
     let asked = acks;
@@ -152,7 +152,7 @@ fn when(slices: usize, happened: impl FnOnce(&Scripted)) -> QuickAck {
 }
 
 #[test]
-fn what_proves_nothing_ends_it_for_the_stream() {
+fn an_inconclusive_test_ends_testing_for_the_stream() {
     let full = |socket: &Scripted| socket.change(|counts| counts.received += 400);
     assert_eq!(
         when(1, full),
@@ -366,7 +366,7 @@ async fn a_late_last_event_costs_a_trial() {
 
 /// On a connection that was just used, the kernel delays acknowledgements by itself.
 #[tokio::test]
-async fn a_connection_that_is_used_again_is_judged_alike() {
+async fn a_reused_connection_is_checked_the_same_way() {
     for _ in 0..20 {
         let mut stream = connection(true, Writes::One).await;
         stream.delay().unwrap();

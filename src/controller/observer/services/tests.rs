@@ -18,7 +18,7 @@ fn slice(namespace: &str, service: &str, writer: &str, address: &str, port: u16)
 }
 
 #[test]
-fn a_service_leads_to_old_by_whatever_address_and_from_whatever_namespace() {
+fn a_service_leads_to_old_by_any_address_and_from_any_namespace() {
     let pods = [object(json!({
         "metadata": {"name": "old-0", "namespace": "n", "labels": {"app": "old"}},
         "spec": {"containers": [{"ports": [{"containerPort": 8000}, {"name": "frontend", "containerPort": 8080}]}]},

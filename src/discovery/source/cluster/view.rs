@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_held_by_what_it_is_and_not_by_its_name() {
+    fn an_update_is_identified_by_its_uid_and_not_by_its_name() {
         let own = ["mine".to_owned()];
         let of = |uid: &str, source: &str| {
             let mut update = update("a", 1, source, 10);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_list_does_not_hold_is_gone() {
+    fn objects_missing_from_a_list_are_gone() {
         let mut view = View::default();
         view.set(update("a", 1, "mine", 10));
         view.replace(vec![update("b", 2, "mine", 20)]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_younger_one_reports_that_it_does_nothing() {
+    fn the_younger_one_reports_that_it_has_no_effect() {
         let mut view = View::default();
         view.set(update("b", 1, "mine", 10));
         view.set(update("a", 2, "mine", 20));

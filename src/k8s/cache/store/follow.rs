@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_between_begins_the_wait_again() {
+    fn an_intermediate_response_restarts_the_wait() {
         let (now, store) = (Instant::now(), listed());
         store.fails(&refusal(404), true, now);
         store.record_contact();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_current_by_what_the_api_server_said_and_by_either_clock() {
+    fn a_list_expires_by_either_clock_and_by_answers_of_the_api_server() {
         let is_current = |store: &Store, now: BothClocks| store.state().is_current(now);
         let almost = CURRENT - Duration::from_secs(1);
         let store = listed();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_after_it_was_listed_stays_and_is_stale() {
+    fn a_kind_that_becomes_forbidden_stays_and_is_stale() {
         let (now, store) = (Instant::now(), listed());
         store.fails(&refusal(403), true, now);
         store.fails(&refusal(403), true, now + 10 * GONE);

@@ -71,7 +71,7 @@ fn leaving(scaled: &Scaled) -> Vec<(&str, bool)> {
 }
 
 #[test]
-fn a_pod_counts_for_its_revision_where_that_is_to_be() {
+fn a_pod_counts_for_its_revision_if_it_belongs_there() {
     let pods = [pod(0, "w-1"), pod(1, "w-1"), pod(2, "w-1"), pod(3, "w-2")];
     let accepted = Some(["w-1", "w-2"]);
     let at_three = of(set(3, ["w-1", "w-2"]), accepted)(&pods);

@@ -309,7 +309,7 @@ fn the_frontends_of_a_graph_are_asked_for_no_more() {
 }
 
 #[test]
-fn who_set_the_size_last_is_its_owner() {
+fn the_last_writer_of_a_size_owns_it() {
     let mut given = deployment();
     given["metadata"]["managedFields"] = json!([
         {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:template": {}}}},

@@ -56,7 +56,7 @@ fn every_problem_is_reported_with_its_line() {
 }
 
 #[test]
-fn an_amount_that_is_none_is_refused_as_the_api_server_does() {
+fn an_invalid_amount_is_rejected_as_by_the_api_server() {
     for (amount, expected) in [
         (
             "\"101%\"",
@@ -162,7 +162,7 @@ fn what_follows_from_another_problem_is_not_reported() {
 }
 
 #[test]
-fn what_is_missing_or_of_another_kind_is_reported() {
+fn missing_objects_and_wrong_kinds_are_reported() {
     let reported = problems_of(&[HEAD, SIDES, CLIENTS].concat());
     assert!(
         reported.contains("spec.frontends: is required"),

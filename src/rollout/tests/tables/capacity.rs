@@ -48,7 +48,7 @@ fn capacity_is_the_least_of_the_roles_by_the_full_size_of_each() {
 }
 
 #[test]
-fn a_half_without_its_other_half_is_no_capacity() {
+fn an_incomplete_unit_is_not_capacity() {
     for role in [Role::Prefill, Role::Decode] {
         let mut fixture = Fixture::of_four();
         fixture.settings.full_sizes.new = [(role, 2)].into();
@@ -96,7 +96,7 @@ fn the_full_size_is_the_sources_when_accepted_and_not_its_momentary_one() {
 }
 
 #[test]
-fn a_stated_size_goes_before_the_accepted_one_and_old_speaks_for_new() {
+fn a_stated_size_overrides_the_accepted_one_and_old_determines_new() {
     let mut fixture = Fixture::settled(4, 2);
     fixture.settings.full_sizes.old = [(Role::Worker, 8)].into();
     fixture.settle();
@@ -139,7 +139,7 @@ fn roles_that_the_source_does_not_have_count_once_a_user_says_how_many_make_it_w
 }
 
 #[test]
-fn what_comes_after_the_update_itself_counts_until_new_has_a_share() {
+fn workers_that_appear_later_count_until_new_has_a_share() {
     let mut fixture = Fixture::of(&[(Role::Prefill, 1), (Role::Decode, 1)]);
     fixture.settle();
     for (role, full) in [(Role::Prefill, 4), (Role::Decode, 2)] {

@@ -40,7 +40,7 @@ fn without_proxies_there_is_no_confirmation() {
 }
 
 #[test]
-fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
+fn a_complete_update_drains_again_while_a_new_pod_may_send_to_old() {
     let mut fixture = proven();
     fixture.seen.proxies.push(proxy("late"));
     let decision = fixture.step();

@@ -112,7 +112,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
 }
 
 #[test]
-fn what_returns_from_an_outage_gets_nothing_before_it_has_lasted() {
+fn capacity_that_returns_must_last_before_it_gets_requests() {
     let mut fixture = Fixture::settled(4, 4);
     fixture.settings.cap_percent = Some(10);
     fixture.settle();
@@ -144,7 +144,7 @@ fn an_update_that_is_taken_over_half_way_continues_from_there() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_costs_at_most_one_more_wait() {
+fn setting_the_clock_back_costs_at_most_one_more_wait() {
     let mut fixture = Fixture::settled(4, 1);
     fixture.new_ready(2).step();
     fixture.now = Timestamp::from_unix_millis(1000);

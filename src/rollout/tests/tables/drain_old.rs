@@ -53,7 +53,7 @@ fn old_is_not_emptied_before_new_can_serve_and_serves_again_when_new_cannot() {
 }
 
 #[test]
-fn a_pause_and_the_cap_go_before_it_and_its_end_gives_old_its_share_again() {
+fn a_pause_and_the_cap_take_precedence_and_its_end_returns_the_share_to_old() {
     let mut fixture = Fixture::settled(4, 4);
     fixture.settings.drain_old = true;
     fixture.settings.cap_percent = Some(30);

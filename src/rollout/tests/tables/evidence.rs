@@ -300,7 +300,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
 }
 
 #[test]
-fn what_is_missing_has_a_text() {
+fn missing_conditions_have_a_text() {
     let said: std::collections::BTreeSet<_> = Evidence::all().map(Evidence::missing).collect();
     assert_eq!(
         said.len(),

@@ -115,7 +115,7 @@ fn old_stays_a_fallback_while_a_frontend_of_new_does_not_serve_and_old_could() {
 }
 
 #[test]
-fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no_one_is_heard() {
+fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports() {
     use Experience::{Bad, Good, None};
     let all_silent = || even(vec![frontend(silent()), frontend(silent())]);
     for (experience, is_impaired, keeps) in [
@@ -196,7 +196,7 @@ fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
 }
 
 #[test]
-fn what_no_one_can_say_of_old_takes_nothing_from_new() {
+fn unknown_capacity_of_old_does_not_reduce_new() {
     let mut fixture = Fixture::settled(4, 4);
     // A controller with an empty memory that cannot reach old.
     fixture.memory.models.clear();

@@ -43,7 +43,7 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
 }
 
 #[test]
-fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
+fn new_must_serve_old_models_even_after_old_is_gone() {
     let mut fixture = Fixture::settled(4, 0);
     fixture.seen.frontends.old = Frontends::default();
     fixture.seen.frontends.new.queried[0].models = ["other".to_owned()].into();
@@ -54,7 +54,7 @@ fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
 }
 
 #[test]
-fn without_wanted_models_new_must_serve_one_at_least() {
+fn without_required_models_new_must_serve_at_least_one() {
     let mut fixture = Fixture::of_four();
     fixture.seen.frontends.old.queried[0].models.clear();
     fixture.seen.frontends.new.queried[0].models.clear();
@@ -129,7 +129,7 @@ fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
 }
 
 #[test]
-fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
+fn missing_reports_cause_neither_gains_nor_losses() {
     let mut fixture = Fixture::settled(4, 2);
     let unheard = Frontends {
         left_out: 0,

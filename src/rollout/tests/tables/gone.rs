@@ -23,7 +23,7 @@ fn an_outage_of_old_is_not_the_end() {
 }
 
 #[test]
-fn a_pause_in_an_outage_means_no_end() {
+fn a_pause_during_an_outage_prevents_completion() {
     let mut fixture = Fixture::settled(4, 4);
     fixture.old_ready(0).settle();
     fixture.settings.paused = true;
@@ -72,7 +72,7 @@ fn an_old_side_of_which_nothing_was_ever_found_stays_a_fallback() {
 }
 
 #[test]
-fn who_knows_that_old_is_gone_though_it_was_never_found_ends_the_update() {
+fn the_update_ends_if_old_is_known_to_be_gone_although_it_was_never_found() {
     let mut fixture = Fixture::of_four();
     fixture.seen.workers.old.clear();
     fixture.settings.paused = true;

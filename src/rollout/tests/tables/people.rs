@@ -30,7 +30,7 @@ fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
 }
 
 #[test]
-fn what_a_pause_holds_returns_after_an_emergency() {
+fn a_paused_split_returns_after_an_emergency() {
     for (old, new, emergency) in [(4, 0, Weights::ALL_OLD), (0, 2, Weights::ALL_NEW)] {
         let mut fixture = Fixture::settled(4, 2);
         fixture.settings.paused = true;

@@ -67,7 +67,7 @@ fn missing_or_malformed_values_limit_nothing() {
 }
 
 #[test]
-fn halves_are_known_each_for_itself() {
+fn each_half_is_recognized_separately() {
     let knows = |prefill, decode| Frontend {
         registered: Registered {
             prefill: Some(prefill),

@@ -133,7 +133,7 @@ fn an_update_yields_to_the_one_that_supersedes_it() {
 }
 
 #[test]
-fn an_update_that_does_not_rule_says_nothing_of_proxies_and_leaves_the_end_as_it_is() {
+fn an_inactive_update_reports_no_proxies_and_keeps_its_completion() {
     for old_draining in [false, true] {
         let mut fixture = Fixture::settled(4, 2);
         fixture.seen.superseded_by = Some("third".to_owned());

@@ -56,7 +56,7 @@ fn a_failure_sends_all_to_old_at_once_and_is_reported_with_its_figures() {
 }
 
 #[test]
-fn a_failure_stays_whatever_the_analysis_the_workers_and_edits_of_the_split_say() {
+fn a_failure_persists_regardless_of_analysis_workers_and_split_edits() {
     let mut fixture = analysed(OnFailure::RollBack);
     with_verdict(&mut fixture, TrialVerdict::Fail).step();
     with_verdict(&mut fixture, TrialVerdict::Pass).settle();
@@ -125,7 +125,7 @@ fn a_controller_that_dies_between_the_verdict_and_the_split_continues_from_the_v
 }
 
 #[test]
-fn a_held_failure_leaves_the_split_and_follows_what_new_loses() {
+fn a_failure_with_hold_keeps_the_split_and_follows_losses_of_new() {
     let mut fixture = analysed(OnFailure::Hold);
     fixture.new_ready(2).settle();
     assert_eq!(fixture.seen.split, ratio(2, 1));
@@ -149,7 +149,7 @@ fn a_held_failure_leaves_the_split_and_follows_what_new_loses() {
 }
 
 #[test]
-fn a_step_is_passed_by_its_hold_and_a_pass_of_its_own_time() {
+fn a_step_ends_after_its_hold_time_and_a_pass_within_the_step() {
     let mut fixture = Fixture::of_four();
     fixture.settings.on_failure = Some(OnFailure::RollBack);
     let step = |percent, hold| SplitStep {

@@ -39,7 +39,7 @@ fn an_abort_after_the_hand_over_brings_the_clients_back_first() {
 }
 
 #[test]
-fn a_bad_generation_loses_all_requests_at_once_and_is_taken_back() {
+fn a_failing_generation_loses_all_requests_immediately_and_is_rolled_back() {
     let mut four = settings(&FOUR);
     four.strategy.analysis = Some(OnFailure::RollBack);
     four.strategy.partition = 2;

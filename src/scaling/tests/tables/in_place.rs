@@ -35,7 +35,7 @@ fn in_place_the_way_back_replaces_the_pods_that_are_new() {
 
 /// A set keeps pods of new when its partition is raised. Clients that connect to new directly keep them from being replaced.
 #[test]
-fn in_place_new_goes_forward_with_the_pods_that_were_to_leave() {
+fn in_place_new_continues_with_the_pods_that_were_to_be_replaced() {
     let mut six = in_place(&[(Role::Worker, 6)]);
     six.strategy.partition = 2;
     six.strategy.steps = [25, 50]
@@ -100,7 +100,7 @@ fn leaving_three_of_four() -> Cluster {
 }
 
 #[test]
-fn in_place_pods_that_are_to_leave_serve_until_others_can_take_their_places() {
+fn in_place_pods_to_be_replaced_serve_until_others_are_ready() {
     let mut cluster = leaving_three_of_four();
     let decision = decide(&cluster.settings, &cluster.read());
     assert_eq!(decision.progress, Progress::Contested);

@@ -43,7 +43,7 @@ fn an_abort_of_a_superseded_rollout_ends_with_old_alone() {
 }
 
 #[test]
-fn what_an_autoscaler_does_during_a_hold_contests_the_rollout_after_it() {
+fn scaling_by_an_autoscaler_during_a_hold_is_contested_afterwards() {
     let mut cluster = from_half();
     cluster.settings.intent = Intent::Hold;
     cluster.scaler = Some("hpa/decode".to_owned());
@@ -158,7 +158,7 @@ fn a_percentage_rounds_up_for_the_surge_and_down_for_what_is_unavailable() {
 }
 
 #[test]
-fn a_partition_of_all_or_more_moves_nothing() {
+fn a_partition_of_at_least_the_whole_size_moves_nothing() {
     for partition in [4, 5, 100_000] {
         let mut four = settings(&FOUR);
         four.strategy.partition = partition;

@@ -42,7 +42,7 @@ fn old_does_not_shrink_before_new_is_judged_good() {
 }
 
 #[test]
-fn a_worker_that_never_becomes_ready_costs_old_nothing() {
+fn a_worker_that_never_becomes_ready_does_not_reduce_old() {
     let mut four = settings(&FOUR);
     four.strategy.ready_timeout = seconds(300);
     let mut cluster = Cluster::of(four);
@@ -53,7 +53,7 @@ fn a_worker_that_never_becomes_ready_costs_old_nothing() {
 }
 
 #[test]
-fn what_forbids_a_rollout_is_said_before_the_first_write() {
+fn obstacles_are_reported_before_the_first_write() {
     let refused = |change: &dyn Fn(&mut Cluster), expected: Wait| {
         let mut cluster = Cluster::of(settings(&FOUR));
         change(&mut cluster);
@@ -268,7 +268,7 @@ fn without_a_proxy_the_split_is_not_confirmed() {
 }
 
 #[test]
-fn a_hold_moves_nothing_but_what_cannot_be_served() {
+fn a_hold_only_moves_requests_that_cannot_be_served() {
     let mut cluster = Cluster::of(settings(&FOUR));
     cluster.settings.strategy.partition = 2;
     cluster.run(500);
@@ -300,7 +300,7 @@ fn limits_that_leave_no_way_on_are_named_while_it_runs() {
 }
 
 #[test]
-fn what_may_be_the_last_capacity_stays() {
+fn capacity_that_may_be_the_last_is_kept() {
     let mut cluster = Cluster::of(settings(&FOUR));
     cluster.serves.old = Serves::No;
     cluster.new_is_broken = true;

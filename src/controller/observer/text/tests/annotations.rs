@@ -65,7 +65,7 @@ fn an_ingress_leads_to_what_an_annotation_of_its_controller_names() {
 }
 
 #[test]
-fn a_service_leads_to_what_emissary_is_told_in_its_annotation() {
+fn a_service_leads_to_the_target_of_its_emissary_annotation() {
     let service = |name: &str, annotation: &str, value: &str| {
         object_of(
             name,
