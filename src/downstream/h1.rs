@@ -23,7 +23,6 @@ use crate::proxy::{
     prefetch,
 };
 use crate::request_body::RequestBody;
-use crate::sse::Api;
 use crate::telemetry::{Reject, Timeout};
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Prefixed, batching, tcp};
@@ -336,12 +335,8 @@ impl<O: OldBackend> Connection<O> {
 }
 
 fn rejected<'a>(client: &'a Client, head: Option<&'a RequestHead>, since: Instant) -> Rejected<'a> {
-    Rejected {
-        client: Some(client),
-        head: head.map(|head| (&head.method, &head.uri, &head.headers)),
-        api: Api::Other,
-        since,
-    }
+    let head = head.map(|head| (&head.method, &head.uri, &head.headers));
+    Rejected::unrouted(client, head, since)
 }
 
 fn request(head: RequestHead, body: RequestBody) -> Request<RequestBody> {

@@ -27,7 +27,6 @@ use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::{Budget, Charge, Purpose};
 use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Proxy, Rejected, SplitBody, TimedBody};
 use crate::request_body::{Fault, RequestBody};
-use crate::sse::Api;
 use crate::transport::h2::{
     Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, Traffic, prepare,
 };
@@ -254,12 +253,8 @@ async fn answer<O: OldBackend>(
             if let Some(cause) = refusal.cause {
                 proxy.context().metrics.rejected(cause);
             }
-            let rejected = Rejected {
-                client: Some(&client),
-                head: Some((request.method(), request.uri(), request.headers())),
-                api: Api::Other,
-                since: Instant::now(),
-            };
+            let head = (request.method(), request.uri(), request.headers());
+            let rejected = Rejected::unrouted(&client, Some(head), Instant::now());
             let mut answer = refusal.answer();
             rejected.answered_with(&mut answer, refusal.message);
             answer.map(SplitBody::own)

@@ -38,16 +38,33 @@ impl Drop for Unassigned<'_> {
     }
 }
 
+/// The method, target, and fields of a request.
+type Head<'a> = (&'a Method, &'a Uri, &'a HeaderMap);
+
 /// The known parts of a rejected request.
 pub struct Rejected<'a> {
     pub client: Option<&'a Client>,
-    /// Its method, target, and fields; `None` if its head could not be read.
-    pub head: Option<(&'a Method, &'a Uri, &'a HeaderMap)>,
+    /// `None` if it could not be read.
+    pub head: Option<Head<'a>>,
     pub api: Api,
     pub since: Instant,
 }
 
-impl Rejected<'_> {
+impl<'a> Rejected<'a> {
+    /// A request from `client` that was rejected before its route was known.
+    pub fn unrouted(client: &'a Client, head: Option<Head<'a>>, since: Instant) -> Self {
+        let api = match head {
+            Some((method, uri, _)) if method == Method::POST => Api::of_path(uri.path()),
+            _ => Api::Other,
+        };
+        Self {
+            client: Some(client),
+            head,
+            api,
+            since,
+        }
+    }
+
     /// Adds the request ID to the response, and writes the access line. `why` is a text of this program.
     pub fn answered_with(&self, response: &mut Response<Bytes>, why: &str) {
         let id = self.request_id();

@@ -230,6 +230,7 @@ async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
     );
     let line = proxy.access_line(1).await;
     is(&line, "long", 413, "completed");
+    assert_eq!(line["class"], "chat");
     assert_eq!(
         (&line["method"], &line["path"]),
         (&"POST".into(), &CHAT.into())
@@ -305,6 +306,7 @@ async fn a_client_that_leaves_before_its_request_is_assigned_is_counted_and_has_
         let line = proxy.access_line(number).await;
         assert_eq!(line["generation"], "none", "{line}");
         assert_eq!(line["outcome"], "cancelled", "{line}");
+        assert_eq!(line["class"], "chat", "{line}");
     }
     let labels = [("cause", "client_gone")];
     let rejected = "crossfade_rejected_requests_total";
