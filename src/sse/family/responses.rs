@@ -7,6 +7,7 @@ use super::chunk::DONE;
 use super::{ErrorReport, Family, json_event};
 use crate::sse::Event;
 use crate::sse::event_type::with_type;
+use crate::sse::keep_alive::is_keep_alive;
 use crate::sse::meaning::Tail;
 use crate::sse::openings::{Part, Start};
 use crate::sse::reported_error::error_code;
@@ -71,11 +72,16 @@ impl Family for Responses {
     }
 
     fn starts(event: &Event<'_>) -> Vec<Start> {
-        let Some(kind) = opening(event) else {
+        let kind = opening(event);
+        if kind.is_none() && !is_keep_alive(event) {
             return Vec::new();
-        };
+        }
         let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
         let (item, part) = (opened.output_index, opened.content_index);
+        let Some(kind) = kind else {
+            // Its number counts like the others.
+            return vec![Start::keep_alive().numbered(opened.sequence_number)];
+        };
         let start = match kind {
             "response.created" | "response.queued" | "response.in_progress" => {
                 let response = Part {

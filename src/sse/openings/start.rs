@@ -8,6 +8,8 @@ const MAX_NAME: usize = 256;
 /// Maximum number of bytes of text that are kept per event.
 const MAX_TEXT: usize = 512;
 
+const KEEP_ALIVE: &str = "ping";
+
 /// An item that an event opens for the client.
 #[derive(Clone, Debug)]
 pub struct Start {
@@ -48,9 +50,13 @@ impl Start {
         }
     }
 
-    /// Whether it opens nothing, and any number of them may be sent.
+    /// A keep-alive opens nothing, and any number of them may be sent.
+    pub fn keep_alive() -> Self {
+        Self::new(KEEP_ALIVE, [0, 0])
+    }
+
     pub(super) fn is_keep_alive(&self) -> bool {
-        self.kind == "ping"
+        self.kind == KEEP_ALIVE
     }
 
     /// Described by `part`.

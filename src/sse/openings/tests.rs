@@ -31,6 +31,7 @@ fn stream(api: Api, target: &str) -> Vec<Value> {
             let events = [
                 json!({"type": "response.created", "response": response}),
                 json!({"type": "response.in_progress", "response": response}),
+                json!({"type": "keepalive"}),
                 json!({"type": "response.output_item.added", "output_index": 0, "item": item}),
                 json!({"type": "response.content_part.added", "part": part}),
                 json!({"type": "response.output_text.delta", "delta": "text", "id": "other"}),
@@ -40,7 +41,7 @@ fn stream(api: Api, target: &str) -> Vec<Value> {
             let numbered = events.into_iter().enumerate().map(|(number, mut event)| {
                 let fields = event.as_object_mut().unwrap();
                 fields.insert("sequence_number".into(), number.into());
-                if number == 3 || number == 4 {
+                if number == 4 || number == 5 {
                     fields.extend(at.as_object().unwrap().clone());
                 }
                 event
@@ -156,7 +157,7 @@ fn read(api: Api, events: &[Value]) {
     }
 }
 
-const FAMILIES: [(Api, usize); 3] = [(Api::Chat, 2), (Api::Messages, 3), (Api::Responses, 4)];
+const FAMILIES: [(Api, usize); 3] = [(Api::Chat, 2), (Api::Messages, 3), (Api::Responses, 5)];
 
 #[test]
 fn a_client_can_read_what_follows_any_part_of_an_opening() {
