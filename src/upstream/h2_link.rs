@@ -87,6 +87,9 @@ impl Link {
             UNKNOWN => 1,
             most => most.min(MAX_STREAMS),
         };
+        if self.load.streams() == 0 {
+            self.traffic.settle();
+        }
         let fits = length == Some(0)
             || self.load.waiting_uploads.load(Ordering::Relaxed) == 0
                 && self.traffic.has_window_for(length);

@@ -31,6 +31,8 @@ pub struct Traffic {
     /// What the peer has added to the window of the connection, and the data sent into it, in bytes.
     pub(super) opened: AtomicU64,
     pub(super) data: AtomicU64,
+    /// The length of all bodies that were begun on the connection, as far as it is known.
+    promised: AtomicU64,
     /// The largest window so far.
     pub(super) widest: AtomicU64,
 }
@@ -51,6 +53,7 @@ impl Default for Traffic {
             settings: Notify::default(),
             opened: AtomicU64::default(),
             data: AtomicU64::default(),
+            promised: AtomicU64::default(),
             widest: AtomicU64::new(INITIAL_WINDOW),
         }
     }
@@ -106,15 +109,32 @@ impl Traffic {
     /// What is left of the window that the peer grants to the connection, in bytes.
     #[must_use]
     fn send_window(&self) -> u64 {
-        let opened = INITIAL_WINDOW + self.opened.load(Ordering::Relaxed);
-        opened.saturating_sub(self.data.load(Ordering::Relaxed))
+        self.window_after(self.data.load(Ordering::Relaxed))
     }
 
-    /// Whether a body of so many bytes (`None`: of any length) can be sent even if the peer reads nothing else. Peers open the window
-    /// again at the latest once half of it was read, so a larger body needs more than half.
+    fn window_after(&self, data: u64) -> u64 {
+        let opened = INITIAL_WINDOW + self.opened.load(Ordering::Relaxed);
+        opened.saturating_sub(data)
+    }
+
+    /// Changes the number of bytes that one body will take: from 0 when it begins, and to what was sent of it when it ends.
+    pub fn promise(&self, from: u64, to: u64) {
+        let change = to.wrapping_sub(from);
+        self.promised.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// The connection has no streams: what was promised was sent, or will not be.
+    pub fn settle(&self) {
+        let data = self.data.load(Ordering::Relaxed);
+        self.promised.store(data, Ordering::Relaxed);
+    }
+
+    /// Whether a body of so many bytes (`None`: of any length) can be sent after those that were begun, even if the peer reads
+    /// nothing else. Peers open the window again at the latest once half of it was read, so a larger body needs more than half.
     #[must_use]
     pub fn has_window_for(&self, length: Option<u64>) -> bool {
-        let left = self.send_window();
+        let data = self.data.load(Ordering::Relaxed);
+        let left = self.window_after(data.max(self.promised.load(Ordering::Relaxed)));
         let fits = length.is_some_and(|length| length <= left);
         fits || left > self.widest.load(Ordering::Relaxed) / 2
     }

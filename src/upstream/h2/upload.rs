@@ -62,6 +62,8 @@ pub struct Upload {
     sending: Sending<Accepted>,
     link: Link,
     wait: UploadWait,
+    /// Its length in bytes; of an unknown length, what was sent so far.
+    promised: u64,
 }
 
 /// What an upload waits for.
@@ -81,6 +83,8 @@ impl Upload {
         link: Link,
         memory: &Arc<Budget>,
     ) -> Self {
+        let promised = body.size_hint().exact().unwrap_or(0);
+        link.traffic().promise(0, promised);
         let accepted = Accepted {
             body,
             link: link.clone(),
@@ -89,11 +93,13 @@ impl Upload {
             sending: Sending::new(stream, accepted, Reason::CANCEL).charged_to(memory),
             link,
             wait: UploadWait::None,
+            promised,
         }
     }
 
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<BoxError>> {
         let polled = self.sending.poll(cx);
+        self.promise(self.promised.max(self.sending.sent()));
         self.set_wait(match self.wait {
             _ if polled.is_ready() => UploadWait::None,
             _ if !self.sending.is_blocked() => UploadWait::Peer,
@@ -106,6 +112,13 @@ impl Upload {
             UploadWait::Connection | UploadWait::Peer => UploadWait::Peer,
         });
         polled
+    }
+
+    fn promise(&mut self, length: u64) {
+        if length != self.promised {
+            self.link.traffic().promise(self.promised, length);
+            self.promised = length;
+        }
     }
 
     fn set_wait(&mut self, wait: UploadWait) {
@@ -129,6 +142,7 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         self.set_wait(UploadWait::None);
+        self.promise(self.sending.sent());
     }
 }
 
