@@ -116,6 +116,11 @@ impl<'t> Scope<'t> {
             .iter()
             .filter_map(|(variable, words)| self.find_in(*variable, words, flag, depth));
         let mut found: Vec<_> = found.collect();
+        // A variable that contains itself leads to the same place twice.
+        found.dedup_by(|one, other| match (one, other) {
+            (Ok(one), Ok(other)) => (one.variable, &one.place) == (other.variable, &other.place),
+            _ => false,
+        });
         match found.len() {
             0 | 1 => found.pop(),
             _ => Some(Err(format!(
@@ -137,18 +142,18 @@ impl<'t> Scope<'t> {
     fn values(&self, name: &str) -> Vec<(Option<usize>, Vec<Range<usize>>)> {
         let mut values = Vec::new();
         assignments(self.text, 0..self.text.len(), name, &mut values);
-        if !values.is_empty() {
-            return values.into_iter().map(|words| (None, words)).collect();
-        }
-        let Some((index, of_container)) = variable(self.container, name) else {
-            return Vec::new();
+        let is_itself = |word: &Range<usize>| {
+            expansions(&self.text[word.clone()]).contains(&Expansion::Variable(name))
         };
-        let value = of_container["value"].as_str();
-        let words = value.map(|value| words_in(value, 0..value.len()));
-        words
-            .map(|words| (Some(index), words))
-            .into_iter()
-            .collect()
+        // A script may also add to the value in the container's env.
+        let hides_env = !values.is_empty() && !values.iter().flatten().any(is_itself);
+        let of_container = variable(self.container, name).filter(|_| !hides_env);
+        let of_container = of_container.and_then(|(index, of_container)| {
+            let value = of_container["value"].as_str()?;
+            Some((Some(index), words_in(value, 0..value.len())))
+        });
+        let values = values.into_iter().map(|words| (None, words));
+        values.chain(of_container).collect()
     }
 
     /// The first word of a command after which arguments may follow that cannot be seen in the manifest.
@@ -160,7 +165,7 @@ impl<'t> Scope<'t> {
             |index: usize| index == first && self.text[start.mark.clone()].ends_with("serve");
         let found = words.iter().enumerate().skip(first).find(|(index, word)| {
             let before = bare(&self.text[words[index - 1].clone()]);
-            let is_value = before.starts_with('-') && !before.contains('=');
+            let is_value = before.starts_with('-') && !before.contains('=') && !is_switch(before);
             !is_value && !is_model(*index) && self.is_unknown(&self.text[(*word).clone()])
         });
         found.map(|(_, word)| &self.text[word.clone()])
@@ -192,6 +197,18 @@ impl<'t> Scope<'t> {
                 })
         })
     }
+}
+
+/// Whether a flag of a server has no value, so that what follows it may be arguments.
+fn is_switch(flag: &str) -> bool {
+    const PREFIXES: [&str; 5] = ["--enable-", "--disable-", "--no-", "--use-", "--skip-"];
+    const SWITCHES: [&str; 4] = [
+        "--trust-remote-code",
+        "--enforce-eager",
+        "--is-embedding",
+        "--headless",
+    ];
+    PREFIXES.iter().any(|prefix| flag.starts_with(prefix)) || SWITCHES.contains(&flag)
 }
 
 /// A part of the command line that may contain the port of a server, and that is not in the manifest.

@@ -35,6 +35,12 @@ fn a_port_in_a_variable_of_the_manifest_is_changed_there() {
             8001,
         ),
         (
+            script("EXTRA=\"$EXTRA --y\"\nvllm serve x $EXTRA", env),
+            "-x --port 8001",
+            "-x --port 8080",
+            8001,
+        ),
+        (
             script("vllm serve x $EXTRA --port 8000", env),
             "$EXTRA --port 8000",
             "$EXTRA --port 8080",
@@ -71,6 +77,11 @@ fn a_port_is_added_behind_arguments_that_are_not_in_the_manifest_and_a_warning_n
         (
             script("exec vllm serve x $EXTRA", secret),
             "exec vllm serve x $EXTRA --port 8080\n",
+            Some("$EXTRA"),
+        ),
+        (
+            script("vllm serve x --trust-remote-code $EXTRA", secret),
+            "vllm serve x --trust-remote-code $EXTRA --port 8080\n",
             Some("$EXTRA"),
         ),
         (
