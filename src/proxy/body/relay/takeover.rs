@@ -127,7 +127,7 @@ impl Relay {
         let now = Instant::now();
         let generation = exchange.answering();
         let prepared = source.prepare(exchange.api(), &sent, cause, kept.times);
-        // A response of which nothing or nothing usual is missing is not the endpoint's failure.
+        // If nothing is missing from the response, the endpoint is not at fault.
         let may_continue =
             !matches!(prepared, Err(Reason::TokensUsedUp)) && sent.resumption().is_ok();
         if let Some(endpoint) = kept.endpoint.as_ref().filter(|_| may_continue) {
