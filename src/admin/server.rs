@@ -139,9 +139,13 @@ impl AdminService {
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         // Hyper's timeout for a head begins only once it knows the HTTP version.
         let mut late = std::pin::pin!(tokio::time::sleep(patience));
-        let mut ending = std::pin::pin!(self.admin.lifecycle.reached(ProcessPhase::Ending));
+        let mut closes = std::pin::pin!(async {
+            tokio::select! {
+                () = self.admin.lifecycle.reached(ProcessPhase::Ending) => {}
+                () = stalls.idle() => {}
+            }
+        });
         let mut stalled = std::pin::pin!(stalls.overdue());
-        let mut idle = std::pin::pin!(stalls.idle());
         let (mut watches, mut lives) = (true, true);
         let ended = loop {
             tokio::select! {
@@ -155,11 +159,7 @@ impl AdminService {
                 () = stalled.as_mut() => {
                     return tracing::debug!(?peer, "closed an admin connection whose client did not read the response");
                 }
-                () = ending.as_mut(), if lives => {
-                    lives = false;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = idle.as_mut(), if lives => {
+                () = closes.as_mut(), if lives => {
                     lives = false;
                     connection.as_mut().graceful_shutdown();
                 }
