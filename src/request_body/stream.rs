@@ -178,6 +178,7 @@ impl Stream {
         cx: &mut Context<'_>,
         sent: &mut u64,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.abandoned_wait = Duration::ZERO;
         // After a fault, bytes are missing, so nothing more may be sent.
         if let Some(fault) = self.fault {
             return Poll::Ready(Some(Err(fault.into())));
@@ -190,7 +191,6 @@ impl Stream {
         }
         let Poll::Ready(frame) = self.source.as_mut().poll_frame(cx) else {
             self.waiting_since.get_or_insert_with(Instant::now);
-            self.abandoned_wait = Duration::ZERO;
             return Poll::Pending;
         };
         self.stop_waiting();
