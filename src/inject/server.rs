@@ -1,7 +1,9 @@
 //! Recognizes model servers by their containers.
 
+mod arrays;
 mod port;
 mod script;
+mod shell;
 mod variables;
 
 use serde::{Deserialize, Serialize};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde_json::Value as Json;
 
 use super::script::{self, Start};
+use super::shell;
 use super::variables::{Reference, Scope, Written};
 use super::{Server, variable};
 use crate::inject::path::{Path, below, get};
@@ -209,7 +210,7 @@ fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
     let texts = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
     let mut texts = texts.filter_map(Json::as_str);
     let is_set = texts.any(|text| {
-        let commands = script::commands(text);
+        let commands = shell::commands(text);
         let mut words = commands.iter().flat_map(|command| &command.words);
         words.any(|word| {
             let value = text[word.clone()].strip_prefix(name);
@@ -271,7 +272,7 @@ fn in_script(
     let text = get(container, path)?.as_str()?;
     let starts = script::starts(text, server.words());
     let commands = match starts.is_empty() {
-        true => script::commands(text),
+        true => shell::commands(text),
         false => starts.into_iter().map(|start| start.command).collect(),
     };
     let scope = Scope { text, container };
@@ -286,7 +287,7 @@ fn in_script(
         && let Some(wanted) = given
     {
         values.retain(|written| {
-            moved(script::bare(&written.value), 0).is_some_and(|(port, _)| port == wanted)
+            moved(shell::bare(&written.value), 0).is_some_and(|(port, _)| port == wanted)
         });
     }
     if values.len() > 1 {

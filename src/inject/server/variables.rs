@@ -6,11 +6,15 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
-use super::script::{self, Command, Start, bare};
+use super::script::{self, Start};
+use super::shell::{self, Command, bare};
 use super::{Server, variable};
 
 /// How deep variables may refer to other variables.
 const MAX_DEPTH: usize = 4;
+
+/// All positional parameters: the arguments of the container, or what the script sets with `set --`.
+const ALL: &str = "@";
 
 /// Where a flag is written with its value, and the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +154,7 @@ impl<'t> Scope<'t> {
         let of_container = variable(self.container, name).filter(|_| !hides_env);
         let of_container = of_container.and_then(|(index, of_container)| {
             let value = of_container["value"].as_str()?;
-            Some((Some(index), words_in(value, 0..value.len())))
+            Some((Some(index), shell::words_in(value, 0..value.len())))
         });
         let values = values.into_iter().map(|words| (None, words));
         values.chain(of_container).collect()
@@ -188,7 +192,7 @@ impl<'t> Scope<'t> {
                 return true;
             };
             let values = self.values(name);
-            values.is_empty()
+            values.is_empty() && name != ALL
                 || values.iter().any(|(variable, words)| {
                     let text = self.text_of(*variable);
                     let is_itself = |word: &str| expansions(word) == [Expansion::Variable(name)];
@@ -247,7 +251,10 @@ fn expansions(word: &str) -> Vec<Expansion<'_>> {
             // Arithmetic results in a number.
             Some(b'(') if rest.starts_with("((") => {}
             Some(b'(') if !is_name || !after.starts_with(')') => found.push(Expansion::Output),
-            // Positional parameters are arguments of the container.
+            // ${!NAME} is the value of a variable whose name is computed.
+            Some(b'{') if inner.starts_with('!') => found.push(Expansion::Output),
+            Some(b'@' | b'*') => found.push(Expansion::Variable(ALL)),
+            Some(b'{') if inner.starts_with(['@', '*']) => found.push(Expansion::Variable(ALL)),
             _ if is_name => found.push(Expansion::Variable(name)),
             _ => {}
         }
@@ -257,36 +264,33 @@ fn expansions(word: &str) -> Vec<Expansion<'_>> {
 
 /// The words of all values that a script assigns to a variable, literally or as an array.
 fn assignments(text: &str, script: Range<usize>, name: &str, values: &mut Vec<Vec<Range<usize>>>) {
-    for command in script::commands(&text[script.clone()]) {
-        for word in &command.words {
-            let word = word.start + script.start..word.end + script.start;
+    for command in shell::commands(&text[script.clone()]) {
+        let by = |word: &Range<usize>| word.start + script.start..word.end + script.start;
+        if let (ALL, [set, dashes, words @ ..]) = (name, &*command.words)
+            && (&text[by(set)], &text[by(dashes)]) == ("set", "--")
+        {
+            values.push(words.iter().map(by).collect());
+            continue;
+        }
+        for word in command.words.iter().map(by) {
             let written = &text[word.clone()];
             let value = written.strip_prefix(name);
             let value = value.map(|value| value.strip_prefix('+').unwrap_or(value));
             if let Some(value) = value.and_then(|value| value.strip_prefix('=')) {
                 let start = word.end - value.len();
                 let range = match value.is_empty() && text[word.end..].starts_with('(') {
-                    true => word.end + 1..script::nested(text.as_bytes(), word.end, b'(', b')') - 1,
-                    false => script::inside(text, &(start..word.end)),
+                    true => word.end + 1..shell::nested(text.as_bytes(), word.end, b'(', b')') - 1,
+                    false => shell::inside(text, &(start..word.end)),
                 };
-                values.push(words_in(text, range));
+                values.push(shell::words_in(text, range));
                 continue;
             }
-            let inner = script::inside(text, &word);
+            let inner = shell::inside(text, &word);
             if inner.len() < word.len() && text[inner.clone()].contains(char::is_whitespace) {
                 assignments(text, inner, name, values);
             }
         }
     }
-}
-
-/// The words at `place`, with lines and all other separators between them.
-fn words_in(text: &str, place: Range<usize>) -> Vec<Range<usize>> {
-    let commands = script::commands(&text[place.clone()]);
-    let words = commands.into_iter().flat_map(|command| command.words);
-    words
-        .map(|word| word.start + place.start..word.end + place.start)
-        .collect()
 }
 
 #[cfg(test)]
@@ -329,6 +333,18 @@ mod tests {
                 "vllm serve $M --model $N -o=$O \"$@\" $((1 + 2))",
                 None,
                 None,
+            ),
+            (
+                "set -- --port 2 --y; vllm serve x \"$@\"",
+                Some("--port 2"),
+                None,
+            ),
+            ("set -- $F; vllm serve x ${@}", None, Some("${@}")),
+            ("vllm serve x ${!F}", None, Some("${!F}")),
+            (
+                "A=(vllm serve x); \"${A[@]}\" --port 3 $F",
+                Some("--port 3"),
+                Some("$F"),
             ),
             ("vllm serve x $F", None, Some("$F")),
             ("vllm serve x \"$G\"", None, Some("\"$G\"")),

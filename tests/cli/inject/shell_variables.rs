@@ -29,6 +29,24 @@ fn a_port_in_a_variable_of_the_manifest_is_changed_there() {
             8001,
         ),
         (
+            script(
+                "cmd=(vllm serve x\n  --y\n)\ncmd+=(--port 8001)\nexec \"${cmd[@]}\"",
+                "",
+            ),
+            "cmd+=(--port 8001)",
+            "cmd+=(--port 8080)",
+            8001,
+        ),
+        (
+            script(
+                "cmd=(vllm serve x --port 8000)\nexec \"${cmd[@]}\" --port 8001",
+                "",
+            ),
+            "\"${cmd[@]}\" --port 8001",
+            "\"${cmd[@]}\" --port 8080",
+            8001,
+        ),
+        (
             script("vllm serve x --port 8000 $EXTRA", env),
             "-x --port 8001",
             "-x --port 8080",
