@@ -4,6 +4,7 @@
 //! annotation of the pod, so that the original can be restored byte for byte. Does not depend on the source of the text.
 
 mod cut;
+mod defaults;
 mod documents;
 mod edit;
 mod emit;

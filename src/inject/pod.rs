@@ -51,6 +51,8 @@ pub(super) struct Injection<'i, 'a> {
     pub frontend: &'i Frontend,
     pub options: &'i Options,
     pub image: &'i str,
+    /// Where the frontend listens because of an earlier injection.
+    pub behind: Option<u16>,
     pub note: &'i mut Note,
 }
 

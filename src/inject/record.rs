@@ -85,17 +85,3 @@ impl Record {
         self
     }
 }
-
-/// Whether `all` contains `part`. What it contains besides may be defaults of the API server.
-pub(super) fn holds(all: &Json, part: &Json) -> bool {
-    match (all, part) {
-        (Json::Object(all), Json::Object(part)) => {
-            let is_there = |(key, part)| all.get(key).is_some_and(|all| holds(all, part));
-            part.iter().all(is_there)
-        }
-        (Json::Array(all), Json::Array(part)) => {
-            all.len() == part.len() && all.iter().zip(part).all(|(all, part)| holds(all, part))
-        }
-        (all, part) => all == part,
-    }
-}

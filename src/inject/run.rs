@@ -5,7 +5,7 @@ mod record;
 use serde_json::Value as Json;
 
 use self::record::{
-    annotate, image_of, is_in, is_where_it_was, line, prove, start, template_hint, unchanged,
+    Reused, annotate, is_in, is_where_it_was, line, prove, start, template_hint, unchanged,
     with_this_version,
 };
 use super::documents::{Document, content, split};
@@ -173,10 +173,10 @@ impl Run {
                     self.notes.push(note);
                 }
             }
-            let image = image_of(&json, workload);
+            let reused = Reused::of(&json, workload);
             earlier.push(record.map(|mut record| {
-                record.options.image = image;
-                record
+                record.options.image = reused.image;
+                (record, reused.behind)
             }));
         }
         let clean = undo.finish();
@@ -189,7 +189,7 @@ impl Run {
             return Ok(None);
         };
         for (workload, earlier) in workloads.iter().zip(&earlier) {
-            if let Some(earlier) = earlier
+            if let Some((earlier, _)) = earlier
                 && options.port.is_none()
                 && let Err(message) = is_where_it_was(&json, workload, earlier)
             {
@@ -233,14 +233,15 @@ impl Run {
         tree: &Tree<'_>,
         json: &Json,
         workloads: &[Workload],
-        earlier: &[Option<Record>],
+        earlier: &[Option<(Record, Option<u16>)>],
         options: &Options,
         image: Option<&str>,
     ) -> Result<String, Error> {
         let mut editor = Editor::new(tree, json.clone());
         let mut last = "";
         for (workload, earlier) in workloads.iter().zip(earlier) {
-            let earlier = earlier.as_ref();
+            let behind = earlier.as_ref().and_then(|(_, behind)| *behind);
+            let earlier = earlier.as_ref().map(|(earlier, _)| earlier);
             let options =
                 earlier.map_or_else(|| options.clone(), |earlier| options.or(&earlier.options));
             let at = line(document, start(tree, &workload.base));
@@ -295,6 +296,7 @@ impl Run {
                 frontend: &frontend,
                 image,
                 options: &options,
+                behind,
                 note: &mut note,
             };
             injection.run().map_err(refuse)?;
@@ -351,7 +353,10 @@ impl Run {
         for (workload, record, mut note) in removed {
             let port = record.port;
             match is_where_it_was(&clean, &workload, &record) {
-                Ok(()) => note.add_detail(format!("the frontend listens on port {port} again")),
+                Ok(true) => note.add_detail(format!("the frontend listens on port {port} again")),
+                Ok(false) => note.warn(format!(
+                    "cannot tell where the frontend listens without crossfade: clients use port {port}"
+                )),
                 Err(message) => note.warn(format!("{message}: change the port back")),
             }
             self.notes.push(note);

@@ -4,17 +4,18 @@ mod added;
 mod replaced;
 mod swapped;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
 pub(super) use self::replaced::original;
 
 use super::cut::{self, Cut, line_end, line_start};
+use super::defaults::Defaults;
 use super::path::{self, Path, Step, below};
 use super::record::{ANNOTATION, Record};
 use super::tree::{Entry, Node, Tree, Value};
-use super::workload::Workload;
+use super::workload::{Workload, truth};
 use super::{Note, Refused};
 
 /// The record in the pod template of a workload.
@@ -55,12 +56,29 @@ impl<'a> Undo<'a> {
         cut::apply(self.tree.text, self.cuts)
     }
 
+    /// What an API server may have added to the values of a pod.
+    fn defaults(&self, workload: &Workload) -> Defaults {
+        let spec = path::get(self.root, &workload.spec);
+        let host_network = spec.and_then(|spec| truth(&spec["hostNetwork"])) == Some(true);
+        Defaults { host_network }
+    }
+
     pub fn take_back(
         &mut self,
         workload: &Workload,
         record: &Record,
         note: &mut Note,
     ) -> Result<(), Refused> {
+        let missing = self.missing(workload, record);
+        for (container, changes) in &missing {
+            note.warn(format!(
+                "{container} has been renamed or removed since, so these changes of inject are not undone: {}",
+                changes.join(", ")
+            ));
+        }
+        let is_missing = |words: &str| {
+            container_of(words).is_some_and(|(container, _)| missing.contains_key(container))
+        };
         let gone = self.gone(workload, record, note);
         for path in &gone {
             let parent = &path[..path.len().saturating_sub(1)];
@@ -73,12 +91,38 @@ impl<'a> Undo<'a> {
             }
         }
         for swapped in &record.swapped {
-            self.swap_back(workload, swapped, note)?;
+            if !is_missing(&swapped.path) {
+                self.swap_back(workload, swapped, note)?;
+            }
         }
         for replaced in &record.replaced {
-            self.put_back(workload, replaced, &gone, note)?;
+            if !is_missing(&replaced.path) {
+                self.put_back(workload, replaced, &gone, note)?;
+            }
         }
         Ok(())
+    }
+
+    /// The changes in containers that are no longer there under their name.
+    fn missing<'r>(
+        &self,
+        workload: &Workload,
+        record: &'r Record,
+    ) -> BTreeMap<&'r str, Vec<&'r str>> {
+        let added = record.added.iter();
+        let swapped = record.swapped.iter().map(|swapped| &swapped.path);
+        let replaced = record.replaced.iter().map(|replaced| &replaced.path);
+        let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (container, change) in added
+            .chain(swapped)
+            .chain(replaced)
+            .filter_map(|words| container_of(words))
+        {
+            if path::find(self.root, &workload.base, container).is_none() {
+                missing.entry(container).or_default().push(change);
+            }
+        }
+        missing
     }
 
     /// Removes all members of the mapping or list at `parent` that are in `gone`.
@@ -170,6 +214,14 @@ impl<'a> Undo<'a> {
         let entry = entries.iter().rfind(|entry| entry.key == *key);
         Ok(entry.map(|entry| (entry, *flow)))
     }
+}
+
+/// The container of a path in a record, and the rest of the path. Crossfade's own is removed wherever it is.
+fn container_of(words: &str) -> Option<(&str, &str)> {
+    let list = words.find("ontainers/[")?;
+    let end = list + words[list..].find("]/")? + 1;
+    let (container, change) = (&words[..end], &words[end + 1..]);
+    (!container.ends_with("/[crossfade]")).then_some((container, change))
 }
 
 /// Where the members of a mapping or list begin (with the dash in a list in block style) and end, and whether it is in

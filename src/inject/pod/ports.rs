@@ -47,19 +47,25 @@ impl Injection<'_, '_> {
             return Err(self.refuse(format!("the pod already has a port named '{NAME}', which the controller would take for a proxy's")));
         }
         let free = |ports: [u16; 3]| {
+            let is_declared = |candidate: u16| {
+                let mut used = used.iter().filter(|entry| is_tcp(entry));
+                used.any(|entry| entry["containerPort"] == candidate)
+            };
+            // What mentions the earlier port may mean the frontend itself.
+            let is_mentioned = |candidate: u16| {
+                self.behind != Some(candidate)
+                    && everywhere
+                        .iter()
+                        .any(|(_, container)| is_mentioned(container, candidate))
+            };
             let is_free = |candidate: &u16| {
-                *candidate != port
-                    && used
-                        .iter()
-                        .all(|entry| !is_tcp(entry) || entry["containerPort"] != *candidate)
-                    && !everywhere
-                        .iter()
-                        .any(|(_, container)| is_mentioned(container, *candidate))
+                *candidate != port && !is_declared(*candidate) && !is_mentioned(*candidate)
             };
             ports.into_iter().find(is_free).ok_or_else(|| {
                 self.refuse(format!("the ports {ports:?} of the pod are all in use"))
             })
         };
+        let (behind, admin) = (free(BEHIND)?, free(ADMIN)?);
         let name = own.and_then(|own| own["name"].as_str());
         let default = if is_named("http") {
             "http-clients"
@@ -67,6 +73,16 @@ impl Injection<'_, '_> {
             "http"
         };
         let name = name.unwrap_or(default).to_owned();
+        let declared = entries.iter().find(|entry| entry["name"] == "http");
+        if name == default
+            && let Some(declared) = declared
+        {
+            self.note.warn(format!(
+                "its container declares port {} as 'http', but it listens on port {port}: clients that use the name 'http' do not \
+                 reach crossfade, whose port is named '{name}'; correct the declared port",
+                declared["containerPort"]
+            ));
+        }
         let [taken, also_taken] = BEHIND_NAMES.map(|behind| name == behind || is_named(behind));
         if taken && also_taken {
             return Err(self.refuse(format!(
@@ -82,9 +98,9 @@ impl Injection<'_, '_> {
                     ip: own["hostIP"].as_str().map(str::to_owned),
                 })
             }),
-            behind: free(BEHIND)?,
+            behind,
             behind_name: BEHIND_NAMES[usize::from(taken)],
-            admin: free(ADMIN)?,
+            admin,
             entry,
             name,
         })

@@ -60,7 +60,7 @@ pub(super) fn annotate(
     editor.fill(&place, text.into())
 }
 
-/// Checks that a frontend listens on its original port after an injection has been undone.
+/// Whether a frontend listens on its original port after an injection has been undone; `false` if its port is unknown.
 ///
 /// # Errors
 /// Where it listens instead, which clients do not expect.
@@ -68,14 +68,14 @@ pub(super) fn is_where_it_was(
     root: &Json,
     workload: &Workload,
     record: &Record,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     let was = record.port;
     match pod::port(root, workload, &record.options) {
         Some(port) if port != was => Err(format!(
             "its port has been changed since the injection, so without crossfade, the frontend listens on port {port}, but \
              clients use port {was}"
         )),
-        _ => Ok(()),
+        port => Ok(port.is_some()),
     }
 }
 
@@ -131,8 +131,8 @@ pub(super) fn is_in(before: &Json, text: &str, workloads: &[Workload]) -> bool {
     json.is_some_and(|json| is_part(before, &with_this_version(json, workloads)))
 }
 
-/// As [`crate::inject::record::holds`], but the items of a list may have another order: what others have added after crossfade's items would precede them
-/// if these were added again.
+/// Whether `all` contains `part`. The items of a list may have another order: what others have added after crossfade's items would
+/// precede them if these were added again.
 fn is_part(all: &Json, part: &Json) -> bool {
     match (all, part) {
         (Json::Object(all), Json::Object(part)) => {
@@ -162,13 +162,28 @@ fn without_indices(record: &str) -> String {
     text
 }
 
-/// The image of the sidecar that a pod already has.
-pub(super) fn image_of(json: &Json, workload: &Workload) -> Option<String> {
-    let containers = workload.everywhere(json);
-    let own = containers
-        .into_iter()
-        .find(|(_, container)| container["name"] == sidecar::NAME);
-    own.and_then(|(_, container)| Some(container["image"].as_str()?.to_owned()))
+/// What is reused of the sidecar that a pod already has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reused {
+    pub image: Option<String>,
+    /// The port of the frontend behind it.
+    pub behind: Option<u16>,
+}
+
+impl Reused {
+    pub fn of(json: &Json, workload: &Workload) -> Self {
+        let containers = workload.everywhere(json);
+        let mut containers = containers.into_iter().map(|(_, container)| container);
+        let Some(own) = containers.find(|container| container["name"] == sidecar::NAME) else {
+            return Self::default();
+        };
+        let image = own["image"].as_str().map(str::to_owned);
+        let mut variables = own["env"].as_array().into_iter().flatten();
+        let old = variables.find(|variable| variable["name"] == "CROSSFADE_OLD");
+        let old = old.and_then(|old| old["value"].as_str()?.rsplit(':').next());
+        let behind = old.and_then(|port| port.parse().ok());
+        Self { image, behind }
+    }
 }
 
 /// The start of the value at `path`.

@@ -8,7 +8,7 @@ use super::Undo;
 use crate::inject::Note;
 use crate::inject::path::{self, Path, Step, below};
 use crate::inject::pod::BEHIND;
-use crate::inject::record::{Record, holds};
+use crate::inject::record::Record;
 use crate::inject::workload::Workload;
 
 /// The longest value that a warning shows, in bytes.
@@ -99,7 +99,7 @@ impl Undo<'_> {
         let Some(added) = record.values.get(words) else {
             return Some(path);
         };
-        if holds(now, added) {
+        if self.defaults(workload).is_unchanged(now, added) {
             return Some(path);
         }
         if is_for_crossfade(now, added) {
@@ -134,12 +134,16 @@ impl Undo<'_> {
         let count = added.words.len();
         let values = added.words.iter().map(|words| record.values.get(*words));
         let values: Option<Vec<&Json>> = values.collect();
+        let defaults = self.defaults(workload);
         let is_it = |at: usize| {
             let Some(now) = items.get(at..at + count) else {
                 return false;
             };
             match &values {
-                Some(values) => now.iter().zip(values).all(|(now, added)| holds(now, added)),
+                Some(values) => now
+                    .iter()
+                    .zip(values)
+                    .all(|(now, added)| defaults.is_unchanged(now, added)),
                 None => is_port_argument(now, record) || now.iter().all(Json::is_object),
             }
         };

@@ -7,9 +7,10 @@ use serde_json::{Map, Value as Json};
 use super::Undo;
 use super::added::{is_for_crossfade, shown};
 use crate::inject::cut::{self, Cut, column};
+use crate::inject::defaults::Defaults;
 use crate::inject::emit::{self, Style};
 use crate::inject::path::{self, Path, below};
-use crate::inject::record::{Replaced, holds};
+use crate::inject::record::Replaced;
 use crate::inject::tree::Tree;
 use crate::inject::workload::Workload;
 use crate::inject::{Note, Refused};
@@ -47,11 +48,12 @@ impl Undo<'_> {
             return Ok(());
         };
         let mut extra = Vec::new();
+        let defaults = self.defaults(workload);
         let now = path::get(self.root, &path).unwrap_or(&Json::Null);
         if let Some(new) = &replaced.new
-            && !holds(now, new)
+            && !defaults.is_unchanged(now, new)
         {
-            match added_by_others(now, new) {
+            match added_by_others(defaults, now, new) {
                 Some(items) => extra = items,
                 None if is_for_crossfade(now, new) => note.warn(format!(
                     "{} has been changed since, but its original is restored, because it has no effect without crossfade: it was {}",
@@ -60,7 +62,7 @@ impl Undo<'_> {
                 )),
                 None => {
                     note.warn(format!(
-                        "{} has been changed since and is kept: it was {} before",
+                        "{} has been changed since, so its original is not restored: it was {} before",
                         replaced.path,
                         original(replaced).map_or_else(|| replaced.was.clone(), |json| shown(&json))
                     ));
@@ -119,10 +121,12 @@ impl Undo<'_> {
 }
 
 /// The items of a list beyond those that were written, if it still contains them all.
-fn added_by_others(now: &Json, written: &Json) -> Option<Vec<Json>> {
+fn added_by_others(defaults: Defaults, now: &Json, written: &Json) -> Option<Vec<Json>> {
     let mut items = now.as_array()?.clone();
     for written in written.as_array()? {
-        let at = items.iter().position(|item| holds(item, written))?;
+        let at = items
+            .iter()
+            .position(|item| defaults.is_unchanged(item, written))?;
         items.remove(at);
     }
     Some(items)

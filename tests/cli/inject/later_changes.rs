@@ -159,7 +159,7 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
             "terminationGracePeriodSeconds: 900",
             "terminationGracePeriodSeconds: 1200",
             true,
-            "spec/template/spec/terminationGracePeriodSeconds has been changed since and is kept",
+            "spec/template/spec/terminationGracePeriodSeconds has been changed since, so its original is not restored: it was null before",
         ),
         (
             vllm("[]"),
@@ -191,6 +191,27 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
         ),
         (
             vllm("[]"),
+            "          containerPort: 8080\n",
+            "          containerPort: 8080\n          hostPort: 8080\n",
+            true,
+            "ports/[frontend] has been changed since it was added, and is kept: {",
+        ),
+        (
+            vllm("[]"),
+            "            port: 9464\n          periodSeconds: 2\n",
+            "            port: 9464\n          periodSeconds: 2\n          timeoutSeconds: 17\n",
+            false,
+            "readinessProbe has been changed since, but its original is restored, because it has no effect without crossfade: it was {",
+        ),
+        (
+            vllm("[]"),
+            "            port: 9464\n          periodSeconds: 2\n",
+            "            port: 9464\n          periodSeconds: 2\n          timeoutSeconds: 1\n",
+            true,
+            "",
+        ),
+        (
+            vllm("[]"),
             "path: /drained\n",
             "path: /drained?x\n",
             false,
@@ -208,7 +229,7 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
             "          httpGet:\n            path: /readyz\n            port: 9464\n",
             "          tcpSocket: {port: 8080}\n",
             true,
-            "readinessProbe has been changed since and is kept: it was {\"httpGet\":{\"path\":\"/health\",\"port\":8000}} before",
+            "readinessProbe has been changed since, so its original is not restored: it was {\"httpGet\":{\"path\":\"/health\",\"port\":8000}} before",
         ),
     ] {
         let todays = injected(&text).unwrap().text;
@@ -230,6 +251,78 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
             assert!(all.iter().any(|note| note.contains(warning)), "{all:?}");
         }
     }
+}
+
+#[test]
+fn a_renamed_container_is_reported_with_what_remains_in_it() {
+    let todays = injected(&vllm("[--port, \"8000\"]")).unwrap().text;
+    let edited = replaced(
+        &todays,
+        "- name: server\n        image",
+        "- name: main\n        image",
+    );
+    let back = uninject(&edited).unwrap();
+    let warnings = back.notes[0].warnings.join("\n");
+    assert!(
+        warnings.contains(
+            "spec/template/spec/containers/[server] has been renamed or removed since, so these changes of inject are not undone: \
+             ports/[frontend], \
+             livenessProbe/terminationGracePeriodSeconds, lifecycle/preStop, args/[#1], livenessProbe/httpGet/port, readinessProbe"
+        ),
+        "{warnings}"
+    );
+    assert!(
+        warnings.contains("the frontend listens on port 8080, but clients use port 8000"),
+        "{warnings}"
+    );
+    assert!(
+        !back.text.contains("name: crossfade") && back.text.contains("path: /readyz"),
+        "{}",
+        back.text
+    );
+}
+
+#[test]
+fn an_unknown_port_is_not_reported_as_the_original_one() {
+    let todays = injected(&vllm("[--port, \"8000\"]")).unwrap().text;
+    let edited = replaced(&todays, "[--port, \"8080\"]", "[--port, --user, \"8080\"]");
+    let note = uninject(&edited).unwrap().notes[0].to_string();
+    assert!(
+        note.contains(
+            "cannot tell where the frontend listens without crossfade: clients use port 8000"
+        ),
+        "{note}"
+    );
+    assert!(!note.contains("again"), "{note}");
+}
+
+#[test]
+fn a_mention_of_the_frontends_port_does_not_move_it_again() {
+    let todays = injected(&vllm("[]")).unwrap().text;
+    let edited = replaced(
+        &todays,
+        "      initContainers:\n",
+        "      initContainers:\n      - name: exporter\n        image: x\n        restartPolicy: Always\n        args: [--target=http://localhost:8080/metrics]\n",
+    );
+    assert_eq!(injected(&edited).unwrap().text, edited);
+    let options = Options {
+        drain: Some(60),
+        ..Options::default()
+    };
+    let again = injected_with(&edited, &options).unwrap().text;
+    assert!(again.contains("127.0.0.1:8080"), "{again}");
+}
+
+#[test]
+fn a_port_named_http_that_is_not_the_frontends_is_reported() {
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n        ports: [{name: http, containerPort: 8090}]\n",
+    );
+    let note = injected(&text).unwrap().notes[0].to_string();
+    assert!(
+        note.contains("its container declares port 8090 as 'http', but it listens on port 8000"),
+        "{note}"
+    );
 }
 
 #[test]
