@@ -29,7 +29,7 @@ use crate::resource::Plan;
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 #[cfg(test)]
 use crate::split::{SplitPolicy, Weights};
-use crate::telemetry::{Metrics, Observed, Proofs};
+use crate::telemetry::{Metrics, Observed, ProofCounts};
 
 /// The state behind the admin port.
 #[derive(Clone)]
@@ -84,8 +84,8 @@ fn endpoints(snapshot: &Snapshot, now: Instant) -> [(usize, usize); 2] {
 
 /// What the endpoints of each generation have proven about continuations. Empty while the plan does not continue streams, since
 /// endpoints are not asked then.
-fn proofs(snapshot: &Snapshot) -> [Proofs; 2] {
-    let mut proofs = [Proofs::default(); 2];
+fn proofs(snapshot: &Snapshot) -> [ProofCounts; 2] {
+    let mut proofs = [ProofCounts::default(); 2];
     if snapshot.plan.failover.continuation.mode == Mode::Off {
         return proofs;
     }

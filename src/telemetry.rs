@@ -13,6 +13,6 @@ pub mod strata;
 pub mod trace;
 mod window;
 
-pub use metrics::{Distribution, Metrics, Observed, Proofs, Reject, Timeout, dropped_lines};
+pub use metrics::{Distribution, Metrics, Observed, ProofCounts, Reject, Timeout, dropped_lines};
 pub use quantile::quantile;
 pub use window::Window;

@@ -6,10 +6,10 @@ const LONGEST: usize = 253;
 /// Whether `text` is a DNS subdomain (RFC 1123), as Kubernetes requires of the names of most objects.
 #[must_use]
 pub fn is_object_name(text: &str) -> bool {
-    text.len() <= LONGEST && text.split('.').all(is_label)
+    text.len() <= LONGEST && text.split('.').all(is_dns_label)
 }
 
-fn is_label(label: &str) -> bool {
+fn is_dns_label(label: &str) -> bool {
     let known = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     !label.is_empty()
         && !label.starts_with('-')

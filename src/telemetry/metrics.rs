@@ -13,7 +13,7 @@ use prometheus::{
 };
 
 pub use self::names::dropped_lines;
-pub use self::page::{Observed, Proofs};
+pub use self::page::{Observed, ProofCounts};
 pub use self::reading::Distribution;
 use super::recent::Windows;
 use super::sessions::Sessions;

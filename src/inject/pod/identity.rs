@@ -27,7 +27,7 @@ impl Injection<'_, '_> {
                 self.refuse("it has no name that updates could refer to: set --deployment NAME")
             );
         };
-        if given.is_some() && !is_label(&name) {
+        if given.is_some() && !is_label_value(&name) {
             return Err(self.refuse(format!("--deployment: {}", no_label(&name))));
         }
         if self.workload.creator != PodCreator::Kubernetes {
@@ -50,7 +50,7 @@ impl Injection<'_, '_> {
         if !is_dynamo && label.is_none() && self.is_found_by_name(&name) {
             return Ok(name);
         }
-        if !is_label(&name) {
+        if !is_label_value(&name) {
             return Err(self.refuse(format!(
                 "{}, by which the controller finds its pods: set another name with --deployment",
                 no_label(&name)
@@ -107,7 +107,7 @@ impl Injection<'_, '_> {
 }
 
 /// Whether this is a valid value of a label.
-fn is_label(value: &str) -> bool {
+fn is_label_value(value: &str) -> bool {
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     value.len() <= 63
         && is_end(value.chars().next())

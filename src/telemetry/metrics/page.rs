@@ -29,18 +29,18 @@ pub struct Observed {
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
     /// The proofs of the endpoints about continuations, per generation.
-    pub proofs: [Proofs; 2],
+    pub proofs: [ProofCounts; 2],
     /// Streams that wait to be moved off old.
     pub moving: usize,
 }
 
 /// The number of pairs of endpoint and model that can continue a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Proofs {
+pub struct ProofCounts {
     counts: [[usize; Capability::ALL.len()]; Probe::ALL.len()],
 }
 
-impl Proofs {
+impl ProofCounts {
     pub fn add(&mut self, probe: Probe, capability: Capability) {
         self.counts[probe as usize][capability as usize] += 1;
     }
