@@ -32,6 +32,18 @@ pub(super) fn before_uninject(object: &Json) -> Option<String> {
     })
 }
 
+/// A note on a live object that a controller manages, which reverts changes made to it.
+pub(super) fn owned(object: &Json) -> Option<String> {
+    let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
+    let owner = owners.find(|owner| owner["controller"] == true)?;
+    let text = |key: &str| owner[key].as_str().unwrap_or_default();
+    Some(format!(
+        "it is controlled by {}/{}, which may revert changes made to it: change that object, or the manifest it comes from, instead",
+        text("kind"),
+        text("name")
+    ))
+}
+
 /// Only the cluster sets these fields.
 fn is_live(object: &Json) -> bool {
     let metadata = &object["metadata"];

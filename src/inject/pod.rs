@@ -17,7 +17,7 @@ use super::edit::Editor;
 use super::path::{Path, Step, below};
 use super::record::ANNOTATION;
 use super::server::{
-    Move, PortOptions, Relocated, Server, host, is_on_socket, relocate, speaks_tls, unknown,
+    Move, PortOptions, Relocated, Server, host, is_on_socket, nodes, relocate, speaks_tls, unknown,
     variable,
 };
 use super::sidecar::{self, HostPort, NAME, Sidecar};
@@ -147,6 +147,19 @@ impl<'i> Injection<'i, '_> {
                  them; clients can bypass crossfade there, so an update never reports that old can be deleted",
             );
         }
+        let has_cluster_names = self.spec()["dnsPolicy"] == "ClusterFirstWithHostNet";
+        if truth(&self.spec()["hostNetwork"]) == Some(true) && !has_cluster_names {
+            self.note.warn(
+                "hostNetwork without dnsPolicy: ClusterFirstWithHostNet: the pod uses the name servers of the node, so crossfade \
+                 cannot resolve the new frontend's Service: set this dnsPolicy",
+            );
+        }
+        if let Some(nodes) = nodes(container) {
+            return Err(self.refuse(format!(
+                "it is one of {nodes} nodes that form one server (--nnodes), of which only the first one serves clients, so the \
+                 others would never become ready with a sidecar: run crossfade proxy in pods of its own instead"
+            )));
+        }
         if truth(&self.spec()["automountServiceAccountToken"]) == Some(false) {
             self.note.warn("automountServiceAccountToken is false: crossfade cannot read updates until it is true or removed");
         }
@@ -178,9 +191,15 @@ impl<'i> Injection<'i, '_> {
                 }
             }
             Move::Variable { name } => {
-                let value = json!({"name": name, "value": behind.to_string()});
+                // Such as Ollama's OLLAMA_HOST, which takes a number alone for a host.
+                let address = match name.ends_with("HOST") {
+                    true => format!("0.0.0.0:{behind}"),
+                    false => behind.to_string(),
+                };
+                let by = format!("{name}={address}");
+                let value = json!({"name": name, "value": address});
                 self.editor.push(&self.of(&["env"]), value)?;
-                format!("{name}={behind}")
+                by
             }
             Move::Arguments { list, flag } => {
                 let list = self.of(&[list]);

@@ -281,6 +281,7 @@ impl Run {
             );
             let object = path::get(json, &workload.object);
             note.warnings.extend(object.and_then(live::before_inject));
+            note.warnings.extend(object.and_then(live::owned));
             let containers = workload.containers(json);
             let list = containers
                 .iter()
@@ -336,6 +337,7 @@ impl Run {
                 .map_err(refuse)?;
             let object = path::get(&json, &workload.object);
             note.warnings.extend(object.and_then(live::before_uninject));
+            note.warnings.extend(object.and_then(live::owned));
             removed.push((workload, record, note));
         }
         let text = undo.finish();

@@ -139,6 +139,18 @@ pub(super) fn is_worker(container: &Json) -> bool {
     is_headless || WORKERS.iter().any(|worker| line.contains(worker))
 }
 
+/// The number of nodes of an SGLang or vLLM server, if it is more than one.
+pub(super) fn nodes(container: &Json) -> Option<u32> {
+    let line = command_line(container);
+    let mut words = line.split_whitespace();
+    let word = words.find(|word| *word == "--nnodes" || word.starts_with("--nnodes="))?;
+    let value = match word.split_once('=') {
+        Some((_, value)) => value,
+        None => words.next()?,
+    };
+    value.parse().ok().filter(|nodes| *nodes > 1)
+}
+
 /// Whether it speaks TLS to its clients.
 pub(super) fn speaks_tls(container: &Json) -> bool {
     let line = command_line(container);

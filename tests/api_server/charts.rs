@@ -89,6 +89,9 @@ fn an_invalid_value_is_rejected_by_name() {
         ("podMonitor.enable=true", "enable"),
         ("sidecar.access[0].namespace=inference", "serviceAccounts"),
         ("networkPolicies.enabled=true", "networkPolicies"),
+        // A section without values in a file.
+        ("log=null", "log"),
+        ("sidecar=null", "sidecar"),
     ] {
         let error = helm.refuses(&[&template[..], &[image, "--set", wrong]].concat());
         let schema = "values don't meet the specifications of the schema";
@@ -115,6 +118,11 @@ fn an_invalid_value_is_rejected_by_name() {
         (
             "env[0].name=CROSSFADE_LOG_FORMAT,env[0].value=text",
             "env: CROSSFADE_LOG_FORMAT is set twice, or the chart itself sets it",
+        ),
+        (
+            "sidecar.access[0].namespace=a,sidecar.access[0].serviceAccounts={x},\
+             sidecar.access[1].namespace=a,sidecar.access[1].serviceAccounts={y}",
+            "sidecar.access: a is listed twice",
         ),
     ] {
         let error = helm.refuses(&[&template[..], &[image, "--set", wrong]].concat());

@@ -306,3 +306,21 @@ fn the_output_of_another_version_is_left_as_it_is_unless_the_pods_would_change()
     assert_eq!(updated, injected_with(&this, &image("2")).unwrap().text);
     assert!(updated.contains(":2") && updated != this);
 }
+
+#[test]
+fn an_object_that_a_controller_manages_is_reported() {
+    let owned = deployment(VLLM).replace(
+        "metadata: {name: server}",
+        "metadata: {name: server, ownerReferences: [{apiVersion: nvidia.com/v1beta1, kind: DynamoGraphDeployment, name: agg, uid: u, controller: true}]}",
+    );
+    let expected =
+        "it is controlled by DynamoGraphDeployment/agg, which may revert changes made to it";
+    let report = injected(&owned).unwrap();
+    let note = report.notes[0].to_string();
+    assert!(note.contains(expected), "{note}");
+    let note = uninject(&report.text).unwrap().notes[0].to_string();
+    assert!(note.contains(expected), "{note}");
+    let free = owned.replace(", controller: true", "");
+    let note = injected(&free).unwrap().notes[0].to_string();
+    assert!(!note.contains("is controlled by"), "{note}");
+}

@@ -376,6 +376,28 @@ fn a_host_port_moves_to_crossfade_and_possible_problems_are_reported() {
         warnings.contains("hostNetwork") && warnings.contains("automountServiceAccountToken"),
         "{warnings}"
     );
+    let cannot_resolve = "cannot resolve the new frontend's Service";
+    assert!(warnings.contains(cannot_resolve), "{warnings}");
+    let resolves = format!("{text}      dnsPolicy: ClusterFirstWithHostNet\n");
+    let note = injected(&resolves).unwrap().notes[0].to_string();
+    assert!(!note.contains(cannot_resolve), "{note}");
+}
+
+#[test]
+fn a_server_of_several_nodes_is_refused() {
+    let sglang = |nodes: &str| {
+        deployment(&format!(
+            "        image: lmsysorg/sglang\n        args: [--model-path, x, {nodes}, --node-rank, $(RANK)]\n"
+        ))
+    };
+    for several in ["--nnodes, '2'", "--nnodes=2"] {
+        let error = injected(&sglang(several)).unwrap_err().to_string();
+        assert!(
+            error.contains("one of 2 nodes that form one server (--nnodes)"),
+            "{error}"
+        );
+    }
+    injected(&sglang("--nnodes, '1'")).unwrap();
 }
 
 #[test]
@@ -474,6 +496,11 @@ fn a_port_with_an_address_or_as_a_default_is_changed_as_well() {
             "        image: ollama/ollama\n        env: [{name: OLLAMA_HOST, value: '[::]:3000'}]\n",
             ("", "OLLAMA_HOST"),
             "env: [{name: OLLAMA_HOST, value: '[::]:8080'}]",
+        ),
+        (
+            "        image: ollama/ollama\n        env: []\n",
+            ("", "OLLAMA_HOST"),
+            "env: [{\"name\":\"OLLAMA_HOST\",\"value\":\"0.0.0.0:8080\"}]",
         ),
         (
             "        image: x\n        args: ['vllm serve x --port ${PORT:-3000}']\n",
