@@ -233,8 +233,7 @@ impl Exchange {
     pub fn refused(&mut self, response: &Response<Bytes>) {
         self.status = Some(response.status());
         if self.method != Method::HEAD {
-            let bytes = response.body().len() as u64;
-            self.timeline.add_bytes(bytes);
+            self.timeline.forwarded(response.body());
         }
     }
 
@@ -323,6 +322,12 @@ impl Exchange {
             self.usage = usage;
         }
         self.find_model(data);
+    }
+
+    /// Forgets what a response said of itself, because the client gets another one instead.
+    pub fn forget_answer(&mut self) {
+        self.model = None;
+        self.usage = Usage::default();
     }
 
     /// Records what went wrong, for the access line. Keeps the first reason.

@@ -86,6 +86,12 @@ impl Openings {
         }
     }
 
+    /// Whether the client has no opening event.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Records an opening event that was sent.
     pub fn sent(&mut self, api: Api, event: &Event<'_>) {
         let starts = api.starts(event);

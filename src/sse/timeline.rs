@@ -87,7 +87,12 @@ impl Timeline {
         previous.map(|previous| now.saturating_duration_since(previous))
     }
 
-    /// Records bytes of the body.
+    /// Records a part of the body that was forwarded.
+    pub const fn forwarded(&mut self, part: &[u8]) {
+        self.add_bytes(part.len() as u64);
+    }
+
+    /// Records forwarded bytes.
     pub const fn add_bytes(&mut self, bytes: u64) {
         self.bytes += bytes;
     }

@@ -184,6 +184,23 @@ async fn the_bytes_of_the_proxys_own_responses_count_in_the_line_but_not_as_forw
 }
 
 #[tokio::test]
+async fn the_line_of_a_recovered_stream_names_the_model_of_the_response_that_the_client_got() {
+    let role = |model: &str| role("x").replace("tiny", model);
+    let new = Upstream::always(stream_of(&role("failed")).reset()).await;
+    let answer = chat_text("old").replace("tiny", "other");
+    let old = Upstream::always(stream_of(&answer)).await;
+    let proxy = Proxy::split(&old, &new, 100).await;
+    let response = client::post(proxy.address, CHAT, &[], STREAMING).await;
+    response.assert_is(answer);
+    let line = proxy.access_line(1).await;
+    assert_eq!(
+        (&line["model"], &line["attempts"]),
+        (&"other".into(), &2.into()),
+        "{line}"
+    );
+}
+
+#[tokio::test]
 async fn a_unary_response_names_its_model_and_client_addresses_can_be_omitted() {
     let body = r#"{"object":"chat.completion","model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
     let old = Upstream::always(Script::new().json(200, body)).await;

@@ -70,7 +70,13 @@ fn assert_saved(response: &Response, by: &str, what: &str) {
     assert!(kind.starts_with("text/event-stream"), "{what}");
 }
 
-async fn assert_counted(proxy: &Proxy, assigned: &str, answered: &str, cause: &str) {
+/// Asserts what the metrics and the access line tell of `response`.
+async fn assert_counted(
+    proxy: &Proxy,
+    response: &Response,
+    [assigned, answered]: [&str; 2],
+    cause: &str,
+) {
     proxy.outcomes("completed", 1).await;
     let metrics = proxy.metrics().await;
     let saved = metrics.sum("crossfade_recovered_requests_total", &[("cause", cause)]);
@@ -90,6 +96,10 @@ async fn assert_counted(proxy: &Proxy, assigned: &str, answered: &str, cause: &s
     assert_eq!(line["generation"], assigned);
     assert_eq!(line["answered"], answered);
     assert_eq!(line["attempts"], 2);
+    // Without what the client did not get of the first response.
+    assert_eq!(line["bytes"], response.body.len(), "{line}");
+    let bytes = metrics.sum("crossfade_response_bytes_total", &[]);
+    assert_eq!(bytes, response.body.len() as f64);
 }
 
 #[tokio::test]
@@ -102,10 +112,11 @@ async fn old_recovers_what_new_fails_by_any_cause() {
             let plan = mostly_new(&new, lines);
             let flags = ["--upstream-protocol", protocol];
             let proxy = Proxy::planned(&old, &plan, &flags).await;
-            assert_saved(&proxy.chat().await, "old", &what);
+            let response = proxy.chat().await;
+            assert_saved(&response, "old", &what);
             assert_eq!((old.count(), new.count()), (1, 1), "{what}");
             assert_eq!(old.last().body(), STREAMING.as_bytes(), "{what}");
-            assert_counted(&proxy, "new", "old", cause).await;
+            assert_counted(&proxy, &response, ["new", "old"], cause).await;
         }
     }
 }
@@ -120,9 +131,10 @@ async fn new_recovers_what_old_fails_by_any_cause() {
             let plan = mostly_old(&new, lines);
             let flags = ["--upstream-protocol", protocol];
             let proxy = Proxy::planned(&old, &plan, &flags).await;
-            assert_saved(&proxy.chat().await, "new", &what);
+            let response = proxy.chat().await;
+            assert_saved(&response, "new", &what);
             assert_eq!((old.count(), new.count()), (1, 1), "{what}");
-            assert_counted(&proxy, "old", "new", cause).await;
+            assert_counted(&proxy, &response, ["old", "new"], cause).await;
         }
     }
 }
@@ -138,7 +150,7 @@ async fn requests_to_a_generation_without_a_listener_are_recovered_by_the_other(
         let response = proxy.chat().await;
         response.assert_is(chat_text("up"));
         assert_eq!(response.generation(), "old");
-        assert_counted(&proxy, "new", "old", "connect").await;
+        assert_counted(&proxy, &response, ["new", "old"], "connect").await;
 
         let plan = PlanFile::new(&manifest(&up.url(), 999_999_999, 1, ""));
         let plan = plan.as_str();
@@ -154,7 +166,7 @@ async fn requests_to_a_generation_without_a_listener_are_recovered_by_the_other(
         let response = proxy.chat().await;
         response.assert_is(chat_text("up"));
         assert_eq!(response.generation(), "new");
-        assert_counted(&proxy, "old", "new", "connect").await;
+        assert_counted(&proxy, &response, ["old", "new"], "connect").await;
     }
 }
 
@@ -177,8 +189,9 @@ async fn an_endpoint_that_accepts_no_connection_in_time_is_given_up() {
     let old = Upstream::start(healthy("old")).await;
     let plan = PlanFile::new(&manifest(&address.to_string(), 1, 999_999_999, ""));
     let proxy = Proxy::planned(&old, &plan, &["--connect-timeout", "0.2"]).await;
-    proxy.chat().await.assert_is(chat_text("old"));
-    assert_counted(&proxy, "new", "old", "connect").await;
+    let response = proxy.chat().await;
+    response.assert_is(chat_text("old"));
+    assert_counted(&proxy, &response, ["new", "old"], "connect").await;
 }
 
 #[tokio::test]
@@ -220,8 +233,9 @@ async fn a_500_of_new_is_retried_on_old() {
         let new = Upstream::always(script).await;
         let old = Upstream::start(healthy("old")).await;
         let proxy = Proxy::planned(&old, &mostly_new(&new, ""), &[]).await;
-        proxy.chat().await.assert_is(chat_text("old"));
-        assert_counted(&proxy, "new", "old", "server_error").await;
+        let response = proxy.chat().await;
+        response.assert_is(chat_text("old"));
+        assert_counted(&proxy, &response, ["new", "old"], "server_error").await;
     }
 }
 

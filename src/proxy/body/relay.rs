@@ -258,20 +258,14 @@ impl Relay {
         Pin::new(&mut self.source).poll_frame(cx)
     }
 
-    /// The part to forward of a slice that arrived.
+    /// The part to forward of a slice that arrived, or that was held back.
     fn take(&mut self, data: Bytes) -> Bytes {
-        let timeline = &mut self.exchange().timeline;
-        timeline.add_bytes(data.len() as u64);
-        self.take_again(data)
-    }
-
-    /// Like [`Relay::take`], for a slice whose bytes have already been counted.
-    fn take_again(&mut self, data: Bytes) -> Bytes {
         let exchange = self
             .exchange
             .as_mut()
             .expect("only a retry takes the exchange, and then nothing flows");
         let Some(sse) = &mut self.sse else {
+            exchange.timeline.forwarded(&data);
             exchange.unary(&data);
             if self.source.is_end_stream() {
                 self.finish(End::Eof);
@@ -284,6 +278,7 @@ impl Relay {
         }
         let attempts = self.attempts.as_deref_mut();
         let taken = sse.take(data, now, exchange, attempts, &mut self.timers);
+        exchange.timeline.forwarded(&taken.forward);
         if taken.committed {
             // Without a first-event deadline the endpoint was credited when the head arrived.
             if let (Some(endpoint), Some(_)) = (&self.endpoint, self.timers.first_event) {
@@ -358,7 +353,12 @@ impl Relay {
         let limit_passed = match due {
             Due::Hold => {
                 let sse = self.sse.as_mut().expect("only event streams are held");
-                return Poll::Ready(sse.release());
+                let held = sse.release();
+                // While another target is asked, nothing is held.
+                if let Some(exchange) = &mut self.exchange {
+                    exchange.timeline.forwarded(&held);
+                }
+                return Poll::Ready(held);
             }
             Due::Comment => {
                 if let Some(sse) = &mut self.sse {

@@ -149,6 +149,16 @@ impl SseRelay {
         self.charge.shrink(0);
     }
 
+    /// Whether the client has events of a response, other than comments.
+    pub fn has_sent_openings(&self) -> bool {
+        !self.openings.is_empty()
+    }
+
+    /// The events that are held, and are sent with whatever follows.
+    pub fn held(&self) -> &[u8] {
+        &self.held
+    }
+
     /// Prepares for the stream of a server that continues what was `sent`.
     pub fn join(&mut self, sent: Box<Sent>) {
         self.decoder = Decoder::new(MAX_EVENT);

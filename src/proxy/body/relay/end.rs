@@ -60,6 +60,8 @@ impl Relay {
     /// The server ended the body. Returns what still has to be forwarded.
     pub(super) fn end(&mut self) -> Bytes {
         let rest = self.sse.as_mut().map(SseRelay::take_remaining);
+        let rest = rest.unwrap_or_default();
+        self.exchange().timeline.forwarded(&rest);
         // The client gets no error event: it may have all it needs, and its server ended the response cleanly.
         if self.lacks_its_end() {
             let why = format!(
@@ -69,7 +71,7 @@ impl Relay {
             self.exchange().because(why);
         }
         self.finish(End::Eof);
-        rest.unwrap_or_default()
+        rest
     }
 
     /// Ends the response because a time limit has passed.
@@ -132,7 +134,13 @@ impl Relay {
 
     /// Ends an event stream with an error event.
     pub(super) fn close(&mut self, message: &str, status: StatusCode, end: End) {
-        let exchange = self.exchange();
+        let exchange = self
+            .exchange
+            .as_mut()
+            .expect("only a retry takes the exchange, and it gives it back");
+        if let Some(sse) = &self.sse {
+            exchange.timeline.forwarded(sse.held());
+        }
         exchange.because(message);
         exchange.ended(end);
         self.commit(false);
@@ -196,11 +204,15 @@ impl Relay {
     }
 
     pub(super) fn retry(&mut self, target: Target, cause: Cause) {
-        let (Some(attempts), Some(exchange)) = (self.attempts.take(), self.exchange.take()) else {
+        let (Some(attempts), Some(mut exchange)) = (self.attempts.take(), self.exchange.take())
+        else {
             return;
         };
         self.source = UpstreamBody::empty();
         if let Some(sse) = &mut self.sse {
+            if !sse.has_sent_openings() {
+                exchange.forget_answer();
+            }
             sse.restart();
         }
         self.timers.first_event = None;

@@ -274,7 +274,7 @@ impl Relay {
     /// Processes what was held back with an error event, as if it had just arrived.
     fn forward_held(&mut self, bytes: Bytes) -> Bytes {
         self.drop_kept();
-        self.take_again(bytes)
+        self.take(bytes)
     }
 
     /// Continues with the server that was found, or without one. Returns the data to forward.
