@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::resource::{Probe, ProbeKind};
-use crate::snapshot::SnapshotStore;
+use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::transport::deadline;
 use crate::upstream::{self, Added, Endpoint, Head, Outgoing, Pool};
 
@@ -28,12 +28,17 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     let mut changes = snapshots.changes();
     loop {
         let snapshot = snapshots.load();
-        let own = default.map(|interval| Probe {
-            kind: ProbeKind::AnyModel,
-            interval,
-            timeout: TIMEOUT,
-        });
-        let Some(probe) = snapshot.plan.probe.clone().or(own) else {
+        let endpoints = || {
+            let pools = [&snapshot.old, &snapshot.new].into_iter().flatten();
+            pools.flat_map(|pool| {
+                pool.endpoints()
+                    .iter()
+                    .map(move |endpoint| (pool, endpoint))
+            })
+        };
+        let Some(probe) = wanted(&snapshot, default) else {
+            // Nothing else would revoke the result of an earlier plan's probe.
+            endpoints().for_each(|(_, endpoint)| endpoint.forget_probe());
             // Wait for a plan that wants probes, without keeping the pools of this one alive.
             drop(snapshot);
             let changed = changes.changed().await;
@@ -41,19 +46,31 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
             continue;
         };
         let mut asked = tokio::task::JoinSet::new();
-        for pool in [&snapshot.old, &snapshot.new].into_iter().flatten() {
-            for endpoint in pool.endpoints() {
-                asked.spawn(send_probe(
-                    Arc::clone(pool),
-                    Arc::clone(endpoint),
-                    probe.clone(),
-                ));
-            }
+        for (pool, endpoint) in endpoints() {
+            let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
+            asked.spawn(send_probe(pool, endpoint, probe.clone()));
         }
         drop(snapshot);
         asked.join_all().await;
-        tokio::time::sleep(probe.interval).await;
+        let other_probe = async {
+            while wanted(&snapshots.load(), default).as_ref() == Some(&probe) {
+                let changed = changes.changed().await;
+                changed.expect("the sender lives in `snapshots`, which is held here");
+            }
+        };
+        // A wrong probe is corrected at once.
+        let _ = tokio::time::timeout(probe.interval, other_probe).await;
     }
+}
+
+/// How to probe under a plan, if at all.
+fn wanted(snapshot: &Snapshot, default: Option<Duration>) -> Option<Probe> {
+    let own = default.map(|interval| Probe {
+        kind: ProbeKind::AnyModel,
+        interval,
+        timeout: TIMEOUT,
+    });
+    snapshot.plan.probe.clone().or(own)
 }
 
 /// Probes all endpoints of `pool` concurrently, no matter what probe the plan has, and returns whether any of them can serve
@@ -169,7 +186,6 @@ mod tests {
     use super::*;
     use crate::guard::Guard;
     use crate::resource::Plan;
-    use crate::snapshot::Snapshot;
     use crate::split::{SplitPolicy, Weights};
 
     /// A snapshot without servers.

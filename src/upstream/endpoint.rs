@@ -115,7 +115,7 @@ impl Endpoint {
         self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
     }
 
-    /// Whether the last active probe failed. Only the next probe can clear this.
+    /// Whether the last active probe failed. Only the next probe can clear this, or the end of probing.
     #[must_use]
     pub fn failed_probe(&self) -> bool {
         self.probe_failed.load(Ordering::Relaxed)
@@ -197,6 +197,11 @@ impl Endpoint {
         if healthy {
             self.succeeded(Instant::now());
         }
+    }
+
+    /// Forgets the result of the last active probe: there will be no other.
+    pub fn forget_probe(&self) {
+        self.probe_failed.store(false, Ordering::Relaxed);
     }
 
     /// Whether ALPN selected HTTP/2 for the last connection. The next one may get another version.

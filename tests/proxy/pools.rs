@@ -241,6 +241,28 @@ async fn a_plan_with_a_probe_also_does_so_after_a_plan_without_one() {
 }
 
 #[tokio::test]
+async fn a_probe_that_is_corrected_or_removed_leaves_nothing_behind() {
+    let old = listing(&Arc::new(AtomicBool::new(false))).await;
+    let new = Upstream::start(healthy("new")).await;
+    // The server lists no models.
+    let wrong = "probe: {intervalSeconds: 60}";
+    let plan = mostly_old(&new, wrong);
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let becomes = async |healthy: bool| {
+        eventually("the health of the server", async || {
+            is_healthy(&proxy, old.address).await == healthy
+        })
+        .await;
+    };
+    for corrected in ["", "probe: {path: /live, intervalSeconds: 60}", ""] {
+        becomes(false).await;
+        plan.replace(&manifest(&new.url(), 999_999_999, 1, corrected));
+        becomes(true).await;
+        plan.replace(&manifest(&new.url(), 999_999_999, 1, wrong));
+    }
+}
+
+#[tokio::test]
 async fn a_server_is_not_queried_for_models_without_a_probe() {
     let lists = Arc::new(AtomicBool::new(false));
     let servers = [listing(&lists).await, listing(&lists).await];
