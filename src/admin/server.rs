@@ -28,6 +28,9 @@ use crate::transport::accept::AcceptErrors;
 const HEAD: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Maximum size of an HTTP/1.1 request head, in bytes. It is not charged to the memory budget, so all connections together must
+/// need little. Hyper's default for HTTP/2 is 16 KiB.
+const MAX_HEAD: usize = 32 * 1024;
 /// Maximum number of concurrent requests per HTTP/2 connection: far more than the watches of a peer, so that it can still send
 /// others.
 const STREAMS: u32 = 32;
@@ -128,6 +131,7 @@ impl AdminService {
         builder
             .http1()
             .timer(TokioTimer::new())
+            .max_buf_size(MAX_HEAD)
             .header_read_timeout(patience);
         builder
             .http2()

@@ -25,6 +25,8 @@ use crate::transport::accept::AcceptErrors;
 
 /// Timeout for reading a request head.
 const HEAD: Duration = Duration::from_secs(10);
+/// Maximum size of a request head, in bytes.
+const MAX_HEAD: usize = 32 * 1024;
 
 const ABOUT: &str = "crossfade controller: /metrics /livez /readyz, /live?update=NAMESPACE/NAME, a page for browsers\n";
 
@@ -92,7 +94,10 @@ async fn open(stream: TcpStream, peer: Peer, hosts: Hosts, routes: Routes) {
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    builder
+        .timer(TokioTimer::new())
+        .max_buf_size(MAX_HEAD)
+        .header_read_timeout(HEAD);
     let _ = builder
         .serve_connection(TokioIo::new(limited(stream)), service)
         .await;

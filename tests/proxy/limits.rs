@@ -746,6 +746,19 @@ async fn a_started_response_continues_although_the_rest_of_its_request_does_not_
 }
 
 #[tokio::test]
+async fn the_admin_port_limits_the_size_of_a_head() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for (length, status) in [(20_000, 200), (40_000, 431)] {
+        let mut client = Client::connect(proxy.admin).await;
+        let filler = "a".repeat(length);
+        let head = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: {filler}\r\n\r\n");
+        client.send(&head).await;
+        assert_eq!(client.head().await.status, status, "{length}");
+    }
+}
+
+#[tokio::test]
 async fn the_admin_port_limits_the_connections_of_one_address() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
