@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use kube::CustomResourceExt;
+use serde_json::json;
 
 use super::super::parsed::{self, ParsedUpdate};
 use super::Observer;
@@ -14,6 +15,7 @@ use super::other_proxies::OtherProxies;
 use super::route_match::services_of_host;
 use super::services::ServicesToOld;
 use crate::k8s::{NotSynced, Object, Scope};
+use crate::resource::status::UpdatePhase;
 use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 
 impl Observer {
@@ -54,7 +56,7 @@ impl Observer {
     }
 
     /// Whether another update sends requests to the frontends of old. `None` if unknown. Adds the namespace of an update that
-    /// would, if it had frontends.
+    /// would, if it had proxies.
     fn sends_to(
         &self,
         update: &Object,
@@ -66,9 +68,9 @@ impl Observer {
         let key = parsed::key(update);
         let uid = update.metadata.uid.as_ref();
         let is_followed = uid.is_some_and(|uid| others.follow.contains(uid));
-        // Without frontends, and if no proxy reports that it follows the update, no requests are sent.
         let is_elsewhere = key.namespace != parsed.key.namespace;
-        let mut is_used = |source: Option<&str>| {
+        // Without frontends, and if no proxy reports that it follows the update, none is known to send requests.
+        let mut has_proxies = |source: Option<&str>| {
             let pods = self.frontend_pods(&key, source.unwrap_or_default());
             let namespace = BTreeSet::from([key.namespace.clone()]);
             // The absence of frontends elsewhere must be confirmed separately.
@@ -77,6 +79,9 @@ impl Observer {
             pods.ok()
                 .map(|pods| is_followed || !pods.is_empty() || is_unknown)
         };
+        // Its proxies may be where nobody looks for them: in pods without labels, or outside the cluster. Only once an update is
+        // complete have all of them been seen, so only then does it prove something that none is left.
+        let is_complete = update.data["status"]["phase"] == json!(UpdatePhase::Complete);
         let scope = TargetScope {
             namespace: key.namespace.clone(),
             domain: self.settings.domain.clone(),
@@ -91,14 +96,14 @@ impl Observer {
         if !lead.is_usable {
             if is_elsewhere {
                 // Otherwise anyone could keep the flags of all other updates false.
-                return Some(leads_to_old()? && is_used(source)?);
+                return Some(leads_to_old()? && (!is_complete || has_proxies(source)?));
             }
             // The last usable plan stays in force, no matter what it was.
-            return (!is_used(source)?).then_some(false);
+            return (!has_proxies(source)?).then_some(false);
         }
         let is_meant = !is_elsewhere && lead.target_deployment == parsed.spec.source_deployment;
         let leads = lead.gives && (is_meant || leads_to_old()?);
-        Some(leads && is_used(source)?)
+        Some(leads && (!is_complete || has_proxies(source)?))
     }
 
     /// Whether a pod of `old` is behind one of these targets of a plan in `namespace`.
