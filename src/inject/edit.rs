@@ -98,6 +98,14 @@ impl<'a> Editor<'a> {
         path::node(&self.tree.root, path)
     }
 
+    /// Whether values can be added at `path` without changing others: not in an alias, nor in a value whose anchor has one.
+    pub fn is_alone(&self, path: &[Step]) -> bool {
+        match self.node(path) {
+            Ok(Some(node)) => self.tree.shared(&[node.span.clone()]).is_none(),
+            _ => false,
+        }
+    }
+
     fn entry<'p>(&self, path: &'p [Step]) -> Result<Option<(&'p [Step], &'a Entry)>, Refused> {
         let Some((Step::Key(key), parent)) = path.split_last() else {
             return Ok(None);

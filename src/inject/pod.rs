@@ -11,6 +11,7 @@ mod probes;
 use serde_json::{Value as Json, json};
 
 pub(super) use self::choose::choose;
+pub(super) use self::identity::PROXY;
 use self::operator::Effective;
 
 use super::edit::Editor;

@@ -72,8 +72,10 @@ pub(super) struct Replaced {
 
 impl Record {
     /// The record without what is derived from the manifest itself: the values, which earlier versions did not record, and the
-    /// parents, which remain if others have added to them.
+    /// parents, which remain if others have added to them. Also without the label for policies.
     pub fn without_values(mut self) -> Self {
+        self.added
+            .retain(|words| !words.ends_with("/labels/crossfade~1proxy"));
         self.values.clear();
         self.made.clear();
         for swapped in &mut self.swapped {

@@ -94,11 +94,14 @@ impl Observer {
                 .ok()
         };
         if !lead.is_usable {
+            // The last usable plan stays in force.
+            if leads_to_old()? {
+                return Some(!is_complete || has_proxies(source)?);
+            }
             if is_elsewhere {
                 // Otherwise anyone could keep the flags of all other updates false.
-                return Some(leads_to_old()? && (!is_complete || has_proxies(source)?));
+                return Some(false);
             }
-            // The last usable plan stays in force, no matter what it was.
             return (!has_proxies(source)?).then_some(false);
         }
         let is_meant = !is_elsewhere && lead.target_deployment == parsed.spec.source_deployment;

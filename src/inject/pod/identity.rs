@@ -6,6 +6,9 @@ use super::super::server::Server;
 use super::super::workload::PodCreator;
 use super::Injection;
 
+/// The label of pods that have none of Dynamo's (`deploy/network-policy`).
+pub(in crate::inject) const PROXY: &str = "crossfade/proxy";
+
 impl Injection<'_, '_> {
     /// The name by which an update finds the pod; Dynamo's pods have it as a label.
     pub(super) fn labels(&mut self) -> Result<String, Refused> {
@@ -48,6 +51,7 @@ impl Injection<'_, '_> {
             ));
         }
         if !is_dynamo && label.is_none() && self.is_found_by_name(&name) {
+            self.label_for_policies()?;
             return Ok(name);
         }
         if !is_label_value(&name) {
@@ -80,6 +84,28 @@ impl Injection<'_, '_> {
                 .add_detail(format!("its pods get the label {COMPONENT}: frontend"));
         }
         Ok(name)
+    }
+
+    /// Adds a label to pods that have none of Dynamo's.
+    fn label_for_policies(&mut self) -> Result<(), Refused> {
+        let place = below(&self.workload.labels, [PROXY]);
+        if self.editor.get(&place).is_some() {
+            return Ok(());
+        }
+        self.note
+            .add_detail(match self.editor.is_alone(&self.workload.labels) {
+                true => {
+                    self.editor.put(&place, "true".into())?;
+                    format!(
+                        "its pods get the label {PROXY}, by which a NetworkPolicy can select them"
+                    )
+                }
+                false => format!(
+                    "its pods do not get the label {PROXY}, by which a NetworkPolicy could select them, because their labels have \
+                     a YAML anchor or alias"
+                ),
+            });
+        Ok(())
     }
 
     /// Whether the controller finds the pods by the selector of the Deployment with this name.

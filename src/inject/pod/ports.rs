@@ -66,6 +66,12 @@ impl Injection<'_, '_> {
             })
         };
         let (behind, admin) = (free(BEHIND)?, free(ADMIN)?);
+        if admin != ADMIN[0] {
+            self.note.warn(format!(
+                "its admin port is {admin}, because a container uses {}: change the port in NetworkPolicies and in prometheus.io/port",
+                ADMIN[0]
+            ));
+        }
         let name = own.and_then(|own| own["name"].as_str());
         let default = if is_named("http") {
             "http-clients"

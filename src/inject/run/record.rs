@@ -108,9 +108,13 @@ pub(super) fn unchanged(note: &mut Note) {
 }
 
 /// The document as if this version had written its records, without the parts that earlier versions did not record, and without
-/// the indices of list items. A new version alone must not change the pods, which would restart them.
+/// the indices of list items. A new version alone must not change the pods, which would restart them; neither must the label for
+/// policies, which earlier versions did not add.
 pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> Json {
     for workload in workloads {
+        if let Some(Json::Object(labels)) = path::get_mut(&mut document, &workload.labels) {
+            labels.remove(pod::PROXY);
+        }
         let place = below(&workload.annotations, [ANNOTATION]);
         if let Some(Json::String(text)) = path::get_mut(&mut document, &place)
             && let Ok(mut record) = serde_json::from_str::<Record>(text)

@@ -324,3 +324,23 @@ fn an_object_that_a_controller_manages_is_reported() {
     let note = injected(&free).unwrap().notes[0].to_string();
     assert!(!note.contains("is controlled by"), "{note}");
 }
+
+#[test]
+fn the_pods_of_a_plain_deployment_get_the_label_by_which_the_network_policy_selects_them() {
+    let policy = include_str!("../../../deploy/network-policy/admin.yaml");
+    assert!(policy.contains("{key: crossfade/proxy, operator: Exists}"));
+    let text = deployment(VLLM);
+    let report = injected(&text).unwrap();
+    let read = &manifests(&report.text).unwrap()[0].objects[0];
+    let labels = &read["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(
+        *labels,
+        serde_json::json!({"app": "a", "crossfade/proxy": "true"})
+    );
+    // The label alone does not restart pods that got crossfade from an earlier version.
+    let path = ",\\\"spec/template/metadata/labels/crossfade~1proxy\\\"";
+    let earlier = report.text.replace(path, "");
+    let earlier = earlier.replace(", \"crossfade/proxy\": \"true\"", "");
+    assert!(!earlier.contains("crossfade/proxy"), "{earlier}");
+    assert_eq!(injected(&earlier).unwrap().text, earlier);
+}
