@@ -326,7 +326,7 @@ impl Page {
                     format!("{}/{}", role.ready, role.desired)
                 })
             });
-            self.row(&format!("  {role}"), value);
+            self.row(&format!("  {}", printable(role)), value);
         }
     }
 

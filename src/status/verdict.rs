@@ -394,6 +394,13 @@ mod tests {
         let text = "fail: New has failed and was rolled back: New fails 50.0 % of its requests.\n";
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
         assert_eq!(analysed.json()["verdict"], "fail");
+        // The status of the update tells it even if no proxy responds.
+        let answers = [answer("a", Err("cannot be reached".to_owned()))];
+        let analysed = ComparisonRun::new(Rules::default())
+            .past(&answers)
+            .or_rolled_back(Some("New fails 50.0 % of its requests."));
+        assert_eq!(analysed.verdict(), "fail");
+        assert!(analysed.text().starts_with(text), "{}", analysed.text());
     }
 
     #[test]

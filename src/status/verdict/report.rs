@@ -66,11 +66,14 @@ impl AnalysisReport {
     }
 
     fn sentence(&self) -> String {
-        if !self.has_data() {
-            return "No proxy could be queried.".to_owned();
-        }
         if let Some(why) = &self.rolled_back {
             return format!("New has failed and was rolled back: {why}");
+        }
+        if !self.has_data() {
+            return match &self.failed {
+                Some(why) => format!("New has failed: {why}"),
+                None => "No proxy could be queried.".to_owned(),
+            };
         }
         if !self.disagree.is_empty() {
             let plans = self.disagree.join("; ");
