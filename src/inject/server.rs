@@ -67,12 +67,14 @@ impl Server {
     /// The server that runs in a container, if known.
     pub fn of(container: &Json) -> Option<Self> {
         let line = command_line(container);
-        if is_worker(container) {
+        let has_word = |marks: &&Marks| marks.words.iter().any(|word| line.contains(word));
+        let by_word = MARKS.iter().find(has_word).map(|marks| marks.server);
+        // A container may run both, in one script.
+        if is_worker(container) && by_word != Some(Self::Dynamo) {
             return None;
         }
-        let has_word = |marks: &&Marks| marks.words.iter().any(|word| line.contains(word));
-        if let Some(marks) = MARKS.iter().find(has_word) {
-            return Some(marks.server);
+        if by_word.is_some() {
+            return by_word;
         }
         if is_variable(container, "DYN_HTTP_PORT") {
             return Some(Self::Dynamo);

@@ -610,3 +610,21 @@ fn later_changes_are_kept_and_mentioned() {
         "{warnings}"
     );
 }
+
+#[test]
+fn a_script_that_starts_a_dynamo_frontend_beside_a_worker_is_a_frontend() {
+    let text = deployment(
+        "        image: x/vllm-runtime\n        command: [bash, -c]\n        args:\n        - |\n          python3 -m dynamo.frontend --http-port 8000 &\n          python3 -m dynamo.vllm --model x\n",
+    );
+    let report = injected(&text).unwrap();
+    assert!(
+        report
+            .text
+            .contains("python3 -m dynamo.frontend --http-port 8080 &"),
+        "{}",
+        report.text
+    );
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    let worker = text.replace("dynamo.frontend", "dynamo.router");
+    assert!(injected(&worker).is_err());
+}
