@@ -212,6 +212,8 @@ fn is_image(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
         && name.chars().all(is_allowed)
+        // Not a URL.
+        && !name.contains("//")
 }
 
 /// Removes crossfade from everything in `text` to which [`inject`] added it.

@@ -98,12 +98,12 @@ impl<'a> Editor<'a> {
         path::node(&self.tree.root, path)
     }
 
-    /// Whether values can be added at `path` without changing others: not in an alias, nor in a value whose anchor has one.
+    /// Whether values can be added at `path` without changing others: it is neither in an alias nor in a value with an anchor.
     pub fn is_alone(&self, path: &[Step]) -> bool {
-        match self.node(path) {
-            Ok(Some(node)) => self.tree.shared(&[node.span.clone()]).is_none(),
-            _ => false,
-        }
+        (0..=path.len()).all(|depth| {
+            let node = self.node(&path[..depth]);
+            node.is_ok_and(|node| node.is_some_and(|node| !node.has_anchor()))
+        })
     }
 
     fn entry<'p>(&self, path: &'p [Step]) -> Result<Option<(&'p [Step], &'a Entry)>, Refused> {

@@ -57,6 +57,15 @@ pub(super) struct Injection<'i, 'a> {
     pub note: &'i mut Note,
 }
 
+/// Whether a container's limits are also its requests, as those of all containers of a pod with the QoS class Guaranteed.
+fn is_guaranteed(container: &Json) -> bool {
+    let resources = &container["resources"];
+    ["cpu", "memory"].into_iter().all(|name| {
+        let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
+        !limit.is_null() && (request.is_null() || request == limit)
+    })
+}
+
 fn given(options: &Options) -> PortOptions<'_> {
     PortOptions {
         port: options.port,
@@ -160,6 +169,12 @@ impl<'i> Injection<'i, '_> {
                 "it is one of {nodes} nodes that form one server (--nnodes), of which only the first one serves clients, so the \
                  others would never become ready with a sidecar: run crossfade proxy in pods of its own instead"
             )));
+        }
+        let all = self.workload.everywhere(self.root);
+        if all.iter().all(|(_, container)| is_guaranteed(container)) {
+            self.note.warn(
+                "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more than it requests",
+            );
         }
         if truth(&self.spec()["automountServiceAccountToken"]) == Some(false) {
             self.note.warn("automountServiceAccountToken is false: crossfade cannot read updates until it is true or removed");

@@ -132,6 +132,10 @@ fn flatten<'n>(node: &'n Node, nodes: &mut Vec<&'n Node>) {
 }
 
 impl Node {
+    pub fn has_anchor(&self) -> bool {
+        self.anchor > 0
+    }
+
     pub fn is_nothing(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if is_null(text))
     }

@@ -182,7 +182,7 @@ fn names_that_are_invalid_as_labels_and_invalid_images_are_rejected() {
         error.contains("labels its pods with the name of the graph, vllm-disagg"),
         "{error}"
     );
-    for image in ["", " ", "a b", "-x", "a\tb"] {
+    for image in ["", " ", "a b", "-x", "a\tb", "https://a/b"] {
         let options = Options {
             image: Some(image.to_owned()),
             ..Options::default()

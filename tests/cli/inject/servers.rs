@@ -628,3 +628,20 @@ fn a_script_that_starts_a_dynamo_frontend_beside_a_worker_is_a_frontend() {
     let worker = text.replace("dynamo.frontend", "dynamo.router");
     assert!(injected(&worker).is_err());
 }
+
+#[test]
+fn the_loss_of_the_class_guaranteed_is_reported() {
+    let with = |resources: &str| {
+        let text = deployment(&format!(
+            "        image: vllm/vllm-openai\n        resources: {resources}\n"
+        ));
+        let warnings = injected(&text).unwrap().notes[0].warnings.join("\n");
+        warnings.contains("QoS class Guaranteed")
+    };
+    assert!(with("{limits: {cpu: 4, memory: 8Gi}}"));
+    assert!(with(
+        "{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 4, memory: 8Gi}}"
+    ));
+    assert!(!with("{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 2}}"));
+    assert!(!with("{limits: {nvidia.com/gpu: 1}}"));
+}
