@@ -123,16 +123,24 @@ async fn one(
         writer,
         has_come.clone(),
     );
-    let next = answer_while_reading(ledger, tag, &behavior, reading, playing, has_come).await;
-    if next != Next::Go {
-        // Closing with unread data may discard the end of the response.
-        ledger.visited(tag, |visit| {
+    let _discards = DiscardsUnread { ledger, tag };
+    answer_while_reading(ledger, tag, &behavior, reading, playing, has_come).await
+}
+
+/// Closing with unread data may discard the end of the response, also when the whole server stops.
+struct DiscardsUnread<'l> {
+    ledger: &'l Ledger,
+    tag: Tag,
+}
+
+impl Drop for DiscardsUnread<'_> {
+    fn drop(&mut self) {
+        self.ledger.visited(self.tag, |visit| {
             if !visit.whole && visit.end == VisitEnd::Whole {
                 visit.end = VisitEnd::Cut;
             }
         });
     }
-    next
 }
 
 async fn answer_while_reading(
