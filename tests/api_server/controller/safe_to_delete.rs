@@ -334,3 +334,22 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_an_update_tha
     fixture.delete(&updates(), "back").await;
     fixture.until("up", "safe again", is_safe).await;
 }
+
+/// An update that leads to old no longer counts once it is complete and its own old frontends are gone, so it must stay complete.
+#[tokio::test]
+async fn an_update_stays_complete_after_its_old_frontends_are_deleted() {
+    let (fixture, _controller) = safe().await;
+    fixture.delete(&pods(), "old-frontend-0").await;
+    fixture
+        .until("up", "without proxies", |object| !is_safe(object))
+        .await;
+    for _ in 0..10 {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        let object = fixture.get("up").await;
+        assert_eq!(
+            object["status"]["phase"], "Complete",
+            "{}",
+            object["status"]
+        );
+    }
+}
