@@ -93,20 +93,23 @@ impl Observer {
             self.lead_to(&lead.targets, &key.namespace, old, to_old)
                 .ok()
         };
-        if !lead.is_usable {
+        let leads = match lead.is_usable {
+            true => {
+                let is_meant =
+                    !is_elsewhere && lead.target_deployment == parsed.spec.source_deployment;
+                lead.gives && (is_meant || leads_to_old()?)
+            }
             // The last usable plan stays in force.
-            if leads_to_old()? {
-                return Some(!is_complete || has_proxies(source)?);
-            }
-            if is_elsewhere {
-                // Otherwise anyone could keep the flags of all other updates false.
-                return Some(false);
-            }
-            return (!has_proxies(source)?).then_some(false);
+            false => leads_to_old()?,
+        };
+        if leads {
+            return Some(!is_complete || has_proxies(source)?);
         }
-        let is_meant = !is_elsewhere && lead.target_deployment == parsed.spec.source_deployment;
-        let leads = lead.gives && (is_meant || leads_to_old()?);
-        Some(leads && (!is_complete || has_proxies(source)?))
+        // If an unusable update of another namespace counted, anyone could keep the flags of all other updates false.
+        if lead.is_usable || is_elsewhere {
+            return Some(false);
+        }
+        (!has_proxies(source)?).then_some(false)
     }
 
     /// Whether a pod of `old` is behind one of these targets of a plan in `namespace`.

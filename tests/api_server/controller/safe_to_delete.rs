@@ -343,13 +343,15 @@ async fn an_update_stays_complete_after_its_old_frontends_are_deleted() {
     fixture
         .until("up", "without proxies", |object| !is_safe(object))
         .await;
-    for _ in 0..10 {
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        let object = fixture.get("up").await;
-        assert_eq!(
-            object["status"]["phase"], "Complete",
-            "{}",
-            object["status"]
-        );
-    }
+    // Until the controller has decided again.
+    fixture
+        .edit("up", json!({"maxTrafficSplitPercent": 100}))
+        .await;
+    fixture
+        .until("up", "decided again", |object| {
+            let status = &object["status"];
+            assert_eq!(status["phase"], "Complete", "{status}");
+            status["observedGeneration"] == object["metadata"]["generation"]
+        })
+        .await;
 }
