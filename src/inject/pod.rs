@@ -151,18 +151,17 @@ impl<'i> Injection<'i, '_> {
                 "it listens only on a Unix socket (--uds), but crossfade connects to a port: remove --uds",
             ));
         }
-        if truth(&self.spec()["hostNetwork"]) == Some(true) {
+        if self.workload.is_on_host_network(self.root) {
             self.note.warn(
                 "hostNetwork: its ports, including the admin port, are those of the node, and no NetworkPolicy restricts \
                  them; clients can bypass crossfade there, so an update never reports that old can be deleted",
             );
-        }
-        let has_cluster_names = self.spec()["dnsPolicy"] == "ClusterFirstWithHostNet";
-        if truth(&self.spec()["hostNetwork"]) == Some(true) && !has_cluster_names {
-            self.note.warn(
-                "hostNetwork without dnsPolicy: ClusterFirstWithHostNet: the pod uses the name servers of the node, so crossfade \
-                 cannot resolve the new frontend's Service: set this dnsPolicy",
-            );
+            if self.spec()["dnsPolicy"] != "ClusterFirstWithHostNet" {
+                self.note.warn(
+                    "hostNetwork without dnsPolicy: ClusterFirstWithHostNet: the pod uses the name servers of the node, so \
+                     crossfade cannot resolve the new frontend's Service: set this dnsPolicy",
+                );
+            }
         }
         if let Some(nodes) = nodes(container) {
             return Err(self.refuse(format!(
@@ -262,7 +261,7 @@ impl<'i> Injection<'i, '_> {
             );
         };
         if let Some(host_port) = &ports.host_port
-            && truth(&self.spec()["hostNetwork"]) != Some(true)
+            && !self.workload.is_on_host_network(self.root)
         {
             // The frontend must not have one, or clients could bypass crossfade. Nothing is removed from within a list
             // separately.

@@ -72,10 +72,8 @@ pub(super) struct Replaced {
 
 impl Record {
     /// The record without what is derived from the manifest itself: the values, which earlier versions did not record, and the
-    /// parents, which remain if others have added to them. Also without the label for policies.
+    /// parents, which remain if others have added to them.
     pub fn without_values(mut self) -> Self {
-        self.added
-            .retain(|words| !words.ends_with("/labels/crossfade~1proxy"));
         self.values.clear();
         self.made.clear();
         for swapped in &mut self.swapped {

@@ -15,7 +15,7 @@ use super::defaults::Defaults;
 use super::path::{self, Path, Step, below};
 use super::record::{ANNOTATION, Record};
 use super::tree::{Entry, Node, Tree, Value};
-use super::workload::{Workload, truth};
+use super::workload::Workload;
 use super::{Note, Refused};
 
 /// The record in the pod template of a workload.
@@ -58,9 +58,9 @@ impl<'a> Undo<'a> {
 
     /// What an API server may have added to the values of a pod.
     fn defaults(&self, workload: &Workload) -> Defaults {
-        let spec = path::get(self.root, &workload.spec);
-        let host_network = spec.and_then(|spec| truth(&spec["hostNetwork"])) == Some(true);
-        Defaults { host_network }
+        Defaults {
+            host_network: workload.is_on_host_network(self.root),
+        }
     }
 
     pub fn take_back(

@@ -245,6 +245,12 @@ impl Workload {
         containers
     }
 
+    /// Whether the pod uses the network of its node.
+    pub fn is_on_host_network(&self, root: &Json) -> bool {
+        let spec = get(root, &self.spec);
+        spec.and_then(|spec| truth(&spec["hostNetwork"])) == Some(true)
+    }
+
     /// The path of the containers if they are not a list, so that Kubernetes would reject the object.
     pub fn malformed(&self, root: &Json) -> Option<Path> {
         let paths = ["containers", "initContainers"].map(|name| below(&self.spec, [name]));

@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::super::path::below;
-use super::super::workload::truth;
 use super::{Injection, Refused};
 
 /// The first port of the pod's network on which any user may listen.
@@ -29,7 +28,7 @@ impl Injection<'_, '_> {
             }
             return Ok(());
         }
-        if truth(&self.spec()["hostNetwork"]) == Some(true) {
+        if self.workload.is_on_host_network(self.root) {
             self.note.warn(format!(
                 "hostNetwork: crossfade does not run as root, and can listen on port {port} only if the node's {SYSCTL} allows it"
             ));

@@ -111,6 +111,7 @@ pub(super) fn unchanged(note: &mut Note) {
 /// the indices of list items. A new version alone must not change the pods, which would restart them; neither must the label for
 /// policies, which earlier versions did not add.
 pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> Json {
+    let label = path::words(&Json::Null, &[], &below(&[], ["labels", pod::PROXY]));
     for workload in workloads {
         if let Some(Json::Object(labels)) = path::get_mut(&mut document, &workload.labels) {
             labels.remove(pod::PROXY);
@@ -120,6 +121,7 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
             && let Ok(mut record) = serde_json::from_str::<Record>(text)
         {
             env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
+            record.added.retain(|words| !words.ends_with(&label));
             let written = serde_json::to_string(&record.without_values());
             *text = without_indices(&written.unwrap_or_default());
         }
