@@ -15,7 +15,7 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
 
-pub use connections::{Connections, limited};
+pub use connections::{Connections, MAX_HEAD, limited};
 pub use history::{Counters, History, Sample};
 pub use hosts::Hosts;
 pub use live::LivePage;

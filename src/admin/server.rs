@@ -21,16 +21,15 @@ use super::live::Live;
 use super::local::Local;
 use super::routes::routes;
 use crate::lifecycle::ProcessPhase;
-use crate::pages::{Connections, PageResponse, Peer, Requests, Routes, Stalls, TooMany, limited};
+use crate::pages::{
+    Connections, MAX_HEAD, PageResponse, Peer, Requests, Routes, Stalls, TooMany, limited,
+};
 use crate::transport::accept::AcceptErrors;
 
 /// Timeout for a request's head, and for the first bytes of a connection.
 const HEAD: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Maximum size of an HTTP/1.1 request head, in bytes. It is not charged to the memory budget, so all connections together must
-/// need little. Hyper's default for HTTP/2 is 16 KiB.
-const MAX_HEAD: usize = 32 * 1024;
 /// Maximum number of concurrent requests per HTTP/2 connection: far more than the watches of a peer, so that it can still send
 /// others.
 const STREAMS: u32 = 32;

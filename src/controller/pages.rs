@@ -19,14 +19,12 @@ use tokio::time::MissedTickBehavior;
 use super::Metrics;
 use super::dashboard::Dashboard;
 use crate::pages::{
-    Connections, Hosts, LivePage, PageResponse, Peer, Routes, limited, metrics, text,
+    Connections, Hosts, LivePage, MAX_HEAD, PageResponse, Peer, Routes, limited, metrics, text,
 };
 use crate::transport::accept::AcceptErrors;
 
 /// Timeout for reading a request head.
 const HEAD: Duration = Duration::from_secs(10);
-/// Maximum size of a request head, in bytes.
-const MAX_HEAD: usize = 32 * 1024;
 
 const ABOUT: &str = "crossfade controller: /metrics /livez /readyz, /live?update=NAMESPACE/NAME, a page for browsers\n";
 

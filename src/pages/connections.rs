@@ -13,6 +13,9 @@ use crate::transport::Yielding;
 use crate::transport::descriptors::Shares;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
+/// Maximum size of an HTTP/1.1 request head on an admin port, in bytes. It is not charged to a memory budget, so all connections
+/// together must need little. Hyper's limit for HTTP/2 is 16 KiB.
+pub const MAX_HEAD: usize = 32 * 1024;
 /// Maximum number of open connections, unless descriptors are scarce.
 const MAX_CONNECTIONS: usize = 512;
 /// Maximum number of them per peer.
