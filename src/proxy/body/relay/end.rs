@@ -134,13 +134,9 @@ impl Relay {
 
     /// Ends an event stream with an error event.
     pub(super) fn close(&mut self, message: &str, status: StatusCode, end: End) {
-        let exchange = self
-            .exchange
-            .as_mut()
-            .expect("only a retry takes the exchange, and it gives it back");
-        if let Some(sse) = &self.sse {
-            exchange.timeline.forwarded(sse.held());
-        }
+        let held = self.sse.as_ref().map_or(0, |sse| sse.held().len());
+        let exchange = self.exchange();
+        exchange.timeline.add_bytes(held as u64);
         exchange.because(message);
         exchange.ended(end);
         self.commit(false);
