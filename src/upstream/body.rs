@@ -57,7 +57,8 @@ pub enum UpstreamBody {
     Begun(Bytes, Box<UpstreamBody>),
     /// Read in advance.
     Ahead(Box<ReadAhead>),
-    Http1(h1::Incoming),
+    /// In a box, because a response is moved through many futures.
+    Http1(Box<h1::Incoming>),
     Http2(h2::Incoming),
     /// From a service in this process.
     Local(UnsyncBoxBody<Bytes, BoxError>),

@@ -304,7 +304,7 @@ fn respond(
         sender,
     );
     if !incoming.is_end_stream() {
-        *response.body_mut() = UpstreamBody::Http1(incoming);
+        *response.body_mut() = UpstreamBody::Http1(Box::new(incoming));
     }
     response
 }
