@@ -13,8 +13,9 @@ use crate::printable;
 use crate::split::{Assignment, Generation};
 use crate::sse::{Api, Outcome, Usage};
 
-/// A thread queues its lines once they reach this length, in bytes.
-const ENOUGH: usize = 16 * 1024;
+/// A thread queues its lines once they reach this length, in bytes. Each time, the thread that writes them wakes up and may take
+/// this thread's core.
+const ENOUGH: usize = 64 * 1024;
 
 /// The format of access lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
