@@ -132,6 +132,14 @@ impl Openings {
         }
     }
 
+    /// Whether the current stream lacks a block that the client has from an earlier one. The client would show it as part of the
+    /// response, although no server sent that response.
+    #[must_use]
+    pub fn lacks_blocks(&self) -> bool {
+        let known = self.0.as_ref();
+        known.is_some_and(|known| known.due.iter().any(|start| start.is_block))
+    }
+
     /// Learns the id of the current stream from its first event with content, if that is its first event.
     pub fn learn(&mut self, api: Api, event: &Event<'_>) {
         if let Some(known) = self.0.as_mut().filter(|known| known.continues) {

@@ -46,6 +46,9 @@ impl HoldPolicy {
     ) -> EventAction {
         match meaning(api, event) {
             Meaning::Comment => return EventAction::Forward,
+            Meaning::Content | Meaning::Terminal if openings.lacks_blocks() => {
+                return EventAction::Conflict;
+            }
             Meaning::Content => {
                 openings.learn(api, event);
                 return EventAction::Commit;

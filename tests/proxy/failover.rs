@@ -960,6 +960,86 @@ fn numbered(name: &str, delta: &str) -> Vec<String> {
     events.into_iter().enumerate().map(event).collect()
 }
 
+fn named(kind: &str, rest: &str) -> String {
+    format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
+}
+
+fn text_block(index: u32) -> String {
+    let start = format!(r#","index":{index},"content_block":{{"type":"text","text":""}}"#);
+    let delta = format!(r#","index":{index},"delta":{{"type":"text_delta","text":"x"}}"#);
+    named("content_block_start", &start) + &named("content_block_delta", &delta)
+}
+
+/// Clients build the response from the blocks that were opened. A call of a tool that no server made must not look complete.
+#[tokio::test]
+async fn a_block_that_only_the_first_server_opened_ends_the_recovered_stream_with_an_error() {
+    let begun = named("message_start", r#","message":{"id":"m"}"#);
+    let tool = named(
+        "content_block_start",
+        r#","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}"#,
+    );
+    let stop = named("message_stop", "");
+    let created = named("response.created", r#","response":{"id":"r"}"#);
+    let call = named(
+        "response.output_item.added",
+        r#","output_index":0,"item":{"type":"function_call","id":"i","name":"f"}"#,
+    );
+    let completed = named(
+        "response.completed",
+        r#","response":{"id":"r","output":[]}"#,
+    );
+    for (path, opened, second) in [
+        (MESSAGES, begun.clone() + &tool, begun.clone() + &stop),
+        (
+            MESSAGES,
+            begun.clone() + &tool,
+            begun.clone() + &text_block(1) + &stop,
+        ),
+        (RESPONSES, created.clone() + &call, created + &completed),
+    ] {
+        let gate = Gate::closed();
+        let new = Upstream::always(stream_of(&opened).wait(&gate).reset()).await;
+        let old = Upstream::always(stream_of(&second)).await;
+        let plan = mostly_new(&new, "failover: {holdSeconds: 0}");
+        let proxy = Proxy::planned(&old, &plan, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(path, &[], STREAMING).await;
+        client.head().await;
+        client.until(&opened).await;
+        gate.open();
+        let rest = String::from_utf8(client.body().await).unwrap();
+        assert!(rest.contains("event: error\n"), "{rest}");
+        assert!(
+            !rest.contains("message_stop") && !rest.contains("completed"),
+            "{rest}"
+        );
+        assert!(client.end.unwrap().is_unclean());
+        proxy.outcomes("failed", 1).await;
+    }
+}
+
+/// The first server's event stays with the client, and the second one's is dropped.
+#[tokio::test]
+async fn the_prompt_tokens_of_a_recovered_message_are_those_that_the_client_got() {
+    let begun = |tokens: u32| {
+        let message = format!(r#","message":{{"id":"m","usage":{{"input_tokens":{tokens}}}}}"#);
+        named("message_start", &message)
+    };
+    let gate = Gate::closed();
+    let new = Upstream::always(stream_of(&begun(10)).wait(&gate).reset()).await;
+    let old = begun(20) + &text_block(0) + &named("message_stop", "");
+    let old = Upstream::always(stream_of(&old)).await;
+    let plan = mostly_new(&new, "failover: {holdSeconds: 0}");
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(MESSAGES, &[], STREAMING).await;
+    client.head().await;
+    client.until(&begun(10)).await;
+    gate.open();
+    client.body().await;
+    assert_eq!(proxy.access_line(1).await["prompt_tokens"], 10);
+}
+
 /// The ids of this event would have to be rewritten, but it is too long to be held until it is complete.
 #[tokio::test]
 async fn a_recovered_stream_with_an_event_that_cannot_be_held_ends_with_an_error_and_no_other_id() {

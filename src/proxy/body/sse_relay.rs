@@ -348,7 +348,10 @@ impl SseRelay {
             .hold
             .step(&mut self.openings, (self.api, event), held, now);
         if !matches!(step, EventAction::Commit | EventAction::Fail { .. }) {
-            if let Some(usage) = sse::usage(self.api, event.data) {
+            // The client has the usage of the event that was sent before in place of a dropped one.
+            if step != EventAction::Drop
+                && let Some(usage) = sse::usage(self.api, event.data)
+            {
                 exchange.usage.merge(usage);
             }
             if let Some(sent) = &mut self.sent {

@@ -72,7 +72,7 @@ impl Family for Messages {
             return vec![Start::new(kind, [0, 0])];
         }
         let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
-        vec![Start::new(kind, [opened.index, 0]).with(opened.content_block)]
+        vec![Start::new(kind, [opened.index, 0]).block(opened.content_block)]
     }
 
     fn error_event(error: &ErrorReport<'_>) -> Vec<u8> {

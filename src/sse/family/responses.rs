@@ -94,9 +94,9 @@ impl Family for Responses {
                     .repeated("response", 0)
             }
             "response.output_item.added" => Start::new(kind, [item, 0])
-                .with(opened.item)
+                .block(opened.item)
                 .repeated("item", item),
-            _ => Start::new(kind, [item, part]).with(opened.part),
+            _ => Start::new(kind, [item, part]).block(opened.part),
         };
         vec![start.numbered(opened.sequence_number)]
     }

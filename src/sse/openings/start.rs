@@ -22,6 +22,8 @@ pub struct Start {
     pub(super) id: Option<Box<str>>,
     pub(super) call_id: Option<Box<str>>,
     pub(super) number: Option<u64>,
+    /// Whether the client shows it even if no content follows, as it does a block with a tool call.
+    pub(super) is_block: bool,
     /// The owner of the ids, and its index, if later events repeat them. Several events may contain IDs of the same item.
     owner: Option<(&'static str, u32)>,
 }
@@ -46,6 +48,7 @@ impl Start {
             id: None,
             call_id: None,
             number: None,
+            is_block: false,
             owner: None,
         }
     }
@@ -72,6 +75,14 @@ impl Start {
         self.id = plain(part.id);
         self.call_id = plain(part.call_id);
         self
+    }
+
+    /// A block, an item, or a part of one, described by `part`.
+    pub fn block(self, part: Part) -> Self {
+        Self {
+            is_block: true,
+            ..self.with(part)
+        }
     }
 
     /// With ids that belong to the `owner` of this index and that later events repeat.

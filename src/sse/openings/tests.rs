@@ -198,6 +198,37 @@ fn unchanged_data_is_not_copied() {
     assert!(same(&bytes, openings.rewritten(Api::Chat, bytes.clone())));
 }
 
+#[test]
+fn a_block_that_the_next_stream_does_not_open_is_missed_until_it_does() {
+    for (api, opening) in [(Api::Messages, 3), (Api::Responses, 5)] {
+        let events = stream(api, "a");
+        let mut openings = Openings::default();
+        for event in &events[..opening] {
+            openings.sent_all(api, &framed(event));
+        }
+        assert!(!openings.lacks_blocks(), "the stream is its own");
+        openings.next_stream();
+        let (last, others) = events[..opening].split_last().unwrap();
+        for event in others {
+            assert_eq!(
+                classified(&mut openings, api, &framed(event)),
+                Opening::LeaveOut
+            );
+        }
+        assert!(openings.lacks_blocks());
+        assert_eq!(
+            classified(&mut openings, api, &framed(last)),
+            Opening::LeaveOut
+        );
+        assert!(!openings.lacks_blocks());
+    }
+    // A missing role is no part of the response.
+    let mut openings = Openings::default();
+    openings.sent_all(Api::Chat, &framed(&stream(Api::Chat, "a")[0]));
+    openings.next_stream();
+    assert!(!openings.lacks_blocks());
+}
+
 /// What becomes of `second` after `first` went out.
 fn after(api: Api, first: &Value, second: &Value) -> Opening {
     let mut openings = Openings::default();
