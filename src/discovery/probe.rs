@@ -51,15 +51,23 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
             asked.spawn(send_probe(pool, endpoint, probe.clone()));
         }
         drop(snapshot);
-        asked.join_all().await;
+        let round = async {
+            while asked.join_next().await.is_some() {}
+            tokio::time::sleep(probe.interval).await;
+        };
         let other_probe = async {
             while wanted(&snapshots.load(), default).as_ref() == Some(&probe) {
                 let changed = changes.changed().await;
                 changed.expect("the sender lives in `snapshots`, which is held here");
             }
         };
-        // A wrong probe is corrected at once.
-        let _ = tokio::time::timeout(probe.interval, other_probe).await;
+        // A wrong probe is corrected at once, even if an endpoint has yet to respond to it.
+        tokio::select! {
+            () = round => {}
+            () = other_probe => {}
+        }
+        // No result of this probe may follow that of the next one.
+        asked.shutdown().await;
     }
 }
 

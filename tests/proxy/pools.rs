@@ -243,9 +243,18 @@ async fn a_plan_with_a_probe_also_does_so_after_a_plan_without_one() {
 #[tokio::test]
 async fn a_probe_that_is_corrected_or_removed_leaves_nothing_behind() {
     let old = listing(&Arc::new(AtomicBool::new(false))).await;
-    let new = Upstream::start(healthy("new")).await;
+    // The other server does not even respond: nobody waits for it.
+    let never = Gate::closed();
+    let new = Upstream::start({
+        let (answer, never) = (healthy("new"), never.clone());
+        move |received| match received.target.as_str() {
+            "/v1/models" => Script::new().wait(&never),
+            _ => answer(received),
+        }
+    })
+    .await;
     // The server lists no models.
-    let wrong = "probe: {intervalSeconds: 60}";
+    let wrong = "probe: {intervalSeconds: 600, timeoutSeconds: 600}";
     let plan = mostly_old(&new, wrong);
     let proxy = Proxy::planned(&old, &plan, &[]).await;
     let becomes = async |healthy: bool| {
@@ -254,7 +263,7 @@ async fn a_probe_that_is_corrected_or_removed_leaves_nothing_behind() {
         })
         .await;
     };
-    for corrected in ["", "probe: {path: /live, intervalSeconds: 60}", ""] {
+    for corrected in ["", "probe: {path: /live, intervalSeconds: 600}", ""] {
         becomes(false).await;
         plan.replace(&manifest(&new.url(), 999_999_999, 1, corrected));
         becomes(true).await;
