@@ -149,6 +149,7 @@ impl ParsedUpdate {
         let target = target.unwrap_or(&spec.new_frontend_service);
         let mut wants =
             rollout::UpdateSettings::of(format!("{source} to {target}{}", counted_by(spec)));
+        wants.new_frontends.clone_from(&spec.new_frontend_service);
         wants.trial = trial(spec);
         wants.retry.clone_from(&self.retry);
         wants.on_failure = spec.analysis.as_ref().map(|spec| spec.on_failure);

@@ -59,6 +59,8 @@ pub(super) struct Ending<'a> {
     pub old_drains: bool,
     /// Whether the deadline ended the last drain.
     pub overdue: bool,
+    /// Whether proxies have confirmed a complete update with the present `newFrontendService`.
+    pub was_confirmed: bool,
     pub proxies: &'a ProxySummary,
 }
 
@@ -81,10 +83,10 @@ impl Ending<'_> {
         if !self.has_left_old() {
             return Phase::Progressing;
         }
-        // No proxies means no confirmation. Only a complete update may lose its frontends.
+        // No proxies means no confirmation. Only a complete update may lose its frontends, and then it may not send elsewhere.
         if self.proxies.are_none() {
             return match self.before {
-                Phase::Complete => Phase::Complete,
+                Phase::Complete if self.was_confirmed => Phase::Complete,
                 _ => Phase::Progressing,
             };
         }
@@ -109,6 +111,11 @@ impl Ending<'_> {
             _ if all_left => Phase::Draining,
             _ => Phase::Progressing,
         }
+    }
+
+    /// Whether the proxies confirm the phase. An earlier phase that is kept is not confirmed.
+    pub fn is_confirmed(&self) -> bool {
+        !self.proxies.are_none() && !self.settings.losses_only
     }
 
     fn is_overdue(&self) -> bool {

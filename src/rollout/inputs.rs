@@ -46,6 +46,8 @@ pub struct UpdateSettings {
     ///
     /// [`Memory`]: super::Memory
     pub subject: String,
+    /// `newFrontendService`: where the proxies send new's requests.
+    pub new_frontends: String,
     /// `paused`: nothing moves.
     pub paused: bool,
     /// `maxTrafficSplitPercent`, 0 to 100. A greater value means no cap.
@@ -85,6 +87,7 @@ impl UpdateSettings {
     pub fn of(subject: impl Into<String>) -> Self {
         Self {
             subject: subject.into(),
+            new_frontends: String::new(),
             paused: false,
             cap_percent: None,
             drain_old: false,

@@ -81,7 +81,9 @@ impl Observer {
         };
         // Its proxies may be where nobody looks for them: in pods without labels, or outside the cluster. Only once an update is
         // complete have all of them been seen, so only then does it prove something that none is left.
-        let is_complete = update.data["status"]["phase"] == json!(UpdatePhase::Complete);
+        let status = &update.data["status"];
+        let is_complete = status["phase"] == json!(UpdatePhase::Complete)
+            && status["observedGeneration"] == json!(update.metadata.generation);
         let scope = TargetScope {
             namespace: key.namespace.clone(),
             domain: self.settings.domain.clone(),

@@ -67,6 +67,9 @@ fn a_complete_update_drains_again_while_a_new_pod_may_send_to_old() {
         (Phase::Complete, false)
     );
     assert!(!holds(&decision, ConditionKind::Degraded).0);
+    // A proxy that nobody sees may follow this edit.
+    fixture.settings.new_frontends = "http://elsewhere".to_owned();
+    assert_eq!(fixture.settle().phase, Phase::Progressing);
 }
 
 #[test]
