@@ -33,7 +33,17 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     read_opened(open(path, 0)?, most)
 }
 
-/// The same, for a file that must belong to this user or root and must not be a link.
+/// The same, also for a pipe or a device. Waits for its content.
+///
+/// # Errors
+/// Why it was not read.
+pub fn read_stream(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NOCTTY).open(path)?;
+    read_at_most(file, most)
+}
+
+/// The same as [`read`], for a file that must belong to this user or root and must not be a link.
 ///
 /// # Errors
 /// Why it was not read.
@@ -53,9 +63,13 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
 }
 
 fn read_opened(file: File, most: u64) -> Result<Vec<u8>, Error> {
-    if !file.metadata()?.is_file() {
-        return Err(Error::NotRegular);
+    match file.metadata()?.is_file() {
+        true => read_at_most(file, most),
+        false => Err(Error::NotRegular),
     }
+}
+
+fn read_at_most(file: File, most: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     // One byte more, since the length of a file may change while it is read.
     file.take(most + 1).read_to_end(&mut bytes)?;
@@ -139,6 +153,15 @@ pub(crate) mod tests {
         std::fs::write(&file, "12345").unwrap();
         assert_eq!(read(&file, 5).unwrap(), b"12345");
         assert!(matches!(read(&file, 4), Err(Error::TooLarge(4))));
+    }
+
+    #[test]
+    fn a_stream_is_read_up_to_the_limit() {
+        let read = |path: &str| read_stream(Path::new(path), 100);
+        assert_eq!(read("/dev/null").unwrap(), b"");
+        assert!(matches!(read("/dev/zero"), Err(Error::TooLarge(100))));
+        assert!(matches!(read("/"), Err(Error::Read(_))));
+        assert!(matches!(read("/no/such/file"), Err(Error::Read(_))));
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! Loads the configuration of the connection to the API server: a kubeconfig, or the service account of a pod.
 
-use std::path::PathBuf;
+use std::env;
+use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use crate::files;
+
+/// How large a kubeconfig may be. One with many clusters contains their certificates.
+const MAX_FILE: u64 = 16 << 20;
 
 /// Why there is no configuration. These are our own messages, because some of the library's do not name the file, or name it
 /// twice.
@@ -14,6 +20,8 @@ pub enum ConfigError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("{} {reason}", path.display())]
+    Refused { path: PathBuf, reason: files::Error },
     #[error("the kubeconfig has no context '{0}'")]
     NoContext(String),
     #[error("the kubeconfig has no current-context: set it, or name a context with --context")]
@@ -46,17 +54,52 @@ pub async fn load_config(
         context: context.map(str::to_owned),
         ..KubeConfigOptions::default()
     };
-    let config = match path {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)?;
-            Config::from_custom_kubeconfig(file, &options).await
-        }
-        None => Config::from_kubeconfig(&options).await,
+    let config = match path.map_or_else(read_default, |path| read(path)) {
+        Ok(file) => { Config::from_custom_kubeconfig(file, &options).await }.map_err(Into::into),
+        Err(error) => Err(error),
     };
     match config {
         Ok(config) => Ok(config),
-        Err(error) if path.is_some() || context.is_some() => Err(error.into()),
+        Err(error) if path.is_some() || context.is_some() => Err(error),
         // Outside of a pod, the missing service account is not the problem.
-        Err(error) => Config::incluster().map_err(|_| error.into()),
+        Err(error) => Config::incluster().map_err(|_| error),
+    }
+}
+
+/// The files in `$KUBECONFIG`, merged, or `~/.kube/config`.
+fn read_default() -> Result<Kubeconfig, ConfigError> {
+    let listed = env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut paths: Vec<_> = env::split_paths(&listed).collect();
+    paths.retain(|path| !path.as_os_str().is_empty());
+    if paths.is_empty() {
+        let home = env::home_dir().ok_or(KubeconfigError::FindPath)?;
+        return read(&home.join(".kube/config"));
+    }
+    paths.iter().try_fold(Kubeconfig::default(), |all, path| {
+        Ok(all.merge(read(path)?)?)
+    })
+}
+
+/// Reads one file. The library would read an endless one, such as `/dev/zero`, until the memory is full.
+fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
+    let refused = |reason| match reason {
+        files::Error::Read(source) => ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        },
+        reason => ConfigError::Refused {
+            path: path.to_owned(),
+            reason,
+        },
+    };
+    match files::read(path, MAX_FILE) {
+        // The library resolves paths in the file relative to its directory.
+        Ok(_) => Ok(Kubeconfig::read_from(path)?),
+        // A pipe, such as that of `<(...)` in a shell, or `/dev/null`. Its content can be read only once.
+        Err(files::Error::NotRegular) => {
+            let bytes = files::read_stream(path, MAX_FILE).map_err(refused)?;
+            Ok(Kubeconfig::from_yaml(&String::from_utf8_lossy(&bytes))?)
+        }
+        Err(reason) => Err(refused(reason)),
     }
 }

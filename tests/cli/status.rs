@@ -123,6 +123,43 @@ fn arguments_override_the_environment() {
     }
 }
 
+#[test]
+fn an_endless_kubeconfig_is_refused_and_a_pipe_is_read() {
+    let zero = "/dev/zero is larger than 16 MiB";
+    for args in [
+        &["status"][..],
+        &["set", "u", "--split", "5"],
+        &["judge", "u"],
+        &["rollout", "status"],
+    ] {
+        let output = run(&[args, &["--kubeconfig", "/dev/zero"]].concat());
+        let text = output_text(&output);
+        assert!(text.contains(zero), "{args:?}: {text}");
+    }
+    let listed = program()
+        .arg("status")
+        .env("KUBECONFIG", "/dev/null:/dev/zero")
+        .output();
+    let text = output_text(&listed.unwrap());
+    assert!(text.contains(zero), "{text}");
+
+    // The shell passes a pipe as a file.
+    let mut piped = program();
+    piped.args(["status", "--kubeconfig", "/dev/stdin"]);
+    let mut piped = piped
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let file = "kind: Config\ncurrent-context: there\n";
+    let mut input = piped.stdin.take().unwrap();
+    input.write_all(file.as_bytes()).unwrap();
+    drop(input);
+    let text = output_text(&piped.wait_with_output().unwrap());
+    assert!(text.contains("no context 'there'"), "{text}");
+}
+
 #[tokio::test]
 async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
     let server = ApiServer::start().await;
