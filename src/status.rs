@@ -28,7 +28,7 @@ pub use rollout::RolloutVerb;
 pub use text::{list, rollout as rollout_text, rollout_history, rollouts as rollout_list, text};
 pub use verdict::{AnalysisReport, Compared, ComparisonRun, no_report, rules};
 
-use crate::error_chain::root_cause;
+use crate::error_chain::{error_chain, root_cause};
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
 
@@ -46,12 +46,8 @@ pub enum Error {
     #[error("cannot {what}: cannot reach the API server: {cause}")]
     Unreachable { what: String, cause: String },
     /// Its response cannot be read.
-    #[error("cannot {what}")]
-    Api {
-        what: String,
-        #[source]
-        source: Box<kube::Error>,
-    },
+    #[error("cannot {what}: {cause}")]
+    Api { what: String, cause: String },
     #[error("no update found in namespace {0}")]
     NoUpdate(String),
     #[error(
@@ -77,13 +73,14 @@ pub enum Error {
     Conflict(String),
 }
 
-/// The error of a request to the API server, with what was attempted.
+/// The error of a request to the API server, with what was attempted. The texts contain parts of objects and responses, whose line
+/// breaks must not look like those of this program.
 fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
-    let what = what.to_owned();
+    let what = escaped(what);
     move |error| match error {
         kube::Error::Api(status) if status.code == 403 => Error::Forbidden {
             what,
-            message: status.message,
+            message: escaped(&status.message),
         },
         // For an unknown resource, the API server reports nothing more.
         kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
@@ -91,17 +88,21 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
         }
         kube::Error::Api(status) => Error::Refused {
             what,
-            message: status.message,
+            message: escaped(&status.message),
         },
         kube::Error::Service(error) => Error::Unreachable {
             what,
-            cause: root_cause(&*error),
+            cause: escaped(&root_cause(&*error)),
         },
         error => Error::Api {
             what,
-            source: Box::new(error),
+            cause: escaped(&error_chain(&error)),
         },
     }
+}
+
+fn escaped(text: &str) -> String {
+    crate::printable::printable(text).to_string()
 }
 
 /// The report of one proxy, or why there is none.

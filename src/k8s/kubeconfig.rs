@@ -7,6 +7,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::files;
+use crate::printable::printable;
 
 /// How large a kubeconfig may be. One with many clusters contains their certificates.
 const MAX_FILE: u64 = 16 << 20;
@@ -22,7 +23,7 @@ pub enum ConfigError {
     },
     #[error("{} {reason}", path.display())]
     Refused { path: PathBuf, reason: files::Error },
-    #[error("the kubeconfig has no context '{0}'")]
+    #[error("the kubeconfig has no context '{}'", printable(.0))]
     NoContext(String),
     #[error("the kubeconfig has no current-context: set it, or name a context with --context")]
     NoCurrentContext,

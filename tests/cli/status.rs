@@ -152,12 +152,12 @@ fn an_endless_kubeconfig_is_refused_and_a_pipe_is_read() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let file = "kind: Config\ncurrent-context: there\n";
+    let file = "kind: Config\ncurrent-context: \"there\\nnot\"\n";
     let mut input = piped.stdin.take().unwrap();
     input.write_all(file.as_bytes()).unwrap();
     drop(input);
     let text = output_text(&piped.wait_with_output().unwrap());
-    assert!(text.contains("no context 'there'"), "{text}");
+    assert!(text.contains(r"no context 'there\nnot'"), "{text}");
 }
 
 #[tokio::test]
@@ -204,6 +204,24 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
     );
     let again = terminal.shows(&["wanted     40.0 %"]).await;
     assert!(!again.contains(seen), "{again}");
+}
+
+#[tokio::test]
+async fn an_unreadable_update_is_reported_in_one_line() {
+    let server = ApiServer::start().await;
+    server.apply("u", json!({"newFrontendService": "new:8000"}));
+    server.phase("u", "Odd\ncrossfade: all is well\u{1b}[31m");
+    for args in [&["status"][..], &["status", "-o", "json"]] {
+        let mut command = program();
+        command.args(args).envs(server.env()).stdin(Stdio::null());
+        let output = tokio::task::spawn_blocking(move || command.output());
+        let text = output_text(&output.await.unwrap().unwrap());
+        assert!(
+            text.contains(r"unknown variant `Odd\ncrossfade: all is well\u001b[31m`"),
+            "{args:?}: {text}"
+        );
+        assert_eq!(text.trim_end().lines().count(), 1, "{args:?}: {text}");
+    }
 }
 
 #[tokio::test]
