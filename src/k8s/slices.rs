@@ -20,6 +20,7 @@ use super::throttle::throttled;
 use super::watch::must_relist;
 use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
+use crate::printable::printable;
 
 /// The label with the name of a slice's Service (discovery.k8s.io/v1).
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -42,6 +43,8 @@ pub struct Slices {
     service: String,
     port: u16,
     lost: bool,
+    /// The last address that was reported because it is not an IP address.
+    unreadable: Option<String>,
     failures: u32,
     resume: Instant,
 }
@@ -60,6 +63,7 @@ impl Slices {
             service: service.to_owned(),
             port,
             lost: false,
+            unreadable: None,
             failures: 0,
             resume: Instant::now(),
         }
@@ -110,12 +114,24 @@ impl Slices {
                 self.listing = true;
             }
             Event::InitApply(slice) | Event::Apply(slice) => {
+                self.report_unreadable(&slice);
                 self.known.insert(name(&slice), slice);
             }
             Event::Delete(slice) => {
                 self.known.remove(&name(&slice));
             }
             Event::InitDone => self.listing = false,
+        }
+    }
+
+    fn report_unreadable(&mut self, slice: &EndpointSlice) {
+        let Some(address) = unreadable(slice) else {
+            return;
+        };
+        if self.unreadable.as_deref() != Some(address) {
+            let (service, shown) = (&self.service, printable(address));
+            tracing::warn!(%service, address = %shown, "an EndpointSlice contains an address that is not an IP address; it gets no requests");
+            self.unreadable = Some(address.to_owned());
         }
     }
 
@@ -163,6 +179,13 @@ fn is_ready(endpoint: &Endpoint) -> bool {
     conditions.and_then(|conditions| conditions.ready) != Some(false)
 }
 
+/// An address that is not an IP address. Those with leading zeros are not: some programs read them as octal numbers.
+fn unreadable(slice: &EndpointSlice) -> Option<&str> {
+    let mut addresses = { slice.endpoints.iter().flatten() }.flat_map(|one| &one.addresses);
+    let found = addresses.find(|address| address.parse::<IpAddr>().is_err());
+    found.map(String::as_str)
+}
+
 /// The ready addresses of a slice.
 fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
     let Some(port) = port_of(slice, wanted) else {
@@ -182,6 +205,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_read_is_reported_and_not_used() {
+        let port = json!([{"port": 80}]);
+        assert_eq!(unreadable(&slice(port.clone())), None);
+        let mut slice = slice(port);
+        for address in ["010.0.0.1", "host.example"] {
+            let [first, ..] = &mut slice.endpoints.as_mut().unwrap()[..] else {
+                panic!("no endpoint");
+            };
+            first.addresses = vec![address.to_owned()];
+            assert_eq!(unreadable(&slice), Some(address));
+            assert_eq!(ready(&slice, 80), ["10.0.0.2:80".parse().unwrap()]);
+        }
+    }
 
     fn slice(ports: serde_json::Value) -> EndpointSlice {
         serde_json::from_value(json!({

@@ -190,7 +190,9 @@ impl Observer {
                 continue;
             }
             let found = self.behind(target)?;
-            let ready = found.iter().flatten().filter(|endpoint| endpoint.ready);
+            let ready = found.iter().flatten();
+            // Proxies send no request to an address that they cannot read.
+            let ready = ready.filter(|endpoint| endpoint.ready && endpoint.ip.is_some());
             count += u32::try_from(ready.count()).unwrap_or(u32::MAX);
         }
         Ok(count)

@@ -21,19 +21,37 @@ pub(super) enum Reference {
 /// The objects that a host name, used in the namespace `own`, may refer to.
 pub(super) fn of_host(host: &str, own: &str, domain: &str) -> Vec<Reference> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
-    let address = address_of_host(&host, domain).or_else(|| address(&host));
+    let addresses = match address_of_host(&host, domain) {
+        Some(address) => vec![address],
+        None => addresses(&host),
+    };
     let services = services_of_host(&host, own, domain).into_iter();
-    let known = address.map(Reference::Address).into_iter();
+    let known = addresses.into_iter().map(Reference::Address);
     known
         .chain(services.map(Reference::Service))
         .chain([Reference::Host(host)])
         .collect()
 }
 
-/// An address in the form in which it is compared: an IPv4 address may also be written as an IPv6 address (RFC 4291 §2.5.5.2).
-pub(super) fn address(text: &str) -> Option<IpAddr> {
-    let address: IpAddr = text.parse().ok()?;
-    Some(address.to_canonical())
+/// The addresses that a text may mean, in the form in which they are compared: an IPv4 address may also be written as an IPv6
+/// address (RFC 4291 §2.5.5.2). Kubernetes has accepted leading zeros in IPv4 addresses, and programs differ in whether such a
+/// number is decimal or octal.
+pub(super) fn addresses(text: &str) -> Vec<IpAddr> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return vec![address.to_canonical()];
+    }
+    let readings = [10, 8].into_iter().filter_map(|base| ipv4(text, base));
+    readings.collect()
+}
+
+/// An IPv4 address in which numbers with a leading zero are written in this base.
+fn ipv4(text: &str, base: u32) -> Option<IpAddr> {
+    let parts = text.split('.').map(|part| {
+        let base = if part.starts_with('0') { base } else { 10 };
+        u8::from_str_radix(part, base).ok()
+    });
+    let parts: [u8; 4] = parts.collect::<Option<Vec<_>>>()?.try_into().ok()?;
+    Some(parts.into())
 }
 
 /// A Service that leads to the same destination as a reference.

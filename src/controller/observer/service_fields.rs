@@ -30,7 +30,8 @@ pub(super) fn own_addresses(service: &DynamicObject) -> Vec<IpAddr> {
     let balanced = status["loadBalancer"]["ingress"].as_array();
     let balanced = balanced.into_iter().flatten().map(|one| &one["ip"]);
     let all = lists.chain(balanced).chain([&spec["clusterIP"]]);
-    all.filter_map(|address| references::address(address.as_str()?))
+    all.filter_map(Json::as_str)
+        .flat_map(references::addresses)
         .collect()
 }
 

@@ -24,8 +24,8 @@ pub(super) const BY_SELECTOR: &str = "endpointslice-controller.k8s.io";
 pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
     slice_endpoints(slice).any(|endpoint| {
         let pod = endpoint.target;
-        let mut addresses = endpoint.addresses().map(references::address);
-        pods.has(pod, None) || addresses.any(|address| pods.has(pod, address))
+        let mut addresses = endpoint.addresses().flat_map(references::addresses);
+        pods.has(pod, None) || addresses.any(|address| pods.has(pod, Some(address)))
     })
 }
 
@@ -51,7 +51,7 @@ fn all_addresses(slice: &DynamicObject) -> impl Iterator<Item = &str> {
 
 /// The addresses in a slice.
 pub(super) fn addresses(slice: &DynamicObject) -> impl Iterator<Item = IpAddr> {
-    all_addresses(slice).filter_map(references::address)
+    all_addresses(slice).flat_map(references::addresses)
 }
 
 /// The host names in a slice of the type `FQDN`.

@@ -60,6 +60,11 @@ fn a_service_leads_to_old_by_any_address_and_from_any_namespace() {
         all_ports,
         // By the address of a pod, of a Service, and of a Service by another address.
         slice("m", "by-hand", "me", "10.0.0.1", 8000),
+        // Kubernetes has accepted leading zeros. Some programs read 012 as 10.
+        slice("m", "octal", "me", "012.0.0.1", 8000),
+        slice("n", "zeros", "me", "010.000.0.01", 8000),
+        slice("n", "zeros-of-service", "me", "10.09.0.1", 80),
+        slice("n", "other-zeros", "me", "010.0.0.02", 8000),
         slice("n", "chained", "me", "10.9.0.1", 80),
         slice("m", "chained-there", "me", "192.0.2.1", 80),
         // Around the proxy.
@@ -86,13 +91,16 @@ fn a_service_leads_to_old_by_any_address_and_from_any_namespace() {
             "m/by-hand",
             "m/chained-there",
             "m/node-port",
+            "m/octal",
             "m/other-port",
             "n/all-ports",
             "n/balanced",
             "n/by-port",
             "n/chained",
             "n/direct",
-            "n/selects"
+            "n/selects",
+            "n/zeros",
+            "n/zeros-of-service"
         ]
     );
     assert_eq!(names(&found.aliases), ["m/alias", "m/by-balancer"]);
