@@ -51,7 +51,7 @@ use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
 use crate::k8s::{Cache, NotSynced, Object, Scope, workloads};
 use crate::resource::precedence::{self, Standing};
-use crate::rollout::{Observation, Sides};
+use crate::rollout::{Observation, Sides, Silence};
 
 /// How long a proxy or frontend may take for its first report before it counts as silent.
 const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -105,8 +105,8 @@ impl Observed {
 pub(super) struct ProxyPod {
     pub pod: String,
     pub ready: bool,
-    /// The address of its admin port, if the pod has that port.
-    address: Option<String>,
+    /// The address of its admin port, or why it cannot be polled.
+    address: Result<String, Silence>,
 }
 
 /// Observes updates.
@@ -187,8 +187,8 @@ impl Observer {
         let proxy_pods = self.known().get(key).cloned()?;
         let last = |proxy_pod: &ProxyPod| {
             let report = match &proxy_pod.address {
-                Some(address) => self.proxies.last(address),
-                None => Some(LastReport::no_port(&self.settings.proxies.port)),
+                Ok(address) => self.proxies.last(address),
+                Err(silence) => Some(LastReport::not_polled(format!("it has {silence}"))),
             };
             (proxy_pod.clone(), report)
         };

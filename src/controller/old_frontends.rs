@@ -7,7 +7,9 @@ use serde_json::Value as Json;
 
 use super::ProxyPods;
 use crate::k8s::kinds::{api_resource, deployments, stateful_sets};
-use crate::k8s::workloads::{COMPONENT, GRAPH, controller, includes, labels, labels_at};
+use crate::k8s::workloads::{
+    COMPONENT, GRAPH, controller, includes, labels, labels_at, pod_is_ready,
+};
 use crate::k8s::{Cache, NotSynced, Object, container_port, named_ports};
 
 /// The running frontend pods of `source`, with or without a proxy: clients reach them either way. A pod whose labels were edited
@@ -96,9 +98,15 @@ fn selectors(
         .collect())
 }
 
+/// Whether a pod may serve clients. Before its container starts, a pod has no address; one that runs without an address may still
+/// be reached.
 pub(super) fn is_alive(pod: &DynamicObject) -> bool {
     let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
-    !matches!(phase, Some("Succeeded" | "Failed")) && address(pod).is_some()
+    match phase {
+        Some("Succeeded" | "Failed") => false,
+        Some("Running") => true,
+        _ => address(pod).is_some() || pod_is_ready(pod),
+    }
 }
 
 fn address(pod: &DynamicObject) -> Option<&str> {
@@ -119,6 +127,16 @@ fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
     port.filter(|_| ports.next().is_none())
 }
 
+/// The addresses of the ports with this name that several live pods report: it is unknown which of them answers there.
+pub(super) fn shared_addresses(pods: &[Object], name: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let alive = pods.iter().filter(|pod| is_alive(pod));
+    let addresses = alive.filter_map(|pod| address_of(pod, name));
+    addresses
+        .filter(|address| !found.insert(address.clone()))
+        .collect()
+}
+
 /// The address of the port with this name.
 pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
     let (address, port) = (address(pod)?, port(pod, name)?);
@@ -126,4 +144,30 @@ pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
         true => format!("[{address}]:{port}"),
         false => format!("{address}:{port}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::k8s::object;
+
+    #[test]
+    fn a_pod_that_runs_without_an_address_is_alive() {
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        for (status, alive) in [
+            (json!({"phase": "Pending"}), false),
+            (json!({"phase": "Pending", "podIP": "10.0.0.1"}), true),
+            (json!({"phase": "Running"}), true),
+            (json!({"phase": "Running", "podIP": "10.0.0.1"}), true),
+            (json!({"phase": "Unknown", "conditions": ready}), true),
+            (json!({"phase": "Failed", "podIP": "10.0.0.1"}), false),
+            (json!({"phase": "Succeeded", "conditions": ready}), false),
+            (json!({}), false),
+        ] {
+            let pod = object(json!({"metadata": {"name": "old-0"}, "status": status}));
+            assert_eq!(is_alive(&pod), alive, "{status}");
+        }
+    }
 }

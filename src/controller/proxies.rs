@@ -215,10 +215,10 @@ pub(super) struct LastReport {
 }
 
 impl LastReport {
-    /// For a pod without this port, which cannot be polled.
-    pub fn no_port(port: &str) -> Self {
+    /// For a pod that cannot be polled.
+    pub fn not_polled(why: String) -> Self {
         Self {
-            state: Err(format!("it has no port {port}").into()),
+            state: Err(why.into()),
             at: None,
             new_serves: Experience::None,
         }

@@ -279,15 +279,21 @@ pub struct ObservedProxy {
 }
 
 /// Why the state of a proxy is unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Silence {
     /// It has just been queried and may still respond.
+    #[error("no response yet")]
     NotYet,
-    /// It does not answer.
+    #[error("does not respond")]
     NoAnswer,
     /// Its pod has no port of this name: it has no proxy, or none that can be queried. Clients can still reach it.
+    #[error("no port {0}")]
     NoPort(String),
+    /// Its pod reports no address, or that of another pod, whose proxy may answer instead.
+    #[error("no address of its own")]
+    NoOwnAddress,
     /// It is not queried, because its namespace has more proxies than this number.
+    #[error("not queried: more than {0} proxies")]
     TooMany(usize),
 }
 

@@ -46,12 +46,7 @@ impl ProxySummary {
         lagging_alive.sort_by(|a, b| a.name.cmp(&b.name));
         let name = |proxy: &ObservedProxy| match &proxy.state {
             Ok(_) => proxy.name.clone(),
-            Err(Silence::NotYet) => format!("{} (no response yet)", proxy.name),
-            Err(Silence::NoAnswer) => format!("{} (does not respond)", proxy.name),
-            Err(Silence::NoPort(port)) => format!("{} (no port {port})", proxy.name),
-            Err(Silence::TooMany(most)) => {
-                format!("{} (not queried: more than {most} proxies)", proxy.name)
-            }
+            Err(silence) => format!("{} ({silence})", proxy.name),
         };
         let ready = || lagging_alive.iter().filter(|proxy| proxy.ready);
         let responding = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());

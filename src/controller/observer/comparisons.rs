@@ -38,7 +38,7 @@ impl Observer {
         let pods = self.known().get(key).cloned();
         let pods = pods.filter(|_| parsed.spec.analysis.is_some());
         let pods: Vec<&ProxyPod> = pods.iter().flat_map(|pods| pods.iter()).collect();
-        let addresses = pods.iter().filter_map(|pod| pod.address.clone());
+        let addresses = pods.iter().filter_map(|pod| pod.address.clone().ok());
         self.comparisons
             .keep(key, &addresses.collect::<BTreeSet<_>>());
         let split = parsed.split();
@@ -75,9 +75,9 @@ impl Observer {
         pace: Pace,
         early_until: &mut Option<std::time::Instant>,
     ) -> ComparisonResult {
-        let Some(address) = &pod.address else {
-            let port = &self.settings.proxies.port;
-            return ComparisonResult::Silent(format!("has no port {port}"));
+        let address = match &pod.address {
+            Ok(address) => address,
+            Err(silence) => return ComparisonResult::Silent(format!("has {silence}")),
         };
         let key = &parsed.key;
         let permit = || self.limits.proxy(&key.namespace);

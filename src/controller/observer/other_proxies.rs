@@ -58,6 +58,12 @@ impl Observer {
             found: self.proxies_without_port(parsed, &pods)?,
             ..OtherProxies::default()
         };
+        let nowhere = pods.iter().filter(|pod| {
+            let ports = old_frontends::ports(pod, port);
+            ports.len() == 1 && old_frontends::address_of(pod, port).is_none()
+        });
+        let nowhere = nowhere.map(|pod| unknown(pod.metadata.name.as_deref().unwrap_or_default()));
+        others.found.extend(nowhere);
         if asked.len() > MAX_POLLED {
             let more = asked.len() - MAX_POLLED;
             let name = format!("{more} more proxies in the namespace, which are too many to query");
@@ -87,7 +93,7 @@ impl Observer {
                     }
                     self.note(&mut others, one, report, old, to_old)?;
                 }
-                Ok(None) => others.found.push(unknown(one)),
+                Ok(None) => others.found.push(unknown(&one.pod)),
             }
         }
         let addresses = asked.into_iter().map(|one| one.address);
@@ -112,7 +118,7 @@ impl Observer {
         let targets = targets.ok().filter(|targets| !targets.is_empty());
         let leads = targets.map(|targets| self.lead_to(&targets, &one.namespace, old, to_old));
         match leads.transpose().ok()? {
-            None => others.found.push(unknown(one)),
+            None => others.found.push(unknown(&one.pod)),
             Some(true) => others.found.push(format!("the proxy of {}", one.pod)),
             Some(false) => {}
         }
@@ -188,6 +194,6 @@ fn may_send_to_old(report: &ProxyReport) -> bool {
     !has_left || report.open.old > 0
 }
 
-fn unknown(one: &PolledProxy) -> String {
-    format!("{}, whose proxy does not report where it routes", one.pod)
+fn unknown(pod: &str) -> String {
+    format!("{pod}, whose proxy does not report where it routes")
 }

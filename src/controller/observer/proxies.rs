@@ -1,5 +1,6 @@
 //! The reports of an update's own proxies.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use super::super::old_frontends;
 use super::super::parsed::ParsedUpdate;
 use super::super::poller::{Pace, Pollers};
 use super::super::proxies::{self, LastReport, ProxyReport};
-use super::{Observed, Observer, ProxyPod};
+use super::{Observed, Observer, ProxyPod, kinds};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
 use crate::rollout::{Experience, Lengths, ObservedProxy, ProxyState, Sides, Silence};
@@ -42,19 +43,22 @@ impl Observer {
         key: &Key,
         pods: &[Object],
     ) -> Vec<(ProxyPod, Option<Result<LastReport, Instant>>)> {
+        let port = &self.settings.proxies.port;
+        let all = self.cache.of(&kinds::pods(), &key.namespace);
+        let shared = old_frontends::shared_addresses(&all.unwrap_or_else(|_| pods.to_vec()), port);
         let follow = |pod: &Object| {
             let proxy_pod = ProxyPod {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
-                address: old_frontends::address_of(pod, &self.settings.proxies.port),
+                address: admin_address(pod, port, &shared),
             };
-            let address = proxy_pod.address.as_ref();
+            let address = proxy_pod.address.as_ref().ok();
             let last = address.and_then(|address| self.last_report(&self.proxies, key, address));
             (proxy_pod, last)
         };
         let reports: Vec<_> = pods.iter().map(follow).collect();
         let proxy_pods: Arc<[ProxyPod]> = reports.iter().map(|(one, _)| one.clone()).collect();
-        let addresses = proxy_pods.iter().filter_map(|one| one.address.clone());
+        let addresses = proxy_pods.iter().filter_map(|one| one.address.clone().ok());
         self.proxies.keep(key, &addresses.collect());
         self.known().insert(key.clone(), proxy_pods);
         reports
@@ -72,8 +76,9 @@ impl Observer {
         let followed = self.follow_pods(&parsed.key, pods);
         let proxies = followed.into_iter().map(|(proxy_pod, last)| {
             let state = match last {
-                None if proxy_pod.address.is_some() => Err(Silence::TooMany(Limits::MAX_PROXIES)),
-                None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
+                None => Err({ proxy_pod.address }
+                    .err()
+                    .unwrap_or(Silence::TooMany(Limits::MAX_PROXIES))),
                 Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
                 Some(Err(_)) => Err(Silence::NoAnswer),
                 Some(Ok(last)) => last.report().ok_or(Silence::NoAnswer).map(|report| {
@@ -98,6 +103,15 @@ impl Observer {
     }
 }
 
+/// The address of the admin port of a pod, whose name is `port`, unless it is one of `shared`.
+fn admin_address(pod: &Object, port: &str, shared: &BTreeSet<String>) -> Result<String, Silence> {
+    match old_frontends::address_of(pod, port) {
+        Some(address) if !shared.contains(&address) => Ok(address),
+        None if old_frontends::ports(pod, port).len() != 1 => Err(Silence::NoPort(port.to_owned())),
+        _ => Err(Silence::NoOwnAddress),
+    }
+}
+
 /// The part of a proxy's report that concerns this update: a report about another update says nothing about this one.
 fn state(parsed: &ParsedUpdate, report: &ProxyReport, new_serves: Experience) -> ProxyState {
     let is_own = report.uid.is_some() && report.uid == parsed.identity.uid;
@@ -111,5 +125,38 @@ fn state(parsed: &ParsedUpdate, report: &ProxyReport, new_serves: Experience) ->
         moving: report.moving,
         new_serves: if is_own { new_serves } else { Experience::None },
         new_is_impaired: is_own && report.new_is_impaired,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::k8s::object;
+
+    #[test]
+    fn a_pod_is_polled_only_at_an_address_of_its_own() {
+        let ports = json!([{"name": "crossfade", "containerPort": 9464}]);
+        let pod = |ports: &Json, status: Json| {
+            let spec = json!({"containers": [{"ports": ports}]});
+            object(json!({"metadata": {"name": "old-0"}, "spec": spec, "status": status}))
+        };
+        let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        let own = pod(&ports, json!({"podIP": "10.0.0.1"}));
+        let one = pod(&ports, json!({"podIP": "10.0.0.2"}));
+        let other = pod(&ports, json!({"podIP": "10.0.0.2", "phase": "Running"}));
+        let reused = pod(&ports, json!({"podIP": "10.0.0.1", "phase": "Succeeded"}));
+        let nowhere = pod(&ports, ready.clone());
+        let bare = pod(&json!([]), ready);
+        let all = [own, one, other, reused, nowhere, bare];
+        let shared = old_frontends::shared_addresses(&all, "crossfade");
+        let [own, one, other, _, nowhere, bare] = &all;
+        let address = |pod| admin_address(pod, "crossfade", &shared);
+        assert_eq!(address(own).as_deref(), Ok("10.0.0.1:9464"));
+        for pod in [one, other, nowhere] {
+            assert_eq!(address(pod), Err(Silence::NoOwnAddress), "{pod:?}");
+        }
+        assert_eq!(address(bare), Err(Silence::NoPort("crossfade".to_owned())));
     }
 }
