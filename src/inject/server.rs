@@ -6,6 +6,8 @@ mod script;
 mod shell;
 mod variables;
 
+use std::{iter, slice};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -80,10 +82,10 @@ impl Server {
             return Some(Self::Dynamo);
         }
         // The image only decides if the command does not.
-        let image = container["image"].as_str().unwrap_or_default();
+        let image = merged(container, "image").as_str().unwrap_or_default();
         let name = image.rsplit('/').next().unwrap_or_default();
         let name = name.split([':', '@']).next().unwrap_or_default();
-        let has_own_command = container["command"].is_array();
+        let has_own_command = merged(container, "command").is_array();
         let by_image = MARKS.iter().find(|marks| marks.images.contains(&name));
         by_image
             .filter(|_| !has_own_command)
@@ -165,9 +167,19 @@ pub(super) fn speaks_tls(container: &Json) -> bool {
 fn command_line(container: &Json) -> String {
     let lists = ["command", "args"]
         .iter()
-        .filter_map(|list| container[*list].as_array());
+        .filter_map(|list| merged(container, list).as_array());
     let words: Vec<_> = lists.flatten().filter_map(Json::as_str).collect();
     words.join(" ")
+}
+
+/// A value of a container, or of what a merge key (`<<`) adds to it. Such a container cannot be edited, but it is reported.
+fn merged<'j>(container: &'j Json, key: &str) -> &'j Json {
+    let added = &container["<<"];
+    let added = added
+        .as_array()
+        .map_or(slice::from_ref(added), Vec::as_slice);
+    let mut all = iter::once(container).chain(added).map(|one| &one[key]);
+    all.find(|value| !value.is_null()).unwrap_or(&Json::Null)
 }
 
 fn is_variable(container: &Json, name: &str) -> bool {

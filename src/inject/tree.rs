@@ -25,7 +25,7 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// The text, unescaped, and whether it is written without quotes.
+    /// The text, unescaped, and whether its type follows from it: it has no quotes, or a tag says so.
     Scalar {
         text: String,
         plain: bool,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use granit_parser::{Event, Parser, ScalarStyle, StrInput, StructureStyle, options};
+use granit_parser::{Event, Parser, ScalarStyle, StrInput, StructureStyle, Tag, options};
 
 use super::{Entry, Node, Unreadable, Value};
 
@@ -61,8 +61,8 @@ impl<'a> Reader<'a> {
         after: usize,
     ) -> Result<Node, Unreadable> {
         let (value, anchor, span) = match event {
-            Event::Scalar(text, style, anchor, _) => {
-                let value = scalar(text, style);
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar(text, style, tag.as_deref());
                 // The end of a block scalar reaches into the indentation of the next line.
                 let head = self.text[..span.end].trim_end_matches(' ');
                 let span = match matches!(style, ScalarStyle::Literal | ScalarStyle::Folded)
@@ -158,9 +158,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Value {
-    Value::Scalar {
-        text: text.into_owned(),
-        plain: style == ScalarStyle::Plain,
-    }
+fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Value {
+    let plain = match tag.and_then(Tag::core_suffix) {
+        Some("str") => false,
+        // `!!int "8000"` is a number.
+        Some("int" | "bool" | "null") => true,
+        _ => style == ScalarStyle::Plain,
+    };
+    let text = text.into_owned();
+    Value::Scalar { text, plain }
 }

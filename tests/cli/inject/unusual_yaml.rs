@@ -52,6 +52,14 @@ fn anchors_and_aliases_across_the_edited_part_are_rejected_and_others_are_not() 
     }
     let merged = with("        <<: {env: []}\n");
     either(&merged, Some("merge key"));
+    // The server is known only by what the merge key adds.
+    let image = "metadata: {name: server, annotations: &base {image: vllm/vllm-openai}}";
+    for merge in ["*base", "[*base, {tty: true}]"] {
+        let text = deployment(&format!("        <<: {merge}\n"));
+        let text = text.replacen("metadata: {name: server}", image, 1);
+        assert!(text.contains("&base"), "{text}");
+        either(&text, Some("merge key"));
+    }
     let shared = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: apps/v1\n  kind: Deployment\n  metadata: {name: a}\n  spec: &spec\n    selector: {matchLabels: {app: a}}\n    template:\n      metadata: {labels: {app: a}}\n      spec:\n        containers:\n        - {name: a, image: vllm/vllm-openai}\n- apiVersion: apps/v1\n  kind: Deployment\n  metadata: {name: b}\n  spec: *spec\n";
     either(shared, Some("alias"));
     either(
@@ -60,6 +68,22 @@ fn anchors_and_aliases_across_the_edited_part_are_rejected_and_others_are_not() 
             "kind: Other\n  metadata: {name: b}",
         ),
         Some("anchor"),
+    );
+}
+
+#[test]
+fn the_tag_of_a_value_sets_its_type() {
+    let text = deployment(&format!(
+        "{SERVER}        args: [--port, !!str 8000]\n        ports: [{{containerPort: !!int \"8000\"}}]\n"
+    ));
+    either(&text, None);
+    assert!(injected(&text).unwrap().text.contains("!!int \"8080\""));
+    let text = deployment(&format!(
+        "{SERVER}        ports: [{{containerPort: !!str 8000}}]\n"
+    ));
+    either(
+        &text,
+        Some("containerPort must be a decimal number, not \"8000\""),
     );
 }
 
