@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate};
-pub(super) use self::variables::unknown;
+pub(super) use self::variables::{overriding, unknown};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl Server {
         }
     }
 
-    fn flag(self) -> Option<&'static str> {
+    pub(super) fn flag(self) -> Option<&'static str> {
         match self {
             Self::Dynamo => Some("--http-port"),
             Self::Vllm | Self::Sglang => Some("--port"),

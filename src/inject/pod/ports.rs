@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::command::mentions;
 use super::{
     ADMIN, BEHIND, BEHIND_NAMES, HostPort, Injection, NAME, Path, Ports, Refused, Relocated, below,
-    host, relocate, unknown,
+    host, overriding, relocate, unknown,
 };
 
 impl Injection<'_, '_> {
@@ -20,6 +20,14 @@ impl Injection<'_, '_> {
         let entry = entries.iter().position(|entry| is_port(&entry));
         if is_assumed && entry.is_none() {
             self.doubt(container, port)?;
+        }
+        let flag = given.flag.or(self.frontend.server.flag());
+        if let Some(word) = flag.and_then(|flag| overriding(self.frontend.server, container, flag))
+        {
+            self.note.warn(format!(
+                "its port may be set again in {word} of its command line, which inject does not read: if so, the frontend does \
+                 not listen where crossfade expects it; remove the port there"
+            ));
         }
         let own = entry.map(|index| &entries[index]);
         let everywhere = self.workload.everywhere(self.root);

@@ -137,23 +137,35 @@ fn closed(bytes: &[u8], mut at: usize, quote: u8) -> usize {
         match byte {
             byte if byte == quote => break,
             b'\\' if quote != b'\'' => at += 1,
+            b'$' if quote == b'"' && bytes.get(at) == Some(&b'(') => {
+                at = nested(bytes, at, b'(', b')');
+            }
             _ => {}
         }
     }
     at.min(bytes.len())
 }
 
-/// The position after the bracket that closes the one at `at`.
+/// The position after the bracket that closes the one at `at`. Those in quotes do not count.
 pub(super) fn nested(bytes: &[u8], mut at: usize, open: u8, close: u8) -> usize {
     let mut depth = 0;
     while let Some(&byte) = bytes.get(at) {
         at += 1;
         depth += i32::from(byte == open) - i32::from(byte == close);
-        if depth == 0 {
-            break;
+        match byte {
+            _ if depth == 0 => break,
+            b'\\' => at += 1,
+            b'\'' | b'"' => {
+                let end = closed(bytes, at, byte);
+                // Without an end, it is an apostrophe in a comment or a here-document.
+                if end > at && bytes[end - 1] == byte {
+                    at = end;
+                }
+            }
+            _ => {}
         }
     }
-    at
+    at.min(bytes.len())
 }
 
 /// A word without the quotes around it.
@@ -218,6 +230,20 @@ mod tests {
                 &[&["1", "<<", "2"], &["a", "<<E"], &["b"]],
             ),
             ("a \"b\\", &[&["a", "\"b\\"]]),
+            (
+                "a $(b ')' \\) \")\") \"$(c \")\")\" ${d:-\"}\"} e",
+                &[&[
+                    "a",
+                    "$(b ')' \\) \")\")",
+                    "\"$(c \")\")\"",
+                    "${d:-\"}\"}",
+                    "e",
+                ]],
+            ),
+            (
+                "a $(b # it's\n) c\nd",
+                &[&["a", "$(b # it's\n)", "c"], &["d"]],
+            ),
             (" \n;; ", &[]),
         ] {
             assert_eq!(split(text), said, "{text}");

@@ -160,13 +160,42 @@ impl<'t> Scope<'t> {
         values.chain(of_container).collect()
     }
 
-    /// The first word of a command after which arguments may follow that cannot be seen in the manifest.
+    /// The first word of a command that may add arguments that cannot be seen in the manifest.
     pub fn unknown(&self, start: &Start) -> Option<&'t str> {
+        self.adds_input(start)
+            .or_else(|| self.unknown_from(start, start.mark.end))
+    }
+
+    /// The same for arguments after the last `flag` of the command, which take precedence over it.
+    fn overriding(&self, start: &Start, flag: &str) -> Option<&'t str> {
+        let written = self.find(&start.command, flag)?.ok()?;
+        let mut words = start.command.words.iter();
+        // In a variable, the flag is at another position.
+        let is_here = words.any(|word| word.start == written.place.start);
+        if written.variable.is_some() || !is_here {
+            return None;
+        }
+        self.adds_input(start)
+            .or_else(|| self.unknown_from(start, written.place.end))
+    }
+
+    /// The word of a program that adds the words of its input to the end of the command.
+    fn adds_input(&self, start: &Start) -> Option<&'t str> {
+        let words = start.command.words.iter();
+        let before = words.take_while(|word| word.start < start.mark.start);
+        let mut before = before.map(|word| &self.text[word.clone()]);
+        before.find(|word| bare(word).rsplit('/').next() == Some("xargs"))
+    }
+
+    /// The first unknown word of a command from the position `at` on.
+    fn unknown_from(&self, start: &Start, at: usize) -> Option<&'t str> {
         let words = &start.command.words;
-        let is_after = |word: &Range<usize>| word.start >= start.mark.end;
-        let first = words.iter().position(is_after)?;
-        let is_model =
-            |index: usize| index == first && self.text[start.mark.clone()].ends_with("serve");
+        let first = words.iter().position(|word| word.start >= at)?;
+        let is_model = |index: usize| {
+            index == first
+                && at == start.mark.end
+                && self.text[start.mark.clone()].ends_with("serve")
+        };
         let found = words.iter().enumerate().skip(first).find(|(index, word)| {
             let before = bare(&self.text[words[index - 1].clone()]);
             let is_value = before.starts_with('-') && !before.contains('=') && !is_switch(before);
@@ -230,6 +259,43 @@ pub(in crate::inject) fn unknown(server: Server, container: &Json) -> Option<Str
             .or((is_argument && scope.is_unknown(text)).then_some(text));
         found.map(str::to_owned)
     })
+}
+
+/// A part of the command line after `flag` that may contain `flag` again, and that is not in the manifest.
+pub(in crate::inject) fn overriding(
+    server: Server,
+    container: &Json,
+    flag: &str,
+) -> Option<String> {
+    let lists = ["command", "args"].into_iter();
+    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let words: Vec<&str> = words
+        .map(|word| word.as_str().unwrap_or_default())
+        .collect();
+    let in_script = words.iter().find_map(|text| {
+        let scope = Scope { text, container };
+        let starts = script::starts(text, server.words());
+        let mut found = starts
+            .iter()
+            .filter_map(|start| scope.overriding(start, flag));
+        found.next()
+    });
+    let is_flag = |word: &&str| {
+        word.strip_prefix(flag)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let after = words
+        .iter()
+        .rposition(is_flag)
+        .map_or(&[][..], |at| &words[at..]);
+    let mut pairs = after.windows(2);
+    let argument = pairs.find_map(|pair| {
+        let [before, text] = pair else { return None };
+        let is_value = before.starts_with('-') && !before.contains('=') && !is_switch(before);
+        let is_unknown = text.starts_with("$(") && Scope { text, container }.is_unknown(text);
+        (is_unknown && !is_value).then_some(*text)
+    });
+    in_script.or(argument).map(str::to_owned)
 }
 
 /// What is replaced in a word of a script, or in an argument, where Kubernetes replaces `$(NAME)`.
@@ -365,6 +431,35 @@ mod tests {
                 .as_ref()
                 .map(|written| &scope.text_of(written.variable)[written.place.clone()]);
             assert_eq!((shown, scope.unknown(start)), (found, unknown), "{text}");
+        }
+        for (text, unknown, overriding) in [
+            ("vllm serve x --port 3 $E", None, None),
+            ("vllm serve x --port 3 $F", Some("$F"), Some("$F")),
+            ("vllm serve x --port 3 --model $F", None, None),
+            (
+                "vllm serve $F --port=3 \"${G[@]}\"",
+                Some("\"${G[@]}\""),
+                Some("\"${G[@]}\""),
+            ),
+            ("vllm serve x $F --port 3", Some("$F"), None),
+            ("echo --port 4 | xargs vllm serve x", Some("xargs"), None),
+            (
+                "echo --port 4 | /bin/xargs -n9 vllm serve x --port 3",
+                Some("/bin/xargs"),
+                Some("/bin/xargs"),
+            ),
+            ("A=$(echo ')'; echo x) vllm serve x --port 3", None, None),
+        ] {
+            let scope = Scope {
+                text,
+                container: &container,
+            };
+            let starts = script::starts(text, &["vllm serve"]);
+            let [start] = starts.as_slice() else {
+                panic!("{text}")
+            };
+            let found = (scope.unknown(start), scope.overriding(start, "--port"));
+            assert_eq!(found, (unknown, overriding), "{text}");
         }
         let text = "A='--port 2'\nif x; then A='--port 3'; fi\nvllm serve $A";
         let scope = Scope {

@@ -177,3 +177,57 @@ fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
         assert!(error.contains(reason), "{error}");
     }
 }
+
+#[test]
+fn arguments_after_the_port_that_are_not_in_the_manifest_are_reported() {
+    let after = |text: &str| -> Vec<String> {
+        let report = injected(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+        let warnings = report.notes.into_iter().flat_map(|note| note.warnings);
+        warnings
+            .filter(|warning| warning.contains("its port may be set again in"))
+            .collect()
+    };
+    let arguments = |args: &str| {
+        deployment(&format!(
+            "        image: vllm/vllm-openai\n        args: [{args}]\n"
+        ))
+    };
+    for (text, word) in [
+        (script("vllm serve x --port 8000 $EXTRA", ""), "$EXTRA"),
+        (
+            script("cat f | xargs vllm serve x --port 8000", ""),
+            "xargs",
+        ),
+        (arguments("--port, '8000', $(EXTRA)"), "$(EXTRA)"),
+        (
+            arguments("--port=8000, --enforce-eager, $(EXTRA)"),
+            "$(EXTRA)",
+        ),
+    ] {
+        let warnings = after(&text);
+        assert!(
+            matches!(&warnings[..], [one] if one.contains(&format!("again in {word} of"))),
+            "{text}: {warnings:?}"
+        );
+    }
+    for text in [
+        script("vllm serve x $EXTRA --port 8000", ""),
+        script("vllm serve x --port 8000 --model $MODEL", ""),
+        script(
+            "A=$(echo \")\"; echo x)\nvllm serve x --port 8000 $((1 + 2))",
+            "",
+        ),
+        arguments("$(EXTRA), --port, '8000', --model, $(MODEL)"),
+    ] {
+        assert!(after(&text).is_empty(), "{text}");
+    }
+    let report = injected(&script("cat f | xargs vllm serve x", "")).unwrap();
+    let warnings = &report.notes[0].warnings;
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("its port may be set in xargs")),
+        "{warnings:?}"
+    );
+}
