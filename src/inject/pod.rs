@@ -170,7 +170,15 @@ impl<'i> Injection<'i, '_> {
             )));
         }
         let all = self.workload.everywhere(self.root);
-        if all.iter().all(|(_, container)| is_guaranteed(container)) {
+        let of_pod = &self.spec()["resources"];
+        let mut kinds = ["requests", "limits"].into_iter();
+        if kinds.any(|kind| !of_pod[kind].is_null()) {
+            self.note.warn(format!(
+                "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise it by {}; otherwise, \
+                 Kubernetes may reject the pods, or the frontend lacks these resources",
+                sidecar::resources_in_words()
+            ));
+        } else if all.iter().all(|(_, container)| is_guaranteed(container)) {
             self.note.warn(
                 "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more than it requests",
             );

@@ -11,6 +11,10 @@ const SPARE: u64 = 20;
 /// The default of `--drain`, in seconds.
 pub(super) const DRAIN: u64 = 870;
 
+const CPU: &str = "500m";
+const MEMORY: &str = "128Mi";
+const MEMORY_LIMIT: &str = "1Gi";
+
 /// The parts of a sidecar that vary.
 pub(super) struct Sidecar<'a> {
     pub image: &'a str,
@@ -90,8 +94,8 @@ impl Sidecar<'_> {
         }
         container["volumeMounts"] = json!([{"name": NAME, "mountPath": "/var/lib/crossfade"}]);
         container["resources"] = json!({
-            "requests": {"cpu": "500m", "memory": "128Mi"},
-            "limits": {"memory": "1Gi"},
+            "requests": {"cpu": CPU, "memory": MEMORY},
+            "limits": {"memory": MEMORY_LIMIT},
         });
         container["securityContext"] = json!({
             "runAsNonRoot": true,
@@ -103,6 +107,11 @@ impl Sidecar<'_> {
         });
         container
     }
+}
+
+/// What it requests, for users.
+pub(super) fn resources_in_words() -> String {
+    format!("{CPU} CPU and {MEMORY} of memory (requests), and by {MEMORY_LIMIT} of memory (limits)")
 }
 
 /// The volume in which crossfade stores its plan.

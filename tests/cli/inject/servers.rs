@@ -645,3 +645,23 @@ fn the_loss_of_the_class_guaranteed_is_reported() {
     assert!(!with("{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 2}}"));
     assert!(!with("{limits: {nvidia.com/gpu: 1}}"));
 }
+
+#[test]
+fn resources_of_the_whole_pod_are_reported() {
+    let with = |resources: &str| {
+        let text = deployment(&format!(
+            "        image: vllm/vllm-openai\n        resources: {{limits: {{cpu: 4, memory: 8Gi}}}}\n      resources: {resources}\n"
+        ));
+        injected(&text).unwrap().notes[0].warnings.join("\n")
+    };
+    let warnings = with("{limits: {cpu: 4, memory: 8Gi}}");
+    assert!(
+        warnings.contains(
+            "raise it by 500m CPU and 128Mi of memory (requests), and by 1Gi of memory (limits)"
+        ),
+        "{warnings}"
+    );
+    // The class depends only on the resources of the whole pod.
+    assert!(!warnings.contains("Guaranteed"), "{warnings}");
+    assert!(with("{}").contains("Guaranteed"));
+}
