@@ -13,6 +13,7 @@ mod manifests;
 mod options;
 mod path;
 mod pod;
+mod policies;
 mod rbac;
 mod record;
 mod run;

@@ -10,14 +10,15 @@ use self::record::{
 };
 use super::documents::{Document, content, split};
 use super::edit::Editor;
+use super::path::Path;
 use super::pod::{Injection, choose};
 use super::record::Record;
 use super::tree::Tree;
 use super::undo::Undo;
 use super::workload::{Found, Workload, find};
 use super::{
-    Error, MAX_BYTES, Note, Options, Position, Refused, Report, live, path, services, sidecar,
-    tree, undo,
+    Error, MAX_BYTES, Note, Options, Position, Refused, Report, live, path, policies, services,
+    sidecar, tree, undo,
 };
 
 /// One run over all documents.
@@ -35,6 +36,7 @@ pub(super) struct Run {
     pub seen: Vec<String>,
     services: Vec<(usize, Json)>,
     accounts: Vec<(usize, Json)>,
+    policies: Vec<(usize, Json)>,
 }
 
 impl Run {
@@ -73,6 +75,8 @@ impl Run {
             .extend(services::notes(&self.services, &self.injected));
         self.notes
             .extend(services::of_accounts(&self.accounts, &self.injected));
+        self.notes
+            .extend(policies::notes(&self.policies, &self.injected));
         Ok(Report {
             text: result,
             notes: std::mem::take(&mut self.notes),
@@ -122,19 +126,16 @@ impl Run {
         };
         self.has_objects = true;
         let mut workloads = Vec::new();
+        let object = |path: Path| {
+            let object = path::get(&json, &path).cloned().unwrap_or_default();
+            (line(document, start(&tree, &path)), object)
+        };
         for found in find(&json) {
             match found {
                 Found::Workload(workload) => workloads.push(*workload),
-                Found::Service(path) => {
-                    let service = path::get(&json, &path).cloned().unwrap_or_default();
-                    self.services
-                        .push((line(document, start(&tree, &path)), service));
-                }
-                Found::ServiceAccount(path) => {
-                    let account = path::get(&json, &path).cloned().unwrap_or_default();
-                    self.accounts
-                        .push((line(document, start(&tree, &path)), account));
-                }
+                Found::Service(path) => self.services.push(object(path)),
+                Found::ServiceAccount(path) => self.accounts.push(object(path)),
+                Found::NetworkPolicy(path) => self.policies.push(object(path)),
                 Found::Unknown(name) => {
                     let at = line(document, tree.root.span.start);
                     let summary = "left as it is: inject supports Deployments, StatefulSets, and DynamoGraphDeployments";

@@ -56,13 +56,26 @@ impl Injected {
         }
     }
 
+    /// The number of its admin port.
+    pub fn admin(&self) -> Option<u64> {
+        let admin = self.others.iter().find(|(name, _)| name == NAME)?;
+        admin.1.as_u64()
+    }
+
+    pub fn label(&self, name: &str) -> &Json {
+        &self.labels[name]
+    }
+
+    pub fn is_in(&self, namespace: &Json) -> bool {
+        namespace.as_str() == self.namespace.as_deref()
+    }
+
     fn is_selected_by(&self, service: &Json) -> bool {
         let Some(selector) = service["spec"]["selector"].as_object() else {
             return false;
         };
-        let namespace = service["metadata"]["namespace"].as_str();
         !selector.is_empty()
-            && namespace == self.namespace.as_deref()
+            && self.is_in(&service["metadata"]["namespace"])
             && selector
                 .iter()
                 .all(|(label, value)| self.labels[label.as_str()] == *value)
@@ -92,7 +105,7 @@ pub(super) fn of_accounts(accounts: &[(usize, Json)], injected: &[Injected]) -> 
         let metadata = &account["metadata"];
         let is_theirs = |pods: &&Injected| {
             metadata["name"] == pods.account.as_str()
-                && metadata["namespace"].as_str() == pods.namespace.as_deref()
+                && pods.is_in(&metadata["namespace"])
                 && pods.is_mounted.is_none()
         };
         if truth(&account[AUTOMOUNT]) != Some(false) {

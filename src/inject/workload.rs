@@ -39,6 +39,7 @@ pub(super) enum Found {
     Workload(Box<Workload>),
     Service(Path),
     ServiceAccount(Path),
+    NetworkPolicy(Path),
     /// It creates pods, in an unknown way.
     Unknown(String),
     Other,
@@ -69,6 +70,7 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
         ("apps", "Deployment" | "StatefulSet") => found.push(plain(object, path, kind)),
         ("nvidia.com", "DynamoGraphDeployment") => graph(object, path, found),
         ("", "Service") => found.push(Found::Service(path.clone())),
+        ("networking.k8s.io", "NetworkPolicy") => found.push(Found::NetworkPolicy(path.clone())),
         ("", "ServiceAccount") => found.push(Found::ServiceAccount(path.clone())),
         _ if makes_pods(object) => found.push(Found::Unknown(shown(object))),
         _ => found.push(Found::Other),

@@ -344,3 +344,53 @@ fn the_pods_of_a_plain_deployment_get_the_label_by_which_the_network_policy_sele
     assert!(!earlier.contains("crossfade/proxy"), "{earlier}");
     assert_eq!(injected(&earlier).unwrap().text, earlier);
 }
+
+#[test]
+fn a_network_policy_that_closes_the_admin_port_is_reported() {
+    let policy = |spec: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: closed}}\nspec: {{{spec}}}\n"
+        )
+    };
+    let only = |port: &str| {
+        format!(
+            "podSelector: {{matchLabels: {{app: a}}}}, ingress: [{{ports: [{{port: {port}}}]}}]"
+        )
+    };
+    let by = |expression: &str| {
+        format!("podSelector: {{matchExpressions: [{{{expression}}}]}}, policyTypes: [Ingress]")
+    };
+    for (policies, is_closed) in [
+        (policy(&only("8000")), true),
+        (policy("podSelector: {}"), true),
+        (policy(&by("key: crossfade/proxy, operator: Exists")), true),
+        (policy(&by("key: app, operator: NotIn, values: [b]")), true),
+        (policy(&by("key: app, operator: In, values: [b]")), false),
+        (policy(&by("key: app, operator: DoesNotExist")), false),
+        (policy(&only("9464, protocol: UDP")), true),
+        (policy(&only("9464")), false),
+        (policy(&only("crossfade")), false),
+        (policy(&only("9000, endPort: 9999")), false),
+        (policy(&only("1, endPort: 9463")), true),
+        (policy(&(only("8000") + ", policyTypes: [Egress]")), false),
+        (policy("podSelector: {}, ingress: [{}]"), false),
+        (policy("podSelector: {matchLabels: {app: b}}"), false),
+        (policy(&only("8000")) + &policy(&only("9464")), false),
+        (
+            policy(&only("8000")).replace("name: closed", "name: closed, namespace: other"),
+            false,
+        ),
+    ] {
+        let text = deployment(VLLM) + &policies;
+        let report = injected(&text).unwrap();
+        assert!(report.text.ends_with(&policies), "{}", report.text);
+        let notes = report.notes.iter();
+        let notes: Vec<_> = notes
+            .filter(|note| note.object == "NetworkPolicy/closed")
+            .map(ToString::to_string)
+            .collect();
+        let says = "do not allow port 9464 of Deployment/server";
+        assert_eq!(notes.len(), usize::from(is_closed), "{policies}: {notes:?}");
+        assert!(notes.iter().all(|note| note.contains(says)), "{notes:?}");
+    }
+}
