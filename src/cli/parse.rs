@@ -305,32 +305,37 @@ fn whole_percent(text: &str, instead: impl Fn(String) -> String) -> Result<u8, S
     let bare = text.strip_suffix('%').unwrap_or(text);
     match (bare.parse::<u8>(), bare.parse::<f64>()) {
         (Ok(percent @ 0..=100), _) => Ok(percent),
-        (Err(_), Ok(fraction)) if is_rounded_away(fraction) => Err(
-            "must be a whole number; an exact ratio has at most two digits after the point, from 0.01 to 99.99".to_owned(),
-        ),
-        (Err(_), Ok(fraction)) if (0.0..=100.0).contains(&fraction) => Err(format!(
-            "must be a whole number; for fractions of a percent, {}",
-            instead(ratio(fraction))
-        )),
+        (Err(_), Ok(fraction)) if (0.0..=100.0).contains(&fraction) => Err(match ratio(fraction) {
+            Some(weights) => format!(
+                "must be a whole number; for fractions of a percent, {}",
+                instead(weights)
+            ),
+            None => "must be a whole number; for fractions with more than two digits after the point, set spec.weights to the \
+                     exact ratio"
+                .to_owned(),
+        }),
         (_, Ok(_)) => Err("must be from 0 to 100".to_owned()),
         _ => Err("is not a number from 0 to 100".to_owned()),
     }
 }
 
-/// Whether a percentage would become none or all of the requests when it is rounded to a hundredth of a percent.
-fn is_rounded_away(percent: f64) -> bool {
-    let hundredths = (percent * 100.0).round();
-    percent > 0.0 && hundredths < 1.0 || percent < 100.0 && hundredths > 9_999.0
-}
-
-/// The weights that give new `percent` of the requests, to a hundredth of a percent.
-fn ratio(percent: f64) -> String {
-    let new = (percent * 100.0).round() as u32;
+/// The weights that give new `percent` of the requests, if these are whole hundredths of a percent.
+fn ratio(percent: f64) -> Option<String> {
+    let hundredths = percent * 100.0;
+    // Most fractions have no exact binary form, such as 0.29.
+    if (hundredths - hundredths.round()).abs() > 1e-9 {
+        return None;
+    }
+    let new = hundredths.round() as u32;
     let (mut a, mut b) = (new, 10_000);
     while b > 0 {
         (a, b) = (b, a % b);
     }
-    format!("{{\"old\":{},\"new\":{}}}", (10_000 - new) / a, new / a)
+    Some(format!(
+        "{{\"old\":{},\"new\":{}}}",
+        (10_000 - new) / a,
+        new / a
+    ))
 }
 
 pub(super) fn domain(text: &str) -> Result<String, String> {
@@ -468,8 +473,12 @@ mod tests {
             ("12.5", "\"weights\":{\"old\":7,\"new\":1}"),
             ("0.01", "\"weights\":{\"old\":9999,\"new\":1}"),
             ("99.99", "\"weights\":{\"old\":1,\"new\":9999}"),
-            ("0.001", "from 0.01 to 99.99"),
-            ("99.999", "from 0.01 to 99.99"),
+            ("0.29", "\"weights\":{\"old\":9971,\"new\":29}"),
+            // No text offers a ratio that differs from the percentage.
+            ("0.001", "set spec.weights to the exact ratio"),
+            ("0.005", "set spec.weights to the exact ratio"),
+            ("33.333", "set spec.weights to the exact ratio"),
+            ("99.999", "set spec.weights to the exact ratio"),
             ("101", "from 0 to 100"),
             ("-1", "from 0 to 100"),
             ("nan", "from 0 to 100"),
