@@ -15,6 +15,6 @@ pub use capability::prove_continuations;
 pub use probe::probe;
 pub use publisher::{Publisher, TlsFault};
 pub use resolve::resolve;
-pub use source::{Context, Error, First, Source, open, read_text};
+pub use source::{Context, Error, First, Source, open};
 pub use source_event::{RequestedPlan, SourceEvent};
 pub use state::State;

@@ -1,14 +1,13 @@
 //! `crossfade check`: the plan files to check, and the form of the report.
 
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::manifest_file::read_bytes;
 use super::output::print;
-use crate::discovery::read_text;
 use crate::files::explain;
 use crate::printable::{printable, write_json_pretty};
 use crate::resource::{self, MAX_BYTES, Problems, ValidationReport};
@@ -74,13 +73,12 @@ impl CheckArgs {
 }
 
 fn check(path: &Path) -> Vec<Checked<'_>> {
-    let text = match path == Path::new("-") {
-        true => standard_input(),
-        false => read_text(path),
-    };
+    let bytes = read_bytes(path, MAX_BYTES);
+    let text = bytes
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned()));
     let reports = match text {
         Ok(text) => resource::check(&text).into_iter().map(Ok).collect(),
-        Err(problems) => vec![Err(problems)],
+        Err(message) => vec![Err(Problems::one("", message))],
     };
     let is_only = reports.len() == 1;
     let reports = reports.into_iter().zip(1..);
@@ -91,15 +89,6 @@ fn check(path: &Path) -> Vec<Checked<'_>> {
         report,
     });
     checked.collect()
-}
-
-fn standard_input() -> Result<String, Problems> {
-    let mut bytes = Vec::new();
-    // One byte more than allowed, so that the size is reported as for a file.
-    let limited = io::stdin().lock().take(MAX_BYTES as u64 + 1);
-    let read = { limited }.read_to_end(&mut bytes);
-    read.map_err(|error| Problems::one("", format!("cannot be read: {error}")))?;
-    String::from_utf8(bytes).map_err(|_| Problems::one("", "is not UTF-8 text"))
 }
 
 fn text(checked: &Checked<'_>) -> String {

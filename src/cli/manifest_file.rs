@@ -14,19 +14,13 @@ pub(super) const INVALID_INPUT: u8 = 2;
 
 /// The text of a file; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<String, String> {
-    let bytes = if path == Path::new(STDIN) {
-        if io::stdin().is_terminal() {
-            files::explain("reading manifests from standard input");
-        }
-        let mut bytes = Vec::new();
-        let limited = io::stdin()
-            .lock()
-            .take(MAX_BYTES as u64 + 1)
-            .read_to_end(&mut bytes);
-        limited.map_err(|error| error.to_string())?;
-        bytes
-    } else {
-        files::read(path, MAX_BYTES as u64).map_err(|error| {
+    decode(read_bytes(path, MAX_BYTES)?)
+}
+
+/// The bytes of a file of at most `most`, or one more of standard input, so that the caller reports its size.
+pub(super) fn read_bytes(path: &Path, most: usize) -> Result<Vec<u8>, String> {
+    if path != Path::new(STDIN) {
+        return files::read(path, most as u64).map_err(|error| {
             let hint = match error {
                 files::Error::NotRegular => "; `-` reads standard input, also from a pipe",
                 _ => "",
@@ -35,9 +29,16 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
                 Some(source) => format!("{error}: {source}"),
                 None => format!("{error}{hint}"),
             }
-        })?
-    };
-    decode(bytes)
+        });
+    }
+    if io::stdin().is_terminal() {
+        files::explain("reading manifests from standard input");
+    }
+    let mut bytes = Vec::new();
+    let limited = io::stdin().lock().take(most as u64 + 1);
+    let read = { limited }.read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(bytes)
 }
 
 fn decode(bytes: Vec<u8>) -> Result<String, String> {

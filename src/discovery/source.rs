@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-pub use self::file::read_text;
 use super::source_event::{RequestedPlan, SourceEvent};
 use super::state::State;
 use crate::config::PlanSource;

@@ -112,6 +112,9 @@ fn check_reads_only_regular_files_of_bounded_size() {
         let (status, stdout, stderr) = texts(&run(&["check", path]));
         assert_eq!(status, Some(1), "{stdout}{stderr}");
         assert!(stderr.contains(path) && stderr.contains(why), "{stderr}");
+        // A shell passes `<(...)` as such a file.
+        let hint = stderr.contains("`-` reads standard input, also from a pipe");
+        assert_eq!(hint, why == "not a regular file", "{stderr}");
         let args = [
             "proxy",
             "--old",

@@ -31,10 +31,7 @@ fn parse(text: &str) -> Result<RequestedPlan, Problems> {
 }
 
 /// Reads the text of a manifest file without validating it.
-///
-/// # Errors
-/// Why the file cannot be read.
-pub fn read_text(path: &Path) -> Result<String, Problems> {
+fn read_text(path: &Path) -> Result<String, Problems> {
     let bytes = files::read(path, MAX_BYTES as u64).map_err(|error| match error {
         files::Error::Read(error) => Problems::one("", format!("cannot be read: {error}")),
         error => Problems::one("", error.to_string()),
