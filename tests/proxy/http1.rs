@@ -517,6 +517,17 @@ async fn a_cut_response_ends_with_a_reset_if_its_client_half_closed_or_its_proxy
 }
 
 #[tokio::test]
+async fn a_client_that_closes_its_sending_side_gets_no_response() {
+    let old = Upstream::always(Script::new().pause(300).json(200, "{}")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(CHAT, &[], UNARY).await;
+    client.half_close().await;
+    assert_eq!(client.until_closed().await, (Vec::new(), End::Eof));
+    proxy.outcomes("cancelled", 1).await;
+}
+
+#[tokio::test]
 async fn a_tunnel_that_is_cut_ends_with_a_reset() {
     let switch =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
