@@ -215,6 +215,24 @@ async fn a_unary_response_names_its_model_and_client_addresses_can_be_omitted() 
 }
 
 #[tokio::test]
+async fn of_other_apis_only_event_streams_name_their_model_and_tokens() {
+    let usage = r#"{"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
+    let stream = format!("{}data: {usage}\n\n{DONE}", role("x").replace("tiny", "m"));
+    let unary = Script::new().json(200, usage);
+    for (script, has_them) in [(stream_of(&stream), true), (unary, false)] {
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        client::post(proxy.address, "/generate", &[], UNARY).await;
+        let line = proxy.access_line(1).await;
+        assert_eq!(line["class"], "other", "{line}");
+        for (field, value) in [("model", "m".into()), ("completion_tokens", Value::from(1))] {
+            let wanted = has_them.then_some(&value);
+            assert_eq!(line.get(field), wanted, "{line}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_is_rejected_has_an_id_and_a_line_too() {
     let gate = Gate::closed();
     let wait = gate.clone();
