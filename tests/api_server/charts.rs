@@ -1,8 +1,9 @@
 //! The charts in `deploy/helm`, checked with the real helm and a real API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -40,6 +41,42 @@ fn helm_lint_accepts_the_charts() {
     helm.run(&[&lint[..], &EVERYTHING].concat());
     let one_namespace = "--set=image.repository=crossfade,watchNamespace=inference,replicas=1";
     helm.run(&[&lint[..], &[one_namespace]].concat());
+}
+
+#[test]
+fn a_released_chart_links_to_the_files_of_its_release() {
+    let out = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/charts.sh");
+    let source = "https://source.example/blob/v9.0.0";
+    let arguments = ["9.0.0", "registry.example/crossfade"].map(AsRef::as_ref);
+    let arguments = arguments
+        .into_iter()
+        .chain([out.path().as_os_str(), source.as_ref()]);
+    let output = Command::new(script).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut links = BTreeSet::new();
+    for chart in [DEFINITION, CONTROLLER] {
+        let package = out.path().join(format!("{chart}-9.0.0.tgz"));
+        let text = Helm::new(None).run(&["show", "readme", package.to_str().unwrap()]);
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        links.extend(targets.map(|(target, _)| target.to_owned()));
+    }
+    let files = links
+        .iter()
+        .map(|link| link.strip_prefix(source).unwrap_or(link));
+    let files: Vec<_> = files.collect();
+    assert_eq!(
+        files,
+        [
+            "/deploy/README.md",
+            "/deploy/helm/crossfade-crds/README.md",
+            "/deploy/helm/crossfade/README.md",
+            "/docs/install.md"
+        ]
+    );
 }
 
 #[test]
