@@ -126,6 +126,12 @@ fn an_invalid_value_is_rejected_by_name() {
         ("podMonitor.enable=true", "enable"),
         ("sidecar.access[0].namespace=inference", "serviceAccounts"),
         ("networkPolicies.enabled=true", "networkPolicies"),
+        ("resources.limit.memory=1Gi", "limit"),
+        ("tolerations[0].keys=gpu", "keys"),
+        (
+            "tolerations[0].key=gpu,tolerations[0].tolerationSeconds=soon",
+            "tolerationSeconds",
+        ),
         // A section without values in a file.
         ("log=null", "log"),
         ("sidecar=null", "sidecar"),
