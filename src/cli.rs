@@ -4,6 +4,7 @@ mod check;
 mod cluster;
 mod connection;
 mod controller;
+mod diff;
 mod display;
 mod examples;
 mod inject;

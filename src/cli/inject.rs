@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use similar::{Algorithm, TextDiff};
 
+use super::diff::unified;
 use super::manifest_file::{INVALID_INPUT, STDIN, read};
 use super::output::print_all;
 use super::parse::{grace, path_prefix, port_flag, variable_name, whole};
@@ -197,12 +197,7 @@ impl ManifestArgs {
             String::new()
         } else if self.diff {
             let name = file.display().to_string();
-            // The default algorithm takes the square of the number of changes. Lines that occur once, such as names, divide the text.
-            let patience = Algorithm::Patience;
-            let diff = TextDiff::configure()
-                .algorithm(patience)
-                .diff_lines(before, after);
-            diff.unified_diff().header(&name, &name).to_string()
+            unified(&name, before, after)
         } else {
             after.to_owned()
         };
