@@ -134,7 +134,7 @@ fn closed_label_sets_are_documented() {
     let all = Reason::ALL.map(Reason::as_str).into_iter();
     assert_eq!(reasons, set(all.filter(|reason| *reason != "failover")));
 
-    let closed = PAGES.split("Label sets are closed").nth(1).unwrap();
+    let closed = PAGES.split("labels are fixed").nth(1).unwrap();
     let closed = set(code(closed.split("\n\n").next().unwrap()));
     for name in Api::ALL
         .map(Api::as_str)

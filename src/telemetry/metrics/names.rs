@@ -123,7 +123,7 @@ impl Default for Metrics {
         );
         let rejects = by_generation.counters(
             "crossfade_rejected_requests_total",
-            "Requests rejected, or abandoned by their clients, before they reached any upstream",
+            "Requests rejected before a model server had received the whole request, or abandoned by their clients before they were assigned",
             &["cause"],
         );
         let timeouts = by_generation.counters(
