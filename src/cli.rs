@@ -56,26 +56,26 @@ pub enum Command {
     /// Split requests between an old and a new generation of frontends
     #[command(after_help = examples::PROXY)]
     Proxy(Box<ProxyArgs>),
-    /// Keep the split of every DynamoUpdateConfig in a cluster in step with the ready workers
+    /// Set the split of every DynamoUpdateConfig in a cluster according to the ready workers
     #[command(after_help = examples::CONTROLLER)]
     Controller(Box<ControllerArgs>),
     /// Validate plan files and rollouts without running them, and print every problem with its field and line
     Check(CheckArgs),
-    /// Print the resource definitions, to be applied to a cluster
+    /// Print the resource definitions to apply to a cluster
     #[command(after_help = examples::CRD)]
     Crd,
     /// Add crossfade to the manifest of a frontend as a sidecar: print the manifest, and explain what changed
     Inject(Box<InjectArgs>),
     /// Remove from a manifest what inject added
     Uninject(UninjectArgs),
-    /// Print the permissions that the service account of a pod with a sidecar needs, to be applied to its namespace
+    /// Print the permissions that the service account of a pod with a sidecar needs; apply them to the pod's namespace
     Rbac(RbacArgs),
     /// Create the next generation, to run next to the current one: print the objects to apply and a DynamoRollout, from the
     /// current and the edited manifests
     #[command(after_help = examples::PLAN)]
     Plan(PlanArgs),
     /// Predict the duration and cost of a DynamoRollout by running its decisions on modelled workers and load. Exit status: 0 if
-    /// it ends, 1 if it never does
+    /// the rollout ends, 1 if it never does
     #[command(after_help = examples::SIMULATE)]
     Simulate(Box<SimulateArgs>),
     /// Show an update from 0 to 100 % on this machine: two model servers, the real proxy, and load
@@ -105,7 +105,7 @@ pub enum Command {
     /// Show a DynamoRollout: its phase, its step, what it is waiting for, and both generations; its subcommands change what it does
     #[command(after_help = examples::ROLLOUT)]
     Rollout(Box<RolloutArgs>),
-    /// Print completions of this command line for a shell, or for kubectl
+    /// Print the completion script for a shell, or for kubectl
     #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
     /// Print the manual, or write its pages into a directory

@@ -19,7 +19,7 @@
 //! | 7 | [`downstream`] | client connections: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
 //! | 6 | [`admin`] | the admin port of a proxy: metrics, health, plan, live page, gRPC; read-only except for drain and log level |
 //! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
-//! | 5 | [`controller`] | keeps the split of every update in line with the capacity; scales workers and routes clients for managed updates |
+//! | 5 | [`controller`] | sets the split of every update according to the capacity; scales workers and routes clients for managed updates |
 //! | 5 | [`snapshot`] | the plan in force with its pools, replaced atomically |
 //! | 4 | [`pages`] | the shared parts of all admin ports: responses, quotas, the live page and its history |
 //! | 4 | [`status`] | reads and edits an update or a rollout from a user's machine |
@@ -76,7 +76,7 @@
 //!    enables continuation, the request body is kept and [`continuation`] collects the text. When such a stream breaks,
 //!    `proxy::continuing` asks other servers for the rest, under the plan that is then in force.
 //! 9. The body ends, breaks, or is dropped because the client disconnected. The exchange records its outcome exactly once, in
-//!    metrics, the access line, the number of open streams and, if enabled, spans.
+//!    metrics, the access line, the number of open streams and, if tracing is on, spans.
 //!
 //! A plan takes a different path: `discovery::source::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
 //! and stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
@@ -88,11 +88,11 @@
 //! upstream's read and the client's write there is no task and no channel, and data that ends at an event boundary is passed on
 //! without a copy. (Each HTTP/2 connection has a task.) A request costs one snapshot load and one atomic operation for the split;
 //! metric handles are resolved in advance. After the first content, an event costs a scan for its end and a few comparisons.
-//! Access lines are collected per thread and queued together for a single writing thread, and dropped if they do not fit. A
+//! Access lines are collected per thread, queued together for a single thread that writes them, and dropped if they do not fit. A
 //! thread that has many heads or small slices to write reads everything available before the first write (`transport::batching`).
 //! Time during which the process did not run does not count against a peer's deadline (`transport::deadline`). While tracing is
-//! off, it costs one check of an `Option`. While it is on, it creates IDs at the start of a request and tries to queue a span at
-//! the end.
+//! off, a request costs one additional check of an `Option`. While tracing is on, a request gets IDs at its start, and
+//! crossfade tries to queue a span at its end.
 //!
 //! # Rules
 //!
@@ -102,7 +102,7 @@
 //! - Do not fake the end of a stream: send `[DONE]` only if a model server sent it, and do not close cleanly after a truncated
 //!   response.
 //! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a continuation
-//!   loads the current snapshot, because that of the request may be hours old.
+//!   loads the current snapshot, because the request's own may be hours old.
 //! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
 //! - Do not restart the split with a new plan: the split policies of all snapshots share one accumulator.
 //! - Do not retry a request after content was sent (from then on, [`continuation`] decides what may be sent), after its body was

@@ -31,7 +31,7 @@ pub struct ControllerArgs {
     /// Print the actions instead of writing anything
     #[arg(long, env = "CROSSFADE_DRY_RUN", value_parser = BoolishValueParser::new())]
     dry_run: bool,
-    /// Carry out every DynamoRollout, which scales workers; needs the role of deploy/rollout in each namespace
+    /// Carry out every DynamoRollout, which scales workers; needs the permissions from deploy/rollout in each namespace
     #[arg(long, env = "CROSSFADE_ROLLOUTS", value_parser = BoolishValueParser::new())]
     rollouts: bool,
     /// Address for metrics, health checks, and the live page of all proxies

@@ -13,7 +13,7 @@ pub struct Display {
     /// Repeat until interrupted
     #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
     watch: bool,
-    /// Time between two updates of the output
+    /// Time between two refreshes of the output
     #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
     interval: Duration,
     /// Output format

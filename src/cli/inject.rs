@@ -23,7 +23,7 @@ pub struct ManifestArgs {
     /// The manifests, in YAML or JSON [default: -, standard input]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Explain only, and print no manifests
+    /// Print only the explanation, not the manifests
     #[arg(long)]
     dry_run: bool,
     /// Print the changes as a unified diff instead of the manifests
@@ -71,7 +71,7 @@ pub struct InjectArgs {
     /// The name by which updates refer to these pods (`spec.sourceDeployment`) [default: their label, or the object's name]
     #[arg(long, value_name = "NAME")]
     deployment: Option<String>,
-    /// How long open streams have to end when a pod is deleted [default: 870]
+    /// How long open streams have to finish when a pod is deleted [default: 870]
     #[arg(long, value_name = "DURATION", value_parser = grace)]
     drain: Option<u64>,
     /// Replace the preStop hook of the frontend, if it has one

@@ -63,7 +63,8 @@ pub struct ProxyArgs {
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
           value_parser = proxy_percent)]
     split: Option<u8>,
-    /// Read new, the split, affinity, failover, and continuation from this DynamoUpdateConfig manifest, and watch it
+    /// Read the new generation, the split, affinity, failover, and continuation from this DynamoUpdateConfig manifest, and watch
+    /// it
     #[arg(
         long,
         env = "CROSSFADE_PLAN",

@@ -48,7 +48,7 @@ pub enum RolloutEdit {
     /// Go back to the old generation
     #[command(after_help = examples::ROLLOUT_ABORT)]
     Abort(RolloutEditArgs),
-    /// Go back to the old generation or to another revision, also after the rollout has ended
+    /// Go back to the old generation or to another revision, even after the rollout has ended
     #[command(after_help = examples::ROLLOUT_UNDO)]
     Undo(UndoArgs),
     /// Retry a new generation that has failed the analysis

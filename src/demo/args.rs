@@ -21,7 +21,7 @@ pub struct DemoArgs {
     /// Print plain lines even on a terminal
     #[arg(long, env = "CROSSFADE_PLAIN", value_parser = BoolishValueParser::new())]
     plain: bool,
-    /// Let streams that break end with an error, instead of continuing them on the other generation
+    /// End broken streams with an error, instead of continuing them on the other generation
     #[arg(long, env = "CROSSFADE_NO_CONTINUATION", value_parser = BoolishValueParser::new())]
     no_continuation: bool,
 }

@@ -115,12 +115,12 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub target_deployment: Option<String>,
 
-    /// How to find and count the workers of each generation. By default they are found by the
-    /// names of the deployments. Cluster only.
+    /// How to find and count the workers of each generation. By default, they are found by the names of the deployments. Cluster
+    /// only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersSpec>,
 
-    /// The models that the new generation must serve before it gets requests. By default all models that the old one serves.
+    /// The models that the new generation must serve before it gets requests. By default, all models that the old one serves.
     /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
@@ -195,8 +195,7 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(max = 16), extend("x-kubernetes-validations" = rules::steps()))]
     pub steps: Option<Vec<StepSpec>>,
 
-    /// TLS to the new generation, for `https://` only. By default the certificate authorities of
-    /// the system are trusted.
+    /// TLS to the new generation, for `https://` only. By default, the certificate authorities of the system are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSpec>,
 }

@@ -25,12 +25,12 @@ use crate::transport::{batching, deadline};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Protocol {
-    /// HTTP/1.1 in clear text, what ALPN chooses with TLS.
+    /// HTTP/1.1 in cleartext; with TLS, the version that ALPN selects.
     #[default]
     Auto,
-    /// HTTP/1.1 always.
+    /// Always HTTP/1.1.
     Http1,
-    /// HTTP/2 always; in clear text by prior knowledge (RFC 9113 §3.3).
+    /// Always HTTP/2; in cleartext, with prior knowledge (RFC 9113 §3.3).
     Http2,
 }
 

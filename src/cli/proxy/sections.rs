@@ -19,7 +19,7 @@ use crate::upstream::Protocol;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
-    /// Read new, the split, and the policies from the DynamoUpdateConfig of this pod's deployment, and watch it
+    /// Read the new generation, the split, and the policies from the DynamoUpdateConfig of this pod's deployment, and watch it
     #[arg(long, env = "CROSSFADE_KUBE", requires = "kube_deployment", value_parser = BoolishValueParser::new())]
     pub(super) kube: bool,
     /// The deployment of this pod, as in spec.sourceDeployment; separate several names with commas
@@ -37,7 +37,7 @@ pub(super) struct ClusterArgs {
     /// Allow the DynamoUpdateConfig to name any target, not only Services of its namespace
     #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     kube_allow_any_target: bool,
-    /// Balance over the addresses behind the target's Service by load; needs permission to watch EndpointSlices
+    /// Balance requests by load across the addresses behind the target's Service; needs permission to watch EndpointSlices
     #[arg(long, env = "CROSSFADE_KUBE_ENDPOINTS", value_parser = BoolishValueParser::new())]
     kube_endpoints: bool,
     /// The cluster domain
@@ -100,7 +100,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) max_replay_bytes: Option<u64>,
-    /// Retry budget, in percent of all requests [default: 20]
+    /// Retry budget, as a percentage of all requests [default: 20]
     #[arg(
         long,
         env = "CROSSFADE_RETRY_BUDGET_PERCENT",
@@ -118,7 +118,8 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) first_event_timeout: Option<f64>,
-    /// Maximum time without data after the first content. Then the stream is continued or ended with an error [default: off]
+    /// Maximum time without data after the first content; after that, the stream is continued or ended with an error [default:
+    /// off]
     #[arg(
         long,
         env = "CROSSFADE_GAP_TIMEOUT",
@@ -259,7 +260,7 @@ pub(super) struct UpstreamArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "TLS towards clients")]
+#[command(next_help_heading = "TLS for clients")]
 pub(super) struct TlsArgs {
     /// Server certificate for clients (PEM); reloaded when the file changes
     #[arg(
@@ -290,8 +291,8 @@ pub(super) struct TlsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traces")]
 pub(super) struct TraceArgs {
-    /// Send OpenTelemetry spans of all exchanges to this collector, by OTLP over gRPC, or over HTTP if OTEL_EXPORTER_OTLP_PROTOCOL is
-    /// `http/protobuf` [default: off, or $OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Send OpenTelemetry spans of all exchanges to this collector, with OTLP over gRPC, or over HTTP if
+    /// OTEL_EXPORTER_OTLP_PROTOCOL is `http/protobuf` [default: off, or $OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, env = "CROSSFADE_OTLP_ENDPOINT", value_name = "URL")]
     pub(super) otlp_endpoint: Option<Endpoint>,
 }

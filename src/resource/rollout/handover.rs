@@ -18,8 +18,8 @@ pub enum Intent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HandoverSpec {
-    /// Who changes the selector of `clientService` to the new frontends: a person (`Manual`) or the controller (`Automatic`),
-    /// which saves the previous selector in the status.
+    /// Who changes the selector of `clientService` to that of the new frontends: a user (`Manual`) or the controller
+    /// (`Automatic`), which saves the previous selector in the status.
     pub clients: ClientsSpec,
     /// What happens to the old generation once nothing needs it: its objects stay without workers (`Keep`), its frontends are
     /// also scaled to zero (`ScaleToZero`), or its objects are deleted (`Delete`).

@@ -61,7 +61,7 @@ pub struct DynamoRolloutStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub revisions: Vec<RevisionStatus>,
-    /// The conditions of the rollout: Ready (ended, or held by its owner), Reconciling, and Stalled; and ScaleContested while
+    /// The conditions of the rollout: Ready (ended, or held by the user), Reconciling, and Stalled; and ScaleContested while
     /// another client changes the sizes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -77,7 +77,7 @@ pub struct DynamoRolloutStatus {
 
 /// The types of the [`DynamoRolloutStatus::conditions`].
 pub mod condition {
-    /// It has ended, or is held by its owner, and nothing is wrong.
+    /// It has ended, or is held by the user, and nothing is wrong.
     pub const READY: &str = "Ready";
     /// It is moving, or waiting for something that will happen.
     pub const RECONCILING: &str = "Reconciling";

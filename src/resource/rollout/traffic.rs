@@ -11,7 +11,7 @@ use crate::resource::spec::{AffinitySpec, DrainSpec, FailoverSpec, ProbeSpec};
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = shared::moves()))]
 pub struct TrafficSpec {
-    /// The models that the new generation must serve before it gets requests. By default all models that the old one serves.
+    /// The models that the new generation must serve before it gets requests. By default, all models that the old one serves.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub models: Option<Vec<String>>,

@@ -41,11 +41,11 @@ pub struct AnalysisSpec {
     /// One minus the probability that the analysis ever fails a new generation that stays within these margins.
     #[schemars(range(min = 0.5, max = 0.999_999), extend("x-kubernetes-validations" = rules::confidence()))]
     pub confidence: f64,
-    /// What happens if the new generation fails: with `Hold` it keeps at most its current share, with `RollBack` all requests go
-    /// to the old one. In a cluster, the controller acts, until you retry (with `crossfade retry`; for a DynamoRollout, with
-    /// `crossfade rollout retry`) or the spec names a different new generation. Without a cluster, the proxy
-    /// acts (`Hold` leaves the split as it is), until the plan names a different new generation; it sends no requests back to an
-    /// old generation that drains (`oldDraining`).
+    /// What happens if the new generation fails: with `Hold`, it keeps at most its current share; with `RollBack`, all requests
+    /// go to the old one. In a cluster, the controller acts, until you retry (with `crossfade retry`; for a DynamoRollout, with
+    /// `crossfade rollout retry`) or the spec names a different new generation. Without a cluster, the proxy acts (`Hold` leaves
+    /// the split as it is), until the plan names a different new generation; it sends no requests back to an old generation that
+    /// drains (`oldDraining`).
     pub on_failure: OnFailure,
 }
 

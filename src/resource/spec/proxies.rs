@@ -59,7 +59,7 @@ pub struct FailoverSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub gap_timeout_seconds: Option<f64>,
-    /// The maximum number of retries, in percent of all requests, so that a failing generation does not double the load.
+    /// The maximum number of retries, as a percentage of all requests, so that a failing generation does not double the load.
     #[schemars(range(min = 0, max = 100))]
     pub retry_budget_percent: u8,
     /// How long events without content are held back so that the request can still be retried on the other generation, in
@@ -96,12 +96,12 @@ impl Default for FailoverSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::probe()))]
 pub struct ProbeSpec {
-    /// The path for GET requests; any response with status 200 is a success. By default `/v1/models`, whose list must not be
-    /// empty. Not together with `model`.
+    /// The path for GET requests; any response with status 200 is a success. By default, `/v1/models`, whose list must not be
+    /// empty. Cannot be combined with `model`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: Option<String>,
-    /// The model that must be ready, according to `/v1/models/{model}/ready`. Not together with `path`.
+    /// The model that must be ready, according to `/v1/models/{model}/ready`. Cannot be combined with `path`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub model: Option<String>,
@@ -133,7 +133,7 @@ pub struct TlsSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub ca_file: Option<String>,
-    /// The name that the server's certificate must contain. By default the host of the target.
+    /// The name that the server's certificate must contain. By default, the host of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub server_name: Option<String>,
