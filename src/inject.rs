@@ -118,6 +118,12 @@ pub enum Error {
     Empty,
     #[error("this build has no default image: set --image or CROSSFADE_IMAGE")]
     NoImage,
+    /// Nothing but the port tells which of them is the frontend.
+    #[error(
+        "several objects could be the one with the frontend on port {port} (--port): {}; name the frontend's container with \
+         --frontend-container", .objects.join(", ")
+    )]
+    Ambiguous { port: u16, objects: Vec<String> },
     /// It contains no known frontend.
     #[error(
         "no frontend was found{}; {hint}", found(.seen)
@@ -195,6 +201,7 @@ pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Repo
         return Err(Error::BadImage { image });
     }
     let mut run = Run::default();
+    run.survey(text, options)?;
     let report = run.all(text, |run, document| run.inject(document, options, image))?;
     if !run.has_objects {
         return Err(Error::Empty);

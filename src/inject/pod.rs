@@ -43,6 +43,18 @@ pub(super) struct Frontend {
     pub path: Path,
     pub name: String,
     pub server: Server,
+    pub basis: Basis,
+}
+
+/// Why a container is taken for a frontend, from the weakest reason to the strongest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Basis {
+    /// It is the only one of its pod and declares no port, so it may listen on the given one.
+    OnlyContainer,
+    /// It declares the given port.
+    DeclaredPort,
+    /// It runs a known server, or the user has named it.
+    Recognized,
 }
 
 pub(super) struct Injection<'i, 'a> {

@@ -1,6 +1,7 @@
 //! Processes the documents of a text: finds the objects that create pods of frontends, edits them, and collects the explanation.
 
 mod record;
+mod survey;
 
 use serde_json::Value as Json;
 
@@ -8,6 +9,7 @@ use self::record::{
     Reused, annotate, is_in, is_where_it_was, line, prove, start, template_hint, unchanged,
     with_this_version,
 };
+use self::survey::Survey;
 use super::documents::{Document, content, split};
 use super::edit::Editor;
 use super::path::Path;
@@ -30,6 +32,8 @@ pub(super) struct Run {
     notes: Vec<Note>,
     /// The result of an injection.
     pub injected: Vec<services::Injected>,
+    /// What tells the frontends from other servers with the same port.
+    survey: Survey,
     /// How many already had a sidecar that inject did not add.
     pub present: usize,
     /// The objects that create pods and were left unchanged.
@@ -267,6 +271,13 @@ impl Run {
                 ));
                 continue;
             };
+            if earlier.is_none()
+                && let Some(reason) = self.survey.reason_against(&frontend, &options)
+            {
+                self.seen.push(workload.name.clone());
+                self.notes.push(Note::new(&workload.name, at, reason));
+                continue;
+            }
             let Some(image) = options.image.as_deref().or(image) else {
                 return Err(Error::NoImage);
             };

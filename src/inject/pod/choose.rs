@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::Frontend;
+use super::{Basis, Frontend};
 use crate::inject::path::{Path, get};
 use crate::inject::server::{self, Server};
 use crate::inject::workload::{PodCreator, Workload};
@@ -29,10 +29,11 @@ pub(in crate::inject) fn choose(
     if matches!(component, Some(other) if other != "frontend") {
         return Ok(None);
     }
-    let of = |(path, container): &(Path, &Json), server| Frontend {
+    let of = |(path, container): &(Path, &Json), server, basis| Frontend {
         path: path.clone(),
         name: name(container),
         server,
+        basis,
     };
     let other = if is_dynamo {
         Server::Dynamo
@@ -49,13 +50,17 @@ pub(in crate::inject) fn choose(
             path,
             name: MAIN.to_owned(),
             server: Server::Dynamo,
+            basis: Basis::Recognized,
         }));
     }
     if let Some(wanted) = &options.container {
         let found = containers
             .iter()
             .find(|(_, container)| name(container) == *wanted);
-        return Ok(found.map(|found| of(found, Server::of(found.1).unwrap_or(other))));
+        return Ok(found.map(|found| {
+            let server = Server::of(found.1).unwrap_or(other);
+            of(found, server, Basis::Recognized)
+        }));
     }
     if is_dynamo {
         let main = containers
@@ -66,6 +71,7 @@ pub(in crate::inject) fn choose(
             Some(found) => Ok(Some(of(
                 found,
                 Server::of(found.1).unwrap_or(Server::Dynamo),
+                Basis::Recognized,
             ))),
             None => Err(Refused::of(
                 &workload.base,
@@ -76,7 +82,7 @@ pub(in crate::inject) fn choose(
     }
     let known: Vec<_> = containers
         .iter()
-        .filter_map(|found| Some(of(found, Server::of(found.1)?)))
+        .filter_map(|found| Some(of(found, Server::of(found.1)?, Basis::Recognized)))
         .collect();
     let by_port: Vec<_> = containers
         .iter()
@@ -88,7 +94,7 @@ pub(in crate::inject) fn choose(
                     .any(|entry| entry["containerPort"] == port)
             })
         })
-        .map(|found| of(found, Server::Other))
+        .map(|found| of(found, Server::Other, Basis::DeclaredPort))
         .collect();
     let candidates = if known.is_empty() { by_port } else { known };
     match candidates.as_slice() {
@@ -99,7 +105,7 @@ pub(in crate::inject) fn choose(
             let has_ports = containers[0].1["ports"]
                 .as_array()
                 .is_some_and(|ports| !ports.is_empty());
-            Ok((!has_ports).then(|| of(&containers[0], Server::Other)))
+            Ok((!has_ports).then(|| of(&containers[0], Server::Other, Basis::OnlyContainer)))
         }
         [] => Ok(None),
         [one] => Ok(Some(one.clone())),

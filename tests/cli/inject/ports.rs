@@ -451,6 +451,80 @@ fn if_no_frontend_is_found_the_responsible_options_are_named() {
     }
 }
 
+/// Deployments with one container each, as documents of one text.
+fn several(containers: &[(&str, &str)]) -> String {
+    let of = |(name, container): &(&str, &str)| {
+        deployment(container).replace("name: server", &format!("name: {name}"))
+    };
+    containers.iter().map(of).collect::<Vec<_>>().join("---\n")
+}
+
+const UI: &str = "        image: open-webui\n        ports: [{containerPort: 8080}]\n";
+const LLAMA: &str = "        image: llama.cpp\n        args: [--port, \"8080\"]\n        ports: [{containerPort: 8080}]\n";
+
+fn by_port(port: u16) -> Options {
+    Options {
+        port: Some(port),
+        port_arg: Some("--port".into()),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn a_port_that_several_objects_declare_does_not_tell_which_one_has_the_frontend() {
+    let text = several(&[("ui", UI), ("llama", LLAMA)]);
+    let error = injected_with(&text, &by_port(8080)).unwrap_err();
+    assert!(matches!(error, Error::Ambiguous { .. }), "{error}");
+    let expected = "several objects could be the one with the frontend on port 8080 (--port): Deployment/ui (container 'ui'), Deployment/llama (container 'llama'); name \
+        the frontend's container with --frontend-container";
+    assert_eq!(error.to_string(), expected);
+    let options = Options {
+        container: Some("llama".into()),
+        ..by_port(8080)
+    };
+    let report = injected_with(&text, &options).unwrap();
+    let (ui, _) = report.text.split_once("---\n").unwrap();
+    assert_eq!(ui, several(&[("ui", UI)]));
+    // A known server elsewhere is not what the port names.
+    let elsewhere = "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n";
+    let text = several(&[("llama", LLAMA), ("vllm", elsewhere)]);
+    let error = injected_with(&text, &by_port(8080))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("Deployment/llama (container 'llama'), Deployment/vllm (container 'vllm')"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_object_with_the_strongest_reason_is_the_one_with_the_frontend() {
+    let vllm = "        image: vllm/vllm-openai\n        args: [--port, \"8080\"]\n";
+    let bare = "        image: worker\n        args: [--queue, q]\n";
+    for (text, chosen) in [
+        (several(&[("ui", UI), ("vllm", vllm)]), "vllm"),
+        (several(&[("vllm", vllm), ("ui", UI)]), "vllm"),
+        (several(&[("bare", bare), ("llama", LLAMA)]), "llama"),
+        (several(&[("ui", UI)]), "ui"),
+        (several(&[("bare", bare)]), "bare"),
+    ] {
+        let report = injected_with(&text, &by_port(8080)).unwrap();
+        for note in &report.notes {
+            let name = format!("Deployment/{chosen}");
+            let is_added = note.summary.contains("is added");
+            assert_eq!(is_added, note.object == name, "{note}");
+            let other = note.object.trim_start_matches("Deployment/");
+            let expected = format!("name its container with --frontend-container {other}");
+            assert!(is_added || note.summary.ends_with(&expected), "{note}");
+        }
+        let again = injected_with(&report.text, &by_port(8080)).unwrap();
+        assert_eq!(again.text, report.text);
+    }
+    let text = several(&[("a", bare), ("b", bare)]);
+    let error = injected_with(&text, &by_port(8080)).unwrap_err();
+    assert!(matches!(error, Error::Ambiguous { .. }), "{error}");
+}
+
 #[test]
 fn a_port_in_a_comment_or_of_another_command_of_a_script_does_not_prevent_the_edit() {
     for (script, moved) in [
