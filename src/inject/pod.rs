@@ -18,7 +18,7 @@ use super::edit::Editor;
 use super::path::{Path, Step, below};
 use super::record::ANNOTATION;
 use super::server::{
-    Move, PortOptions, Relocated, Server, host, is_on_socket, nodes, overriding, relocate,
+    Move, PortOptions, Relocated, Server, Swap, host, is_on_socket, nodes, overriding, relocate,
     speaks_tls, unknown, variable,
 };
 use super::sidecar::{self, HostPort, NAME, Sidecar};
@@ -213,17 +213,21 @@ impl<'i> Injection<'i, '_> {
         let Relocated { how, .. } = relocate(self.frontend.server, container, &given, behind)
             .map_err(|message| self.refuse(message))?;
         let by = match how {
-            Move::Swap { path, from, to } => {
-                self.exchange(effective, &path, &from, &to)?;
-                match path.as_slice() {
-                    [Step::Key(list), Step::Item(index), ..] if list == "env" => {
-                        let variable = &container["env"][*index];
-                        let value = variable["value"].as_str().unwrap_or_default();
-                        let value = value.replacen(&from, &to, 1);
-                        format!("{}={value}", variable["name"].as_str().unwrap_or_default())
-                    }
-                    _ => format!("'{from}' is now '{to}'"),
+            Move::Swap(swaps) => {
+                let mut by = Vec::new();
+                for Swap { path, from, to } in swaps {
+                    self.exchange(effective, &path, &from, &to)?;
+                    by.push(match path.as_slice() {
+                        [Step::Key(list), Step::Item(index), ..] if list == "env" => {
+                            let variable = &container["env"][*index];
+                            let value = variable["value"].as_str().unwrap_or_default();
+                            let value = value.replacen(&from, &to, 1);
+                            format!("{}={value}", variable["name"].as_str().unwrap_or_default())
+                        }
+                        _ => format!("'{from}' is now '{to}'"),
+                    });
                 }
+                by.join(", ")
             }
             Move::Variable { name } => {
                 // Such as Ollama's OLLAMA_HOST, which takes a number alone for a host.

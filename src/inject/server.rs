@@ -1,6 +1,7 @@
 //! Recognizes model servers by their containers.
 
 mod arrays;
+mod moves;
 mod port;
 mod script;
 mod shell;
@@ -11,7 +12,8 @@ use std::{iter, slice};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, PortOptions, Relocated, host, is_on_socket, relocate};
+pub(super) use self::moves::{Move, Swap};
+pub(super) use self::port::{PortOptions, Relocated, host, is_on_socket, relocate};
 pub(super) use self::variables::{overriding, unknown};
 
 /// The servers that are known.

@@ -1,10 +1,9 @@
 //! Finds the port that a server listens on, and how to change it.
 
-use std::ops::Range;
-
 use serde_json::Value as Json;
 
-use super::script::{self, Start};
+use super::moves::{Move, Swap, append, unique};
+use super::script;
 use super::shell;
 use super::variables::{Reference, Scope, Written};
 use super::{Server, variable};
@@ -12,21 +11,6 @@ use crate::inject::path::{Path, below, get};
 
 /// The argument with which most servers set their port.
 const USUAL: &str = "--port";
-
-/// One of the edits that move a server to another port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::inject) enum Move {
-    /// Replace a part of the text at a path below the container.
-    Swap {
-        path: Path,
-        from: String,
-        to: String,
-    },
-    /// Set a variable.
-    Variable { name: String },
-    /// Append arguments to the list of this name.
-    Arguments { list: &'static str, flag: String },
-}
 
 /// How to set the port of an unknown server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,20 +59,21 @@ fn relocated(
         .filter(|flag| in_arguments(server, container, flag, given.port).is_some());
     let flag = flag.or(usual);
     let name = given.variable.or(server.variable());
-    let known = |(port, how): (u16, Move)| Relocated {
+    let known = |(port, swaps): (u16, Vec<Swap>)| Relocated {
         port,
-        how,
+        how: Move::Swap(swaps),
         is_assumed: false,
     };
     if let Some(found) = flag.and_then(|flag| in_arguments(server, container, flag, given.port)) {
-        return found?.moved(container, given.port, to).map(known);
+        return all_moved(found?, container, given.port, to).map(known);
     }
     if let Some(name) = name {
         set_in_env(container, name)?;
     }
     if let Some((_, variable)) = name.and_then(|name| variable(container, name)) {
         let name = variable["name"].as_str().unwrap_or_default();
-        return by_variable(container, name, given.port, to).map(known);
+        let (port, swap) = by_variable(container, name, given.port, to)?;
+        return Ok(known((port, vec![swap])));
     }
     let relocated = |how: Move| Relocated {
         port: given.port.unwrap_or_else(|| server.default_port()),
@@ -107,6 +92,26 @@ fn relocated(
     Ok(relocated(append(server, container, flag, to)?))
 }
 
+/// The port that every one of several commands sets, and the edits of them all.
+fn all_moved(
+    found: Vec<Given>,
+    container: &Json,
+    given: Option<u16>,
+    to: u16,
+) -> Result<(u16, Vec<Swap>), String> {
+    let mut port = 0;
+    let mut swaps = Vec::new();
+    for one in found {
+        let (number, swap) = one.moved(container, given, to)?;
+        port = number;
+        // They may all use the same variable.
+        if !swaps.contains(&swap) {
+            swaps.push(swap);
+        }
+    }
+    Ok((port, swaps))
+}
+
 /// A port in a command line.
 struct Given {
     /// The path below the container.
@@ -117,7 +122,7 @@ struct Given {
 }
 
 impl Given {
-    fn moved(self, container: &Json, given: Option<u16>, to: u16) -> Result<(u16, Move), String> {
+    fn moved(self, container: &Json, given: Option<u16>, to: u16) -> Result<(u16, Swap), String> {
         let bare = self.value.trim_matches(['"', '\'']);
         let port = match Reference::of(bare) {
             None => bare,
@@ -137,7 +142,7 @@ impl Given {
         // The flag before it may contain the same digits.
         let at = from.rfind(bare).unwrap_or(0);
         let to = format!("{}{new}{}", &from[..at], &from[at + bare.len()..]);
-        Ok((number, Move::Swap { path, from, to }))
+        Ok((number, Swap { path, from, to }))
     }
 }
 
@@ -156,7 +161,7 @@ pub(in crate::inject) fn is_on_socket(server: Server, container: &Json) -> bool 
 /// The address that a server is configured to listen on, if any.
 pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String> {
     let flags = ["--host", "--http-host"].into_iter();
-    let given = flags.filter_map(|flag| in_arguments(server, container, flag, None)?.ok());
+    let given = flags.filter_map(|flag| in_arguments(server, container, flag, None)?.ok()?.pop());
     let mut values = given.map(|given| given.value.trim_matches(['"', '\'']).to_owned());
     let given = values.next();
     let of_variable = |name: &str| {
@@ -186,7 +191,7 @@ fn by_variable(
     name: &str,
     given: Option<u16>,
     to: u16,
-) -> Result<(u16, Move), String> {
+) -> Result<(u16, Swap), String> {
     set_in_env(container, name)?;
     let unknown = || {
         format!(
@@ -200,7 +205,7 @@ fn by_variable(
     agree(port, given)?;
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);
-    Ok((port, Move::Swap { path, from, to }))
+    Ok((port, Swap { path, from, to }))
 }
 
 /// Rejects a variable that a script sets, because its value in the container's env is then not used, unless the script derives
@@ -226,13 +231,13 @@ fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
     }
 }
 
-/// The last occurrence of `flag` with a value.
+/// The last occurrence of `flag` with a value, or that of each command that starts the server.
 fn in_arguments(
     server: Server,
     container: &Json,
     flag: &str,
     given: Option<u16>,
-) -> Option<Result<Given, String>> {
+) -> Option<Result<Vec<Given>, String>> {
     let mut found = None;
     for list in ["command", "args"] {
         let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -244,15 +249,13 @@ fn in_arguments(
                     Json::String(text) => text.clone(),
                     other => other.to_string(),
                 });
-                found = Some(
-                    value
-                        .ok_or(format!("{flag} has no value"))
-                        .map(|value| Given {
-                            path: path(index + 1),
-                            whole: value.clone(),
-                            value,
-                        }),
-                );
+                found = Some(value.ok_or(format!("{flag} has no value")).map(|value| {
+                    vec![Given {
+                        path: path(index + 1),
+                        whole: value.clone(),
+                        value,
+                    }]
+                }));
             } else if let Some(given) = in_script(server, container, &path(index), flag, given) {
                 found = Some(given);
             }
@@ -261,16 +264,18 @@ fn in_arguments(
     found
 }
 
-/// `flag` with its value in the command of a script that starts the server. Other commands may have the same flag.
+/// `flag` with its value in the command of a script that starts the server. Other commands may have the same flag. If several
+/// commands start it on the same port, such as those of a condition, all of them count.
 fn in_script(
     server: Server,
     container: &Json,
     path: &Path,
     flag: &str,
     given: Option<u16>,
-) -> Option<Result<Given, String>> {
+) -> Option<Result<Vec<Given>, String>> {
     let text = get(container, path)?.as_str()?;
     let starts = script::starts(text, server.words());
+    let count = starts.len();
     let commands = match starts.is_empty() {
         true => shell::commands(text),
         false => starts.into_iter().map(|start| start.command).collect(),
@@ -283,115 +288,45 @@ fn in_script(
         Ok(values) => values,
         Err(message) => return Some(Err(message)),
     };
-    if values.len() > 1
-        && let Some(wanted) = given
-    {
-        values.retain(|written| {
-            moved(shell::bare(&written.value), 0).is_some_and(|(port, _)| port == wanted)
-        });
+    let port = |written: &Written| moved(shell::bare(&written.value), 0).map(|(port, _)| port);
+    let is_same = |values: &[Written]| {
+        let mut pairs = values.windows(2);
+        pairs.all(|pair| match (port(&pair[0]), port(&pair[1])) {
+            (None, None) => pair[0].value == pair[1].value,
+            (one, other) => one == other,
+        })
+    };
+    let have_all = values.is_empty() || values.len() == count;
+    if let Some(wanted) = given.filter(|_| !is_same(&values)) {
+        values.retain(|written| port(written) == Some(wanted));
     }
-    if values.len() > 1 {
+    if !is_same(&values) {
         return Some(Err(format!(
             "several commands of its script have {flag}, and it is unclear which one is the server's: set its port with --port"
         )));
     }
-    let Written {
-        variable,
-        place,
-        value,
-    } = values.pop()?;
-    let path = match variable {
-        Some(index) => below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]),
-        None => path.clone(),
-    };
-    let text = get(container, &path)?.as_str()?;
-    let whole = unique(text, place);
-    Some(Ok(Given { path, whole, value }))
-}
-
-/// The text at `place`, with as much of the line before it as distinguishes it from other texts, such as a comment. Only a text that
-/// occurs once can be replaced, and only one within a line is written in the manifest as in the script.
-fn unique(text: &str, place: Range<usize>) -> String {
-    let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
-    let is_start = |at: &usize| {
-        *at == line
-            || text[..*at].ends_with(char::is_whitespace)
-                && !text[*at..].starts_with(char::is_whitespace)
-    };
-    let starts = (line..place.start)
-        .rev()
-        .filter(|at| text.is_char_boundary(*at));
-    let mut starts = std::iter::once(place.start).chain(starts.filter(is_start));
-    let is_unique = |start: &usize| text.matches(&text[*start..place.end]).count() == 1;
-    let start = starts.find(is_unique).unwrap_or(place.start);
-    text[start..place.end].to_owned()
-}
-
-/// The position at which an argument can be added.
-fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move, String> {
-    for list in ["args", "command"] {
-        let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
-        let place = items.iter().enumerate().find_map(|(index, item)| {
-            let text = item
-                .as_str()
-                .filter(|text| text.contains(char::is_whitespace))?;
-            let starts = script::starts(text, server.words());
-            let [Start { mark, command }] = starts.as_slice() else {
-                return None;
-            };
-            let last = command.words.last()?;
-            let scope = Scope { text, container };
-            if scope.unknown(&starts[0]).is_some() {
-                // The last argument takes effect, whatever it is that precedes it.
-                let from = unique(text, last.clone());
-                let to = format!("{from} {flag} {to}");
-                return (text.matches(&from).count() == 1).then_some((index, from, to));
-            }
-            let end = last.end;
-            // A value that occurs more than once cannot be replaced.
-            let place = [mark.clone(), mark.start..end]
-                .into_iter()
-                .find(|place| text.matches(&text[place.clone()]).count() == 1)?;
-            let to = format!(
-                "{} {flag} {to}{}",
-                &text[mark.clone()],
-                &text[mark.end..place.end]
-            );
-            Some((index, text[place].to_owned(), to))
-        });
-        if let Some((index, from, to)) = place {
-            let path = below(&below(&Path::new(), [list]), [index]);
-            return Ok(Move::Swap { path, from, to });
-        }
+    let default = server.default_port();
+    if count > 1 && !have_all && given.is_none_or(|given| given == default) {
+        return Some(Err(format!(
+            "some of the commands of its script that start it have {flag}, and others do not: write {flag} {default} into these"
+        )));
     }
-    let items = |list: &str| {
-        container[list]
-            .as_array()
-            .is_some_and(|items| !items.is_empty())
-    };
-    let flag = flag.to_owned();
-    match (items("args"), items("command")) {
-        _ if is_shell(container) => Err(format!(
-            "its command line is a script, and inject cannot tell where to add {flag}: write {flag} PORT into it"
-        )),
-        (false, true) => Ok(Move::Arguments {
-            list: "command",
-            flag,
-        }),
-        _ => Ok(Move::Arguments { list: "args", flag }),
+    if values.is_empty() {
+        return None;
     }
-}
-
-/// Whether a container runs a script, as with `sh -c`.
-fn is_shell(container: &Json) -> bool {
-    let lists = ["command", "args"].into_iter();
-    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
-    let mut words = words.filter_map(Json::as_str).skip_while(|word| {
-        let name = word.rsplit('/').next().unwrap_or_default();
-        !script::SHELLS.contains(&name)
+    let given = values.into_iter().map(|written| {
+        let Written {
+            variable,
+            place,
+            value,
+        } = written;
+        let path = match variable {
+            Some(index) => below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]),
+            None => path.clone(),
+        };
+        let text = get(container, &path)?.as_str()?;
+        let whole = unique(text, place);
+        Some(Given { path, whole, value })
     });
-    let is_script = |word: &str| {
-        word.starts_with('-') && !word.starts_with("--") && word.ends_with('c') && word.len() <= 4
-    };
-    words.next().is_some() && words.any(is_script)
+    given.collect::<Option<Vec<_>>>().map(Ok)
 }

@@ -232,6 +232,66 @@ fn with_several_servers_in_a_script_the_port_must_be_given() {
 }
 
 #[test]
+fn all_commands_that_start_the_server_on_the_same_port_are_edited() {
+    let script = |lines: &str| {
+        let lines = lines.replace('\n', "\n          ");
+        deployment(&format!(
+            "{SHELL}        args:\n        - |\n          {lines}\n"
+        ))
+    };
+    let branches = "if [ \"$ROLE\" = draft ]; then\n  exec vllm serve small --port 8001\nelse\n  exec vllm serve big --port=8001\nfi";
+    let line = "if x; then vllm serve a --port 8001; else vllm serve b --port 8001; fi";
+    let variable = "        env: [{name: PORT, value: \"8001\"}]\n";
+    let by_variable =
+        script("if x; then\n  vllm serve a --port $PORT\nelse\n  vllm serve b --port $PORT\nfi")
+            + variable;
+    for (text, expected) in [
+        (script(branches), branches.replace("8001", "8080")),
+        (script(line), line.replace("8001", "8080")),
+        (by_variable, variable.replace("8001", "8080")),
+    ] {
+        for port in [None, Some(8001)] {
+            let options = Options {
+                port,
+                ..Options::default()
+            };
+            let report = injected_with(&text, &options).unwrap();
+            assert!(
+                flat(&report.text).contains(&flat(&expected)),
+                "{}",
+                report.text
+            );
+            assert!(report.text.contains("0.0.0.0:8001"), "{}", report.text);
+            assert_eq!(injected(&report.text).unwrap().text, report.text);
+            assert_eq!(uninject(&report.text).unwrap().text, text);
+        }
+    }
+    let different = script(
+        "case $R in\n  a) vllm serve a --port 8000;;\n  b) vllm serve b --port 8001;;\nesac",
+    );
+    let options = Options {
+        port: Some(8000),
+        ..Options::default()
+    };
+    let report = injected_with(&different, &options).unwrap();
+    assert!(
+        report.text.contains("a --port 8080;;") && report.text.contains("b --port 8001;;"),
+        "{}",
+        report.text
+    );
+    let partly = script("if x; then\n  vllm serve a\nelse\n  vllm serve b --port 8000\nfi");
+    for port in [None, Some(8000)] {
+        let options = Options {
+            port,
+            ..Options::default()
+        };
+        let error = injected_with(&partly, &options).unwrap_err().to_string();
+        let expected = "some of the commands of its script that start it have --port, and others do not: write --port 8000 into these";
+        assert!(error.ends_with(expected), "{error}");
+    }
+}
+
+#[test]
 fn a_port_that_cannot_be_detected_must_be_declared_or_given() {
     for (container, port) in [
         (
@@ -459,7 +519,7 @@ fn several(containers: &[(&str, &str)]) -> String {
     containers.iter().map(of).collect::<Vec<_>>().join("---\n")
 }
 
-const UI: &str = "        image: open-webui\n        ports: [{containerPort: 8080}]\n";
+const UI: &str = "        image: open-webui\n        args: [start]\n        ports: [{containerPort: 8080}]\n";
 const LLAMA: &str = "        image: llama.cpp\n        args: [--port, \"8080\"]\n        ports: [{containerPort: 8080}]\n";
 
 fn by_port(port: u16) -> Options {

@@ -1,0 +1,121 @@
+//! The edits of a container that move its server to another port.
+
+use std::ops::Range;
+
+use serde_json::Value as Json;
+
+use super::Server;
+use super::script::{self, Start};
+use super::variables::Scope;
+use crate::inject::path::{Path, below};
+
+/// The edits that move a server to another port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::inject) enum Move {
+    /// Replace parts of texts.
+    Swap(Vec<Swap>),
+    /// Set a variable.
+    Variable { name: String },
+    /// Append arguments to the list of this name.
+    Arguments { list: &'static str, flag: String },
+}
+
+/// Replaces a part of the text at a path below the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::inject) struct Swap {
+    pub path: Path,
+    pub from: String,
+    pub to: String,
+}
+
+/// The text at `place`, with as much of the line before it as distinguishes it from other texts, such as a comment. Only a text that
+/// occurs once can be replaced, and only one within a line is written in the manifest as in the script.
+pub(super) fn unique(text: &str, place: Range<usize>) -> String {
+    let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
+    let is_start = |at: &usize| {
+        *at == line
+            || text[..*at].ends_with(char::is_whitespace)
+                && !text[*at..].starts_with(char::is_whitespace)
+    };
+    let starts = (line..place.start)
+        .rev()
+        .filter(|at| text.is_char_boundary(*at));
+    let mut starts = std::iter::once(place.start).chain(starts.filter(is_start));
+    let is_unique = |start: &usize| text.matches(&text[*start..place.end]).count() == 1;
+    let start = starts.find(is_unique).unwrap_or(place.start);
+    text[start..place.end].to_owned()
+}
+
+/// The position at which an argument can be added.
+pub(super) fn append(
+    server: Server,
+    container: &Json,
+    flag: &str,
+    to: u16,
+) -> Result<Move, String> {
+    for list in ["args", "command"] {
+        let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
+        let place = items.iter().enumerate().find_map(|(index, item)| {
+            let text = item
+                .as_str()
+                .filter(|text| text.contains(char::is_whitespace))?;
+            let starts = script::starts(text, server.words());
+            let [Start { mark, command }] = starts.as_slice() else {
+                return None;
+            };
+            let last = command.words.last()?;
+            let scope = Scope { text, container };
+            if scope.unknown(&starts[0]).is_some() {
+                // The last argument takes effect, whatever it is that precedes it.
+                let from = unique(text, last.clone());
+                let to = format!("{from} {flag} {to}");
+                return (text.matches(&from).count() == 1).then_some((index, from, to));
+            }
+            let end = last.end;
+            // A value that occurs more than once cannot be replaced.
+            let place = [mark.clone(), mark.start..end]
+                .into_iter()
+                .find(|place| text.matches(&text[place.clone()]).count() == 1)?;
+            let to = format!(
+                "{} {flag} {to}{}",
+                &text[mark.clone()],
+                &text[mark.end..place.end]
+            );
+            Some((index, text[place].to_owned(), to))
+        });
+        if let Some((index, from, to)) = place {
+            let path = below(&below(&Path::new(), [list]), [index]);
+            return Ok(Move::Swap(vec![Swap { path, from, to }]));
+        }
+    }
+    let items = |list: &str| {
+        container[list]
+            .as_array()
+            .is_some_and(|items| !items.is_empty())
+    };
+    let flag = flag.to_owned();
+    match (items("args"), items("command")) {
+        _ if is_shell(container) => Err(format!(
+            "its command line is a script, and inject cannot tell where to add {flag}: write {flag} PORT into it"
+        )),
+        (false, true) => Ok(Move::Arguments {
+            list: "command",
+            flag,
+        }),
+        _ => Ok(Move::Arguments { list: "args", flag }),
+    }
+}
+
+/// Whether a container runs a script, as with `sh -c`.
+fn is_shell(container: &Json) -> bool {
+    let lists = ["command", "args"].into_iter();
+    let words = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
+    let mut words = words.filter_map(Json::as_str).skip_while(|word| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        !script::SHELLS.contains(&name)
+    });
+    let is_script = |word: &str| {
+        word.starts_with('-') && !word.starts_with("--") && word.ends_with('c') && word.len() <= 4
+    };
+    words.next().is_some() && words.any(is_script)
+}
