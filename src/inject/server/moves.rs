@@ -98,6 +98,11 @@ pub(super) fn append(
         _ if is_shell(container) => Err(format!(
             "its command line is a script, and inject cannot tell where to add {flag}: write {flag} PORT into it"
         )),
+        // Only of a known server is it clear what its image runs.
+        (false, false) if server == Server::Other => Err(format!(
+            "it has neither command nor args, and args with {flag} could replace those of the image: write its command out, or \
+             set a variable with --port-env NAME instead of --port-arg"
+        )),
         (false, true) => Ok(Move::Arguments {
             list: "command",
             flag,

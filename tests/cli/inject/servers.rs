@@ -130,6 +130,28 @@ fn any_other_server_is_injected_if_its_port_and_the_option_for_it_are_given() {
 }
 
 #[test]
+fn an_argument_is_not_added_where_it_would_replace_the_command_of_the_image() {
+    let by = |flag: Option<&str>, variable: Option<&str>| Options {
+        port: Some(3000),
+        port_arg: flag.map(str::to_owned),
+        port_env: variable.map(str::to_owned),
+        ..Options::default()
+    };
+    let text = deployment("        image: x\n        ports: [{containerPort: 3000}]\n");
+    let error = injected_with(&text, &by(Some("--port"), None)).unwrap_err();
+    let expected = "it has neither command nor args, and args with --port could replace those of the image: write its command out, \
+        or set a variable with --port-env NAME instead of --port-arg";
+    assert!(error.to_string().ends_with(expected), "{error}");
+    injected_with(&text, &by(None, Some("PORT"))).unwrap();
+    for list in ["command: [serve]", "args: [serve]"] {
+        let text = deployment(&format!("        image: x\n        {list}\n"));
+        let report = injected_with(&text, &by(Some("--port"), None)).unwrap();
+        let expected = list.replace(']', ", \"--port\", \"8080\"]");
+        assert!(report.text.contains(&expected), "{}", report.text);
+    }
+}
+
+#[test]
 fn the_usual_argument_of_an_unknown_server_needs_no_option() {
     let tgi = |arguments: &str| {
         deployment(&format!(
