@@ -1,6 +1,7 @@
 //! Recognizes model servers by their containers.
 
 mod arrays;
+mod assigned;
 mod moves;
 mod port;
 mod script;

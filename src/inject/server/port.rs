@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::assigned::{may_have_default, set_in_env};
 use super::moves::{Move, Swap, append, unique};
 use super::script;
 use super::shell;
@@ -129,7 +130,10 @@ impl Given {
             Some(Reference {
                 name,
                 default: Some(default),
-            }) if variable(container, name).is_none() && container["envFrom"].is_null() => default,
+            }) if variable(container, name).is_none() && container["envFrom"].is_null() => {
+                may_have_default(container, name)?;
+                default
+            }
             Some(Reference { name, .. }) => return by_variable(container, name, given, to),
         };
         let (number, moved) = moved(port, to).ok_or_else(|| match bare.contains(['$', '`']) {
@@ -206,29 +210,6 @@ fn by_variable(
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);
     Ok((port, Swap { path, from, to }))
-}
-
-/// Rejects a variable that a script sets, because its value in the container's env is then not used, unless the script derives
-/// its value from it, as in `PORT=${PORT:-8000}`.
-fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
-    let lists = ["command", "args"].into_iter();
-    let texts = lists.flat_map(|list| container[list].as_array().into_iter().flatten());
-    let mut texts = texts.filter_map(Json::as_str);
-    let is_set = texts.any(|text| {
-        let commands = shell::commands(text);
-        let mut words = commands.iter().flat_map(|command| &command.words);
-        words.any(|word| {
-            let value = text[word.clone()].strip_prefix(name);
-            let value = value.and_then(|value| value.strip_prefix('='));
-            value.is_some_and(|value| !value.contains(name))
-        })
-    });
-    match is_set {
-        true => Err(format!(
-            "its port is in the variable {name}, which its script sets: set it in the container's env instead"
-        )),
-        false => Ok(()),
-    }
 }
 
 /// The last occurrence of `flag` with a value, or that of each command that starts the server.

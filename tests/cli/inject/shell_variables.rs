@@ -151,7 +151,23 @@ fn a_port_is_added_behind_arguments_that_are_not_in_the_manifest_and_a_warning_n
 }
 
 #[test]
+fn the_default_of_a_variable_is_changed_if_nothing_in_the_script_sets_it() {
+    for before in [
+        "",
+        "source /venv/bin/activate && ",
+        "find . -name x; ",
+        "export PORT; echo read; ",
+    ] {
+        let line = format!("{before}vllm serve . --port ${{PORT:-8001}}");
+        let report = injected(&script(&line, "")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let moved = line.replace("8001", "8080");
+        assert!(report.text.contains(&moved), "{}", report.text);
+    }
+}
+
+#[test]
 fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
+    let env = "        env: [{name: PORT, value: \"8001\"}]\n";
     for (text, reason) in [
         (
             script("vllm serve x --port $((8000 + RANK))", ""),
@@ -167,6 +183,44 @@ fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
                 "",
             ),
             "its script sets --port several times in the variable A",
+        ),
+        (
+            script("PORT=8001; vllm serve x --port ${PORT:-8000}", ""),
+            "its port is in the variable PORT, which its script sets: write it as a number where the server is started",
+        ),
+        (
+            script("unset PORT\nvllm serve x --port ${PORT:-8000}", ""),
+            "its port is in the variable PORT, which its script sets: write it",
+        ),
+        (
+            script(": ${PORT:=8001}; vllm serve x --port ${PORT:-8000}", ""),
+            "its port is in the variable PORT, which its script sets: write it",
+        ),
+        (
+            script("bash -c \"PORT=1; vllm serve x --port ${PORT:-8000}\"", ""),
+            "its port is in the variable PORT, which its script sets: write it",
+        ),
+        (
+            script(
+                "while read PORT; do :; done </p; vllm serve x --port $PORT",
+                env,
+            ),
+            "its port is in the variable PORT, which its script sets: set it in the container's env instead",
+        ),
+        (
+            script(
+                "if true; then . /env.sh; fi; vllm serve x --port ${PORT:-8000}",
+                "",
+            ),
+            "its port is in the variable PORT, which a file that its script reads may set: set it in the container's env, or write \
+             it as a number",
+        ),
+        (
+            script(
+                "set -a; source /etc/vllm.env; vllm serve x --port ${PORT:-8000}",
+                "",
+            ),
+            "which a file that its script reads may set",
         ),
         (
             script("vllm serve x --port 0", ""),
