@@ -34,7 +34,7 @@ impl Injection<'_, '_> {
             ),
             (
                 "startupProbe",
-                json!({"httpGet": get, "periodSeconds": 5, "failureThreshold": if by_operator { 60 } else { 720 }}),
+                json!({"httpGet": get, "periodSeconds": 5, "failureThreshold": if by_operator { 60 } else { 720 }, "terminationGracePeriodSeconds": HUNG}),
             ),
         ] {
             let place = self.probe(probe);
@@ -46,10 +46,10 @@ impl Injection<'_, '_> {
                     ));
                 }
                 let grace = below(&place, ["terminationGracePeriodSeconds"]);
-                if probe == "livenessProbe" && self.editor.get(&grace).is_none() {
+                if self.editor.get(&grace).is_none() {
                     self.editor.put(&grace, HUNG.into())?;
                     self.note.add_detail(format!(
-                        "livenessProbe: terminationGracePeriodSeconds: {HUNG}, because a frontend that hangs must not wait as long as the pod's streams"
+                        "{probe}: terminationGracePeriodSeconds: {HUNG}, because a frontend that hangs must not wait as long as the pod's streams"
                     ));
                 }
             } else if is_wanted {

@@ -187,10 +187,16 @@ fn the_explanation_names_every_probe_and_hook_that_changes() {
         "{VLLM}        startupProbe: {{grpc: {{port: 8000}}}}\n        livenessProbe: {{exec: {{command: [curl, 'localhost:8000/health']}}}}\n        \
          lifecycle: {{postStart: {{httpGet: {{port: 8000}}}}}}\n"
     ));
-    let details = injected(&text).unwrap().notes.remove(0).details;
+    let report = injected(&text).unwrap();
+    let grace = "startupProbe: {grpc: {port: 8080}, \"terminationGracePeriodSeconds\": 30}";
+    assert!(report.text.contains(grace), "{}", report.text);
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    let details = report.notes[0].details.clone();
     for expected in [
         "startupProbe: follows the frontend to port 8080",
         "livenessProbe: follows the frontend to port 8080",
+        "startupProbe: terminationGracePeriodSeconds: 30, because a frontend that hangs must not wait as long as the pod's streams",
+        "livenessProbe: terminationGracePeriodSeconds: 30, because a frontend that hangs must not wait as long as the pod's streams",
         "postStart: follows the frontend to port 8080",
         "preStop: the frontend stays until its last stream has ended",
     ] {
@@ -519,7 +525,8 @@ fn several(containers: &[(&str, &str)]) -> String {
     containers.iter().map(of).collect::<Vec<_>>().join("---\n")
 }
 
-const UI: &str = "        image: open-webui\n        args: [start]\n        ports: [{containerPort: 8080}]\n";
+const UI: &str =
+    "        image: open-webui\n        args: [start]\n        ports: [{containerPort: 8080}]\n";
 const LLAMA: &str = "        image: llama.cpp\n        args: [--port, \"8080\"]\n        ports: [{containerPort: 8080}]\n";
 
 fn by_port(port: u16) -> Options {
