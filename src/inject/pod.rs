@@ -7,6 +7,7 @@ mod identity;
 mod operator;
 mod ports;
 mod probes;
+mod qos;
 
 use serde_json::{Value as Json, json};
 
@@ -67,15 +68,6 @@ pub(super) struct Injection<'i, 'a> {
     /// Where the frontend listens because of an earlier injection.
     pub behind: Option<u16>,
     pub note: &'i mut Note,
-}
-
-/// Whether a container's limits are also its requests, as those of all containers of a pod with the QoS class Guaranteed.
-fn is_guaranteed(container: &Json) -> bool {
-    let resources = &container["resources"];
-    ["cpu", "memory"].into_iter().all(|name| {
-        let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
-        !limit.is_null() && (request.is_null() || request == limit)
-    })
 }
 
 fn given(options: &Options) -> PortOptions<'_> {
@@ -181,7 +173,6 @@ impl<'i> Injection<'i, '_> {
                  others would never become ready with a sidecar: run crossfade proxy in pods of its own instead"
             )));
         }
-        let all = self.workload.everywhere(self.root);
         let of_pod = &self.spec()["resources"];
         let mut kinds = ["requests", "limits"].into_iter();
         if kinds.any(|kind| !of_pod[kind].is_null()) {
@@ -190,7 +181,7 @@ impl<'i> Injection<'i, '_> {
                  Kubernetes may reject the pods, or the frontend lacks these resources",
                 sidecar::resources_in_words()
             ));
-        } else if all.iter().all(|(_, container)| is_guaranteed(container)) {
+        } else if self.is_guaranteed(container) {
             self.note.warn(
                 "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more than it requests",
             );

@@ -64,6 +64,9 @@ impl Effective {
         for probe in PROBES.iter().filter(|probe| component[**probe].is_object()) {
             container[*probe] = component[*probe].clone();
         }
+        if component["resources"].is_object() {
+            container["resources"] = component["resources"].clone();
+        }
         if let Some(secret) = component["envFromSecret"].as_str() {
             container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
         }

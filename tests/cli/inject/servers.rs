@@ -665,7 +665,37 @@ fn the_loss_of_the_class_guaranteed_is_reported() {
         "{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 4, memory: 8Gi}}"
     ));
     assert!(!with("{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 2}}"));
+    assert!(with(
+        "{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 4000m, memory: \"8192Mi\"}}"
+    ));
     assert!(!with("{limits: {nvidia.com/gpu: 1}}"));
+    // The operator decides about the resources of a container that is not in the manifest.
+    let graph = |version: &str, frontend: &str| {
+        let text = format!(
+            "apiVersion: nvidia.com/{version}\nkind: DynamoGraphDeployment\nmetadata: {{name: g}}\nspec:\n  {frontend}\n"
+        );
+        let warnings = injected(&text).unwrap().notes[0].warnings.join("\n");
+        warnings.contains("QoS class Guaranteed")
+    };
+    let resources =
+        "resources: {limits: {cpu: \"1\", memory: 1Gi}, requests: {cpu: \"1\", memory: 1Gi}}";
+    let alpha = |rest: &str| format!("services: {{F: {{componentType: frontend{rest}}}}}");
+    let beta = |rest: &str| format!("components: [{{name: F, type: frontend{rest}}}]");
+    assert!(!graph("v1alpha1", &alpha("")));
+    assert!(!graph("v1beta1", &beta("")));
+    assert!(!graph(
+        "v1alpha1",
+        &alpha(", extraPodSpec: {mainContainer: {image: x}}")
+    ));
+    assert!(graph("v1alpha1", &alpha(&format!(", {resources}"))));
+    assert!(graph(
+        "v1alpha1",
+        &alpha(&format!(
+            ", {resources}, extraPodSpec: {{mainContainer: {{image: x}}}}"
+        ))
+    ));
+    let pod = format!("podTemplate: {{spec: {{containers: [{{name: main, {resources}}}]}}}}");
+    assert!(graph("v1beta1", &beta(&format!(", {pod}"))));
 }
 
 #[test]
