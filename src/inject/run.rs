@@ -136,7 +136,15 @@ impl Run {
         };
         for found in find(&json) {
             match found {
-                Found::Workload(workload) => workloads.push(*workload),
+                Found::Workload(workload) => {
+                    if let Some(reason) = self.survey.not_named(&json, &workload, options) {
+                        let at = line(document, start(&tree, &workload.base));
+                        self.seen.push(workload.name.clone());
+                        self.notes.push(Note::new(&workload.name, at, reason));
+                    } else {
+                        workloads.push(*workload);
+                    }
+                }
                 Found::Service(path) => self.services.push(object(path)),
                 Found::ServiceAccount(path) => self.accounts.push(object(path)),
                 Found::NetworkPolicy(path) => self.policies.push(object(path)),
@@ -264,11 +272,14 @@ impl Run {
             }
             let Some(frontend) = choose(json, workload, &options).map_err(refuse)? else {
                 self.seen.push(workload.name.clone());
-                self.notes.push(Note::new(
-                    &workload.name,
-                    at,
-                    "left as it is: it has no known frontend",
-                ));
+                let and = options
+                    .port
+                    .map(|port| format!(", and no container with port {port} (--port)"));
+                let reason = format!(
+                    "left as it is: it has no known frontend{}",
+                    and.unwrap_or_default()
+                );
+                self.notes.push(Note::new(&workload.name, at, reason));
                 continue;
             };
             if earlier.is_none()

@@ -1,4 +1,4 @@
-//! Compares all workloads of a text before one of them is edited: which ones a given port alone does not identify.
+//! Compares all workloads of a text before one of them is edited: which of them the user means.
 
 use serde_json::Value as Json;
 
@@ -8,13 +8,15 @@ use crate::inject::pod::{Basis, Frontend, choose, port};
 use crate::inject::record::ANNOTATION;
 use crate::inject::tree::Tree;
 use crate::inject::workload::{Found, Workload, find};
-use crate::inject::{Error, MAX_BYTES, Options, path, sidecar};
+use crate::inject::{Error, MAX_BYTES, Options, path, sidecar, undo};
 
 /// What the workloads of a text have in common.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The strongest reason for which one of them has a frontend.
     strongest: Option<Basis>,
+    /// The containers that the user has named in earlier injections.
+    named: Vec<String>,
 }
 
 /// A workload without a sidecar that may have a frontend.
@@ -31,10 +33,9 @@ impl Run {
     /// # Errors
     /// When a given port matches several of them, and nothing else tells which one has the frontend.
     pub fn survey(&mut self, text: &str, options: &Options) -> Result<(), Error> {
-        let (Some(given), None) = (options.port, &options.container) else {
-            return Ok(());
-        };
-        if text.len() > MAX_BYTES {
+        // Any other text is not read twice.
+        let is_relevant = options.port.is_some() || text.contains(ANNOTATION);
+        if options.container.is_some() || !is_relevant || text.len() > MAX_BYTES {
             return Ok(());
         }
         let mut candidates = Vec::new();
@@ -48,9 +49,14 @@ impl Run {
                 let Found::Workload(workload) = found else {
                     continue;
                 };
+                if let Ok(Some(record)) = undo::record(&json, &workload) {
+                    self.survey.named.extend(record.options.container);
+                }
                 if has_sidecar(&json, &workload) {
                     self.survey.strongest = Some(Basis::Recognized);
-                } else if let Ok(Some(frontend)) = choose(&json, &workload, options) {
+                } else if let Some(given) = options.port
+                    && let Ok(Some(frontend)) = choose(&json, &workload, options)
+                {
                     candidates.push(Candidate {
                         name: format!("{} (container '{}')", workload.name, frontend.name),
                         basis: frontend.basis,
@@ -67,11 +73,12 @@ impl Run {
         {
             return Ok(());
         }
+        let port = options.port.unwrap_or_default();
         candidates.retain(|candidate| Some(candidate.basis) >= strongest);
         match candidates.len() {
             0 | 1 => Ok(()),
             _ => Err(Error::Ambiguous {
-                port: given,
+                port,
                 objects: candidates
                     .into_iter()
                     .map(|candidate| candidate.name)
@@ -82,6 +89,36 @@ impl Run {
 }
 
 impl Survey {
+    /// Why a workload is left unchanged, because the user has named a container that it does not have.
+    pub fn not_named(&self, root: &Json, workload: &Workload, options: &Options) -> Option<String> {
+        let has = |name: &String| {
+            let options = Options {
+                container: Some(name.clone()),
+                ..Options::default()
+            };
+            let mut containers = workload.containers(root).into_iter();
+            containers.any(|(_, container)| container["name"] == name.as_str())
+                || !matches!(choose(root, workload, &options), Ok(None))
+        };
+        let is_by_hand = has_sidecar(root, workload) && !is_recorded(root, workload);
+        match &options.container {
+            Some(name) if !has(name) && !is_by_hand => Some(format!(
+                "left as it is: it has no container '{name}' (--frontend-container)"
+            )),
+            None if !self.named.is_empty()
+                && !has_sidecar(root, workload)
+                && !self.named.iter().any(has) =>
+            {
+                Some(format!(
+                    "left as it is: the frontend was chosen with --frontend-container {}, which is not a container of it; to add \
+                     crossfade to it as well, name its container",
+                    self.named[0]
+                ))
+            }
+            _ => None,
+        }
+    }
+
     /// Why a workload is left unchanged although it may have a frontend.
     pub fn reason_against(&self, frontend: &Frontend, options: &Options) -> Option<String> {
         let is_weaker = self.strongest > Some(frontend.basis);
@@ -107,8 +144,13 @@ fn has_port(root: &Json, workload: &Workload, frontend: &Frontend, given: u16) -
 
 /// Whether crossfade is already in the pods.
 fn has_sidecar(root: &Json, workload: &Workload) -> bool {
-    let annotations = path::get(root, &workload.annotations);
-    let is_recorded = annotations.is_some_and(|all| all.get(ANNOTATION).is_some());
     let mut containers = workload.everywhere(root).into_iter();
-    is_recorded || containers.any(|(_, container)| container["name"] == sidecar::NAME)
+    is_recorded(root, workload)
+        || containers.any(|(_, container)| container["name"] == sidecar::NAME)
+}
+
+/// Whether inject has added it.
+fn is_recorded(root: &Json, workload: &Workload) -> bool {
+    let annotations = path::get(root, &workload.annotations);
+    annotations.is_some_and(|all| all.get(ANNOTATION).is_some())
 }

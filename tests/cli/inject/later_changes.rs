@@ -2,6 +2,52 @@
 
 use super::*;
 
+#[test]
+fn a_container_that_was_named_is_still_the_only_frontend_in_later_injections() {
+    let proxy = "        image: litellm\n        args: [--port, \"4000\"]\n";
+    let of = |name: &str, container: &str| {
+        deployment(container).replace("name: server", &format!("name: {name}"))
+    };
+    let vllm = of("vllm", "        image: vllm/vllm-openai\n");
+    let text = format!("{}---\n{vllm}", of("litellm", proxy));
+    let named = |name: &str| Options {
+        container: Some(name.into()),
+        ..Options::default()
+    };
+    let by_port = Options {
+        port: Some(4000),
+        ..named("litellm")
+    };
+    let once = injected_with(&text, &by_port).unwrap();
+    let note = once.notes[1].to_string();
+    let expected = "left as it is: it has no container 'litellm' (--frontend-container)";
+    assert!(note.ends_with(expected), "{note}");
+    assert!(once.text.ends_with(&vllm), "{}", once.text);
+    // Without the flag, also with another image.
+    let again = injected(&once.text).unwrap();
+    assert_eq!(again.text, once.text);
+    let note = again.notes[1].to_string();
+    let expected = "left as it is: the frontend was chosen with --frontend-container litellm, which is not a container of it; to add \
+        crossfade to it as well, name its container";
+    assert!(note.ends_with(expected), "{note}");
+    let image = Options {
+        image: Some("registry.example/crossfade:2".into()),
+        ..Options::default()
+    };
+    let updated = injected_with(&once.text, &image).unwrap().text;
+    assert!(
+        updated.ends_with(&vllm) && updated.contains("crossfade:2"),
+        "{updated}"
+    );
+    // Another container gets its own sidecar, and the first one keeps it.
+    let both = injected_with(&once.text, &named("vllm")).unwrap();
+    let (first, second) = both.text.split_once("---\n").unwrap();
+    assert!(once.text.starts_with(first), "{first}");
+    assert_eq!(second, injected_with(&vllm, &named("vllm")).unwrap().text);
+    assert_eq!(injected(&both.text).unwrap().text, both.text);
+    assert_eq!(uninject(&both.text).unwrap().text, text);
+}
+
 const PROBES: &str = "        livenessProbe: {httpGet: {path: /health, port: 8000}}\n        readinessProbe: {httpGet: {path: /health, port: 8000}}\n";
 
 fn vllm(args: &str) -> String {
