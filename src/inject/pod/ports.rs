@@ -17,6 +17,11 @@ impl Injection<'_, '_> {
         } = relocate(self.frontend.server, container, &given, 0).map_err(refuse)?;
         let entries = container["ports"].as_array().map_or(&[][..], Vec::as_slice);
         let is_port = |entry: &&Json| is_tcp(entry) && entry["containerPort"] == port;
+        if entries.iter().filter(is_port).count() > 1 {
+            return Err(self.refuse(format!(
+                "its container declares port {port} more than once: keep one entry, and use its name in Services and probes"
+            )));
+        }
         let entry = entries.iter().position(|entry| is_port(&entry));
         if is_assumed && entry.is_none() {
             self.doubt(container, port)?;

@@ -268,6 +268,23 @@ fn a_port_that_is_used_without_being_declared_is_avoided() {
 }
 
 #[test]
+fn a_port_that_is_declared_twice_is_refused_with_the_right_reason() {
+    let ports = "{name: http, containerPort: 8000}, {name: metrics, containerPort: 8000}";
+    let text = deployment(&format!(
+        "        image: vllm/vllm-openai\n        ports: [{ports}]\n"
+    ));
+    let error = injected(&text).unwrap_err().to_string();
+    let expected = "its container declares port 8000 more than once: keep one entry, and use its name in Services and probes";
+    assert!(error.ends_with(expected), "{error}");
+    let other = "        image: vllm/vllm-openai\n      - {name: b, image: x, ports: [{containerPort: 8000}]}\n";
+    let error = injected(&deployment(other)).unwrap_err().to_string();
+    assert!(
+        error.ends_with("another container of the pod also uses port 8000"),
+        "{error}"
+    );
+}
+
+#[test]
 fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
     for (container, expected) in [
         (
