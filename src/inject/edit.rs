@@ -32,6 +32,21 @@ pub(super) struct Editor<'a> {
     record: Record,
 }
 
+/// Why a part of a scalar cannot be replaced.
+fn not_once(value: Option<&Json>, from: &str, to: &str) -> String {
+    let text = value.and_then(Json::as_str).unwrap_or_default();
+    let [shown, new] = [from, to].map(|text| text.replace('\n', "\\n").replace('\t', "\\t"));
+    match text.matches(from).count() {
+        1 => format!(
+            "'{shown}' cannot be changed to '{new}', because the text here is written with escapes or folded lines: write it as a \
+             block (|), or in single quotes on one line; from a cluster, read it with kubectl get -o yaml"
+        ),
+        _ => format!(
+            "'{shown}' must occur here exactly once and literally, so that it can be changed to '{new}'"
+        ),
+    }
+}
+
 impl<'a> Editor<'a> {
     pub fn new(tree: &'a Tree<'a>, json: Json) -> Self {
         Self {
@@ -188,10 +203,10 @@ impl<'a> Editor<'a> {
         let written = &self.tree.text[node.span.clone()];
         let mut places = written.match_indices(from);
         let (Some((at, _)), None) = (places.next(), places.next()) else {
-            let message = format!(
-                "'{from}' must occur here exactly once and literally, so that it can be changed to '{to}'"
-            );
-            return Err(Refused::at(node.span.start, message));
+            return Err(Refused::at(
+                node.span.start,
+                not_once(self.get(path), from, to),
+            ));
         };
         let start = node.span.start + at;
         let (from, to) = (from.to_owned(), to.to_owned());

@@ -161,6 +161,31 @@ fn an_alias_is_restored_as_its_value_where_its_anchor_is_gone() {
 }
 
 #[test]
+fn a_text_with_an_escape_that_cannot_be_edited_is_refused_with_a_way_out() {
+    let args = |text: &str| {
+        deployment(&format!(
+            "        image: x\n        command: [sh, -c]\n        args: [{text}]\n"
+        ))
+    };
+    for (text, shown) in [
+        (r#""vllm serve m --port \"8000\"""#, "'--port \"8000\"'"),
+        (r#""vllm serve m --port \\\n 8000""#, r"'--port \\n 8000'"),
+        (r#""vllm serve m\t--port\t8000""#, r"'--port\t8000'"),
+        (
+            "if x; then vllm serve m --port 8000; else vllm serve n\n          --port 8000; fi",
+            "'n --port 8000'",
+        ),
+    ] {
+        let error = injected(&args(text)).unwrap_err().to_string();
+        let way = "because the text here is written with escapes or folded lines: write it as a block (|), or in single quotes on one \
+            line; from a cluster, read it with kubectl get -o yaml";
+        assert!(error.contains(shown) && error.ends_with(way), "{error}");
+    }
+    injected(&args("'vllm serve m --port \"8000\"'")).unwrap();
+    injected(&args(r#""vllm serve \"m\" --port 8000""#)).unwrap();
+}
+
+#[test]
 fn rare_styles_are_edited_as_well() {
     for text in [
         // Deeply indented lists, block scalars of each kind in each position, blank lines, and comments everywhere.
