@@ -158,7 +158,8 @@ pub struct ValidationReport {
 
 /// Checks every document of a manifest file without using it. There is at least one report.
 ///
-/// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split.
+/// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split, and where names are
+/// required.
 #[must_use]
 pub fn check(text: &str) -> Vec<ValidationReport> {
     let documents = yaml::documents(text);
@@ -200,6 +201,14 @@ fn check_document(document: yaml::Document) -> ValidationReport {
         let rollout = rollout::read(&root, &mut report.problems);
         rollout.map(|rollout| rollout.spec.to_string())
     };
+    let mut ignored = Problems::default();
+    if let Some(resource) = manifest::only_resource(&root, kind, &mut ignored) {
+        let spec = resource.get("spec");
+        let is_for_cluster = spec.is_some_and(|spec| spec.get("sourceDeployment").is_some());
+        if kind == ROLLOUT_KIND || is_for_cluster {
+            manifest::check_names(resource, &mut report.problems);
+        }
+    }
     report.problems.sort();
     report.summary = summary.filter(|_| report.problems.is_empty());
     report

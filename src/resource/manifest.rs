@@ -4,6 +4,7 @@
 use serde_json::Value as Json;
 
 use super::{
+    object_name::is_object_name,
     problems::{Problem, Problems},
     schema::nearest,
     spec::DynamoUpdateConfigSpec,
@@ -153,6 +154,64 @@ pub(super) fn open<'a>(
         problems.push(Problem::new("spec", "is required").at(resource.line));
     }
     (identity(resource), spec)
+}
+
+/// Checks what only an API server does otherwise: the names, which are optional in a file for a proxy.
+pub(super) fn check_names(resource: &Node, problems: &mut Problems) {
+    let mut report = |path: &str, message: String| {
+        problems.push(Problem::new(path, message).at(resource.line_of(path)));
+    };
+    let of = |key| {
+        resource
+            .get("metadata")
+            .and_then(|metadata| metadata.get(key))
+    };
+    let value = |node: Option<&Node>| node.map(|node| node.value.clone());
+    let is_missing = |value: &Option<Value>| matches!(value, None | Some(Value::Null));
+    let name = value(of("name"));
+    match &name {
+        Some(Value::Text(name)) if !is_object_name(name) => {
+            report(
+                "metadata.name",
+                format!("'{}' is not a valid object name", name.escape_debug()),
+            );
+        }
+        Some(Value::Text(_)) => {}
+        missing if is_missing(missing) && is_missing(&value(of("generateName"))) => {
+            report("metadata.name", "is required in a cluster".to_owned());
+        }
+        missing if is_missing(missing) => {}
+        Some(other) => report("metadata.name", format!("must be a string, not {other}")),
+        None => {}
+    }
+    match value(of("namespace")) {
+        Some(Value::Text(name)) if !is_object_name(&name) || name.contains('.') => {
+            report(
+                "metadata.namespace",
+                format!(
+                    "'{}' is not a valid name of a namespace",
+                    name.escape_debug()
+                ),
+            );
+        }
+        None | Some(Value::Text(_) | Value::Null) => {}
+        Some(other) => report(
+            "metadata.namespace",
+            format!("must be a string, not {other}"),
+        ),
+    }
+    let supersedes = resource
+        .get("spec")
+        .and_then(|spec| spec.text("supersedes"));
+    if let (Some(Value::Text(name)), Some(other)) = (&name, supersedes)
+        && name == other
+    {
+        report(
+            "spec.supersedes",
+            "an update cannot supersede itself; name the older update that this one replaces"
+                .to_owned(),
+        );
+    }
 }
 
 /// `metadata` may have any shape: fields of the wrong type are ignored.

@@ -96,6 +96,66 @@ fn check_prints_no_control_characters_and_no_forged_lines() {
 }
 
 #[test]
+fn check_reports_names_that_an_api_server_would_reject_in_a_manifest_for_a_cluster() {
+    let of = |metadata: &str, spec: &str| {
+        format!(
+            "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nmetadata: {metadata}\nspec:\n  newFrontendService: \"a:1\"\n  \
+             trafficSplitPercent: 5\n{spec}"
+        )
+    };
+    let source = "  sourceDeployment: old\n";
+    for (metadata, spec, expected) in [
+        (
+            "{name: My_Update}",
+            "",
+            "line 3: metadata.name: 'My_Update' is not a valid object name",
+        ),
+        ("{}", "", "line 3: metadata.name: is required in a cluster"),
+        (
+            "{name: }",
+            "",
+            "line 3: metadata.name: is required in a cluster",
+        ),
+        (
+            "{name: [a]}",
+            "",
+            "line 3: metadata.name: must be a string, not",
+        ),
+        (
+            "{name: a, namespace: X Y}",
+            "",
+            "line 3: metadata.namespace: 'X Y' is not a valid name of a namespace",
+        ),
+        (
+            "{name: a, namespace: a.b}",
+            "",
+            "line 3: metadata.namespace: 'a.b' is not a valid name of a namespace",
+        ),
+        (
+            "{name: a}",
+            "  supersedes: a\n",
+            "line 8: spec.supersedes: an update cannot supersede itself",
+        ),
+    ] {
+        let file = PlanFile::new(&of(metadata, &format!("{source}{spec}")));
+        let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+        assert_eq!(status, Some(1), "{metadata}: {stdout}{stderr}");
+        assert!(stdout.contains(expected), "{stdout}");
+        // Without a source, it is a file for `crossfade proxy --plan`, which needs no name.
+        if spec.is_empty() {
+            let file = PlanFile::new(&of(metadata, ""));
+            let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+            assert_eq!(status, Some(0), "{metadata}: {stdout}{stderr}");
+        }
+    }
+    for metadata in ["{name: a, namespace: b}", "{generateName: a-}"] {
+        let file = PlanFile::new(&of(metadata, source));
+        let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+        assert_eq!(status, Some(0), "{metadata}: {stdout}{stderr}");
+    }
+}
+
+#[test]
 fn check_reads_only_regular_files_of_bounded_size() {
     let directory = tempfile::tempdir().unwrap();
     let pipe = directory.path().join("pipe");

@@ -281,7 +281,8 @@ fn a_report_says_what_the_plan_does() {
 
 #[test]
 fn a_manifest_for_a_cluster_may_leave_the_split_to_the_controller_and_a_plan_file_may_not() {
-    let text = format!("{HEAD}  newFrontendService: new:1\n  sourceDeployment: old\n");
+    let head = HEAD.replace("spec:", "metadata: {name: update}\nspec:");
+    let text = format!("{head}  newFrontendService: new:1\n  sourceDeployment: old\n");
     let report = only_report(&text);
     assert_eq!(
         report.summary.as_deref(),
