@@ -7,13 +7,13 @@ use serde_json::Value as Json;
 
 use self::record::{
     Reused, annotate, is_in, is_where_it_was, line, prove, start, template_hint, unchanged,
-    with_this_version,
+    unlabelled, with_this_version, without_label,
 };
 use self::survey::Survey;
 use super::documents::{Document, content, split};
 use super::edit::Editor;
 use super::path::Path;
-use super::pod::{Injection, choose};
+use super::pod::{Injection, PROXY, choose};
 use super::record::Record;
 use super::tree::Tree;
 use super::undo::Undo;
@@ -193,6 +193,7 @@ impl Run {
             }));
         }
         let clean = undo.finish();
+        let unlabelled = unlabelled(&json, &workloads);
         let before = with_this_version(json, &workloads);
         let clean_document = Document {
             text: &clean,
@@ -234,6 +235,11 @@ impl Run {
         for note in &mut self.notes[notes..] {
             if is_injected(&note.object) {
                 unchanged(note);
+            }
+            let gets_label =
+                |pods: &services::Injected| pods.name == note.object && pods.has_label(PROXY);
+            if unlabelled.contains(&note.object) && injected.iter().any(gets_label) {
+                note.warn(without_label());
             }
         }
         Ok(None)

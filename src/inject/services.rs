@@ -66,6 +66,10 @@ impl Injected {
         &self.labels[name]
     }
 
+    pub fn has_label(&self, name: &str) -> bool {
+        !self.label(name).is_null()
+    }
+
     pub fn is_in(&self, namespace: &Json) -> bool {
         namespace.as_str() == self.namespace.as_deref()
     }

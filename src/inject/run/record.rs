@@ -107,6 +107,25 @@ pub(super) fn unchanged(note: &mut Note) {
         .retain(|warning| *warning != live::not_applied());
 }
 
+/// The names of the workloads whose pods do not have the label for policies.
+pub(super) fn unlabelled(document: &Json, workloads: &[Workload]) -> Vec<String> {
+    let has_label = |workload: &&Workload| {
+        let place = below(&workload.labels, [pod::PROXY]);
+        path::get(document, &place).is_some()
+    };
+    let workloads = workloads.iter().filter(|workload| !has_label(workload));
+    workloads.map(|workload| workload.name.clone()).collect()
+}
+
+/// The warning on pods that got crossfade from an earlier build, without the label for policies.
+pub(super) fn without_label() -> String {
+    format!(
+        "its pods lack the label {}, by which a NetworkPolicy can select them: an earlier build added crossfade; to add the label, \
+         which restarts the pods, remove crossfade with uninject, and inject it again",
+        pod::PROXY
+    )
+}
+
 /// The document as if this version had written its records, without the parts that earlier versions did not record, and without
 /// the indices of list items. A new version alone must not change the pods, which would restart them; neither must the label for
 /// policies, which earlier versions did not add.

@@ -342,7 +342,18 @@ fn the_pods_of_a_plain_deployment_get_the_label_by_which_the_network_policy_sele
     let earlier = report.text.replace(path, "");
     let earlier = earlier.replace(", \"crossfade/proxy\": \"true\"", "");
     assert!(!earlier.contains("crossfade/proxy"), "{earlier}");
-    assert_eq!(injected(&earlier).unwrap().text, earlier);
+    let again = injected(&earlier).unwrap();
+    assert_eq!(again.text, earlier);
+    let [warning] = again.notes[0].warnings.as_slice() else {
+        panic!("{}", again.notes[0]);
+    };
+    assert!(
+        warning.starts_with("its pods lack the label crossfade/proxy"),
+        "{warning}"
+    );
+    let removed = uninject(&earlier).unwrap().text;
+    assert_eq!(injected(&removed).unwrap().text, report.text);
+    assert!(injected(&report.text).unwrap().notes[0].warnings.is_empty());
 }
 
 #[test]
