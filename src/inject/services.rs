@@ -128,6 +128,13 @@ pub(super) fn of_accounts(accounts: &[(usize, Json)], injected: &[Injected]) -> 
 }
 
 fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
+    if let Some(protocol) = port["protocol"].as_str().filter(|name| *name != "TCP") {
+        note.add_detail(format!(
+            "its {protocol} port {} does not lead to crossfade, which serves TCP",
+            port["port"]
+        ));
+        return;
+    }
     let target = match &port["targetPort"] {
         Json::Null => &port["port"],
         target => target,

@@ -138,7 +138,7 @@ impl Given {
         };
         let (number, moved) = moved(port, to).ok_or_else(|| match bare.contains(['$', '`']) {
             true => format!("its port is computed ({bare}): write it as a number"),
-            false => format!("its port '{bare}' is not a number"),
+            false => format!("its port '{bare}' is not {}", expected(bare)),
         })?;
         agree(number, given)?;
         let new = bare.replacen(port, &moved, 1);
@@ -155,6 +155,15 @@ fn moved(text: &str, to: u16) -> Option<(u16, String)> {
     let at = text.rfind(':').map_or(0, |colon| colon + 1);
     let port = text[at..].parse().ok()?;
     Some((port, format!("{}{to}", &text[..at])))
+}
+
+/// What a text should be instead of a value that is not a port.
+fn expected(value: &str) -> &'static str {
+    let port = value.rsplit(':').next().unwrap_or_default();
+    match port.parse::<f64>() {
+        Ok(_) => "a whole number from 1 to 65535",
+        Err(_) => "a number",
+    }
 }
 
 /// Whether a server listens only on a Unix socket.
@@ -204,8 +213,28 @@ fn by_variable(
     };
     let (index, variable) = variable(container, name).ok_or_else(unknown)?;
     let value = variable["value"].as_str().ok_or_else(unknown)?;
-    let (port, moved) =
-        moved(value, to).ok_or(format!("the variable {name} is not a port: '{value}'"))?;
+    // Kubernetes replaces it if that variable precedes this one.
+    let other = value.strip_prefix("$(").and(Reference::of(value));
+    if let Some(Reference { name: other, .. }) = other
+        && self::variable(container, other).is_some_and(|(other, _)| other < index)
+    {
+        return by_variable(container, other, given, to);
+    }
+    let is_address = |value: &str| {
+        let value = value.trim_matches(['[', ']']);
+        value == "localhost" || value.parse::<std::net::IpAddr>().is_ok()
+    };
+    let (port, moved) = match moved(value, to) {
+        Some(found) if !is_address(value) => found,
+        _ => {
+            return Err(match given.filter(|_| is_address(value)) {
+                Some(given) => format!(
+                    "the variable {name} has no port: write {value}:{given} if the server listens on {given} now"
+                ),
+                None => format!("the variable {name} is not {}: '{value}'", expected(value)),
+            });
+        }
+    };
     agree(port, given)?;
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);

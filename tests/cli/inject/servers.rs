@@ -336,6 +336,22 @@ fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
             "its port 'http' is not a number",
         ),
         (
+            "        image: vllm/vllm-openai\n        args: [--port, '70000']\n",
+            "its port '70000' is not a whole number from 1 to 65535",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--port, '-1']\n",
+            "its port '-1' is not a whole number from 1 to 65535",
+        ),
+        (
+            "        image: dynamo-frontend\n        env: [{name: DYN_HTTP_PORT, value: '70000'}]\n",
+            "the variable DYN_HTTP_PORT is not a whole number from 1 to 65535: '70000'",
+        ),
+        (
+            "        image: dynamo-frontend\n        env: [{name: DYN_HTTP_PORT, value: $(P)}, {name: P, value: '8001'}]\n",
+            "the variable DYN_HTTP_PORT is not a number: '$(P)'",
+        ),
+        (
             "        image: vllm/vllm-openai\n        args: [--port]\n",
             "--port has no value",
         ),
@@ -547,6 +563,11 @@ fn a_port_with_an_address_or_as_a_default_is_changed_as_well() {
             "args: ['vllm serve x --port ${PORT:-8080}']",
         ),
         (
+            "        image: x/dynamo-frontend\n        env: [{name: P, value: '3000'}, {name: DYN_HTTP_PORT, value: $(P)}]\n",
+            ("", ""),
+            "env: [{name: P, value: '8080'}, {name: DYN_HTTP_PORT, value: $(P)}, ",
+        ),
+        (
             "        image: x\n        args: ['vllm serve x --port ${PORT:-9}']\n        env: [{name: PORT, value: '3000'}]\n",
             ("--port", ""),
             "env: [{name: PORT, value: '8080'}]",
@@ -563,6 +584,21 @@ fn a_port_with_an_address_or_as_a_default_is_changed_as_well() {
         let report = injected_with(&text, &options).unwrap();
         assert!(report.text.contains(expected), "{}", report.text);
         assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    let by_host = Options {
+        port: Some(11434),
+        port_env: Some("OLLAMA_HOST".into()),
+        ..Options::default()
+    };
+    for address in ["0.0.0.0", "[::]", "localhost"] {
+        let text = deployment(&format!(
+            "        image: ollama/ollama\n        env: [{{name: OLLAMA_HOST, value: '{address}'}}]\n"
+        ));
+        let error = injected_with(&text, &by_host).unwrap_err().to_string();
+        let expected = format!(
+            "the variable OLLAMA_HOST has no port: write {address}:11434 if the server listens on 11434 now"
+        );
+        assert!(error.ends_with(&expected), "{error}");
     }
     // The variable may override the default.
     let unknown = deployment(
@@ -601,6 +637,11 @@ fn services_are_mentioned_and_never_changed() {
     let server = deployment(
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: api}]\n",
     );
+    let udp = service("8000").replace("{port: 80,", "{port: 53, protocol: UDP,");
+    let report = injected(&format!("{server}{udp}")).unwrap();
+    let note = report.notes[1].to_string();
+    let expected = "its UDP port 53 does not lead to crossfade, which serves TCP";
+    assert!(note.ends_with(expected), "{note}");
     for (target, expected) in [
         ("8000", "its targetPort 8000 now routes to crossfade"),
         ("api", "its targetPort api now routes to crossfade"),
