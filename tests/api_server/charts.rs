@@ -163,6 +163,14 @@ fn an_invalid_value_is_rejected_by_name() {
             "env: CROSSFADE_LOG_FORMAT is set twice, or the chart itself sets it",
         ),
         (
+            "env[0].name=CROSSFADE_NAMESPACE,env[0].value=a",
+            "env: CROSSFADE_NAMESPACE: use the value watchNamespace instead",
+        ),
+        (
+            "serviceAccount.create=false",
+            "serviceAccount.name: without serviceAccount.create, name the service account",
+        ),
+        (
             "sidecar.access[0].namespace=a,sidecar.access[0].serviceAccounts={x},\
              sidecar.access[1].namespace=a,sidecar.access[1].serviceAccounts={y}",
             "sidecar.access: a is listed twice",

@@ -10,7 +10,8 @@
 {{- end -}}
 
 {{- define "crossfade.serviceAccountName" -}}
-{{- .Values.serviceAccount.name | default (ternary (include "crossfade.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- $own := ternary (include "crossfade.fullname" .) "" .Values.serviceAccount.create -}}
+{{- required "serviceAccount.name: without serviceAccount.create, name the service account" (.Values.serviceAccount.name | default $own) -}}
 {{- end -}}
 
 {{- define "crossfade.image" -}}
