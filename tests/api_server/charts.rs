@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use crossfade::inject::manifests;
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::deploy::{asking, deploy, dry_run, kustomize};
@@ -94,6 +95,36 @@ fn own_annotations_take_precedence_and_labels_can_be_null() {
 }
 
 #[test]
+fn the_other_ports_of_proxies_can_be_restricted_as_well() {
+    let helm = Helm::new(None);
+    let controller = path(CONTROLLER);
+    let template = ["template", "crossfade", &controller];
+    let rules = |more: &[&str]| -> Vec<Value> {
+        let text = helm.run(&[&template[..], &EVERYTHING, more].concat());
+        let all = manifests(&text).unwrap();
+        let objects = all.into_iter().flat_map(|manifest| manifest.objects);
+        let policies = objects.filter(|object| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            object["kind"] == "NetworkPolicy" && name.starts_with("crossfade-admin")
+        });
+        policies
+            .map(|policy| policy["spec"]["ingress"].clone())
+            .collect()
+    };
+    let open = rules(&[]);
+    assert_eq!(open.len(), 2);
+    let closed = rules(&[r#"--set-json=networkPolicy.clientFrom=[{"podSelector":{}}]"#]);
+    for (open, closed) in open.iter().zip(&closed) {
+        assert!(open[0]["from"].is_null(), "{open}");
+        assert_eq!(open[0]["ports"], closed[0]["ports"]);
+        // The controller requests the models of frontends.
+        let expected = json!([{"podSelector": {}}, open[1]["from"][0]]);
+        assert_eq!(closed[0]["from"], expected);
+        assert_eq!(open[1], closed[1]);
+    }
+}
+
+#[test]
 fn an_invalid_value_is_rejected_by_name() {
     let helm = Helm::new(None);
     let controller = path(CONTROLLER);
@@ -132,6 +163,7 @@ fn an_invalid_value_is_rejected_by_name() {
             "tolerations[0].key=gpu,tolerations[0].tolerationSeconds=soon",
             "tolerationSeconds",
         ),
+        ("networkPolicy.clientFrom[0].from=a", "clientFrom"),
         // A section without values in a file.
         ("log=null", "log"),
         ("sidecar=null", "sidecar"),
@@ -150,6 +182,10 @@ fn an_invalid_value_is_rejected_by_name() {
         "{error}"
     );
     for (wrong, expected) in [
+        (
+            "networkPolicy.clientFrom[0].ipBlock.cidr=10.0.0.0/8",
+            "networkPolicy.clientFrom: without networkPolicy.proxyNamespaces, it has no effect",
+        ),
         (
             "rollouts.namespaces={a}",
             "rollouts.namespaces: without rollouts.enabled",
