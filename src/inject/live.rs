@@ -38,7 +38,7 @@ pub(super) fn owned(object: &Json) -> Option<String> {
     let owner = owners.find(|owner| owner["controller"] == true)?;
     let text = |key: &str| owner[key].as_str().unwrap_or_default();
     Some(format!(
-        "it is controlled by {}/{}, which may revert changes made to it: change that object, or the manifest it comes from, instead",
+        "it is controlled by {}/{}, which may revert changes: change the controlling object or its manifest instead",
         text("kind"),
         text("name")
     ))

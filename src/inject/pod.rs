@@ -183,7 +183,7 @@ impl<'i> Injection<'i, '_> {
             ));
         } else if self.is_guaranteed(container) {
             self.note.warn(
-                "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more than it requests",
+                "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more CPU than it requests",
             );
         }
         if truth(&self.spec()["automountServiceAccountToken"]) == Some(false) {

@@ -386,7 +386,7 @@ impl Run {
             match is_where_it_was(&clean, &workload, &record) {
                 Ok(true) => note.add_detail(format!("the frontend listens on port {port} again")),
                 Ok(false) => note.warn(format!(
-                    "cannot tell where the frontend listens without crossfade: clients use port {port}"
+                    "cannot determine the port on which the frontend would listen without crossfade: clients use port {port}"
                 )),
                 Err(message) => note.warn(format!("{message}: change the port back")),
             }

@@ -72,7 +72,7 @@ impl<'a> Undo<'a> {
         let missing = self.missing(workload, record);
         for (container, changes) in &missing {
             note.warn(format!(
-                "{container} has been renamed or removed since, so these changes of inject are not undone: {}",
+                "{container} has been renamed or removed since the injection, so these changes made by inject are not undone: {}",
                 changes.join(", ")
             ));
         }

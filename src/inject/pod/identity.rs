@@ -97,7 +97,7 @@ impl Injection<'_, '_> {
                 true => {
                     self.editor.put(&place, "true".into())?;
                     format!(
-                        "its pods get the label {PROXY}, by which a NetworkPolicy can select them"
+                        "its pods get the label {PROXY}, so that a NetworkPolicy can select them"
                     )
                 }
                 false => format!(

@@ -81,7 +81,7 @@ impl Injection<'_, '_> {
         let (behind, admin) = (free(BEHIND)?, free(ADMIN)?);
         if admin != ADMIN[0] {
             self.note.warn(format!(
-                "its admin port is {admin}, because a container uses {}: change the port in NetworkPolicies and in prometheus.io/port",
+                "crossfade's admin port is {admin}, because a container uses {}: change the port in NetworkPolicies and in prometheus.io/port",
                 ADMIN[0]
             ));
         }

@@ -120,7 +120,7 @@ pub(super) fn unlabelled(document: &Json, workloads: &[Workload]) -> Vec<String>
 /// The warning on pods that got crossfade from an earlier build, without the label for policies.
 pub(super) fn without_label() -> String {
     format!(
-        "its pods lack the label {}, by which a NetworkPolicy can select them: an earlier build added crossfade; to add the label, \
+        "its pods lack the label {}, so no NetworkPolicy can select them by it: an earlier build added crossfade; to add the label, \
          which restarts the pods, remove crossfade with uninject, and inject it again",
         pod::PROXY
     )

@@ -104,7 +104,7 @@ impl Undo<'_> {
         }
         if is_for_crossfade(now, added) {
             note.warn(format!(
-                "{words} has been changed since, but is removed, because it has no effect without crossfade: it was {}",
+                "{words} has been changed since the injection, but is removed, because it has no effect without crossfade: it was {}",
                 shown(now)
             ));
             return Some(path);
@@ -159,14 +159,14 @@ impl Undo<'_> {
             Ok(at) => at,
             Err(0) => {
                 note.warn(format!(
-                    "{list} has been changed since and is kept: it does not contain {} as it was added",
+                    "{list} has been changed since the injection and is kept: it does not contain {} as it was added",
                     expected()
                 ));
                 return Vec::new();
             }
             Err(count) => {
                 note.warn(format!(
-                    "{list} has been changed since and is kept: it contains {} {count} times, and only one of them was added",
+                    "{list} has been changed since the injection and is kept: it contains {} {count} times, and only one of them was added",
                     expected()
                 ));
                 return Vec::new();

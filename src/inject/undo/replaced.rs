@@ -56,13 +56,13 @@ impl Undo<'_> {
             match added_by_others(defaults, now, new) {
                 Some(items) => extra = items,
                 None if is_for_crossfade(now, new) => note.warn(format!(
-                    "{} has been changed since, but its original is restored, because it has no effect without crossfade: it was {}",
+                    "{} has been changed since the injection, but its original value is restored, because it has no effect without crossfade: it was {}",
                     replaced.path,
                     shown(now)
                 )),
                 None => {
                     note.warn(format!(
-                        "{} has been changed since, so its original is not restored: it was {} before",
+                        "{} has been changed since the injection, so its original value is not restored: it was {} before",
                         replaced.path,
                         original(replaced).map_or_else(|| replaced.was.clone(), |json| shown(&json))
                     ));

@@ -54,7 +54,7 @@ impl Undo<'_> {
                     depth: 0,
                 }),
                 None => note.warn(format!(
-                    "{} has been changed since and is kept: it was '{}' before",
+                    "{} has been changed since the injection and is kept: it was '{}' before",
                     swapped.path, swapped.from
                 )),
             },

@@ -175,7 +175,7 @@ fn an_argument_that_only_looks_like_the_changed_one_is_kept() {
     assert_eq!(back.text, vllm("[--max-num-seqs, \"8080\", --model, x]"));
     let warnings = back.notes[0].warnings.join("\n");
     assert!(
-        warnings.contains("args/[#1] has been changed since and is kept"),
+        warnings.contains("args/[#1] has been changed since the injection and is kept"),
         "{warnings}"
     );
     // A part of a longer number.
@@ -205,7 +205,7 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
             "terminationGracePeriodSeconds: 900",
             "terminationGracePeriodSeconds: 1200",
             true,
-            "spec/template/spec/terminationGracePeriodSeconds has been changed since, so its original is not restored: it was null before",
+            "spec/template/spec/terminationGracePeriodSeconds has been changed since the injection, so its original value is not restored: it was null before",
         ),
         (
             vllm("[]"),
@@ -247,7 +247,7 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
             "            port: 9464\n          periodSeconds: 2\n",
             "            port: 9464\n          periodSeconds: 2\n          timeoutSeconds: 17\n",
             false,
-            "readinessProbe has been changed since, but its original is restored, because it has no effect without crossfade: it was {",
+            "readinessProbe has been changed since the injection, but its original value is restored, because it has no effect without crossfade: it was {",
         ),
         (
             vllm("[]"),
@@ -261,21 +261,21 @@ fn values_that_were_changed_since_are_kept_or_their_loss_is_reported() {
             "path: /drained\n",
             "path: /drained?x\n",
             false,
-            "lifecycle/preStop has been changed since, but is removed, because it has no effect without crossfade: it was {",
+            "lifecycle/preStop has been changed since the injection, but is removed, because it has no effect without crossfade: it was {",
         ),
         (
             vllm("[]"),
             "            port: 9464\n          periodSeconds: 2\n",
             "            port: 9464\n          periodSeconds: 7\n",
             false,
-            "readinessProbe has been changed since, but its original is restored, because it has no effect without crossfade: it was {",
+            "readinessProbe has been changed since the injection, but its original value is restored, because it has no effect without crossfade: it was {",
         ),
         (
             vllm("[]"),
             "          httpGet:\n            path: /readyz\n            port: 9464\n",
             "          tcpSocket: {port: 8080}\n",
             true,
-            "readinessProbe has been changed since, so its original is not restored: it was {\"httpGet\":{\"path\":\"/health\",\"port\":8000}} before",
+            "readinessProbe has been changed since the injection, so its original value is not restored: it was {\"httpGet\":{\"path\":\"/health\",\"port\":8000}} before",
         ),
     ] {
         let todays = injected(&text).unwrap().text;
@@ -311,7 +311,7 @@ fn a_renamed_container_is_reported_with_what_remains_in_it() {
     let warnings = back.notes[0].warnings.join("\n");
     assert!(
         warnings.contains(
-            "spec/template/spec/containers/[server] has been renamed or removed since, so these changes of inject are not undone: \
+            "spec/template/spec/containers/[server] has been renamed or removed since the injection, so these changes made by inject are not undone: \
              ports/[frontend], \
              livenessProbe/terminationGracePeriodSeconds, lifecycle/preStop, args/[#1], livenessProbe/httpGet/port, readinessProbe"
         ),
@@ -335,7 +335,7 @@ fn an_unknown_port_is_not_reported_as_the_original_one() {
     let note = uninject(&edited).unwrap().notes[0].to_string();
     assert!(
         note.contains(
-            "cannot tell where the frontend listens without crossfade: clients use port 8000"
+            "cannot determine the port on which the frontend would listen without crossfade: clients use port 8000"
         ),
         "{note}"
     );

@@ -313,8 +313,7 @@ fn an_object_that_a_controller_manages_is_reported() {
         "metadata: {name: server}",
         "metadata: {name: server, ownerReferences: [{apiVersion: nvidia.com/v1beta1, kind: DynamoGraphDeployment, name: agg, uid: u, controller: true}]}",
     );
-    let expected =
-        "it is controlled by DynamoGraphDeployment/agg, which may revert changes made to it";
+    let expected = "it is controlled by DynamoGraphDeployment/agg, which may revert changes";
     let report = injected(&owned).unwrap();
     let note = report.notes[0].to_string();
     assert!(note.contains(expected), "{note}");
