@@ -57,9 +57,9 @@ pub enum UpstreamBody {
     Begun(Bytes, Box<UpstreamBody>),
     /// Read in advance.
     Ahead(Box<ReadAhead>),
-    /// In a box, because a response is moved through many futures.
+    // Both in a box, because a response is moved through many futures.
     Http1(Box<h1::Incoming>),
-    Http2(h2::Incoming),
+    Http2(Box<h2::Incoming>),
     /// From a service in this process.
     Local(UnsyncBoxBody<Bytes, BoxError>),
 }
