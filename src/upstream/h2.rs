@@ -168,7 +168,10 @@ pub(super) async fn over(
             lease,
         }),
     };
-    Ok(Response::from_parts(head, UpstreamBody::Http2(Box::new(incoming))))
+    Ok(Response::from_parts(
+        head,
+        UpstreamBody::Http2(Box::new(incoming)),
+    ))
 }
 
 /// The resources that an exchange holds while its response arrives.
