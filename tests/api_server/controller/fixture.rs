@@ -431,13 +431,17 @@ impl Fixture {
 
     /// Starts a proxy in a pod of the frontends of this generation.
     pub async fn proxy_of(&mut self, generation: &str, what: &str) {
-        let own = match generation {
-            "old" => &self.old,
-            _ => &self.new,
-        };
+        let name = format!("{generation}-frontend-{}", self.proxies.len());
+        let port = self.backend(generation).address.port();
+        let ports = json!([{"name": "frontend", "containerPort": port}]);
+        self.proxy_in(&name, generation, ports, what).await;
+    }
+
+    /// Starts a proxy in this pod of the frontends of this generation, which declares `ports` and the proxy's admin port.
+    pub async fn proxy_in(&mut self, pod: &str, generation: &str, mut ports: Value, what: &str) {
         let args = [
             "--old",
-            &own.url(),
+            &self.backend(generation).url(),
             "--kube",
             "--kube-deployment",
             generation,
@@ -447,21 +451,25 @@ impl Fixture {
         ];
         let env = [("KUBECONFIG", self.kubeconfig.as_str())];
         let proxy = Proxy::start_with_env(&args, &env).await;
-        let name = format!("{generation}-frontend-{}", self.proxies.len());
-        let ports = json!([
-            {"name": "crossfade", "containerPort": proxy.admin.port()},
-            {"name": "frontend", "containerPort": own.address.port()},
-        ]);
+        let admin = json!({"name": "crossfade", "containerPort": proxy.admin.port()});
+        ports.as_array_mut().unwrap().push(admin);
         let labels = json!({
             "nvidia.com/dynamo-graph-deployment-name": generation, "nvidia.com/dynamo-component-type": "frontend",
         });
-        self.pod(&name, labels, ports).await;
-        self.pod_ready(&name, true).await;
+        self.pod(pod, labels, ports).await;
+        self.pod_ready(pod, true).await;
         eventually(&format!("the proxy follows {what}"), async || {
             proxy.plan().await.contains(&format!("/{what}"))
         })
         .await;
         self.proxies.push(proxy);
+    }
+
+    fn backend(&self, generation: &str) -> &Upstream {
+        match generation {
+            "old" => &self.old,
+            _ => &self.new,
+        }
     }
 
     /// Creates an update from `old` to `new` with these additional fields.

@@ -167,16 +167,10 @@ async fn the_last_worker_of_old_is_needed_while_an_inference_pool_selects_it() {
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_host_port_bypasses_its_proxy() {
-    let (fixture, _controller) = safe().await;
-    let labels = json!({
-        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
-    });
-    let ports = json!([
-        {"name": "crossfade", "containerPort": fixture.proxies[0].admin.port()},
-        {"name": "frontend", "containerPort": fixture.old.address.port(), "hostPort": 8081},
-    ]);
-    fixture.pod("old-frontend-9", labels, ports).await;
-    fixture.pod_ready("old-frontend-9", true).await;
+    let (mut fixture, _controller) = safe().await;
+    let port = fixture.old.address.port();
+    let ports = json!([{"name": "frontend", "containerPort": port, "hostPort": 8081}]);
+    fixture.proxy_in("old-frontend-9", "old", ports, "up").await;
     let around = lacks(false, "host port 8081 of old-frontend-9");
     fixture.until("up", "a host port", around).await;
     fixture.delete(&pods(), "old-frontend-9").await;
