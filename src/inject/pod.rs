@@ -177,7 +177,7 @@ impl<'i> Injection<'i, '_> {
         let mut kinds = ["requests", "limits"].into_iter();
         if kinds.any(|kind| !of_pod[kind].is_null()) {
             self.note.warn(format!(
-                "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise it by {}; otherwise, \
+                "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise {}; otherwise, \
                  Kubernetes may reject the pods, or the frontend lacks these resources",
                 sidecar::resources_in_words()
             ));

@@ -111,7 +111,9 @@ impl Sidecar<'_> {
 
 /// What it requests, for users.
 pub(super) fn resources_in_words() -> String {
-    format!("{CPU} CPU and {MEMORY} of memory (requests), and by {MEMORY_LIMIT} of memory (limits)")
+    format!(
+        "its requests by {CPU} CPU and {MEMORY} of memory, and its limits, if any, by at least {CPU} CPU and by {MEMORY_LIMIT} of memory"
+    )
 }
 
 /// The volume in which crossfade stores its plan.

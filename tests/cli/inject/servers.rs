@@ -767,7 +767,7 @@ fn resources_of_the_whole_pod_are_reported() {
     let warnings = with("{limits: {cpu: 4, memory: 8Gi}}");
     assert!(
         warnings.contains(
-            "raise it by 500m CPU and 128Mi of memory (requests), and by 1Gi of memory (limits)"
+            "raise its requests by 500m CPU and 128Mi of memory, and its limits, if any, by at least 500m CPU and by 1Gi of memory"
         ),
         "{warnings}"
     );
