@@ -271,9 +271,8 @@ fn parse_host(text: &str) -> Result<Host, String> {
         return Ok(Host::Ip(ip.into()));
     }
     let name = text.strip_suffix('.').unwrap_or(text);
-    let last = name.rsplit('.').next().unwrap_or_default();
-    if !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()) {
-        // A host whose last label is a number is an IPv4 address (WHATWG URL §3.5).
+    if name.rsplit('.').next().is_some_and(is_number) {
+        // A host whose last label is a number is an IPv4 address (WHATWG URL §3.5), and resolvers take it for one.
         return Err(format!(
             "has the host '{text}', which is not an IPv4 address"
         ));
@@ -285,6 +284,15 @@ fn parse_host(text: &str) -> Result<Host, String> {
         ));
     }
     Ok(Host::Name(text.to_ascii_lowercase()))
+}
+
+/// Whether a label is a decimal, octal, or hexadecimal number.
+fn is_number(label: &str) -> bool {
+    let hexadecimal = label.strip_prefix("0x").or(label.strip_prefix("0X"));
+    match hexadecimal {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_digit()),
+    }
 }
 
 fn is_host_label(label: &str) -> bool {
@@ -374,6 +382,9 @@ mod tests {
             ("[]:80", "not an IPv6 address"),
             ("256.0.0.1:80", "not an IPv4 address"),
             ("10.0.1:80", "not an IPv4 address"),
+            ("0x7f000001:80", "not an IPv4 address"),
+            ("127.0.0.0XA:80", "not an IPv4 address"),
+            ("127.0.0.0x:80", "not an IPv4 address"),
             (":80", "not a DNS name"),
             ("a..b:80", "not a DNS name"),
             (".:80", "not a DNS name"),
