@@ -27,6 +27,8 @@ pub enum ConfigError {
     NoContext(String),
     #[error("the kubeconfig has no current-context: set it, or name a context with --context")]
     NoCurrentContext,
+    #[error("cannot parse the kubeconfig: {0}")]
+    Malformed(String),
     #[error(transparent)]
     Other(KubeconfigError),
 }
@@ -37,6 +39,12 @@ impl From<KubeconfigError> for ConfigError {
             KubeconfigError::ReadConfig(source, path) => Self::Unreadable { path, source },
             KubeconfigError::LoadContext(name) => Self::NoContext(name),
             KubeconfigError::CurrentContextNotSet => Self::NoCurrentContext,
+            // The lines after the first show the neighborhood of the error, which may contain a token.
+            KubeconfigError::Parse(error) => {
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                Self::Malformed(first.trim_start_matches("error: ").to_owned())
+            }
             error => Self::Other(error),
         }
     }

@@ -438,6 +438,21 @@ async fn a_port_that_is_not_an_admin_port_is_reported() {
 }
 
 #[test]
+fn an_error_in_a_kubeconfig_does_not_show_the_token_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config");
+    let file = "users:\n- name: a\n  user:\n    token: hunter2\n   bad: [\n";
+    std::fs::write(&path, file).unwrap();
+    let path = path.to_str().unwrap();
+    let text = output_text(&run(&["status", "--kubeconfig", path]));
+    assert!(
+        text.contains("cannot parse the kubeconfig: line 5"),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
 fn without_a_kubeconfig_the_error_explains_the_use_without_a_cluster() {
     let output = program()
         .arg("status")
