@@ -149,7 +149,8 @@ impl ParsedUpdate {
         let target = target.unwrap_or(&spec.new_frontend_service);
         let mut wants =
             rollout::UpdateSettings::of(format!("{source} to {target}{}", counted_by(spec)));
-        wants.new_frontends.clone_from(&spec.new_frontend_service);
+        let targets = self.plan.new.iter().map(ToString::to_string);
+        wants.new_frontends = targets.collect::<Vec<_>>().join(",");
         wants.trial = trial(spec);
         wants.retry.clone_from(&self.retry);
         wants.on_failure = spec.analysis.as_ref().map(|spec| spec.on_failure);

@@ -115,8 +115,8 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub target_deployment: Option<String>,
 
-    /// How to find and count the workers of each generation. By default, they are found by the names of the deployments. Cluster
-    /// only.
+    /// How to find and count the workers of each generation. By default, they are found by the names of the deployments.
+    /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersSpec>,
 

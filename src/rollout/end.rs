@@ -85,9 +85,9 @@ impl Ending<'_> {
         }
         // No proxies means no confirmation. Only a complete update may lose its frontends, and then it may not send elsewhere.
         if self.proxies.are_none() {
-            return match self.before {
-                Phase::Complete if self.was_confirmed => Phase::Complete,
-                _ => Phase::Progressing,
+            return match self.was_confirmed {
+                true => Phase::Complete,
+                false => Phase::Progressing,
             };
         }
         if self.settings.losses_only {
@@ -113,9 +113,19 @@ impl Ending<'_> {
         }
     }
 
-    /// Whether the proxies confirm the phase. An earlier phase that is kept is not confirmed.
-    pub fn is_confirmed(&self) -> bool {
-        !self.proxies.are_none() && !self.settings.losses_only
+    /// The `newFrontendService` with which the update is complete, to be remembered after this `phase`; `known` was remembered
+    /// before.
+    pub fn complete_with(&self, phase: Phase, known: Option<String>) -> Option<String> {
+        let is_kept = self.proxies.are_none() && self.has_left_old();
+        match phase {
+            Phase::Complete if self.proxies.are_none() || self.settings.losses_only => {
+                known.or_else(|| Some(self.settings.new_frontends.clone()))
+            }
+            Phase::Complete => Some(self.settings.new_frontends.clone()),
+            // An edit that is undone changes nothing.
+            Phase::Progressing if is_kept => known,
+            _ => None,
+        }
     }
 
     fn is_overdue(&self) -> bool {

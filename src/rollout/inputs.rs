@@ -46,7 +46,7 @@ pub struct UpdateSettings {
     ///
     /// [`Memory`]: super::Memory
     pub subject: String,
-    /// `newFrontendService`: where the proxies send new's requests.
+    /// Where the proxies send new's requests: the targets in `newFrontendService`.
     pub new_frontends: String,
     /// `paused`: nothing moves.
     pub paused: bool,

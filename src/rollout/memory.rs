@@ -64,7 +64,7 @@ pub struct Memory {
     pub phase_since: Timestamp,
     /// Whether a deadline ended the drain while streams were open.
     pub overdue: bool,
-    /// The `newFrontendService` for which the proxies last confirmed that the update is complete. It may be edited once there are
+    /// The `newFrontendService` with which the proxies last confirmed that the update is complete. It may be edited once there are
     /// none left to confirm it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complete_with: Option<String>,

@@ -113,9 +113,8 @@ pub fn step(
         _ => ending.phase(),
     };
     memory.overdue = overdue;
-    if phase == Phase::Complete && ending.is_confirmed() {
-        memory.complete_with = Some(assessment.settings.new_frontends.clone());
-    }
+    let complete_with = ending.complete_with(phase, memory.complete_with.take());
+    memory.complete_with = complete_with;
     memory.enter(rule, phase, now);
     let lag_is_new = assessment.is_lagging() && memory.report_lag();
     let latch = before.latch(&memory);
@@ -243,7 +242,11 @@ fn ending<'a>(assessment: &'a Assessment, memory: &Memory, next: Weights) -> End
         is_meant: assessment.old_is_given_up() || (is_requested && (new_is_whole || has_begun)),
         old_drains: assessment.seen.old_draining,
         overdue: memory.overdue,
-        was_confirmed: memory.complete_with.as_ref() == Some(&assessment.settings.new_frontends),
+        was_confirmed: match &memory.complete_with {
+            Some(confirmed) => *confirmed == assessment.settings.new_frontends,
+            // An earlier version did not remember it.
+            None => memory.phase == Phase::Complete,
+        },
         proxies: &assessment.proxies,
     }
 }

@@ -70,6 +70,24 @@ fn a_complete_update_drains_again_while_a_new_pod_may_send_to_old() {
     // A proxy that nobody sees may follow this edit.
     fixture.settings.new_frontends = "http://elsewhere".to_owned();
     assert_eq!(fixture.settle().phase, Phase::Progressing);
+    fixture.settings.new_frontends = String::new();
+    assert_eq!(fixture.settle().phase, Phase::Complete);
+    // Once old gets a share, nothing is confirmed any more.
+    let weights = fixture.seen.split;
+    fixture.edit(Weights::ALL_OLD);
+    fixture.settle();
+    fixture.edit(weights);
+    assert_ne!(fixture.settle().phase, Phase::Complete);
+}
+
+#[test]
+fn an_update_that_an_earlier_version_completed_stays_complete() {
+    let mut fixture = proven();
+    fixture.seen.proxies.clear();
+    fixture.memory.complete_with = None;
+    assert_eq!(fixture.settle().phase, Phase::Complete);
+    fixture.settings.new_frontends = "http://elsewhere".to_owned();
+    assert_eq!(fixture.settle().phase, Phase::Progressing);
 }
 
 #[test]
