@@ -142,7 +142,18 @@ impl Server {
 /// Whether it is configured as a Dynamo worker, or as a vLLM worker without an API.
 pub(super) fn is_worker(container: &Json) -> bool {
     let line = command_line(container);
-    let is_headless = line.split_whitespace().any(|word| word == "--headless");
+    // In a script, another command may serve clients.
+    let lists = ["command", "args"].iter();
+    let mut texts = lists
+        .filter_map(|list| merged(container, list).as_array())
+        .flatten()
+        .filter_map(Json::as_str);
+    let serves = |text: &str| {
+        let starts = script::starts(text, Server::Vllm.words());
+        starts.iter().any(|start| script::is_serving(text, start))
+    };
+    let is_headless = line.split_whitespace().any(|word| word == "--headless")
+        && !texts.any(serves);
     is_headless || WORKERS.iter().any(|worker| line.contains(worker))
 }
 

@@ -59,7 +59,7 @@ pub(super) fn append(
             let text = item
                 .as_str()
                 .filter(|text| text.contains(char::is_whitespace))?;
-            let starts = script::starts(text, server.words());
+            let starts = script::serving(text, server.words());
             let [Start { mark, command }] = starts.as_slice() else {
                 return None;
             };

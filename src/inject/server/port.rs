@@ -284,7 +284,7 @@ fn in_script(
     given: Option<u16>,
 ) -> Option<Result<Vec<Given>, String>> {
     let text = get(container, path)?.as_str()?;
-    let starts = script::starts(text, server.words());
+    let starts = script::serving(text, server.words());
     let count = starts.len();
     let commands = match starts.is_empty() {
         true => shell::commands(text),

@@ -19,6 +19,27 @@ pub(super) struct Start {
     pub mark: Range<usize>,
 }
 
+/// Arguments with which a command of a server listens on no port.
+const NOT_SERVING: [&str; 4] = ["--help", "-h", "--version", "--headless"];
+
+/// The commands that start a server that listens on a port; all that start one, if none of them does.
+pub(super) fn serving(text: &str, marks: &[&str]) -> Vec<Start> {
+    let all = starts(text, marks);
+    match all.iter().any(|start| is_serving(text, start)) {
+        true => all
+            .into_iter()
+            .filter(|start| is_serving(text, start))
+            .collect(),
+        false => all,
+    }
+}
+
+/// Whether a command listens on a port.
+pub(super) fn is_serving(text: &str, start: &Start) -> bool {
+    let mut words = start.command.words.iter();
+    !words.any(|word| NOT_SERVING.contains(&bare(&text[word.clone()])))
+}
+
 /// The commands that start a server with one of the names `marks`, including those in a nested script: in quotes, or in a
 /// here-document that a shell reads. Any other here-document counts only if nothing else starts a server: it may be run later.
 pub(super) fn starts(text: &str, marks: &[&str]) -> Vec<Start> {

@@ -298,6 +298,25 @@ fn all_commands_that_start_the_server_on_the_same_port_are_edited() {
 }
 
 #[test]
+fn commands_that_do_not_serve_need_no_port() {
+    for line in [
+        "if [ $RANK -eq 0 ]; then vllm serve m --port 8001; else vllm serve m --headless; fi",
+        "if [ $RANK -ne 0 ]; then vllm serve m --headless --port 8001; else vllm serve m --port 8001; fi",
+        "vllm serve --help; vllm serve m --port 8001",
+        "vllm serve --version && vllm serve m --port 8001",
+    ] {
+        let text = deployment(&format!("{SHELL}        args: ['{line}']\n"));
+        let report = injected(&text).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let at = line.rfind("8001").unwrap();
+        let moved = format!("{}8080{}", &line[..at], &line[at + 4..]);
+        assert!(report.text.contains(&moved), "{}", report.text);
+        assert!(report.text.contains("0.0.0.0:8001"), "{}", report.text);
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
 fn a_port_that_cannot_be_detected_must_be_declared_or_given() {
     for (container, port) in [
         (
