@@ -33,11 +33,11 @@ pub(super) struct Editor<'a> {
 }
 
 /// Why a part of a scalar cannot be replaced.
-fn not_once(value: Option<&Json>, from: &str, to: &str) -> String {
+fn not_there(value: Option<&Json>, from: &str, to: &str, times: usize) -> String {
     let text = value.and_then(Json::as_str).unwrap_or_default();
     let [shown, new] = [from, to].map(|text| text.replace('\n', "\\n").replace('\t', "\\t"));
     match text.matches(from).count() {
-        1 => format!(
+        count if count == times => format!(
             "'{shown}' cannot be changed to '{new}', because the text here is written with escapes or folded lines: write it as a \
              block (|), or in single quotes on one line; from a cluster, read it with kubectl get -o yaml"
         ),
@@ -197,26 +197,39 @@ impl<'a> Editor<'a> {
 
     /// Replaces the only `from` in the scalar at `path` with `to`.
     pub fn swap(&mut self, path: &[Step], from: &str, to: &str) -> Result<(), Refused> {
+        self.swap_all(path, from, to, 1)
+    }
+
+    /// Replaces every `from` in the scalar at `path`, which must have it so many times.
+    pub fn swap_all(
+        &mut self,
+        path: &[Step],
+        from: &str,
+        to: &str,
+        times: usize,
+    ) -> Result<(), Refused> {
         let Some(node) = self.node(path)? else {
             return Err(self.no_place(path, "there"));
         };
         let written = &self.tree.text[node.span.clone()];
-        let mut places = written.match_indices(from);
-        let (Some((at, _)), None) = (places.next(), places.next()) else {
+        let places = written.match_indices(from);
+        let places: Vec<_> = places.map(|(at, _)| node.span.start + at).collect();
+        if places.len() != times {
             return Err(Refused::at(
                 node.span.start,
-                not_once(self.get(path), from, to),
+                not_there(self.get(path), from, to, times),
             ));
-        };
-        let start = node.span.start + at;
+        }
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.cut(start..start + from.len(), to.clone(), path.len());
+        for start in places {
+            self.cut(start..start + from.len(), to.clone(), path.len());
+        }
         let mut whole = true;
         if let Some(place) = path::get_mut(&mut self.wanted, path) {
             *place = match place.as_str() {
                 Some(text) => {
                     whole = text == from;
-                    text.replacen(&from, &to, 1).into()
+                    text.replacen(&from, &to, times).into()
                 }
                 None => serde_json::from_str(&to).unwrap_or_default(),
             };
@@ -236,6 +249,7 @@ impl<'a> Editor<'a> {
             path,
             from,
             to,
+            times: (times > 1).then_some(times),
             whole,
             after,
         });

@@ -206,14 +206,23 @@ impl<'i> Injection<'i, '_> {
         let by = match how {
             Move::Swap(swaps) => {
                 let mut by = Vec::new();
-                for Swap { path, from, to } in swaps {
-                    self.exchange(effective, &path, &from, &to)?;
+                for swap in swaps {
+                    let Swap {
+                        path,
+                        from,
+                        to,
+                        times,
+                    } = swap;
+                    self.exchange(effective, &path, &from, &to, times)?;
                     by.push(match path.as_slice() {
                         [Step::Key(list), Step::Item(index), ..] if list == "env" => {
                             let variable = &container["env"][*index];
                             let value = variable["value"].as_str().unwrap_or_default();
-                            let value = value.replacen(&from, &to, 1);
+                            let value = value.replacen(&from, &to, times);
                             format!("{}={value}", variable["name"].as_str().unwrap_or_default())
+                        }
+                        _ if times > 1 => {
+                            format!("'{from}' is now '{to}', in all {times} places")
                         }
                         _ => format!("'{from}' is now '{to}'"),
                     });

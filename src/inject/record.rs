@@ -41,6 +41,9 @@ pub(super) struct Swapped {
     pub path: String,
     pub from: String,
     pub to: String,
+    /// How many occurrences of `from` were replaced, all of them; one if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<usize>,
     /// Whether `to` is the whole value, and not a part of a text.
     #[serde(default, skip_serializing_if = "is_false")]
     pub whole: bool,

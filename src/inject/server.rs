@@ -152,8 +152,8 @@ pub(super) fn is_worker(container: &Json) -> bool {
         let starts = script::starts(text, Server::Vllm.words());
         starts.iter().any(|start| script::is_serving(text, start))
     };
-    let is_headless = line.split_whitespace().any(|word| word == "--headless")
-        && !texts.any(serves);
+    let is_headless =
+        line.split_whitespace().any(|word| word == "--headless") && !texts.any(serves);
     is_headless || WORKERS.iter().any(|worker| line.contains(worker))
 }
 

@@ -126,32 +126,39 @@ impl Injection<'_, '_> {
         path: &[Step],
         from: &str,
         to: &str,
+        times: usize,
     ) -> Result<(), Refused> {
         let [Step::Key(key), Step::Item(index), rest @ ..] = path else {
-            return self.exchange_below(path, from, to);
+            return self.exchange_below(path, from, to, times);
         };
         if key != "env" {
-            return self.exchange_below(path, from, to);
+            return self.exchange_below(path, from, to, times);
         }
         match effective.variables.get(*index) {
             Some(Some(place)) => {
                 let path = [place.clone(), rest.to_vec()].concat();
-                self.editor.swap(&path, from, to)
+                self.editor.swap_all(&path, from, to, times)
             }
             // The other components keep their value.
             _ => {
                 let variable = &effective.container["env"][*index];
                 let value = variable["value"].as_str().unwrap_or_default();
-                let value = value.replacen(from, to, 1);
+                let value = value.replacen(from, to, times);
                 let value = json!({"name": variable["name"], "value": value});
                 self.editor.push(&effective.own, value)
             }
         }
     }
 
-    fn exchange_below(&mut self, path: &[Step], from: &str, to: &str) -> Result<(), Refused> {
+    fn exchange_below(
+        &mut self,
+        path: &[Step],
+        from: &str,
+        to: &str,
+        times: usize,
+    ) -> Result<(), Refused> {
         let path = [self.frontend.path.clone(), path.to_vec()].concat();
-        self.editor.swap(&path, from, to)
+        self.editor.swap_all(&path, from, to, times)
     }
 }
 

@@ -26,11 +26,20 @@ pub(in crate::inject) struct Swap {
     pub path: Path,
     pub from: String,
     pub to: String,
+    /// How many occurrences of `from` the text has. All of them are replaced.
+    pub times: usize,
 }
 
 /// The text at `place`, with as much of the line before it as distinguishes it from other texts, such as a comment. Only a text that
 /// occurs once can be replaced, and only one within a line is written in the manifest as in the script.
 pub(super) fn unique(text: &str, place: Range<usize>) -> String {
+    let ends = [place.end];
+    shared(text, place, &ends).0
+}
+
+/// The same, but the text may also occur at other places that are replaced in the same way. `ends` are the ends of them all.
+/// Returns how often it occurs.
+pub(super) fn shared(text: &str, place: Range<usize>, ends: &[usize]) -> (String, usize) {
     let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
     let is_start = |at: &usize| {
         *at == line
@@ -41,9 +50,17 @@ pub(super) fn unique(text: &str, place: Range<usize>) -> String {
         .rev()
         .filter(|at| text.is_char_boundary(*at));
     let mut starts = std::iter::once(place.start).chain(starts.filter(is_start));
-    let is_unique = |start: &usize| text.matches(&text[*start..place.end]).count() == 1;
-    let start = starts.find(is_unique).unwrap_or(place.start);
-    text[start..place.end].to_owned()
+    let are_replaced = |start: &usize| {
+        let mut found = text.match_indices(&text[*start..place.end]);
+        found.all(|(at, found)| ends.contains(&(at + found.len())))
+    };
+    match starts.find(are_replaced) {
+        Some(start) => {
+            let found = &text[start..place.end];
+            (found.to_owned(), text.matches(found).count())
+        }
+        None => (text[place].to_owned(), 1),
+    }
 }
 
 /// The position at which an argument can be added.
@@ -85,7 +102,12 @@ pub(super) fn append(
         });
         if let Some((index, from, to)) = place {
             let path = below(&below(&Path::new(), [list]), [index]);
-            return Ok(Move::Swap(vec![Swap { path, from, to }]));
+            return Ok(Move::Swap(vec![Swap {
+                path,
+                from,
+                to,
+                times: 1,
+            }]));
         }
     }
     let items = |list: &str| {

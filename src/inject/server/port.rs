@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::assigned::{may_have_default, set_in_env};
-use super::moves::{Move, Swap, append, unique};
+use super::moves::{Move, Swap, append, shared};
 use super::script;
 use super::shell;
 use super::variables::{Reference, Scope, Written};
@@ -120,6 +120,8 @@ struct Given {
     /// The text from the flag to the end of the value, and the value.
     whole: String,
     value: String,
+    /// How often the whole text occurs.
+    times: usize,
 }
 
 impl Given {
@@ -142,11 +144,17 @@ impl Given {
         })?;
         agree(number, given)?;
         let new = bare.replacen(port, &moved, 1);
-        let (path, from) = (self.path, self.whole);
+        let (path, from, times) = (self.path, self.whole, self.times);
         // The flag before it may contain the same digits.
         let at = from.rfind(bare).unwrap_or(0);
         let to = format!("{}{new}{}", &from[..at], &from[at + bare.len()..]);
-        Ok((number, Swap { path, from, to }))
+        let swap = Swap {
+            path,
+            from,
+            to,
+            times,
+        };
+        Ok((number, swap))
     }
 }
 
@@ -238,7 +246,13 @@ fn by_variable(
     agree(port, given)?;
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);
-    Ok((port, Swap { path, from, to }))
+    let swap = Swap {
+        path,
+        from,
+        to,
+        times: 1,
+    };
+    Ok((port, swap))
 }
 
 /// The last occurrence of `flag` with a value, or that of each command that starts the server.
@@ -264,6 +278,7 @@ fn in_arguments(
                         path: path(index + 1),
                         whole: value.clone(),
                         value,
+                        times: 1,
                     }]
                 }));
             } else if let Some(given) = in_script(server, container, &path(index), flag, given) {
@@ -324,19 +339,29 @@ fn in_script(
     if values.is_empty() {
         return None;
     }
-    let given = values.into_iter().map(|written| {
-        let Written {
-            variable,
-            place,
-            value,
-        } = written;
-        let path = match variable {
+    let mut found: Vec<Given> = Vec::new();
+    for written in &values {
+        let path = match written.variable {
             Some(index) => below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]),
             None => path.clone(),
         };
         let text = get(container, &path)?.as_str()?;
-        let whole = unique(text, place);
-        Some(Given { path, whole, value })
-    });
-    given.collect::<Option<Vec<_>>>().map(Ok)
+        let end = written.place.end;
+        let is_covered = |given: &Given| given.path == path && text[..end].ends_with(&given.whole);
+        if found.iter().any(is_covered) {
+            continue;
+        }
+        let same = values
+            .iter()
+            .filter(|other| other.variable == written.variable);
+        let ends: Vec<_> = same.map(|other| other.place.end).collect();
+        let (whole, times) = shared(text, written.place.clone(), &ends);
+        found.push(Given {
+            path,
+            whole,
+            value: written.value.clone(),
+            times,
+        });
+    }
+    Some(Ok(found))
 }

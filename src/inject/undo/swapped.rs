@@ -31,22 +31,22 @@ impl Undo<'_> {
             return Ok(());
         };
         let written = &self.tree.text[node.span.clone()];
-        let mut places = written.match_indices(&swapped.to);
+        let places: Vec<_> = written.match_indices(&swapped.to).collect();
         let is_unchanged = match &node.value {
             Value::Scalar { text, .. } => is_found && is_as_written(text, swapped),
             _ => false,
         };
-        match (is_unchanged, places.next(), places.next()) {
-            (true, Some((at, to)), None) => {
+        match is_unchanged && places.len() == times(swapped) {
+            true => self.cuts.extend(places.into_iter().map(|(at, to)| {
                 let start = node.span.start + at;
                 let text = swapped.from.clone();
-                self.cuts.push(Cut {
+                Cut {
                     range: start..start + to.len(),
                     text,
                     depth: 0,
-                });
-            }
-            _ => match unfolded(written, node, swapped).filter(|_| is_unchanged) {
+                }
+            })),
+            false => match unfolded(written, node, swapped).filter(|_| is_unchanged) {
                 // It has been rewritten, with line breaks or escapes inside.
                 Some(text) => self.cuts.push(Cut {
                     range: node.span.clone(),
@@ -97,20 +97,25 @@ impl Undo<'_> {
     }
 }
 
-/// Whether a text has the part that was written, once, and not as a part of a longer word; or is equal to it.
+/// How many occurrences were replaced.
+fn times(swapped: &Swapped) -> usize {
+    swapped.times.unwrap_or(1)
+}
+
+/// Whether a text has the part that was written, as often as it was, and not as a part of a longer word; or is equal to it.
 fn is_as_written(text: &str, swapped: &Swapped) -> bool {
     let to = &swapped.to;
     if swapped.whole {
         return text == to;
     }
-    let mut places = text.match_indices(to.as_str());
-    let (Some((at, _)), None) = (places.next(), places.next()) else {
-        return false;
-    };
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let continues = |before: Option<char>, after: Option<char>| is_word(before) && is_word(after);
-    !continues(text[..at].chars().next_back(), to.chars().next())
-        && !continues(to.chars().next_back(), text[at + to.len()..].chars().next())
+    let is_alone = |(at, _): (usize, &str)| {
+        !continues(text[..at].chars().next_back(), to.chars().next())
+            && !continues(to.chars().next_back(), text[at + to.len()..].chars().next())
+    };
+    text.matches(to.as_str()).count() == times(swapped)
+        && text.match_indices(to.as_str()).all(is_alone)
 }
 
 /// The whole scalar with the part restored, unless it is a block scalar.
@@ -119,5 +124,6 @@ fn unfolded(written: &str, node: &Node, swapped: &Swapped) -> Option<String> {
         return None;
     };
     let is_flow = *plain || written.starts_with(['"', '\'']);
-    is_flow.then(|| Json::from(text.replacen(&swapped.to, &swapped.from, 1)).to_string())
+    is_flow
+        .then(|| Json::from(text.replacen(&swapped.to, &swapped.from, times(swapped))).to_string())
 }

@@ -272,6 +272,36 @@ fn all_commands_that_start_the_server_on_the_same_port_are_edited() {
             assert_eq!(uninject(&report.text).unwrap().text, text);
         }
     }
+    // The part before the flag is the same, or a branch was edited by hand.
+    for lines in [
+        "if x; then\n  vllm serve m --port 8001 --y\nelse\n  vllm serve m --port 8001\nfi",
+        "case $R in\n  a)\n    exec vllm serve m --port 8001 --a ;;\n  *)\n    exec vllm serve m --port 8001 ;;\nesac",
+        "# --port 8001\nvllm serve m --port 8001 || vllm serve m --port 8001 --enforce-eager",
+        "vllm serve m \\\n  --port 8001 \\\n  --y ||\nvllm serve m \\\n  --port 8001 \\\n  --z",
+    ] {
+        let text = script(lines);
+        let report = injected(&text).unwrap_or_else(|error| panic!("{lines}: {error}"));
+        let moved = flat(&lines.replace("8001", "8080")).replace("# --port 8080", "# --port 8001");
+        assert!(flat(&report.text).contains(&moved), "{}", report.text);
+        assert!(
+            report.notes[0].to_string().contains(", in all 2 places"),
+            "{}",
+            report.notes[0]
+        );
+        assert_eq!(injected(&report.text).unwrap().text, report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+        let by_hand = |text: &str| text.replacen("vllm serve m ", "vllm serve n ", 1);
+        let edited = by_hand(&report.text);
+        let back = uninject(&edited).unwrap();
+        // After a comment with the flag, the model belongs to what was replaced.
+        if lines.starts_with('#') {
+            let warnings = back.notes[0].warnings.join(" ");
+            assert!(warnings.contains("has been changed since"), "{warnings}");
+        } else {
+            assert_eq!(back.text, by_hand(&text));
+            assert_eq!(injected(&edited).unwrap().text, edited);
+        }
+    }
     let different = script(
         "case $R in\n  a) vllm serve a --port 8000;;\n  b) vllm serve b --port 8001;;\nesac",
     );

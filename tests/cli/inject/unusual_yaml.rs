@@ -172,8 +172,8 @@ fn a_text_with_an_escape_that_cannot_be_edited_is_refused_with_a_way_out() {
         (r#""vllm serve m --port \\\n 8000""#, r"'--port \\n 8000'"),
         (r#""vllm serve m\t--port\t8000""#, r"'--port\t8000'"),
         (
-            "if x; then vllm serve m --port 8000; else vllm serve n\n          --port 8000; fi",
-            "'n --port 8000'",
+            "if x; then vllm serve m --port 8000; else vllm serve n --port\n          8000; fi",
+            "'--port 8000'",
         ),
     ] {
         let error = injected(&args(text)).unwrap_err().to_string();
