@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 pub(super) use self::moves::{Move, Swap};
-pub(super) use self::port::{PortOptions, Relocated, host, is_on_socket, relocate};
+pub(super) use self::port::{
+    PortOptions, Relocated, doubtful_variable, host, is_on_socket, relocate,
+};
 pub(super) use self::variables::{overriding, unknown};
 
 /// The servers that are known.

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::command::mentions;
 use super::{
     ADMIN, BEHIND, BEHIND_NAMES, HostPort, Injection, NAME, Path, Ports, Refused, Relocated, below,
-    host, overriding, relocate, unknown,
+    doubtful_variable, host, overriding, relocate, unknown,
 };
 
 impl Injection<'_, '_> {
@@ -32,6 +32,12 @@ impl Injection<'_, '_> {
             self.note.warn(format!(
                 "its port may be set again in {word} of its command line, which inject does not read: if so, the frontend does \
                  not listen where crossfade expects it; remove the port there"
+            ));
+        }
+        if let Some((name, by)) = doubtful_variable(self.frontend.server, container, &given) {
+            self.note.warn(format!(
+                "its port is in the variable {name}, which {by} may also set: if so, the frontend does not listen where crossfade \
+                 expects it; write the port as a number where the server is started"
             ));
         }
         let own = entry.map(|index| &entries[index]);

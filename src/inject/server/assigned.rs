@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::shell;
+use super::{shell, variable};
 
 /// How deep scripts may be nested in the arguments of commands.
 const MAX_DEPTH: usize = 4;
@@ -19,6 +19,9 @@ const SETTERS: [&str; 8] = [
     "unset",
 ];
 
+/// Commands that assign in their arguments, which may be in quotes.
+const DECLARATIONS: [&str; 6] = ["declare", "export", "let", "local", "readonly", "typeset"];
+
 /// Words before a command.
 const BEFORE: [&str; 10] = [
     "!", "builtin", "command", "do", "elif", "else", "if", "then", "while", "{",
@@ -29,45 +32,84 @@ const BEFORE: [&str; 10] = [
 pub(super) fn set_in_env(container: &Json, name: &str) -> Result<(), String> {
     let is_set = |words: &[&str]| {
         sets(words, name)
-            || words.iter().any(|word| {
-                let value = assigned(word, name);
-                value.is_some_and(|value| !value.contains(name))
-            })
+            || assigned(words, name)
+                .iter()
+                .any(|value| !value.contains(name))
     };
-    match in_scripts(container, &is_set) {
-        true => Err(format!(
-            "its port is in the variable {name}, which its script sets: set it in the container's env instead"
-        )),
-        false => Ok(()),
+    if !in_scripts(container, &is_set) {
+        return Ok(());
     }
+    let advice = match variable(container, name) {
+        Some(_) => "remove that from the script, so that its value in the container's env counts",
+        None => "set it in the container's env instead",
+    };
+    Err(format!(
+        "its port is in the variable {name}, which its script sets: {advice}"
+    ))
 }
 
 /// Rejects a variable that a script, or a file that it reads, may set, because its default (`${PORT:-8000}`) is then not used.
 pub(super) fn may_have_default(container: &Json, name: &str) -> Result<(), String> {
     let by_default = [format!("${{{name}:="), format!("${{{name}=")];
     let is_set = |words: &[&str]| {
-        let is_assigned = |word: &&str| {
-            assigned(word, name).is_some() || by_default.iter().any(|start| word.contains(start))
-        };
-        sets(words, name) || words.iter().any(is_assigned)
+        let is_default = |word: &&str| by_default.iter().any(|start| word.contains(start));
+        sets(words, name) || !assigned(words, name).is_empty() || words.iter().any(is_default)
     };
     if in_scripts(container, &is_set) {
         return Err(format!(
             "its port is in the variable {name}, which its script sets: write it as a number where the server is started"
         ));
     }
+    not_in_file(container, name)
+}
+
+/// Rejects a variable that is not in the container's env, and that a file that the script reads may set.
+pub(super) fn not_in_file(container: &Json, name: &str) -> Result<(), String> {
     match in_scripts(container, &reads_file) {
         true => Err(format!(
-            "its port is in the variable {name}, which a file that its script reads may set: set it in the container's env, or \
-             write it as a number"
+            "its port is in the variable {name}, which a file that its script reads may set: write it as a number where the server \
+             is started"
         )),
         false => Ok(()),
     }
 }
 
-/// The value that a word assigns to a variable.
-fn assigned<'w>(word: &'w str, name: &str) -> Option<&'w str> {
-    word.strip_prefix(name)?.strip_prefix('=')
+/// What may set any variable of a script, and is not in the manifest.
+pub(super) fn unknown_setter(container: &Json) -> Option<&'static str> {
+    if in_scripts(container, &reads_file) {
+        return Some("a file that its script reads");
+    }
+    in_scripts(container, &evaluates_output).then_some("the output of a command (eval, export)")
+}
+
+/// Whether a command evaluates the output of another one, as in `eval "$(cat FILE)"` or `export $(cat FILE)`.
+fn evaluates_output(words: &[&str]) -> bool {
+    let mut words = words.iter().skip_while(|word| BEFORE.contains(*word));
+    let is_it = words
+        .next()
+        .is_some_and(|word| *word == "eval" || DECLARATIONS.contains(word));
+    let is_output = |word: &&str| {
+        let word = shell::bare(word);
+        word.starts_with("$(") || word.starts_with('`')
+    };
+    is_it && words.any(is_output)
+}
+
+/// The values that a command assigns to a variable.
+fn assigned<'w>(words: &[&'w str], name: &str) -> Vec<&'w str> {
+    let declares = words.iter().any(|word| DECLARATIONS.contains(word));
+    let value = |word: &'w str| {
+        let word = if declares { shell::bare(word) } else { word };
+        let rest = word.strip_prefix(name)?;
+        rest.strip_prefix('+').unwrap_or(rest).strip_prefix('=')
+    };
+    let mut values: Vec<_> = words.iter().filter_map(|word| value(word)).collect();
+    // In (( NAME = 1 )), they are words of their own.
+    let apart = words
+        .windows(2)
+        .filter(|pair| pair[0] == name && matches!(pair[1], "=" | "+=" | "-=" | "*="));
+    values.extend(apart.map(|_| ""));
+    values
 }
 
 /// Whether a command such as `read` names a variable.

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::assigned::{may_have_default, set_in_env};
+use super::assigned::{may_have_default, not_in_file, set_in_env, unknown_setter};
 use super::moves::{Move, Swap, append, shared};
 use super::script;
 use super::shell;
@@ -198,6 +198,21 @@ pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String
     }
 }
 
+/// The variable in which a command line has the port, and what in the script may set it to another value than the manifest shows.
+pub(in crate::inject) fn doubtful_variable(
+    server: Server,
+    container: &Json,
+    given: &PortOptions<'_>,
+) -> Option<(String, &'static str)> {
+    let flag = given.flag.or(server.flag()).unwrap_or(USUAL);
+    let found = in_arguments(server, container, flag, given.port)?.ok()?;
+    let name = found.iter().find_map(|given| {
+        let bare = given.value.trim_matches(['"', '\'']);
+        Some(Reference::of(bare)?.name.to_owned())
+    });
+    Some((name?, unknown_setter(container)?))
+}
+
 fn agree(port: u16, given: Option<u16>) -> Result<(), String> {
     match given {
         Some(given) if given != port => Err(format!(
@@ -214,6 +229,9 @@ fn by_variable(
     to: u16,
 ) -> Result<(u16, Swap), String> {
     set_in_env(container, name)?;
+    if variable(container, name).is_none() {
+        not_in_file(container, name)?;
+    }
     let unknown = || {
         format!(
             "its port is in the variable {name}, which has no value in the container's env: set it there"

@@ -361,7 +361,7 @@ fn an_unsupported_pod_is_rejected_with_its_name_and_line() {
         ),
         (
             "        image: x\n        args: [sh, -c, 'P=8000; vllm serve x --port \"$P\"']\n        env: [{name: P, value: '9000'}]\n",
-            "the variable P, which its script sets: set it in the container's env instead",
+            "the variable P, which its script sets: remove that from the script, so that its value in the container's env counts",
         ),
         (
             "        image: x\n        args: [sh, -c, 'export DYN_HTTP_PORT=9000; python3 -m dynamo.frontend']\n",

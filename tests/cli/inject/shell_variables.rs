@@ -205,6 +205,11 @@ fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
                 "while read PORT; do :; done </p; vllm serve x --port $PORT",
                 env,
             ),
+            "its port is in the variable PORT, which its script sets: remove that from the script, so that its value in the \
+             container's env counts",
+        ),
+        (
+            script("PORT=8001; vllm serve x --port $PORT", ""),
             "its port is in the variable PORT, which its script sets: set it in the container's env instead",
         ),
         (
@@ -212,8 +217,8 @@ fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
                 "if true; then . /env.sh; fi; vllm serve x --port ${PORT:-8000}",
                 "",
             ),
-            "its port is in the variable PORT, which a file that its script reads may set: set it in the container's env, or write \
-             it as a number",
+            "its port is in the variable PORT, which a file that its script reads may set: write it as a number where the \
+             server is started",
         ),
         (
             script(
@@ -223,6 +228,10 @@ fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
             "which a file that its script reads may set",
         ),
         (
+            script(". /env.sh && vllm serve x --port $PORT", ""),
+            "which a file that its script reads may set: write it as a number where the server is started",
+        ),
+        (
             script("vllm serve x --port 0", ""),
             "it listens on port 0, which is any free port: set a fixed one",
         ),
@@ -230,6 +239,61 @@ fn a_port_that_cannot_be_read_is_rejected_with_the_reason() {
         let error = injected(&text).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
+}
+
+#[test]
+fn every_way_in_which_a_script_sets_a_variable_is_recognized() {
+    for before in [
+        "export \"PORT=8001\"",
+        "declare -x \"PORT=8001\"",
+        "(( PORT = 8001 ))",
+        "((PORT=8001))",
+        "PORT+=1",
+        "let \"PORT=8001\"",
+    ] {
+        let line = format!("{before}; vllm serve x --port ${{PORT:-8000}}");
+        let error = injected(&script(&line, "")).unwrap_err().to_string();
+        let expected = "its port is in the variable PORT, which its script sets: write it";
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_variable_that_something_unknown_may_set_is_reported() {
+    let env = "        env: [{name: PORT, value: \"8000\"}]\n";
+    let file = "a file that its script reads";
+    let output = "the output of a command (eval, export)";
+    for (before, rest, by) in [
+        (". ./env.sh", env, Some(file)),
+        ("set -a; source /etc/vllm.env", env, Some(file)),
+        ("eval \"$(cat f)\"", env, Some(output)),
+        ("eval \"$(cat f)\"", "", Some(output)),
+        ("export $(grep -v ^x .env | xargs)", "", Some(output)),
+        ("export `cat .env`", "", Some(output)),
+        ("source .venv/bin/activate", env, None),
+        ("export A=$(hostname)", "", None),
+        ("echo $(cat f)", "", None),
+    ] {
+        let text = script(
+            &format!("{before}\nvllm serve x --port ${{PORT:-8000}}"),
+            rest,
+        );
+        let report = injected(&text).unwrap_or_else(|error| panic!("{before}: {error}"));
+        let warnings = report.notes[0].warnings.join("\n");
+        match by {
+            Some(by) => {
+                let expected = format!(
+                    "its port is in the variable PORT, which {by} may also set: if so, the frontend does not listen where crossfade \
+                     expects it; write the port as a number where the server is started"
+                );
+                assert_eq!(warnings, expected, "{before}");
+            }
+            None => assert_eq!(warnings, "", "{before}"),
+        }
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    let number = script(". ./env.sh; vllm serve x --port 8000", env);
+    assert!(injected(&number).unwrap().notes[0].warnings.is_empty());
 }
 
 #[test]
