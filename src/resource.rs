@@ -159,7 +159,7 @@ pub struct ValidationReport {
 /// Checks every document of a manifest file without using it. There is at least one report.
 ///
 /// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split, and where names are
-/// required.
+/// required. Without a name, it can still be a plan for a proxy, if it gives the split.
 #[must_use]
 pub fn check(text: &str) -> Vec<ValidationReport> {
     let documents = yaml::documents(text);
@@ -205,8 +205,14 @@ fn check_document(document: yaml::Document) -> ValidationReport {
     if let Some(resource) = manifest::only_resource(&root, kind, &mut ignored) {
         let spec = resource.get("spec");
         let is_for_cluster = spec.is_some_and(|spec| spec.get("sourceDeployment").is_some());
+        let gives = |field| spec.is_some_and(|spec| spec.get(field).is_some());
+        // A proxy accepts it as well, without a name.
+        let is_plan = kind == KIND && (gives("trafficSplitPercent") || gives("weights"));
         if kind == ROLLOUT_KIND || is_for_cluster {
-            manifest::check_names(resource, &mut report.problems);
+            let has_name = manifest::check_names(resource, !is_plan, &mut report.problems);
+            if !has_name && is_plan {
+                report.notes.push(NAMELESS.to_owned());
+            }
         }
     }
     report.problems.sort();
@@ -240,6 +246,9 @@ const SEVERAL: &str = "the file has several documents: `crossfade proxy --plan` 
 /// The note on a manifest for a cluster that gives no split.
 const UNDECIDED: &str = "spec.trafficSplitPercent: is not set, and neither is weights: in a cluster, all requests go to old \
                          until the controller has set them; `crossfade proxy --plan` rejects this file";
+
+/// The note on a manifest for a cluster that has no name.
+const NAMELESS: &str = "metadata.name: is not set, but required in a cluster; `crossfade proxy --plan` accepts this file";
 
 #[cfg(test)]
 mod tests;

@@ -156,8 +156,8 @@ pub(super) fn open<'a>(
     (identity(resource), spec)
 }
 
-/// Checks what only an API server does otherwise: the names, which are optional in a file for a proxy.
-pub(super) fn check_names(resource: &Node, problems: &mut Problems) {
+/// Checks what only an API server does otherwise: the names, which are optional in a file for a proxy. Returns whether it has a name.
+pub(super) fn check_names(resource: &Node, needs_name: bool, problems: &mut Problems) -> bool {
     let mut report = |path: &str, message: String| {
         problems.push(Problem::new(path, message).at(resource.line_of(path)));
     };
@@ -169,6 +169,7 @@ pub(super) fn check_names(resource: &Node, problems: &mut Problems) {
     let value = |node: Option<&Node>| node.map(|node| node.value.clone());
     let is_missing = |value: &Option<Value>| matches!(value, None | Some(Value::Null));
     let name = value(of("name"));
+    let mut has_name = true;
     match &name {
         Some(Value::Text(name)) if !is_object_name(name) => {
             report(
@@ -178,7 +179,10 @@ pub(super) fn check_names(resource: &Node, problems: &mut Problems) {
         }
         Some(Value::Text(_)) => {}
         missing if is_missing(missing) && is_missing(&value(of("generateName"))) => {
-            report("metadata.name", "is required in a cluster".to_owned());
+            has_name = false;
+            if needs_name {
+                report("metadata.name", "is required in a cluster".to_owned());
+            }
         }
         missing if is_missing(missing) => {}
         Some(other) => report("metadata.name", format!("must be a string, not {other}")),
@@ -212,6 +216,7 @@ pub(super) fn check_names(resource: &Node, problems: &mut Problems) {
                 .to_owned(),
         );
     }
+    has_name
 }
 
 /// `metadata` may have any shape: fields of the wrong type are ignored.

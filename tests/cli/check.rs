@@ -110,12 +110,6 @@ fn check_reports_names_that_an_api_server_would_reject_in_a_manifest_for_a_clust
             "",
             "line 3: metadata.name: 'My_Update' is not a valid object name",
         ),
-        ("{}", "", "line 3: metadata.name: is required in a cluster"),
-        (
-            "{name: }",
-            "",
-            "line 3: metadata.name: is required in a cluster",
-        ),
         (
             "{name: [a]}",
             "",
@@ -147,6 +141,23 @@ fn check_reports_names_that_an_api_server_would_reject_in_a_manifest_for_a_clust
             let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
             assert_eq!(status, Some(0), "{metadata}: {stdout}{stderr}");
         }
+    }
+    let note = "metadata.name: is not set, but required in a cluster; `crossfade proxy --plan` accepts this file";
+    for metadata in ["{}", "{name: }"] {
+        let text = of(metadata, source);
+        let file = PlanFile::new(&text);
+        let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+        assert_eq!(status, Some(0), "{metadata}: {stdout}{stderr}");
+        assert!(
+            format!("{stdout}{stderr}").contains(note),
+            "{stdout}{stderr}"
+        );
+        // A proxy also needs the split.
+        let file = PlanFile::new(&text.replace("  trafficSplitPercent: 5\n", ""));
+        let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+        assert_eq!(status, Some(1), "{metadata}: {stdout}{stderr}");
+        let expected = "line 3: metadata.name: is required in a cluster";
+        assert!(stdout.contains(expected), "{stdout}");
     }
     for metadata in ["{name: a, namespace: b}", "{generateName: a-}"] {
         let file = PlanFile::new(&of(metadata, source));
