@@ -67,6 +67,8 @@ pub(super) struct Injection<'i, 'a> {
     pub image: &'i str,
     /// Where the frontend listens because of an earlier injection.
     pub behind: Option<u16>,
+    /// Whether an earlier injection added the same argument where there were none.
+    pub was_alone: bool,
     pub note: &'i mut Note,
 }
 
@@ -75,6 +77,7 @@ fn given(options: &Options) -> PortOptions<'_> {
         port: options.port,
         flag: options.port_arg.as_deref(),
         variable: options.port_env.as_deref(),
+        was_alone: false,
     }
 }
 
@@ -193,7 +196,10 @@ impl<'i> Injection<'i, '_> {
     }
 
     fn given(&self) -> PortOptions<'i> {
-        given(self.options)
+        PortOptions {
+            was_alone: self.was_alone,
+            ..given(self.options)
+        }
     }
 
     /// Moves the frontend to its new port, behind crossfade.

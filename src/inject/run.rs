@@ -6,8 +6,8 @@ mod survey;
 use serde_json::Value as Json;
 
 use self::record::{
-    Reused, annotate, is_in, is_where_it_was, line, prove, start, template_hint, unchanged,
-    unlabelled, with_this_version, without_label,
+    Reused, added_arguments, annotate, is_in, is_where_it_was, line, prove, start, template_hint,
+    unchanged, unlabelled, with_this_version, without_label,
 };
 use self::survey::Survey;
 use super::documents::{Document, content, split};
@@ -327,6 +327,7 @@ impl Run {
                 image,
                 options: &options,
                 behind,
+                was_alone: earlier.is_some_and(|earlier| added_arguments(earlier, &options)),
                 note: &mut note,
             };
             injection.run().map_err(refuse)?;

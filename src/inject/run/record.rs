@@ -79,6 +79,14 @@ pub(super) fn is_where_it_was(
     }
 }
 
+/// Whether an earlier injection added the list of arguments, for the same flag.
+pub(super) fn added_arguments(earlier: &Record, options: &Options) -> bool {
+    let mut all = earlier.added.iter().chain(&earlier.made);
+    options.port_arg.is_some()
+        && options.port_arg == earlier.options.port_arg
+        && all.any(|path| path.ends_with("/args"))
+}
+
 /// Keeps the text of each replaced value as the earlier record has it, unless the value has changed. An API server writes the
 /// same value in another style, and a record with that text would change the pods and so restart them.
 fn keep_texts(record: &mut Record, earlier: &Record) {

@@ -68,6 +68,7 @@ pub(super) fn append(
     server: Server,
     container: &Json,
     flag: &str,
+    was_alone: bool,
     to: u16,
 ) -> Result<Move, String> {
     for list in ["args", "command"] {
@@ -121,7 +122,7 @@ pub(super) fn append(
             "its command line is a script, and inject cannot tell where to add {flag}: write {flag} PORT into it"
         )),
         // Only of a known server is it clear what its image runs.
-        (false, false) if server == Server::Other => Err(format!(
+        (false, false) if server == Server::Other && !was_alone => Err(format!(
             "it has neither command nor args, and args with {flag} could replace those of the image: write its command out, or \
              set a variable with --port-env NAME instead of --port-arg"
         )),

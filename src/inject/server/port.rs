@@ -19,6 +19,8 @@ pub(in crate::inject) struct PortOptions<'a> {
     pub port: Option<u16>,
     pub flag: Option<&'a str>,
     pub variable: Option<&'a str>,
+    /// Whether an earlier injection added the flag where there were no arguments, so that the image accepts it alone.
+    pub was_alone: bool,
 }
 
 /// The port on which a server listens, and the edits that move it to another one.
@@ -90,7 +92,13 @@ fn relocated(
             on another one";
         return Err(message.to_owned());
     };
-    Ok(relocated(append(server, container, flag, to)?))
+    Ok(relocated(append(
+        server,
+        container,
+        flag,
+        given.was_alone,
+        to,
+    )?))
 }
 
 /// The port that every one of several commands sets, and the edits of them all.

@@ -143,6 +143,22 @@ fn an_argument_is_not_added_where_it_would_replace_the_command_of_the_image() {
         or set a variable with --port-env NAME instead of --port-arg";
     assert!(error.to_string().ends_with(expected), "{error}");
     injected_with(&text, &by(None, Some("PORT"))).unwrap();
+    // An earlier build added them.
+    let known =
+        deployment("        image: vllm/vllm-openai\n        ports: [{containerPort: 3000}]\n");
+    let earlier = injected_with(&known, &by(Some("--port"), None))
+        .unwrap()
+        .text;
+    let earlier = earlier.replace("vllm/vllm-openai", "x");
+    let again = injected(&earlier).unwrap_or_else(|error| panic!("{error}\n{earlier}"));
+    assert_eq!(again.text, earlier);
+    let changed = injected_with(&earlier, &by(Some("--listen"), None)).unwrap_err();
+    assert!(
+        changed
+            .to_string()
+            .contains("it has neither command nor args"),
+        "{changed}"
+    );
     for list in ["command: [serve]", "args: [serve]"] {
         let text = deployment(&format!("        image: x\n        {list}\n"));
         let report = injected_with(&text, &by(Some("--port"), None)).unwrap();
