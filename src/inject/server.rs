@@ -1,5 +1,6 @@
 //! Recognizes model servers by their containers.
 
+mod address;
 mod arrays;
 mod assigned;
 mod moves;
@@ -13,10 +14,9 @@ use std::{iter, slice};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+pub(super) use self::address::host;
 pub(super) use self::moves::{Move, Swap};
-pub(super) use self::port::{
-    PortOptions, Relocated, doubtful_variable, host, is_on_socket, relocate,
-};
+pub(super) use self::port::{PortOptions, Relocated, doubtful_variable, is_on_socket, relocate};
 pub(super) use self::variables::{overriding, unknown};
 
 /// The servers that are known.

@@ -168,7 +168,7 @@ impl Injection<'_, '_> {
 
     /// Whether the frontend listens on IPv6. If it does not listen where crossfade connects, a note says so.
     pub(super) fn is_on_ipv6(&mut self, container: &Json) -> bool {
-        let Some(host) = host(self.frontend.server, container) else {
+        let Some(host) = host(self.frontend.server, container, &self.given()) else {
             return false;
         };
         match host.trim_matches(['[', ']']) {

@@ -122,12 +122,12 @@ fn all_moved(
 }
 
 /// A port in a command line.
-struct Given {
+pub(super) struct Given {
     /// The path below the container.
     path: Path,
     /// The text from the flag to the end of the value, and the value.
     whole: String,
-    value: String,
+    pub(super) value: String,
     /// How often the whole text occurs.
     times: usize,
 }
@@ -185,25 +185,6 @@ fn expected(value: &str) -> &'static str {
 /// Whether a server listens only on a Unix socket.
 pub(in crate::inject) fn is_on_socket(server: Server, container: &Json) -> bool {
     server == Server::Vllm && in_arguments(server, container, "--uds", None).is_some()
-}
-
-/// The address that a server is configured to listen on, if any.
-pub(in crate::inject) fn host(server: Server, container: &Json) -> Option<String> {
-    let flags = ["--host", "--http-host"].into_iter();
-    let given = flags.filter_map(|flag| in_arguments(server, container, flag, None)?.ok()?.pop());
-    let mut values = given.map(|given| given.value.trim_matches(['"', '\'']).to_owned());
-    let given = values.next();
-    let of_variable = |name: &str| {
-        let (_, variable) = variable(container, name)?;
-        Some(variable["value"].as_str()?.to_owned())
-    };
-    match given {
-        Some(given) => Some(match Reference::of(&given) {
-            Some(Reference { name, .. }) => of_variable(name).unwrap_or(given),
-            None => given,
-        }),
-        None => of_variable("DYN_HTTP_HOST"),
-    }
 }
 
 /// The variable in which a command line has the port, and what in the script may set it to another value than the manifest shows.
@@ -282,7 +263,7 @@ fn by_variable(
 }
 
 /// The last occurrence of `flag` with a value, or that of each command that starts the server.
-fn in_arguments(
+pub(super) fn in_arguments(
     server: Server,
     container: &Json,
     flag: &str,

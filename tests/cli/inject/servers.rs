@@ -551,6 +551,58 @@ fn with_a_frontend_on_ipv6_crossfade_connects_and_listens_on_ipv6() {
 }
 
 #[test]
+fn a_loopback_address_before_the_port_is_reported() {
+    for (container, flag, name, warned) in [
+        (
+            "args: [--listen, '127.0.0.1:3000']",
+            Some("--listen"),
+            None,
+            true,
+        ),
+        (
+            "args: [--listen=localhost:3000]",
+            Some("--listen"),
+            None,
+            true,
+        ),
+        (
+            "args: [--listen, '0.0.0.0:3000']",
+            Some("--listen"),
+            None,
+            false,
+        ),
+        (
+            "env: [{name: OLLAMA_HOST, value: '127.0.0.1:3000'}]",
+            None,
+            Some("OLLAMA_HOST"),
+            true,
+        ),
+        (
+            "env: [{name: OLLAMA_HOST, value: '0.0.0.0:3000'}]",
+            None,
+            Some("OLLAMA_HOST"),
+            false,
+        ),
+    ] {
+        let options = Options {
+            port: Some(3000),
+            port_arg: flag.map(str::to_owned),
+            port_env: name.map(str::to_owned),
+            ..Options::default()
+        };
+        let text = deployment(&format!("        image: x\n        {container}\n"));
+        let report = injected_with(&text, &options).unwrap();
+        let warnings = report.notes[0].warnings.join("\n");
+        let expected = "which only its own pod can reach";
+        assert_eq!(
+            warnings.contains(expected),
+            warned,
+            "{container}: {warnings}"
+        );
+    }
+}
+
+#[test]
 fn a_port_with_an_address_or_as_a_default_is_changed_as_well() {
     for (container, options, expected) in [
         (
