@@ -164,6 +164,19 @@ fn an_invalid_value_is_rejected_by_name() {
             "tolerationSeconds",
         ),
         ("networkPolicy.clientFrom[0].from=a", "clientFrom"),
+        (
+            "networkPolicy.clientFrom[0].podSelector.app=gateway",
+            "podSelector",
+        ),
+        (
+            "networkPolicy.clientFrom[0].namespaceSelector.matchExpressions[0].operator=In",
+            "matchExpressions",
+        ),
+        ("networkPolicy.clientFrom[0].ipBlock.cidr=10.0.0.1", "cidr"),
+        (
+            "networkPolicy.clientFrom[0].ipBlock.cidr=10.0.0.0/8,networkPolicy.clientFrom[0].podSelector.matchLabels.a=b",
+            "clientFrom",
+        ),
         // A section without values in a file.
         ("log=null", "log"),
         ("sidecar=null", "sidecar"),
