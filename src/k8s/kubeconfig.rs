@@ -1,6 +1,7 @@
 //! Loads the configuration of the connection to the API server: a kubeconfig, or the service account of a pod.
 
 use std::env;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use kube::Config;
@@ -31,6 +32,12 @@ pub enum ConfigError {
     Malformed(String),
     #[error(transparent)]
     Other(KubeconfigError),
+}
+
+impl ConfigError {
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Unreadable { source, .. } if source.kind() == ErrorKind::NotFound)
+    }
 }
 
 impl From<KubeconfigError> for ConfigError {
@@ -75,7 +82,7 @@ pub async fn load_config(
     }
 }
 
-/// The files in `$KUBECONFIG`, merged, or `~/.kube/config`.
+/// The files in `$KUBECONFIG` that exist, merged, or `~/.kube/config`.
 fn read_default() -> Result<Kubeconfig, ConfigError> {
     let listed = env::var_os("KUBECONFIG").unwrap_or_default();
     let mut paths: Vec<_> = env::split_paths(&listed).collect();
@@ -84,9 +91,20 @@ fn read_default() -> Result<Kubeconfig, ConfigError> {
         let home = env::home_dir().ok_or(KubeconfigError::FindPath)?;
         return read(&home.join(".kube/config"));
     }
-    paths.iter().try_fold(Kubeconfig::default(), |all, path| {
-        Ok(all.merge(read(path)?)?)
-    })
+    let mut merged = None;
+    let mut missing = None;
+    for path in &paths {
+        match read(path) {
+            Ok(file) => merged = Some(merged.unwrap_or(Kubeconfig::default()).merge(file)?),
+            // As kubectl does: a list often names files that only some machines have.
+            Err(error) if error.is_missing() => missing = missing.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match (merged, missing) {
+        (None, Some(error)) => Err(error),
+        (merged, _) => Ok(merged.unwrap_or_default()),
+    }
 }
 
 /// Reads one file. The library would read an endless one, such as `/dev/zero`, until the memory is full.

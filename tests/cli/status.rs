@@ -473,6 +473,25 @@ fn without_a_kubeconfig_the_error_explains_the_use_without_a_cluster() {
 }
 
 #[test]
+fn of_several_kubeconfigs_those_that_do_not_exist_are_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    std::fs::write(&path, "kind: Config\ncurrent-context: there\n").unwrap();
+    let status = |list: &str| {
+        let mut command = program();
+        command.arg("status").env("KUBECONFIG", list);
+        output_text(&command.stdin(Stdio::null()).output().unwrap())
+    };
+    let text = status(&format!("/not/here:{}:/nor/here", path.display()));
+    assert!(text.contains("no context 'there'"), "{text}");
+    let text = status("/not/here:/nor/here");
+    assert!(
+        text.contains("cannot read /not/here: No such file"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_command_that_needs_a_cluster_does_not_suggest_the_use_without_one() {
     for args in [
         &["rollout"][..],
