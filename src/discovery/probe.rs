@@ -1,11 +1,14 @@
 //! Actively probes whether each endpoint can serve, which a frontend's `/health` does not show.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header::HOST};
 use http_body_util::{BodyExt, Limited};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::memory::Budget;
 use crate::request_body::RequestBody;
@@ -28,47 +31,80 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     let mut changes = snapshots.changes();
     loop {
         let snapshot = snapshots.load();
-        let endpoints = || {
-            let pools = [&snapshot.old, &snapshot.new].into_iter().flatten();
-            pools.flat_map(|pool| {
-                pool.endpoints()
-                    .iter()
-                    .map(move |endpoint| (pool, endpoint))
-            })
-        };
-        let Some(probe) = wanted(&snapshot, default) else {
-            // Nothing else would revoke the result of an earlier plan's probe.
-            endpoints().for_each(|(_, endpoint)| endpoint.forget_probe());
-            // Wait for a plan that wants probes, without keeping the pools of this one alive.
+        if let Some(probe) = wanted(&snapshot, default) {
+            // Do not keep the pools of this snapshot alive.
             drop(snapshot);
-            let changed = changes.changed().await;
-            changed.expect("the sender lives in `snapshots`, which is held here");
+            probe_with(&snapshots, &mut changes, default, &probe).await;
             continue;
-        };
-        let mut asked = tokio::task::JoinSet::new();
-        for (pool, endpoint) in endpoints() {
-            let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
-            asked.spawn(send_probe(pool, endpoint, probe.clone()));
+        }
+        // Nothing else would revoke the result of an earlier plan's probe.
+        endpoints(&snapshot).for_each(|(_, endpoint)| endpoint.forget_probe());
+        drop(snapshot);
+        changed(&mut changes).await;
+    }
+}
+
+/// Probes all endpoints with `probe`, each on its own schedule, until a plan wants another probe. An endpoint that is added is
+/// probed at once.
+async fn probe_with(
+    snapshots: &Arc<SnapshotStore>,
+    changes: &mut watch::Receiver<()>,
+    default: Option<Duration>,
+    probe: &Probe,
+) {
+    let mut probed = HashSet::new();
+    let mut tasks = JoinSet::new();
+    loop {
+        while let Some(ended) = tasks.try_join_next() {
+            probed.retain(|id| ended.as_ref().ok() != Some(id));
+        }
+        let snapshot = snapshots.load();
+        if wanted(&snapshot, default).as_ref() != Some(probe) {
+            break;
+        }
+        for (_, endpoint) in endpoints(&snapshot) {
+            if probed.insert(endpoint.id) {
+                tasks.spawn(keep_probing(
+                    Arc::clone(snapshots),
+                    endpoint.id,
+                    probe.clone(),
+                ));
+            }
         }
         drop(snapshot);
-        let round = async {
-            while asked.join_next().await.is_some() {}
-            tokio::time::sleep(probe.interval).await;
-        };
-        let other_probe = async {
-            while wanted(&snapshots.load(), default).as_ref() == Some(&probe) {
-                let changed = changes.changed().await;
-                changed.expect("the sender lives in `snapshots`, which is held here");
-            }
-        };
-        // A wrong probe is corrected at once, even if an endpoint has yet to respond to it.
-        tokio::select! {
-            () = round => {}
-            () = other_probe => {}
-        }
-        // No result of this probe may follow that of the next one.
-        asked.shutdown().await;
+        changed(changes).await;
     }
+    // No result of this probe may follow that of the next one.
+    tasks.shutdown().await;
+}
+
+/// Probes one endpoint until it is removed, and returns its ID.
+async fn keep_probing(snapshots: Arc<SnapshotStore>, id: u64, probe: Probe) -> u64 {
+    // A snapshot with other settings for connections has another pool with the same endpoint.
+    let find = || {
+        let snapshot = snapshots.load();
+        let mut found = endpoints(&snapshot).filter(|(_, endpoint)| endpoint.id == id);
+        let (pool, endpoint) = found.next()?;
+        Some((Arc::clone(pool), Arc::clone(endpoint)))
+    };
+    while let Some((pool, endpoint)) = find() {
+        send_probe(pool, endpoint, &probe).await;
+        tokio::time::sleep(probe.interval).await;
+    }
+    id
+}
+
+fn endpoints(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<Pool>, &Arc<Endpoint>)> {
+    let pools = [&snapshot.old, &snapshot.new].into_iter().flatten();
+    pools.flat_map(|pool| {
+        let endpoints = pool.endpoints().iter();
+        endpoints.map(move |endpoint| (pool, endpoint))
+    })
+}
+
+async fn changed(changes: &mut watch::Receiver<()>) {
+    let changed = changes.changed().await;
+    changed.expect("the sender lives in the snapshot store, which the caller holds");
 }
 
 /// How to probe under a plan, if at all.
@@ -88,7 +124,7 @@ fn wanted(snapshot: &Snapshot, default: Option<Duration>) -> Option<Probe> {
 /// it cannot serve must not get all requests.
 #[cfg(feature = "kube")]
 pub async fn any_answers(pool: &Arc<Pool>) -> bool {
-    let mut asked = tokio::task::JoinSet::new();
+    let mut asked = JoinSet::new();
     for endpoint in pool.endpoints() {
         let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
         asked.spawn(async move {
@@ -106,7 +142,7 @@ pub async fn any_answers(pool: &Arc<Pool>) -> bool {
     false
 }
 
-async fn send_probe(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
+async fn send_probe(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: &Probe) {
     let answered = deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.kind)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
     let is = match answered {

@@ -272,6 +272,37 @@ async fn a_probe_that_is_corrected_or_removed_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn each_server_is_probed_on_its_own_schedule_and_at_once_when_it_is_added() {
+    let lists = Arc::new(AtomicBool::new(false));
+    let old = listing(&lists).await;
+    // A probe of this server never ends, and delays none of another.
+    let new = Upstream::start(|_: &Received| Script::new().wait(&Gate::closed())).await;
+    let probe =
+        |interval: &str| format!("probe: {{intervalSeconds: {interval}, timeoutSeconds: 500}}");
+    let plan = mostly_old(&new, &probe("0.1"));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let becomes = async |address, healthy: bool| {
+        eventually("the health of the server", async || {
+            is_healthy(&proxy, address).await == healthy
+        })
+        .await;
+    };
+    becomes(old.address, false).await;
+    lists.store(true, Ordering::SeqCst);
+    becomes(old.address, true).await;
+
+    // The next probe of the servers that are known is far away.
+    plan.replace(&manifest(&new.url(), 999_999_999, 1, &probe("600")));
+    eventually("the plan is in force", async || {
+        plan_page(&proxy).await.to_string().contains("600")
+    })
+    .await;
+    let added = listing(&Arc::new(AtomicBool::new(false))).await;
+    plan.replace(&manifest(&added.url(), 999_999_999, 1, &probe("600")));
+    becomes(added.address, false).await;
+}
+
+#[tokio::test]
 async fn a_server_is_not_queried_for_models_without_a_probe() {
     let lists = Arc::new(AtomicBool::new(false));
     let servers = [listing(&lists).await, listing(&lists).await];
