@@ -964,6 +964,11 @@ fn named(kind: &str, rest: &str) -> String {
     format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
 }
 
+fn text_start(text: &str) -> String {
+    let block = format!(r#","index":0,"content_block":{{"type":"text","text":"{text}"}}"#);
+    named("content_block_start", &block)
+}
+
 fn text_block(index: u32) -> String {
     let start = format!(r#","index":{index},"content_block":{{"type":"text","text":""}}"#);
     let delta = format!(r#","index":{index},"delta":{{"type":"text_delta","text":"x"}}"#);
@@ -972,7 +977,7 @@ fn text_block(index: u32) -> String {
 
 /// Clients build the response from the blocks that were opened. A call of a tool that no server made must not look complete.
 #[tokio::test]
-async fn a_block_that_only_the_first_server_opened_ends_the_recovered_stream_with_an_error() {
+async fn a_recovered_stream_that_would_lack_a_block_or_its_text_ends_with_an_error() {
     let begun = named("message_start", r#","message":{"id":"m"}"#);
     let tool = named(
         "content_block_start",
@@ -996,6 +1001,12 @@ async fn a_block_that_only_the_first_server_opened_ends_the_recovered_stream_wit
             begun.clone() + &text_block(1) + &stop,
         ),
         (RESPONSES, created.clone() + &call, created + &completed),
+        // Its text would be lost with the event.
+        (
+            MESSAGES,
+            begun.clone() + &text_start(""),
+            begun.clone() + &text_start("lost") + &stop,
+        ),
     ] {
         let gate = Gate::closed();
         let new = Upstream::always(stream_of(&opened).wait(&gate).reset()).await;

@@ -6,7 +6,7 @@ use super::{ErrorReport, Family, json, json_event};
 use crate::sse::Event;
 use crate::sse::event_type::with_type;
 use crate::sse::meaning::Tail;
-use crate::sse::openings::{Part, Start};
+use crate::sse::openings::{Part, Payload, Start};
 use crate::sse::reported_error::error_code;
 use crate::sse::usage::{ReportedUsage, Tokens};
 
@@ -37,6 +37,14 @@ struct Opened {
     content_block: Part,
 }
 
+/// The content in an event that opens something.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Carried {
+    message: Payload,
+    content_block: Payload,
+}
+
 impl Family for Messages {
     const NAME: &'static str = "messages";
     const ROUTE: Option<&'static str> = Some("/v1/messages");
@@ -53,7 +61,11 @@ impl Family for Messages {
     }
 
     fn is_preamble(event: &Event<'_>) -> bool {
-        opening(event).is_some()
+        let is_empty = || {
+            let carried: Carried = serde_json::from_slice(event.data).unwrap_or_default();
+            carried.message.is_empty() && carried.content_block.is_empty()
+        };
+        opening(event).is_some() && is_empty()
     }
 
     /// The request's tokens are in `message_start`, those of the answer in `message_delta`.
@@ -106,7 +118,7 @@ const fn form<'a>(error: &ErrorReport<'a>, code: Option<u16>) -> ErrorForm<'a> {
     }
 }
 
-/// The type of an event that opens something without content.
+/// The type of an event that opens something, usually without content.
 fn opening(event: &Event<'_>) -> Option<&'static str> {
     with_type(event, |kind| match kind {
         b"message_start" => Some("message_start"),

@@ -9,7 +9,7 @@ use crate::sse::Event;
 use crate::sse::event_type::with_type;
 use crate::sse::keep_alive::is_keep_alive;
 use crate::sse::meaning::Tail;
-use crate::sse::openings::{Part, Start};
+use crate::sse::openings::{Part, Payload, Start};
 use crate::sse::reported_error::error_code;
 use crate::sse::usage::{ReportedUsage, Tokens};
 
@@ -38,6 +38,14 @@ struct Opened {
     sequence_number: Option<u64>,
 }
 
+/// The content in an event that opens something.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Carried {
+    item: Payload,
+    part: Payload,
+}
+
 impl Family for Responses {
     const NAME: &'static str = "responses";
     const ROUTE: Option<&'static str> = Some("/v1/responses");
@@ -64,7 +72,11 @@ impl Family for Responses {
     }
 
     fn is_preamble(event: &Event<'_>) -> bool {
-        opening(event).is_some()
+        let is_empty = || {
+            let carried: Carried = serde_json::from_slice(event.data).unwrap_or_default();
+            carried.item.is_empty() && carried.part.is_empty()
+        };
+        opening(event).is_some() && is_empty()
     }
 
     fn tokens(report: ReportedUsage) -> Option<Tokens> {
@@ -113,7 +125,7 @@ impl Family for Responses {
     }
 }
 
-/// The type of an event that opens something without content.
+/// The type of an event that opens something, usually without content.
 fn opening(event: &Event<'_>) -> Option<&'static str> {
     with_type(event, |kind| match kind {
         b"response.created" => Some("response.created"),

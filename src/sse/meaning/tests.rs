@@ -202,6 +202,12 @@ fn a_responses_stream_goes_by_its_types() {
         ("data: [DONE]", Terminal),
         // Without an event name, the `type` in the data counts, wherever it is.
         (r#"data: {"type":"response.created"}"#, Preamble),
+        // An item or a part of one may be opened with content.
+        (r#"data: {"type":"response.output_item.added","item":{"type":"message","content":[]}}"#, Preamble),
+        (r#"data: {"type":"response.output_item.added","item":{"type":"function_call","name":"f","arguments":""}}"#, Preamble),
+        (r#"data: {"type":"response.output_item.added","item":{"type":"function_call","name":"f","arguments":"{}"}}"#, Content),
+        (r#"data: {"type":"response.content_part.added","part":{"type":"output_text","text":"","annotations":[]}}"#, Preamble),
+        (r#"data: {"type":"response.content_part.added","part":{"type":"output_text","text":"Hi"}}"#, Content),
         (r#"data: { "type" : "response.completed"}"#, Terminal),
         (r#"data: {"sequence_number":9,"type":"response.completed"}"#, Terminal),
         (r#"data: {"sequence_number":9,"type":"response.failed","response":{"error":{"code":"server_error"}}}"#, error(500)),
@@ -218,6 +224,15 @@ fn a_messages_stream_goes_by_its_types() {
     check(Api::Messages, &[
         ("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}", Preamble),
         ("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0}", Preamble),
+        // A block may be opened with content.
+        (r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#, Preamble),
+        (r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"Hi"}}"#, Content),
+        (r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}"#, Preamble),
+        (r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"redacted_thinking","data":"x"}}"#, Content),
+        (r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}"#, Preamble),
+        (r#"data: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{"a":1}}}"#, Content),
+        (r#"data: {"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":3}}}"#, Preamble),
+        (r#"data: {"type":"message_start","message":{"id":"m","content":[{"type":"text","text":"Hi"}]}}"#, Content),
         ("event: ping\ndata: {\"type\": \"ping\"}", Preamble),
         ("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}", Content),
         ("event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}", Content),
