@@ -234,7 +234,7 @@ fn check_update(root: &Node, report: &mut ValidationReport) -> Option<String> {
         report.notes.push(UNDECIDED.to_owned());
     }
     for field in manifest.without_effect {
-        let note = format!("spec.{field}: has an effect only in a cluster");
+        let note = format!("spec.{field}: takes effect only in a cluster");
         report.notes.push(note);
     }
     Some(plan.to_string())

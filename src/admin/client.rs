@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("no crossfade on this machine has the admin port {address}")]
+    #[error("no crossfade process on this machine listens on the admin port {address}")]
     Unreachable {
         address: SocketAddr,
         #[source]

@@ -19,7 +19,7 @@ Examples:
   kubectl get duc my-update -o yaml | crossfade check -
   crossfade check plans/*.yaml -o json")]
 pub struct CheckArgs {
-    /// Manifests, each of a `DynamoUpdateConfig` or a `DynamoRollout`; `-` is standard input
+    /// Manifests of `DynamoUpdateConfig`s and `DynamoRollout`s; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Output format

@@ -26,7 +26,7 @@ pub struct ClusterChoice {
 /// The same, before the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 #[command(
-    next_help_heading = "Options of status, judge, set, pause, resume, drain-old, retry, and rollout, also accepted after them"
+    next_help_heading = "Options for status, judge, set, pause, resume, drain-old, retry, and rollout (also accepted after the subcommand)"
 )]
 pub struct GlobalClusterArgs {
     /// The namespace

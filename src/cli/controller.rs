@@ -65,7 +65,7 @@ pub struct ControllerArgs {
         value_parser = NonEmptyStringValueParser::new()
     )]
     proxy_port: String,
-    /// Name of the port of the old frontends themselves in their pods, for requests to /v1/models
+    /// Name of the old frontends' own port in their pods, for requests to /v1/models
     #[arg(
         long,
         env = "CROSSFADE_FRONTEND_PORT",
@@ -87,10 +87,10 @@ pub struct ControllerArgs {
     /// Time without client requests to old's frontends before old can be deleted
     #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "10", value_name = "DURATION", value_parser = seconds_or_none)]
     quiet_period: Duration,
-    /// Maximum number of updates, and of rollouts, that are followed in one namespace, the oldest first
+    /// Maximum number of updates, and likewise of rollouts, to follow in one namespace; the oldest take precedence
     #[arg(long, env = "CROSSFADE_MAX_UPDATES_PER_NAMESPACE", default_value_t = 500, value_name = "COUNT", value_parser = count)]
     max_updates_per_namespace: usize,
-    /// Maximum number of updates, and of rollouts, that are followed in all namespaces together, the oldest first
+    /// Maximum number of updates, and likewise of rollouts, to follow in all namespaces together; the oldest take precedence
     #[arg(long, env = "CROSSFADE_MAX_UPDATES", default_value_t = 2000, value_name = "COUNT", value_parser = count)]
     max_updates: usize,
     /// The cluster domain

@@ -99,7 +99,7 @@ async fn served(
     if status != StatusCode::OK {
         let (target, code) = (&frontend.target, status.as_u16());
         return Err(Missing {
-            why: format!("{target} answers /v1/models with status {code}"),
+            why: format!("{target} responds to /v1/models with status {code}"),
             how: QueryFailure::Bad,
         });
     }

@@ -143,7 +143,7 @@ impl Summary {
         if lost_without_outage == 0 && failed == lost {
             let mute = self.counts.count(None, Ending::Failed);
             return format!(
-                "the split lost no stream; the kill cut {lost} ({} mid-answer), each with an error event{continued}",
+                "the split lost no stream; the kill cut {lost} ({} after its first token), each with an error event{continued}",
                 lost - mute
             );
         }
@@ -349,7 +349,7 @@ mod tests {
         };
         assert!(
             cut(Ending::Failed, true)
-                .starts_with("the split lost no stream; the kill cut 1 (1 mid-answer)")
+                .starts_with("the split lost no stream; the kill cut 1 (1 after its first token)")
         );
         assert!(cut(Ending::Failed, false).contains("1 of 2 streams were LOST"));
         assert!(cut(Ending::Broken, true).contains("1 of 2 streams were LOST"));

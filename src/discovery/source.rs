@@ -24,7 +24,7 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Why a source has no plan to start with.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot load {}:\n{problems}", path.display())]
+    #[error("cannot load plan {}:{}{problems}", path.display(), if problems.is_of_file() { " " } else { "\n" })]
     File { path: PathBuf, problems: Problems },
     #[error("cannot use the plan given by flags:\n{0}")]
     Flags(Problems),

@@ -33,7 +33,7 @@ pub enum Error {
     #[error("the proxy is shutting down")]
     ShuttingDown,
     /// There is no client to send the response to.
-    #[error("the client went away before the request body had arrived")]
+    #[error("the client disconnected before the request body had arrived")]
     ClientGone,
     /// No target could serve the request. The client learns which generations failed and why, but not their addresses.
     #[error("{}", .failures.for_client)]

@@ -86,7 +86,7 @@ impl<'a> Rejected<'a> {
     /// Counts a request whose client disconnected before it was assigned, and writes its access line.
     pub fn left(&self, metrics: &Metrics) {
         metrics.rejected(Reject::ClientGone);
-        let why = "the client went away before the request body had arrived";
+        let why = "the client disconnected before the request body had arrived";
         self.log(&self.request_id(), None, Outcome::Cancelled, 0, why);
     }
 

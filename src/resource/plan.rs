@@ -97,7 +97,7 @@ pub struct Drain {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Analysis {
     pub rules: Rules,
-    /// How long the latencies of a frontend of new do not count after it was added.
+    /// How long the latencies of a newly added frontend of new are ignored.
     pub warmup: Duration,
     pub on_failure: OnFailure,
 }
@@ -136,7 +136,7 @@ pub struct Tls {
 }
 
 impl Plan {
-    /// How long the latencies of a frontend of new do not count after it was added.
+    /// How long the latencies of a newly added frontend of new are ignored.
     #[must_use]
     pub fn warmup(&self) -> Duration {
         self.analysis

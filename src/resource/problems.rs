@@ -74,6 +74,12 @@ impl Problems {
         problems
     }
 
+    /// Whether there is only one, which is with the file as a whole.
+    #[must_use]
+    pub fn is_of_file(&self) -> bool {
+        matches!(&self.0[..], [problem] if problem.path.is_empty() && problem.line.is_none())
+    }
+
     pub(super) fn push(&mut self, problem: Problem) {
         self.0.push(problem);
     }

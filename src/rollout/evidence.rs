@@ -99,7 +99,7 @@ impl Evidence {
             }
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not send all requests to new",
-            Self::NewServes => "not every frontend of new has been seen serving",
+            Self::NewServes => "not every frontend of new is known to serve",
             Self::NewLeavesOldWorkers => {
                 "the frontends of new and of old list workers of the same Dynamo namespace, or more than can be compared, so new \
                  may send requests to the workers of old"

@@ -197,7 +197,8 @@ fn check_reads_only_regular_files_of_bounded_size() {
         ];
         let (status, _, stderr) = texts(&run(&args));
         assert_eq!(status, Some(1), "{stderr}");
-        assert!(stderr.contains(why), "{stderr}");
+        let named = format!("cannot load plan {path}: ");
+        assert!(stderr.contains(&named) && stderr.contains(why), "{stderr}");
     }
 }
 

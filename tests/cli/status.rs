@@ -432,7 +432,8 @@ async fn a_port_that_is_not_an_admin_port_is_reported() {
         let output = run(args);
         let text = output_text(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
-        let expected = format!("no crossfade on this machine has the admin port {wrong}");
+        let expected =
+            format!("no crossfade process on this machine listens on the admin port {wrong}");
         assert!(text.contains(&expected), "{text}");
     }
 }

@@ -234,7 +234,7 @@ fn the_table_of_plan_fields_matches_the_schema() {
 
     let paragraph = PAGES
         .split("\n\n")
-        .find(|text| text.starts_with("Accepted, but only"));
+        .find(|text| text.starts_with("Accepted in a file, but effective only"));
     let mut documented = set(code(paragraph.unwrap()));
     documented.remove("check");
     assert_eq!(documented, in_a_cluster);

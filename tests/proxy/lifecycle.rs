@@ -562,7 +562,7 @@ fn a_drain_without_a_process_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.contains("no crossfade on this machine has the admin port 127.0.0.1:9"),
+        text.contains("no crossfade process on this machine listens on the admin port 127.0.0.1:9"),
         "{text}"
     );
 }

@@ -15,7 +15,7 @@ pub const RETRIED_AT: &str = "crossfade/retried-at";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisSpec {
-    /// How long the latencies of a frontend of the new generation do not count after it was added, in seconds, because its
+    /// How long, in seconds, the latencies of a newly added frontend of the new generation are ignored, because its
     /// caches are cold.
     #[schemars(range(min = 0, max = 86_400))]
     pub warmup_seconds: u32,

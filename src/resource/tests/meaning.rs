@@ -273,7 +273,7 @@ fn a_report_says_what_the_plan_does() {
     }
     assert_eq!(
         report("  trafficSplitPercent: 0\n  paused: true").notes,
-        ["spec.paused: has an effect only in a cluster"]
+        ["spec.paused: takes effect only in a cluster"]
     );
     assert!(report("").summary.is_none());
     assert_eq!(report("").problems.len(), 1);

@@ -259,7 +259,7 @@ impl Default for Metrics {
             )),
             plan_age: by_generation.add(Gauge::new(
                 "crossfade_plan_age_seconds",
-                "Time since the plan in force came into force",
+                "Age of the plan in force",
             )),
             source_lost: by_generation.add(Gauge::new(
                 "crossfade_plan_source_lost_seconds",

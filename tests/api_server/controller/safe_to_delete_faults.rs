@@ -516,7 +516,7 @@ async fn old_is_not_safe_to_delete_while_new_has_more_frontends_than_can_be_quer
     let _controller = fixture.controller(&[]).await;
     fixture.wait_for_split("up", 1, 1).await;
     fixture.delete_old_workers().await;
-    let unasked = lacks(false, "not every frontend of new has been seen serving");
+    let unasked = lacks(false, "not every frontend of new is known to serve");
     fixture.until("up", "one is not asked", unasked).await;
     assert_no_flag(&fixture).await;
     let port = all.address.port();
