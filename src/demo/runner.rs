@@ -31,6 +31,8 @@ pub(super) struct Runner<S> {
     script: Script,
     outages: Vec<(Duration, Duration)>,
     performed: usize,
+    /// The time up to which the steps have been performed.
+    performed_until: Duration,
     begun: Instant,
     ticks: Interval,
     history: Vec<HistoryPoint>,
@@ -63,6 +65,7 @@ impl<S: ProxyControl> Runner<S> {
             outages: script.outages().collect(),
             script,
             performed: 0,
+            performed_until: Duration::ZERO,
             begun: Instant::now(),
             ticks,
             history: Vec::new(),
@@ -73,6 +76,7 @@ impl<S: ProxyControl> Runner<S> {
     pub(super) async fn next_tick(&mut self) -> Result<bool, Error> {
         self.ticks.tick().await;
         let elapsed = self.begun.elapsed();
+        self.performed_until = elapsed;
         while let Some(step) = self
             .script
             .steps
@@ -128,7 +132,8 @@ impl<S: ProxyControl> Runner<S> {
             page: self.page.as_deref(),
             elapsed,
             length: self.script.length,
-            state: self.script.state(elapsed),
+            // Not a step that is due but not performed yet: the figures do not show it.
+            state: self.script.state(self.performed_until),
             sample,
             clients: self.load.counts(|counts| ClientTotals::from(counts)),
             history: &self.history,
