@@ -15,7 +15,7 @@ pub use encode::{
 };
 pub use request::{HeadError, RequestHead, expectations_are_known, host_is_valid, parse_request};
 pub use response::{ResponseError, ResponseHead, parse_response};
-pub use trailers::{passable, with_trailers};
+pub use trailers::{NamedFields, passable, with_trailers};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -131,11 +131,12 @@ pub fn list_members<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> impl Iterator<Item = &'a str> {
-    headers
-        .get_all(name)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .filter(|member| !member.is_empty())
+    headers.get_all(name).iter().flat_map(members)
+}
+
+/// The members of one line of a comma-separated field. None if it is not ASCII text.
+pub fn members(line: &HeaderValue) -> impl Iterator<Item = &str> {
+    let text = line.to_str().unwrap_or_default();
+    let members = text.split(',').map(str::trim);
+    members.filter(|member| !member.is_empty())
 }

@@ -51,6 +51,7 @@
 //! | 0 | [`latency`] | the scale on which latencies are counted, and the counts themselves |
 //! | 0 | [`lifecycle`] | the phases of a process: ready, settling, draining, ending |
 //! | 0 | [`memory`] | the budget for memory that clients and servers can make the process hold |
+//! | 0 | [`model_list`] | reads and merges lists of models |
 //! | 0 | [`printable`] | escapes text from outside for printing |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`sse`] | event streams: framing, one file per API family, outcomes |
@@ -140,6 +141,7 @@ pub mod latency;
 pub mod lifecycle;
 pub mod managed_update;
 pub mod memory;
+pub mod model_list;
 #[cfg(feature = "cli")]
 pub mod next_generation;
 pub mod pages;

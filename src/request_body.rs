@@ -12,11 +12,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
-use crate::http1::with_trailers;
+use crate::http1::{NamedFields, with_trailers};
 use crate::memory::{Budget, Buffer, Charge, Gathered, Purpose, gather};
 use crate::transport::deadline::Excluded;
 use prefixed_body::PrefixedBody;
@@ -115,7 +114,7 @@ impl RequestBody {
     }
 
     /// Does not forward trailers of these names: they apply to the client's connection only.
-    pub fn hide(&self, names: Vec<HeaderName>) {
+    pub fn hide(&self, names: NamedFields) {
         self.with_stream(|stream| stream.hide(names));
     }
 

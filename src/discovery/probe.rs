@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::memory::Budget;
+use crate::model_list;
 use crate::request_body::RequestBody;
 use crate::resource::{Probe, ProbeKind};
 use crate::snapshot::{Snapshot, SnapshotStore};
@@ -130,7 +131,7 @@ pub async fn any_answers(pool: &Arc<Pool>) -> bool {
         asked.spawn(async move {
             let answer = get(&pool, &endpoint, MODELS).await;
             answer.is_ok_and(|(status, body)| {
-                !status.is_server_error() && lists_a_model(&body) != Some(false)
+                !status.is_server_error() && model_list::has_entry(&body) != Some(false)
             })
         });
     }
@@ -169,7 +170,7 @@ async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &ProbeKind) 
         Err(NoResponse::LocalExhaustion) => return None,
         Err(NoResponse::Endpoint) => return Some(false),
     };
-    let lists = || lists_a_model(&body) == Some(true);
+    let lists = || model_list::has_entry(&body) == Some(true);
     Some(status == StatusCode::OK && (!matches!(question, ProbeKind::AnyModel) || lists()))
 }
 
@@ -212,12 +213,6 @@ async fn get(
     let body = Limited::new(response.into_body(), MAX_LIST).collect().await;
     let body = body.map_err(|_| NoResponse::Endpoint)?;
     Ok((status, body.to_bytes()))
-}
-
-/// Whether a list of models has an entry; `None` if the body is not such a list.
-fn lists_a_model(body: &[u8]) -> Option<bool> {
-    let list: serde_json::Value = serde_json::from_slice(body).ok()?;
-    Some(!list.get("data")?.as_array()?.is_empty())
 }
 
 #[cfg(test)]

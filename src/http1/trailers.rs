@@ -69,10 +69,62 @@ pub fn with_trailers<E>(bytes: Bytes, trailers: HeaderMap) -> impl Body<Data = B
     StreamBody::new(futures_util::stream::iter(frames))
 }
 
-/// The trailer fields that may be forwarded; `None` if there are none. Fields `named` in the message's `Connection` field apply
-/// to a single connection, even as trailers (RFC 9110 §7.6.1).
+/// Maximum number of names that are kept of a `Connection` field.
+const MAX_NAMED: usize = 16;
+/// Maximum number of bytes of all these names together.
+const MAX_NAMED_BYTES: usize = 512;
+
+/// The names in a message's `Connection` field that a trailer field might have. Fields of these names apply to a single connection,
+/// even as trailers (RFC 9110 §7.6.1).
+///
+/// Boxed, because nearly no message has any. Bounded, because they are kept until the message ends, and a sender can list tens of
+/// thousands.
+#[derive(Clone, Debug, Default)]
+pub struct NamedFields(Option<Box<Named>>);
+
+#[derive(Clone, Debug, Default)]
+struct Named {
+    names: Vec<HeaderName>,
+    bytes: usize,
+    /// There are more names than are kept, so no trailer field may be forwarded.
+    overflowed: bool,
+}
+
+impl NamedFields {
+    /// Adds a member of the `Connection` field.
+    pub fn add(&mut self, member: &str) {
+        if member.eq_ignore_ascii_case("close") {
+            return;
+        }
+        let named = self.0.as_deref();
+        if named.is_some_and(|named| named.overflowed) {
+            return;
+        }
+        let Ok(name) = HeaderName::from_bytes(member.as_bytes()) else {
+            return;
+        };
+        if !is_passable(name.as_str()) || self.contains(&name) {
+            return;
+        }
+        let named = self.0.get_or_insert_default();
+        named.bytes += member.len();
+        if named.names.len() < MAX_NAMED && named.bytes <= MAX_NAMED_BYTES {
+            named.names.push(name);
+        } else {
+            named.names = Vec::new();
+            named.overflowed = true;
+        }
+    }
+
+    fn contains(&self, name: &HeaderName) -> bool {
+        let named = self.0.as_deref();
+        named.is_some_and(|named| named.overflowed || named.names.contains(name))
+    }
+}
+
+/// The trailer fields that may be forwarded; `None` if there are none.
 #[must_use]
-pub fn passable(trailers: HeaderMap, named: &[HeaderName]) -> Option<HeaderMap> {
+pub fn passable(trailers: HeaderMap, named: &NamedFields) -> Option<HeaderMap> {
     let mut passed = HeaderMap::with_capacity(trailers.keys_len());
     // Of several lines with the same name, only the first one yields the name.
     let mut last = None;
@@ -134,7 +186,9 @@ mod tests {
                 map.append(name, value);
                 map
             });
-        let passed = passable(trailers, &["x-hop".parse().expect("a name")]).expect("some");
+        let mut named = NamedFields::default();
+        named.add("X-Hop");
+        let passed = passable(trailers, &named).expect("some");
         let mut names: Vec<_> = passed.keys().map(http::HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["digest", "grpc-status", "x-sum"]);
@@ -144,6 +198,37 @@ mod tests {
     #[test]
     fn without_passable_fields_there_is_no_trailer_section() {
         let host = (http::header::HOST, http::HeaderValue::from_static("a"));
-        assert_eq!(passable(HeaderMap::from_iter([host]), &[]), None);
+        assert_eq!(
+            passable(HeaderMap::from_iter([host]), &NamedFields::default()),
+            None
+        );
+    }
+
+    #[test]
+    fn names_without_bound_are_not_kept_and_then_no_trailer_passes() {
+        let passes = |names: &[&str]| {
+            let mut named = NamedFields::default();
+            names.iter().for_each(|name| named.add(name));
+            let kept = named.0.as_ref().map_or(0, |named| named.names.len());
+            let sum = (
+                "x-sum".parse().expect("a name"),
+                http::HeaderValue::from_static("1"),
+            );
+            (
+                kept,
+                passable(HeaderMap::from_iter([sum]), &named).is_some(),
+            )
+        };
+        let numbered: Vec<String> = (0..1000).map(|number| format!("x-{number}")).collect();
+        let numbered: Vec<&str> = numbered.iter().map(String::as_str).collect();
+        assert_eq!(
+            passes(&["close", "Keep-Alive", "TE", "not a name", ""]),
+            (0, true)
+        );
+        assert_eq!(passes(&["a"; 1000]), (1, true));
+        assert_eq!(passes(&numbered[..16]), (16, true));
+        assert_eq!(passes(&numbered), (0, false));
+        assert_eq!(passes(&[&*"a".repeat(513)]), (0, false));
+        assert_eq!(passes(&["X-Sum"]), (1, false));
     }
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::http1::NameFilter;
 use crate::resource::Affinity;
@@ -100,7 +101,9 @@ impl<'de> Visitor<'de> for Fields<'_> {
         while let Some(name) = map.next_key::<String>()? {
             match self.names.iter().position(|wanted| *wanted == name) {
                 Some(index) => {
-                    if let serde_json::Value::String(text) = map.next_value()? {
+                    // Not a tree of values, which can take a hundred times the memory of its text.
+                    let value: &RawValue = map.next_value()?;
+                    if let Ok(text) = serde_json::from_str(value.get()) {
                         self.found[index] = Some(text);
                     }
                 }

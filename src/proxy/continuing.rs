@@ -19,7 +19,7 @@ use super::exchange::Exchange;
 use crate::continuation::{Capability, Cause, Mode, Probe, Reason, Request, Resumption, Sent};
 use crate::failover::{self, Candidates, TakeoverCause, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
-use crate::http1::NameFilter;
+use crate::http1::{NameFilter, NamedFields};
 use crate::memory::{Charge, Purpose, cost};
 use crate::request_body::RequestBody;
 use crate::snapshot::{MoveWatch, Snapshot};
@@ -36,7 +36,7 @@ pub struct Joined {
     pub endpoint: Arc<Endpoint>,
     pub generation: Generation,
     /// Names of trailers that are not forwarded.
-    pub hidden: Vec<HeaderName>,
+    pub hidden: NamedFields,
     pub resumption: Resumption,
     /// Whether a comment marks the position.
     pub comment: bool,

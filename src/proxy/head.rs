@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::{HeaderMap, Request, Version};
 
-use crate::http1::{NameFilter, list_members};
+use crate::http1::{NameFilter, NamedFields, list_members, members};
 use crate::memory::{Budget, Charge, Purpose, fields_size, holding_cost};
 use crate::upstream::{Added, Head, Proto, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
@@ -72,7 +72,7 @@ pub fn outgoing(
     names: NameFilter,
     client: Option<&Client>,
     upgrade: bool,
-) -> (Head, Vec<HeaderName>) {
+) -> (Head, NamedFields) {
     let http::request::Parts {
         method,
         uri,
@@ -156,17 +156,19 @@ pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
 
 /// RFC 9110 §7.6.1: removes `Connection`, the fields that it names, and the known hop-by-hop fields. Returns the names
 /// that `Connection` lists, since trailers may be among them.
-pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<HeaderName> {
-    let mut named = Vec::new();
+pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> NamedFields {
+    let mut named = NamedFields::default();
     if names.contains(headers, &CONNECTION) {
-        named.extend(
-            list_members(headers, &CONNECTION).filter_map(|name| name.parse::<HeaderName>().ok()),
-        );
-        for name in &named {
+        let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+        for member in lines.iter().flat_map(members) {
             // A client must not be able to remove fields that a gateway or the model server relies on.
-            if ![HOST, X_FORWARDED_FOR, crate::guard::GUARD].contains(name) {
-                headers.remove(name);
+            let is_protected = [HOST, X_FORWARDED_FOR, crate::guard::GUARD]
+                .iter()
+                .any(|name| name.as_str().eq_ignore_ascii_case(member));
+            if !is_protected {
+                headers.remove(member);
             }
+            named.add(member);
         }
         headers.remove(CONNECTION);
     }

@@ -1,13 +1,11 @@
 //! Answers `GET /v1/models` with the union of both generations' models by id, and looks up a single model in both,
 //! while both generations serve.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{Response, StatusCode};
-use serde_json::Value;
 
 use super::SplitBody;
 use super::attempt::Attempts;
@@ -18,6 +16,7 @@ use super::respond::refuse;
 use crate::error_chain::error_chain;
 use crate::failover::Target;
 use crate::memory::{Buffer, Gathered, Purpose, gather};
+use crate::model_list;
 use crate::printable::seconds;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
@@ -93,7 +92,7 @@ pub async fn union<O: OldBackend>(
     if let Some(other) = lists
         .next()
         .filter(|other| other.response.status() == StatusCode::OK)
-        && let Some(merged) = merge(response.body(), other.response.body())
+        && let Some(merged) = model_list::merge(response.body(), other.response.body())
     {
         *response.body_mut() = merged;
         response.headers_mut().remove(CONTENT_LENGTH);
@@ -222,43 +221,4 @@ async fn ask_without_timeout<O: OldBackend>(
         target,
         response: Response::from_parts(parts, read),
     })
-}
-
-/// Adds the models of `second` that `first` lacks. `None` if either is not a list of models.
-fn merge(first: &[u8], second: &[u8]) -> Option<Bytes> {
-    let mut list: Value = serde_json::from_slice(first).ok()?;
-    let mut other: Value = serde_json::from_slice(second).ok()?;
-    let others = std::mem::take(other.get_mut("data")?.as_array_mut()?);
-    let data = list.get_mut("data")?.as_array_mut()?;
-    let known: HashSet<String> = data.iter().filter_map(id).collect();
-    data.extend(
-        others
-            .into_iter()
-            .filter(|model| id(model).is_none_or(|id| !known.contains(&id))),
-    );
-    serde_json::to_vec(&list).ok().map(Bytes::from)
-}
-
-fn id(model: &Value) -> Option<String> {
-    model.get("id")?.as_str().map(String::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn models_are_united_by_id_and_the_first_list_wins() {
-        let merged = merge(
-            br#"{"object":"list","data":[{"id":"a","x":1},{"id":"b"}]}"#,
-            br#"{"object":"list","data":[{"id":"a","x":2},{"id":"c"}]}"#,
-        );
-        let merged: Value = serde_json::from_slice(&merged.expect("two lists")).expect("JSON");
-        assert_eq!(
-            merged,
-            serde_json::json!({"object":"list","data":[{"id":"a","x":1},{"id":"b"},{"id":"c"}]})
-        );
-        assert_eq!(merge(b"{}", b"{\"data\":[]}"), None);
-        assert_eq!(merge(b"x", b"y"), None);
-    }
 }

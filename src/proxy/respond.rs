@@ -15,7 +15,7 @@ use super::request_id::REQUEST_ID;
 use super::{head, tunnel};
 use crate::failover::Target;
 use crate::guard::GENERATION;
-use crate::http1::NameFilter;
+use crate::http1::{NameFilter, NamedFields};
 use crate::split::Generation;
 use crate::sse::End;
 use crate::upstream::{self, UpstreamBody};
@@ -38,7 +38,7 @@ impl<O: OldBackend> Attempts<O> {
         }
         exchange.is_warm = self.is_warm(target, &source);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
-        let mut named = Vec::new();
+        let mut named = NamedFields::default();
         if !switched {
             let names = NameFilter::of(&parts.headers);
             named = head::remove_hop_by_hop(&mut parts.headers, names);

@@ -6,13 +6,12 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::HeaderName;
 use http_body::{Body, Frame};
 use tower::BoxError;
 
 use super::Fault;
 use super::kept::RetainedBody;
-use crate::http1::passable;
+use crate::http1::{NamedFields, passable};
 use crate::memory::{Budget, Charge, FREE, Purpose};
 use crate::transport::deadline::Excluded;
 use crate::transport::try_lend;
@@ -37,7 +36,7 @@ pub struct Stream {
     allowed: u64,
     fault: Option<Fault>,
     /// Trailers of these names are not forwarded.
-    hidden: Vec<HeaderName>,
+    hidden: NamedFields,
     /// False once something was read that is not kept.
     whole: bool,
     ended: bool,
@@ -60,7 +59,7 @@ impl Stream {
             keep: 0,
             allowed: u64::MAX,
             fault: None,
-            hidden: Vec::new(),
+            hidden: NamedFields::default(),
             whole: true,
             ended: false,
             waited: Duration::ZERO,
@@ -78,7 +77,7 @@ impl Stream {
         self.keep = most as u64;
     }
 
-    pub fn hide(&mut self, names: Vec<HeaderName>) {
+    pub fn hide(&mut self, names: NamedFields) {
         self.hidden = names;
     }
 

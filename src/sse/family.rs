@@ -3,6 +3,7 @@
 //! One file below `family/` contains everything that is specific to a family. To add one: write its file, then add it to [`Api`],
 //! [`Api::ALL`] and `by_family!`. The compiler reports what else is missing.
 
+mod blank;
 mod chat;
 mod chunk;
 mod completions;

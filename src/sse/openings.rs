@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::{Api, Decoder, Event};
 use members::Members;
 use rewrite::rewrite;
-pub(super) use start::{Part, Payload, Start};
+pub(super) use start::{Part, Start};
 
 /// Maximum number of opening events that are kept. A stream that sent more cannot be continued.
 pub(super) const MAX_EVENTS: usize = 64;

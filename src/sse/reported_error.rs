@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use memchr::memmem;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Data that reports an error contains this.
 pub(super) static ERROR_KEY: LazyLock<memmem::Finder<'_>> =
@@ -36,42 +36,67 @@ pub(super) fn has_error(data: &[u8]) -> bool {
 /// itself (the `error` event of Responses).
 #[cold]
 pub(super) fn error_code(data: &[u8]) -> Option<u16> {
-    #[derive(Deserialize)]
-    struct ErrorObject {
-        error: Option<Value>,
-        response: Option<Response>,
-        code: Option<Value>,
-    }
-    #[derive(Deserialize)]
-    struct Response {
-        error: Option<Value>,
-    }
-    let probe: ErrorObject = serde_json::from_slice(data).ok()?;
-    let nested = probe.response.and_then(|response| response.error);
+    let probe: Reported<'_> = object(data)?;
+    let nested = probe
+        .response
+        .and_then(|response| object::<Reported<'_>>(response.get().as_bytes())?.error);
     match probe.error.or(nested) {
-        Some(error) if is_unavailable(&error) => Some(503),
-        Some(error) => status(error.get("code")).or_else(|| status(error.get("type"))),
-        None => status(probe.code.as_ref()),
+        Some(error) => {
+            let error: Reported<'_> = object(error.get().as_bytes()).unwrap_or_default();
+            match is_unavailable(&error) {
+                true => Some(503),
+                false => status(error.code).or_else(|| status(error.kind)),
+            }
+        }
+        None => status(probe.code),
     }
+}
+
+/// The fields of an event, its response, or its error that describe a failure. Not parsed further, because a tree of values can
+/// take a hundred times the memory of its text.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Reported<'a> {
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    response: Option<&'a RawValue>,
+    #[serde(borrow)]
+    code: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+}
+
+/// Reads an object. An array would be taken for the fields in their order.
+fn object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Option<T> {
+    let is_object = text.trim_ascii_start().first() == Some(&b'{');
+    is_object
+        .then(|| serde_json::from_slice(text).ok())
+        .flatten()
 }
 
 /// Responses and Messages use one type for a dead worker and for any other fault of the server. Dynamo's message distinguishes
 /// them.
-fn is_unavailable(error: &Value) -> bool {
-    let says = |text: &str| text.contains("temporarily unavailable");
-    let numeric = error.get("code").is_some_and(Value::is_number);
-    !numeric
-        && error
-            .get("message")
-            .and_then(Value::as_str)
-            .is_some_and(says)
+fn is_unavailable(error: &Reported<'_>) -> bool {
+    let is_number = |code: &RawValue| {
+        code.get()
+            .starts_with(|first: char| first == '-' || first.is_ascii_digit())
+    };
+    let says = |message: &RawValue| {
+        let text = serde_json::from_str::<String>(message.get());
+        text.is_ok_and(|text| text.contains("temporarily unavailable"))
+    };
+    !error.code.is_some_and(is_number) && error.message.is_some_and(says)
 }
 
 /// A status, as a number, a numeric string, or one of the types that the APIs use.
-fn status(value: Option<&Value>) -> Option<u16> {
-    let code = match value? {
-        Value::Number(number) => u16::try_from(number.as_u64()?).ok()?,
-        Value::String(word) => match word.as_str() {
+fn status(value: Option<&RawValue>) -> Option<u16> {
+    let text = value?.get();
+    let code = match text.starts_with('"') {
+        false => text.parse().ok()?,
+        true => match serde_json::from_str::<String>(text).ok()?.as_str() {
             "invalid_request_error" => 400,
             "authentication_error" => 401,
             "permission_error" => 403,
@@ -82,7 +107,6 @@ fn status(value: Option<&Value>) -> Option<u16> {
             "overloaded_error" => 529,
             number => number.parse().ok()?,
         },
-        _ => return None,
     };
     (100..600).contains(&code).then_some(code)
 }

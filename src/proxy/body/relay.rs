@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::Cut;
@@ -19,7 +19,7 @@ use super::timers::{Due, Timers};
 use crate::continuation::{self, Sent};
 use crate::error_chain::error_chain;
 use crate::failover::Cause;
-use crate::http1::passable;
+use crate::http1::{NamedFields, passable};
 use crate::proxy::attempt::{Retry, Retrying};
 use crate::proxy::continuing::Continuing;
 use crate::proxy::exchange::Exchange;
@@ -68,7 +68,7 @@ pub struct Relay {
     /// Boxed, because most streams have none, but each open stream reserves room for it.
     rest: Option<Box<Rest>>,
     /// Names of trailers that are not forwarded.
-    hidden: Box<[HeaderName]>,
+    hidden: NamedFields,
 }
 
 impl Relay {
@@ -125,14 +125,14 @@ impl Relay {
                 kept: None,
                 timers: Timers::default(),
                 rest: None,
-                hidden: Box::default(),
+                hidden: NamedFields::default(),
             },
         )
     }
 
     /// Does not forward trailers of these names: they are meant for the upstream connection.
-    pub fn hide(&mut self, names: Vec<HeaderName>) {
-        self.hidden = names.into();
+    pub fn hide(&mut self, names: NamedFields) {
+        self.hidden = names;
     }
 
     pub fn is_end_stream(&self) -> bool {

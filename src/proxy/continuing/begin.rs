@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderName, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 
 use crate::continuation::{Opening, Reason, Resumption, Sent};
 use crate::failover::Cause;
-use crate::http1::NameFilter;
+use crate::http1::{NameFilter, NamedFields};
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 use crate::proxy::classify::read_not_found;
 use crate::proxy::head::remove_hop_by_hop;
@@ -65,7 +65,7 @@ const NOT_A_CONTINUATION: NotContinued = NotContinued::TryNext(Cause::NoContinua
 pub struct Continuation {
     pub first: Bytes,
     pub body: UpstreamBody,
-    pub hidden: Vec<HeaderName>,
+    pub hidden: NamedFields,
     pub skipped: u64,
 }
 

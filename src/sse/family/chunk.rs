@@ -3,9 +3,10 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
+use super::blank::Blank;
 use crate::sse::Event;
 use crate::sse::keep_alive::is_keep_alive;
 use crate::sse::meaning::Tail;
@@ -66,8 +67,9 @@ pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
 /// The fields of a chunk that determine which choices it opens.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Opened {
-    id: Value,
+struct Opened<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
     choices: Option<Vec<OpenedChoice>>,
 }
 
@@ -89,10 +91,12 @@ pub(super) fn starts(event: &Event<'_>) -> Vec<Start> {
     if is_keep_alive(event) {
         return Vec::new();
     }
-    let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
+    let opened: Opened<'_> = serde_json::from_slice(event.data).unwrap_or_default();
+    // An ID that is not a string is treated as absent.
+    let id: Option<Box<str>> = opened.id.and_then(|id| serde_json::from_str(id.get()).ok());
     let start = |kind, index| {
         let completion = Part {
-            id: opened.id.as_str().map(Box::from),
+            id: id.clone(),
             ..Part::default()
         };
         Start::new(kind, [index, 0])
@@ -114,71 +118,12 @@ pub(super) fn starts(event: &Event<'_>) -> Vec<Start> {
         .collect()
 }
 
-/// Whether a value is null, or an empty string, list or object.
-struct Blank(bool);
-
 /// Whether everything in an object but its `role` is blank.
 struct Delta(bool);
-
-impl<'de> Deserialize<'de> for Blank {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(BlankVisitor).map(Self)
-    }
-}
 
 impl<'de> Deserialize<'de> for Delta {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(DeltaVisitor).map(Self)
-    }
-}
-
-struct BlankVisitor;
-
-impl<'de> Visitor<'de> for BlankVisitor {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_unit<E>(self) -> Result<bool, E> {
-        Ok(true)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<bool, E> {
-        Ok(text.is_empty())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<bool, A::Error> {
-        let mut blank = true;
-        while list.next_element::<IgnoredAny>()?.is_some() {
-            blank = false;
-        }
-        Ok(blank)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<bool, A::Error> {
-        let mut blank = true;
-        while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-            blank = false;
-        }
-        Ok(blank)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::blank::Payload;
 use super::{ErrorReport, Family, json, json_event};
 use crate::sse::Event;
 use crate::sse::event_type::with_type;
 use crate::sse::meaning::Tail;
-use crate::sse::openings::{Part, Payload, Start};
+use crate::sse::openings::{Part, Start};
 use crate::sse::reported_error::error_code;
 use crate::sse::usage::{ReportedUsage, Tokens};
 
@@ -61,11 +62,11 @@ impl Family for Messages {
     }
 
     fn is_preamble(event: &Event<'_>) -> bool {
-        let is_empty = || {
+        let is_blank = || {
             let carried: Carried = serde_json::from_slice(event.data).unwrap_or_default();
-            carried.message.is_empty() && carried.content_block.is_empty()
+            carried.message.is_blank() && carried.content_block.is_blank()
         };
-        opening(event).is_some() && is_empty()
+        opening(event).is_some() && is_blank()
     }
 
     /// The request's tokens are in `message_start`, those of the answer in `message_delta`.

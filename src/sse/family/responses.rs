@@ -3,13 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::blank::Payload;
 use super::chunk::DONE;
 use super::{ErrorReport, Family, json_event};
 use crate::sse::Event;
 use crate::sse::event_type::with_type;
 use crate::sse::keep_alive::is_keep_alive;
 use crate::sse::meaning::Tail;
-use crate::sse::openings::{Part, Payload, Start};
+use crate::sse::openings::{Part, Start};
 use crate::sse::reported_error::error_code;
 use crate::sse::usage::{ReportedUsage, Tokens};
 
@@ -72,11 +73,11 @@ impl Family for Responses {
     }
 
     fn is_preamble(event: &Event<'_>) -> bool {
-        let is_empty = || {
+        let is_blank = || {
             let carried: Carried = serde_json::from_slice(event.data).unwrap_or_default();
-            carried.item.is_empty() && carried.part.is_empty()
+            carried.item.is_blank() && carried.part.is_blank()
         };
-        opening(event).is_some() && is_empty()
+        opening(event).is_some() && is_blank()
     }
 
     fn tokens(report: ReportedUsage) -> Option<Tokens> {

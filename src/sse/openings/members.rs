@@ -1,7 +1,7 @@
 //! The members that all chunks of a completion share, besides its id.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Maximum length of a value that is kept, in bytes.
 const MAX_VALUE: usize = 256;
@@ -16,31 +16,35 @@ pub struct Members {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Parsed {
-    created: Option<Value>,
-    model: Option<Value>,
-    #[serde(deserialize_with = "given")]
-    system_fingerprint: Option<Value>,
+struct Parsed<'a> {
+    #[serde(borrow)]
+    created: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "given")]
+    system_fingerprint: Option<&'a RawValue>,
 }
 
 /// A value that may be null, as opposed to an absent one.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+fn given<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl Members {
     /// Learns missing values from the data of an event.
     pub(super) fn learn(&mut self, data: &[u8]) {
-        let members: Parsed = serde_json::from_slice(data).unwrap_or_default();
+        let members: Parsed<'_> = serde_json::from_slice(data).unwrap_or_default();
         for (known, value) in [
             (&mut self.created, members.created),
             (&mut self.model, members.model),
             (&mut self.system_fingerprint, members.system_fingerprint),
         ] {
-            let is_scalar = |value: &Value| !value.is_object() && !value.is_array();
+            let text = value.map(RawValue::get);
+            let is_scalar = |text: &&str| !text.starts_with(['{', '[']) && text.len() <= MAX_VALUE;
             if known.is_none() {
-                let text = value.filter(is_scalar).map(|value| value.to_string());
-                *known = text.filter(|text| text.len() <= MAX_VALUE).map(Box::from);
+                *known = text.filter(is_scalar).map(Box::from);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The block, item or choice that an event without content opens, with its kind and id.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 /// Maximum length of an ID or name that is kept, in bytes. A longer one is treated as absent, as is an id that JSON escapes.
 const MAX_NAME: usize = 256;
@@ -38,39 +37,6 @@ pub struct Part {
     pub name: Option<Box<str>>,
     pub id: Option<Box<str>>,
     pub call_id: Option<Box<str>>,
-}
-
-/// The fields of a block, an item or a part of one that have content. Servers usually open it empty and send the content in deltas.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub struct Payload {
-    text: Value,
-    thinking: Value,
-    /// Of redacted thinking.
-    data: Value,
-    /// Of the result of a tool that the server calls, and of an item.
-    content: Value,
-    input: Value,
-    arguments: Value,
-}
-
-impl Payload {
-    pub fn is_empty(&self) -> bool {
-        let fields = [
-            &self.text,
-            &self.thinking,
-            &self.data,
-            &self.content,
-            &self.input,
-            &self.arguments,
-        ];
-        fields.into_iter().all(|field| match field {
-            Value::String(text) => text.is_empty(),
-            Value::Array(items) => items.is_empty(),
-            Value::Object(fields) => fields.is_empty(),
-            Value::Null | Value::Bool(_) | Value::Number(_) => true,
-        })
-    }
 }
 
 impl Start {

@@ -12,6 +12,7 @@ use super::{MAX_MODEL_NAME, MAX_MODELS, Models};
 use crate::continuation::{Capability, Probe};
 use crate::error_chain::error_chain;
 use crate::memory::Budget;
+use crate::model_list;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
 use crate::upstream::endpoint::Lease;
@@ -251,10 +252,7 @@ pub const PROBE_HEADER: HeaderName = HeaderName::from_static("x-crossfade-questi
 
 /// The first models of a list; `None` if this is not a list of models.
 fn models(list: &[u8]) -> Option<Models> {
-    let list: serde_json::Value = serde_json::from_slice(list).ok()?;
-    let models = list.get("data")?.as_array()?;
-    let ids = models.iter().filter_map(|model| model.get("id")?.as_str());
-    let ids = ids.filter(|id| (1..=MAX_MODEL_NAME).contains(&id.len()));
+    let ids = model_list::ids(list)?.filter(|id| (1..=MAX_MODEL_NAME).contains(&id.len()));
     Some(ids.take(MAX_MODELS).map(Arc::from).collect())
 }
 
