@@ -232,6 +232,16 @@ impl RequestBody {
         }
     }
 
+    /// The length of the whole body, if it has arrived and all of it is kept.
+    #[must_use]
+    pub fn kept_length(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Empty => Some(0),
+            Kind::Whole { bytes, .. } => Some(bytes.len()),
+            Kind::Stream { shared, .. } => lock(shared).kept_length(),
+        }
+    }
+
     /// Releases the state for receiving the body, if the body has arrived and is kept completely, because thousands of streams
     /// keep their bodies. Returns the charge for the bytes, which belongs to the body from now on.
     #[must_use]

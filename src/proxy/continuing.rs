@@ -20,7 +20,7 @@ use crate::continuation::{Capability, Cause, Mode, Probe, Reason, Request, Resum
 use crate::failover::{self, Candidates, TakeoverCause, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::{NameFilter, NamedFields};
-use crate::memory::{Charge, Purpose, cost};
+use crate::memory::{Charge, Purpose, cost, fields_size, holding_cost};
 use crate::request_body::RequestBody;
 use crate::snapshot::{MoveWatch, Snapshot};
 use crate::split::Generation;
@@ -68,7 +68,7 @@ pub type Continuing = Pin<Box<dyn Future<Output = Continued> + Send>>;
 /// How long a move may take until new's first content. Meanwhile the client gets nothing, although its server is healthy.
 const MOVE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the search for another server holds, in addition to the body: its state (7 KiB), the request head, and a connection with its
+/// What the search for another server holds, in addition to the body and a large head: its state (7 KiB), and a connection with its
 /// buffers. Thousands of streams search at the same time when their server fails.
 const SEARCH_COST: usize = 24 * 1024;
 
@@ -145,6 +145,13 @@ impl<O: OldBackend> Resume for Source<O> {
         if times >= rules.max_per_stream {
             return Err(Reason::TooOften);
         }
+        let length = self.body.kept_length().ok_or(Reason::BodyNotKept)?;
+        let mut charge = Charge::default();
+        // Before the copies are made: the body in one piece, the new body, and the text in several forms.
+        let copies = 2 * cost(length) + 4 * cost(sent.held()) + SEARCH_COST;
+        if !charge.resize(&context.memory, copies, Purpose::RequestBody) {
+            return Err(Reason::NoMemory);
+        }
         let kept = self.body.kept().ok_or(Reason::BodyNotKept)?;
         let request = Request::read(api, &kept)?;
         let body = match resumption {
@@ -170,8 +177,12 @@ impl<O: OldBackend> Resume for Source<O> {
         let GuardCheck::Forward(guard) = snapshot.guard.check(&head.headers, names) else {
             return Err(Reason::Forwarded);
         };
-        let mut charge = Charge::default();
-        let bytes = cost(body.len()) + SEARCH_COST;
+        let target = head
+            .uri
+            .path_and_query()
+            .map_or(0, |target| target.as_str().len());
+        let bytes =
+            cost(body.len()) + holding_cost(target + fields_size(&head.headers)) + SEARCH_COST;
         if !charge.resize(&context.memory, bytes, Purpose::RequestBody) {
             return Err(Reason::NoMemory);
         }

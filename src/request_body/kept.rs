@@ -72,6 +72,11 @@ impl RetainedBody {
         Some(piece.slice(piece.len() - (end - from)..))
     }
 
+    /// The number of bytes that have been received.
+    pub fn length(&self) -> usize {
+        self.end
+    }
+
     /// All of the body. `None` if part of it was released.
     pub fn all(&mut self) -> Option<Bytes> {
         let first = match self.end {

@@ -131,6 +131,10 @@ impl Stream {
         self.is_kept().then(|| self.kept.all())?
     }
 
+    pub fn kept_length(&self) -> Option<usize> {
+        self.is_kept().then(|| self.kept.length())
+    }
+
     /// Takes the whole body, with its charge, if it has arrived and been sent, and is small.
     pub fn settle(&mut self) -> Option<(Bytes, Charge)> {
         let is_sent = self.sent == self.read;
