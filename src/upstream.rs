@@ -35,6 +35,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::transport::h2::Http2Error;
+
 /// Why a request got no response head.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -92,12 +94,12 @@ pub enum Error {
     #[error("the memory budget is exhausted")]
     NoMemory,
     #[error("HTTP/2")]
-    Http2(#[source] ::h2::Error),
+    Http2(#[source] Http2Error),
     /// The server reset only this stream, because it takes the request for malformed, or because of its number of fields. Like a
     /// response with status 400, that is not its fault: a client could otherwise eject servers with requests that only crossfade
     /// accepts.
     #[error("the model server rejected the request as malformed")]
-    Malformed(#[source] ::h2::Error),
+    Malformed(#[source] Http2Error),
     /// The server switched protocols before the request was complete. That is not its fault alone: a client could otherwise eject
     /// servers that switch as soon as they have read the head (Node.js).
     #[error("the server switched protocols before the request was complete")]

@@ -6,14 +6,18 @@ use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame};
 use http_body_util::StreamBody;
 
-/// Fields for framing, routing, request modifiers, client identity, response control and content format.
-const FORBIDDEN: [&str; 42] = [
+/// Fields for framing, routing (including those that choose a session), request modifiers, client identity, response control and
+/// content format.
+const FORBIDDEN: [&str; 63] = [
     "age",
     "alt-svc",
+    "api-key",
     "authentication-info",
     "authorization",
     "cache-control",
+    "cf-connecting-ip",
     "clear-site-data",
+    "client-ip",
     "connection",
     "content-encoding",
     "content-length",
@@ -38,29 +42,52 @@ const FORBIDDEN: [&str; 42] = [
     "range",
     "referer",
     "retry-after",
+    "session-id",
     "set-cookie",
     "strict-transport-security",
     "te",
+    "thread-id",
     "trailer",
     "transfer-encoding",
+    "true-client-ip",
     "upgrade",
     "user-agent",
     "vary",
     "via",
     "warning",
     "www-authenticate",
+    "x-api-key",
+    "x-auth-token",
+    "x-claude-code-session-id",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-goog-api-key",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
     "x-real-ip",
+    "x-request-id",
+    "x-rewrite-url",
+    "x-session-id",
 ];
 
-/// Prefixes of forbidden families: conditionals, fields for and from proxies, and this proxy's own.
-const FORBIDDEN_BEGINNINGS: [&str; 7] = [
+/// Prefixes of forbidden families: conditionals, fields for and from proxies, those that choose a worker, and this proxy's own.
+const FORBIDDEN_BEGINNINGS: [&str; 12] = [
     ":",
     "access-control-",
     "if-",
     "proxy-",
     "sec-",
     "x-crossfade-",
+    "x-dynamo-",
+    "x-envoy-",
     "x-forwarded-",
+    "x-gateway-",
+    "x-prefill-",
+    "x-worker-",
 ];
 
 /// A complete body with trailers. Its head cannot announce a length, because trailers need chunked framing.
@@ -167,6 +194,9 @@ mod tests {
             ("x-forwarded-for", "d"),
             ("x-crossfade-guard", "e"),
             ("grpc-status", "0"),
+            ("x-api-key", "k"),
+            ("x-session-id", "l"),
+            ("x-dynamo-worker-instance-id", "m"),
             ("digest", "f"),
             ("digest", "g"),
             ("x-hop", "j"),

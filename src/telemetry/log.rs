@@ -77,12 +77,11 @@ fn is_target(text: &str) -> bool {
 }
 
 impl Level {
-    /// The API client's own errors are off by default: the caller logs them.
+    /// Libraries are off unless they are named: the API client's errors are logged by the caller, and h2 logs text of its peers.
     fn filter(&self) -> EnvFilter {
-        let quiet = match self.0.contains("kube_") {
-            true => "",
-            false => ",kube_client=off,kube_runtime=off",
-        };
+        let quiet = ["kube_client", "kube_runtime", "h2"].into_iter();
+        let quiet = quiet.filter(|target| !self.0.contains(target));
+        let quiet: String = quiet.map(|target| format!(",{target}=off")).collect();
         // Every part has been validated, so none is ignored.
         EnvFilter::builder().parse_lossy(format!("{}{quiet}", self.0))
     }
@@ -171,6 +170,29 @@ impl io::Write for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_are_off_unless_they_are_named() {
+        for (level, filter) in [
+            ("debug", "kube_client=off,kube_runtime=off,h2=off,debug"),
+            (
+                "info,h2=trace",
+                "kube_client=off,kube_runtime=off,h2=trace,info",
+            ),
+            (
+                "info,kube_client=warn",
+                "kube_client=warn,kube_runtime=off,h2=off,info",
+            ),
+        ] {
+            let sorted = |text: &str| {
+                let mut parts: Vec<String> = text.split(',').map(str::to_owned).collect();
+                parts.sort();
+                parts
+            };
+            let found = level.parse::<Level>().unwrap().filter().to_string();
+            assert_eq!(sorted(&found), sorted(filter), "{level}");
+        }
+    }
 
     #[test]
     fn a_level_is_a_known_name_or_a_list_of_them_by_target() {

@@ -4,6 +4,7 @@
 //! complete response, but it is also sent when a server behind a gateway has died.
 
 mod counted;
+mod error;
 mod frame_buffer;
 mod frame_tracker;
 mod frames;
@@ -31,6 +32,7 @@ use self::queue::Queue;
 use crate::memory::{Budget, FREE};
 
 pub use self::counted::Counted;
+pub use self::error::Http2Error;
 pub use self::frames::Broken;
 pub use self::overhead::SMALL_FRAMES;
 pub use self::received::Received;

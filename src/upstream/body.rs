@@ -17,6 +17,7 @@ use super::ahead::ReadAhead;
 use super::{Endpoint, h1, h2};
 use crate::http1::{ChunkError, with_trailers};
 use crate::memory::Budget;
+use crate::transport::h2::Http2Error;
 
 /// Why a response body ended early.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +27,7 @@ pub enum BodyError {
     #[error("the body's framing is malformed")]
     Malformed(#[source] ChunkError),
     #[error("the HTTP/2 stream broke")]
-    Http2(#[source] ::h2::Error),
+    Http2(#[source] Http2Error),
     #[error("the service in this process ended the body early")]
     Local(#[source] BoxError),
 }
@@ -188,7 +189,9 @@ impl Body for UpstreamBody {
             Self::Http1(incoming) => incoming.poll_frame(cx),
             Self::Http2(incoming) => {
                 let frame = ready!(incoming.poll_frame(cx));
-                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http2)))
+                Poll::Ready(
+                    frame.map(|frame| frame.map_err(|error| BodyError::Http2(error.into()))),
+                )
             }
             Self::Local(body) => {
                 let frame = ready!(Pin::new(body).poll_frame(cx));

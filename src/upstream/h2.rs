@@ -75,8 +75,8 @@ pub(super) enum Failed {
 impl From<Failed> for Error {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Unprocessed { error, .. } | Failed::Server(error) => Self::Http2(error),
-            Failed::Malformed(error) => Self::Malformed(error),
+            Failed::Unprocessed { error, .. } | Failed::Server(error) => Self::Http2(error.into()),
+            Failed::Malformed(error) => Self::Malformed(error.into()),
             Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
             Failed::TooLarge(limit) => Self::RequestHeadTooLarge(limit),
             Failed::ResponseTooLarge => Self::HeadTooLarge,

@@ -187,7 +187,7 @@ pub(super) async fn begin(
         .max_local_error_reset_streams(None)
         .handshake(transport)
         .await
-        .map_err(Error::Http2)?;
+        .map_err(|error| Error::Http2(error.into()))?;
     let last = !life.spend();
     let link = Link {
         sender,

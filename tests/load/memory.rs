@@ -289,6 +289,35 @@ async fn chunk_extensions_are_not_held() {
 }
 
 #[tokio::test]
+async fn names_in_connection_fields_are_not_kept() {
+    let _machine = crate::shared().await;
+    let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
+    let names = "a,b,c,".repeat(10_000);
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: a\r\nconnection: {names}\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
+    );
+    // Each kept name would take 64 bytes.
+    let clients = fixture.attack(300, |_| head.clone().into_bytes()).await;
+    drop(clients);
+    fixture.gives_back().await;
+}
+
+#[tokio::test]
+async fn a_body_read_for_affinity_is_not_parsed_into_a_tree() {
+    let _machine = crate::shared().await;
+    let more = ["--affinity-body-field", "user"];
+    let fixture = Fixture::start(Manner::ReadsOn, &more).await;
+    // A tree of these values takes 150 times their text.
+    let values = r#"{"":{"":{"":{}}}},"#.repeat(50_000);
+    let body = format!(r#"{{"user":[{values}{{}}]}}"#);
+    let mut request = sized(body.len() as u64, 0);
+    request.extend_from_slice(body.as_bytes());
+    let clients = fixture.attack(4, |_| request.clone()).await;
+    drop(clients);
+    fixture.gives_back().await;
+}
+
+#[tokio::test]
 async fn bodies_read_for_affinity_share_the_budget_and_those_beyond_it_pass_without_affinity() {
     let _machine = crate::shared().await;
     let flags = ["--affinity-body-field", "user"];

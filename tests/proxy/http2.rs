@@ -363,6 +363,28 @@ async fn a_response_that_is_longer_than_announced_is_rejected() {
     );
 }
 
+/// It may quote requests of other clients.
+#[tokio::test]
+async fn the_debug_data_of_a_goaway_is_not_logged() {
+    let server = FrameServer::answering(&[], |mut frames, _| async move {
+        let payload = [
+            &[0; 4],
+            &INTERNAL_ERROR.to_be_bytes(),
+            &b"a secret prompt"[..],
+        ]
+        .concat();
+        frames.send(GOAWAY, 0, 0, &payload).await;
+        frames
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    assert_eq!(proxy.chat().await.status, 502);
+    let line = proxy.access_line(1).await.to_string();
+    assert!(line.contains("connection error received"), "{line}");
+    let log = proxy.lines().join("\n") + &proxy.stderr();
+    assert!(!log.contains("secret"), "{log}");
+}
+
 #[tokio::test]
 async fn a_goaway_that_includes_the_stream_lets_it_complete() {
     let server = FrameServer::answering(&[], |mut frames, stream| async move {

@@ -83,7 +83,7 @@ impl Pool {
             return match h2::over(lease, link, outgoing, body).await {
                 Err(h2::Failed::Unprocessed { error, lease, body }) => {
                     let Some(body) = body.and_then(|body| body.again()) else {
-                        return Err(Error::Http2(error));
+                        return Err(Error::Http2(error.into()));
                     };
                     Box::pin(self.fresh(lease, body, attempt)).await
                 }
