@@ -191,7 +191,12 @@ fn target(
     }
     headers.insert(HOST, value);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    path.parse().map_err(|_| HeadError::Target)
+    match path.strip_prefix('?') {
+        // RFC 9112 §3.2.1: a target without a path is sent with the path `/`.
+        Some(query) => format!("/?{query}").parse(),
+        None => path.parse(),
+    }
+    .map_err(|_| HeadError::Target)
 }
 
 /// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
@@ -294,6 +299,14 @@ mod tests {
         let head = whole("GET http://real.example:81/a?b HTTP/1.1\r\nHost: other\r\n\r\n");
         assert_eq!(head.uri, "/a?b");
         assert_eq!(head.headers["host"], "real.example:81");
+        for (target, path) in [
+            ("http://a", "/"),
+            ("http://a?q=/", "/?q=/"),
+            ("http://a/?q", "/?q"),
+        ] {
+            let head = whole(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert_eq!(head.uri, path);
+        }
     }
 
     #[test]

@@ -202,15 +202,32 @@ fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Add
         ),
     }
     // RFC 7239: continue the list only if an earlier proxy began it.
-    if let Some(list) = list(headers, names, &FORWARDED) {
+    if names.contains(headers, &FORWARDED) {
         let address = match client.address {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) => format!("\"[{address}]\""),
         };
-        let element = format!("{list}, for={address};proto={}", client.proto().as_str());
-        set(headers, FORWARDED, element);
+        let element = format!("for={address};proto={}", client.proto().as_str());
+        // In a list whose last quoted string does not end, the element would be part of that string.
+        let began = list(headers, names, &FORWARDED).filter(|list| quotes_are_closed(list));
+        let whole = began.map_or(element.clone(), |list| format!("{list}, {element}"));
+        set(headers, FORWARDED, whole);
     }
     added
+}
+
+/// Whether every quoted string in a field ends (RFC 9110 §5.6.4).
+fn quotes_are_closed(text: &str) -> bool {
+    let mut is_quoted = false;
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' if is_quoted => drop(bytes.next()),
+            _ => {}
+        }
+    }
+    !is_quoted
 }
 
 fn list(headers: &HeaderMap, names: NameFilter, name: &HeaderName) -> Option<String> {
@@ -291,6 +308,24 @@ mod tests {
         assert_eq!(seen["x-forwarded-proto"], "https");
         assert_eq!(seen["forwarded"], "for=1.1.1.1, for=10.0.0.9;proto=http");
         assert_eq!(seen.get_all("via").iter().count(), 2);
+    }
+
+    #[test]
+    fn a_forwarded_list_that_would_swallow_the_client_is_replaced() {
+        let own = "for=10.0.0.9;proto=http";
+        for (began, expected) in [
+            ("for=\"[::1]\"", format!("for=\"[::1]\", {own}")),
+            ("for=\"a\\\"b\"", format!("for=\"a\\\"b\", {own}")),
+            ("for=\"1.2.3.4", own.to_owned()),
+            ("for=\"a\\\"", own.to_owned()),
+            ("for=\u{80}", own.to_owned()),
+        ] {
+            assert_eq!(
+                headers(&[("forwarded", began)])["forwarded"],
+                expected,
+                "{began}"
+            );
+        }
     }
 
     #[test]
