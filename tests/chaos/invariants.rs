@@ -31,7 +31,7 @@ pub fn check(
     lines: &[Line],
     conditions: WaveConditions,
 ) -> Vec<Violation> {
-    let mut wrong = answers::check(id, records, exchange, conditions);
+    let mut wrong = answers::check(id, records, (exchange, lines), conditions);
     wrong.extend(visits::check(exchange, lines, conditions));
     wrong.extend(counts::check(exchange, lines, conditions));
     let violation = |what| Violation { id: Some(id), what };
