@@ -17,7 +17,7 @@
 //! - The error budget is divided among the metrics.
 //!
 //! The unit is always a request. Requests that fail or are slow at the same time for the same cause are not independent;
-//! therefore a single look raises the evidence on latencies only by a limited factor, and the margins should not be zero.
+//! therefore the evidence on latencies is raised only by a limited factor per second, and the margins should not be zero.
 //!
 //! Pure.
 
@@ -106,6 +106,7 @@ pub struct Memory {
     late_crash: LateCrash,
     /// Old's counts from before the first look.
     earlier: Counts,
+    unweighed: Unweighed,
     /// What interim looks have counted since the last look.
     taken: Outcomes,
     /// When the last product of the evidence on failures began.
@@ -115,6 +116,18 @@ pub struct Memory {
     failed: Option<Row>,
 }
 
+/// What has been counted since the latencies were last weighed.
+#[derive(Clone, Debug, Default)]
+struct Unweighed {
+    since: Option<Duration>,
+    counts: Counts,
+    /// The window at that time, from which the thresholds are chosen.
+    before: Counts,
+}
+
+/// The time for which latencies are weighed together, about five seconds. The limited factor caps what a look adds to the evidence
+/// but not what it takes away, so many short looks, each with a few values, would lose most of it.
+const LATENCY_BLOCK: Duration = Duration::from_millis(4500);
 /// The logarithm of the factor by which a second may raise the evidence on a latency. Therefore, a verdict on a latency takes at
 /// least half a minute, so that a single pause cannot decide it.
 const MAX_PER_SECOND: f64 = 0.3;
@@ -155,9 +168,10 @@ impl Memory {
     /// Processes the counts since the last look. The first look only sets the time. `now` is from any monotonic clock.
     pub fn look(&mut self, rules: &Rules, counts: Counts, now: Duration) -> Report {
         let last = *self.last.get_or_insert(now);
-        let seconds = now.saturating_sub(last).as_secs_f64();
-        if seconds > 0.0 {
-            self.weigh(rules, &counts, now, seconds);
+        if now > last {
+            self.weigh_failures(rules, &(&counts).into(), now, false);
+            self.taken = Outcomes::default();
+            self.weigh_latencies(rules, &counts, last, now);
             self.last = Some(now);
             self.window.add(counts, last, now, rules.window);
         }
@@ -224,11 +238,19 @@ impl Memory {
         self.late_crash.add(&blocks, margin, now);
     }
 
-    fn weigh(&mut self, rules: &Rules, counts: &Counts, now: Duration, seconds: f64) {
-        self.weigh_failures(rules, &counts.into(), now, false);
-        self.taken = Outcomes::default();
-        let (before, _) = self.window.total();
-        let most = MAX_PER_SECOND * seconds.min(LONGEST);
+    fn weigh_latencies(&mut self, rules: &Rules, counts: &Counts, last: Duration, now: Duration) {
+        let unweighed = &mut self.unweighed;
+        if unweighed.since.is_none() {
+            (unweighed.before, _) = self.window.total();
+        }
+        let since = *unweighed.since.get_or_insert(last);
+        unweighed.counts.add(counts);
+        let time = now.saturating_sub(since);
+        if time < LATENCY_BLOCK {
+            return;
+        }
+        let Unweighed { counts, before, .. } = std::mem::take(unweighed);
+        let most = MAX_PER_SECOND * time.as_secs_f64().min(LONGEST);
         for metric in Metric::ALL {
             if metric == Metric::Failures {
                 continue;
@@ -238,7 +260,7 @@ impl Memory {
                 let values = metric.values(new).map_or(0, Sketch::count);
                 self.seen[index] = self.seen[index].saturating_add(values);
             }
-            let blocks = slow(metric, rules, counts, &before);
+            let blocks = slow(metric, rules, &counts, &before);
             if !blocks.is_empty() {
                 self.evidence[index].begin();
                 self.evidence[index].multiply(Law::Slow, &blocks, most);

@@ -237,6 +237,14 @@ pub fn cases() -> Vec<Case> {
             quarter(first_event(1.25)),
         ),
         case("first token 40 % later", rules, first_event(1.4)),
+        case(
+            "first token 40 % later; a proxy evaluates new on its own",
+            rules,
+            Traffic {
+                look: 0.5,
+                ..first_event(1.4)
+            },
+        ),
         case("first token 100 % later", rules, first_event(2.0)),
         case("tokens 30 % slower", rules, gap(1.3)),
         case("tokens 50 % slower", rules, gap(1.5)),
