@@ -57,7 +57,7 @@ impl v1::State {
             "splitTotal": split_total.as_ref().map(requests),
             "old": old.as_ref().map(generation),
             "new": new.as_ref().map(generation),
-            "saves": saves,
+            "recoveredRequests": saves,
             "recovered": moved.iter().map(recovered).collect::<Vec<_>>(),
             "retriesRefused": retries_refused,
             "rejectedRequests": rejected_requests,
@@ -410,6 +410,7 @@ mod tests {
                 }),
                 ..Default::default()
             }),
+            saves: [("connect".to_owned(), 4)].into(),
             ..Default::default()
         };
         let json = state.to_json();
@@ -422,5 +423,6 @@ mod tests {
         assert!(json["old"]["gap"].get("p50").is_none());
         assert_eq!(json["old"]["firstEvent"], Value::Null);
         assert_eq!(json["new"], Value::Null);
+        assert_eq!(json["recoveredRequests"]["connect"], 4);
     }
 }

@@ -143,7 +143,7 @@ function drawRecovered(state) {
           row("Streams to move off old", "moving", continuations.moving, "head"),
         ]
       : []),
-    ...group("Requests recovered by failover", "recovered", state.saves),
+    ...group("Requests recovered by failover", "recovered", state.recoveredRequests),
     row("Retries denied by the retry budget", "retriesRefused", state.retriesRefused, "head"),
     ...group("Requests rejected by crossfade", "rejected", state.rejectedRequests),
   ]);
