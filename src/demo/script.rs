@@ -197,7 +197,7 @@ mod tests {
         let script = Script::new(60);
         let (killed_at, back) = script.outages().next().unwrap();
         assert_eq!(back - killed_at, Duration::from_millis(1500));
-        let at = |moment| script.state(moment);
+        let at = |time| script.state(time);
         let before = at(killed_at - Duration::from_millis(1));
         assert_eq!(
             before,

@@ -247,7 +247,7 @@ impl fmt::Display for Summary {
         for percent in &self.disturbed {
             writeln!(
                 f,
-                "  {:<24}not judged: an upstream was down",
+                "  {:<24}not evaluated: an upstream was down",
                 format!("step to {percent} %")
             )?;
         }

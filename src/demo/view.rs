@@ -106,8 +106,8 @@ fn draw_caption(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
 
 fn draw_past(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(area);
-    draw_share(frame, picture, left, " observed split ", |moment| {
-        moment.observed
+    draw_share(frame, picture, left, " observed split ", |point| {
+        point.observed
     });
     draw_share(
         frame,
@@ -131,13 +131,10 @@ fn draw_share(
         .title(Line::from(vec![Span::styled(old, OLD), Span::styled(new, NEW)]).right_aligned());
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let mut moments = picture
-        .history
-        .iter()
-        .map(|moment| (moment.at, share(moment)));
+    let mut points = picture.history.iter().map(|point| (point.at, share(point)));
     let past = Past {
         length: picture.length,
-        moments: &mut moments,
+        points: &mut points,
         outages: picture.outages,
     };
     frame.render_widget(past, inside);
@@ -167,7 +164,7 @@ fn draw_figures(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
             "p50",
             "p95",
             "p99",
-            "whole",
+            "complete",
             "trunc.",
             "fail.",
             "canc."

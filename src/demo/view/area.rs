@@ -16,7 +16,7 @@ pub(super) struct Past<'a> {
     /// Length of the axis.
     pub(super) length: Duration,
     /// Points in order, each with the share of the new generation, 0 to 1.
-    pub(super) moments: &'a mut dyn Iterator<Item = (Duration, Option<f64>)>,
+    pub(super) points: &'a mut dyn Iterator<Item = (Duration, Option<f64>)>,
     /// Marked on the axis.
     pub(super) outages: &'a [(Duration, Duration)],
 }
@@ -43,7 +43,7 @@ impl Widget for Past<'_> {
             ..area
         };
         let mut before = None;
-        while let Some((at, share)) = self.moments.next() {
+        while let Some((at, share)) = self.points.next() {
             let column = self.column(at, area.width);
             let Some(share) = share else {
                 before = None;
