@@ -195,8 +195,8 @@ pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
 ///
 /// # Errors If a frontend cannot be edited (then nothing is), or if there is none.
 pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Report, Error> {
-    let asked = options.image.as_deref().or(image);
-    if let Some(image) = asked.filter(|image| !is_image(image)) {
+    let requested = options.image.as_deref().or(image);
+    if let Some(image) = requested.filter(|image| !is_image(image)) {
         let image = image.to_owned();
         return Err(Error::BadImage { image });
     }

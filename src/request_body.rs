@@ -163,7 +163,7 @@ impl RequestBody {
 
     /// The same body from its beginning; `None` if part of it was not kept.
     #[must_use]
-    pub fn again(&self) -> Option<Self> {
+    pub fn for_retry(&self) -> Option<Self> {
         let kind = match &self.kind {
             Kind::Empty => Kind::Empty,
             Kind::Whole { bytes, .. } => Kind::Whole {
@@ -368,7 +368,7 @@ mod tests {
         let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd", "ef"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");
-        let second = first.again().expect("all was kept");
+        let second = first.for_retry().expect("all was kept");
         drop(first);
         assert_eq!(text(second).await, "abcdef");
         assert_eq!(budget.used(), 0);
@@ -381,9 +381,9 @@ mod tests {
             let budget = Budget::new(whole);
             let mut first = bounded(&[long, "cd"], limit, &budget);
             first.frame().await.expect("a frame").expect("readable");
-            assert!(first.again().is_some());
+            assert!(first.for_retry().is_some());
             first.frame().await.expect("a frame").expect("readable");
-            assert!(first.again().is_none());
+            assert!(first.for_retry().is_none());
             assert_eq!(budget.used(), 0);
         }
     }
@@ -408,7 +408,7 @@ mod tests {
         body.frame().await.expect("a frame").expect("readable");
         assert!(body.frame().await.expect("a frame").is_err());
         assert_eq!(body.fault(), Some(Fault::TooLarge));
-        assert!(body.again().is_none());
+        assert!(body.for_retry().is_none());
     }
 
     #[tokio::test]
@@ -417,7 +417,7 @@ mod tests {
         let mut first = bounded(&["ab", "cd"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");
         first.forget();
-        assert!(first.again().is_none());
+        assert!(first.for_retry().is_none());
         assert_eq!(budget.used(), 0);
         assert_eq!(text(first).await, "cd");
     }
@@ -454,7 +454,7 @@ mod tests {
         let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd"], 100, &budget);
         assert_eq!(first.settle().bytes(), 0, "it has not arrived");
-        let mut second = first.again().expect("nothing was read");
+        let mut second = first.for_retry().expect("nothing was read");
         while let Some(frame) = second.frame().await {
             frame.expect("readable");
         }
@@ -470,9 +470,9 @@ mod tests {
     #[tokio::test]
     async fn an_unread_body_can_be_resent_although_nothing_is_kept() {
         let mut first = RequestBody::stream(chunks(&["ab", "cd"]));
-        assert!(first.again().is_some());
+        assert!(first.for_retry().is_some());
         first.frame().await.expect("a frame").expect("readable");
-        assert!(first.again().is_none());
+        assert!(first.for_retry().is_none());
     }
 
     #[tokio::test]
@@ -480,7 +480,7 @@ mod tests {
         let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd", "ef"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");
-        let mut second = first.again().expect("all was kept");
+        let mut second = first.for_retry().expect("all was kept");
         drop(first);
         second.forget();
         assert!(budget.used() > 0, "the second has still to send it");

@@ -167,6 +167,6 @@ impl StatusReport {
     pub fn states(&self) -> impl Iterator<Item = &v1::State> {
         self.proxies
             .iter()
-            .filter_map(|asked| asked.state.as_ref().ok())
+            .filter_map(|proxy| proxy.state.as_ref().ok())
     }
 }

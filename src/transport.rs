@@ -131,9 +131,9 @@ impl Transport {
     #[must_use]
     pub fn is_peer_closed(&self) -> bool {
         let closed = PEER_CLOSED | PollFlags::HUP | PollFlags::ERR;
-        let mut asked = [PollFd::new(self.socket(), PEER_CLOSED)];
-        let answered = poll(&mut asked, Some(&Timespec::default()));
-        answered.is_ok() && asked[0].revents().intersects(closed)
+        let mut polled = [PollFd::new(self.socket(), PEER_CLOSED)];
+        let answered = poll(&mut polled, Some(&Timespec::default()));
+        answered.is_ok() && polled[0].revents().intersects(closed)
     }
 
     /// Whether an idle connection can be reused. Not if it has anything to read, whether an end or unsolicited bytes.

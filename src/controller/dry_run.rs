@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_decision_counts_as_written_until_a_user_writes() {
-        let dry = DryRun {
+        let dry_run = DryRun {
             memory: Memory::default(),
             last_message: String::new(),
             found: Some(spec(0)),
@@ -84,7 +84,7 @@ mod tests {
                 lengths: Lengths::default(),
                 trial_result: None,
             };
-            dry.overlay(spec(found), &mut observation);
+            dry_run.overlay(spec(found), &mut observation);
             assert_eq!(observation.split, spec(seen).split);
             assert_eq!(observation.split_is_ours, found != seen);
         }

@@ -139,14 +139,14 @@ impl FrontendAddress {
         query: &FrontendQuery<'_>,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), Error> {
-        let asking = async {
+        let sending = async {
             let mut connection = self.connect().await?;
             let request = self.request(query)?;
             let answer = connection.send(request, query.most).await?;
             Ok((answer.status, answer.body))
         };
-        let asking = tokio::time::timeout(patience, asking);
-        asking.await.unwrap_or(Err(Error::Late))
+        let sending = tokio::time::timeout(patience, sending);
+        sending.await.unwrap_or(Err(Error::Late))
     }
 
     fn request(&self, query: &FrontendQuery<'_>) -> Result<Request<Full<Bytes>>, Error> {
@@ -233,8 +233,8 @@ impl FrontendClient {
         patience: Duration,
         share: &TargetPermit,
     ) -> Result<FrontendResponse, Error> {
-        let asking = tokio::time::timeout(patience, self.exchange(query, share));
-        asking.await.unwrap_or(Err(Error::Late))
+        let sending = tokio::time::timeout(patience, self.exchange(query, share));
+        sending.await.unwrap_or(Err(Error::Late))
     }
 
     async fn exchange(

@@ -26,15 +26,15 @@ impl Controller {
             self.queue.failed(key, Instant::now(), fastrand::f64());
         }
         let tracked = self.tracked.entry(key.clone()).or_default();
-        let dry = DryRun::of(&job, tracked.dry_run.as_ref());
+        let dry_run = DryRun::of(&job, tracked.dry_run.as_ref());
         let before = tracked.dry_run.as_ref();
-        if before.is_none_or(|before| before.last_message != dry.last_message) {
-            tracing::info!("{key}: {}", dry.last_message);
+        if before.is_none_or(|before| before.last_message != dry_run.last_message) {
+            tracing::info!("{key}: {}", dry_run.last_message);
         }
         for notice in &job.events {
             tracing::info!("{key}: would report {}: {}", notice.reason, notice.note);
         }
-        tracked.dry_run = Some(dry);
+        tracked.dry_run = Some(dry_run);
     }
 
     pub(super) fn apply(&mut self, mut job: Job, since: Option<Instant>) {

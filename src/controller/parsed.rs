@@ -209,8 +209,8 @@ fn trial(spec: &DynamoUpdateConfigSpec) -> String {
 /// The last request to retry: a time, or the beginning of any other value.
 fn retry(object: &DynamicObject) -> Option<String> {
     let annotations = object.metadata.annotations.as_ref();
-    let asked = annotations?.get(RETRIED_AT)?;
-    Some(asked.chars().take(64).collect())
+    let value = annotations?.get(RETRIED_AT)?;
+    Some(value.chars().take(64).collect())
 }
 
 /// How old's workers are counted, if not by name: counting other workers gives another full size.

@@ -113,11 +113,14 @@ impl Controller {
         let key = &parsed.key;
         let tracked = self.tracked.entry(key.clone()).or_default();
         let found = parsed.desired_split();
-        if let Some(dry) = &tracked.dry_run {
-            dry.overlay(found, &mut seen.observation);
+        if let Some(dry_run) = &tracked.dry_run {
+            dry_run.overlay(found, &mut seen.observation);
         }
-        let dry = tracked.dry_run.as_ref().map(|dry| dry.memory.clone());
-        let mut memory = dry.unwrap_or_else(|| parsed.memory());
+        let remembered = tracked
+            .dry_run
+            .as_ref()
+            .map(|dry_run| dry_run.memory.clone());
+        let mut memory = remembered.unwrap_or_else(|| parsed.memory());
         memory.contested |= tracked.is_contested;
         seen.observation.trial_result =
             tracked.trial_result(parsed, &memory.trial, &seen.compared, now);
@@ -233,8 +236,8 @@ impl Controller {
 /// When to reconcile again after `decision`, which was made at `now`.
 fn wake_at(decision: &Decision, now: Timestamp, is_analysed: bool) -> Option<Instant> {
     let begun = Instant::now();
-    let asked = decision.wake_at;
-    let asked = asked.map(|at| begun + at.since(now) + Duration::from_millis(1));
+    let decided = decision.wake_at;
+    let decided = decided.map(|at| begun + at.since(now) + Duration::from_millis(1));
     let figures = match decision.phase {
         Phase::Progressing | Phase::Draining => Some(begun + MOVING),
         // Renews the validity of the flags in the status, and picks up what was first listed or polled just now.
@@ -243,8 +246,12 @@ fn wake_at(decision: &Decision, now: Timestamp, is_analysed: bool) -> Option<Ins
     };
     let split = decision.desired.split;
     let is_tried = is_analysed && !split.is_all_old() && !split.is_all_new();
-    let look = is_tried.then(|| begun + ANALYSIS_INTERVAL);
-    asked.into_iter().chain(figures).chain(look).min()
+    let next_analysis = is_tried.then(|| begun + ANALYSIS_INTERVAL);
+    decided
+        .into_iter()
+        .chain(figures)
+        .chain(next_analysis)
+        .min()
 }
 
 /// The Event for memory that could not be read.

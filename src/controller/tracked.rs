@@ -75,7 +75,7 @@ impl Tracked {
         &mut self,
         parsed: &ParsedUpdate,
         trial: &Trial,
-        asked: &[ProxyComparison],
+        comparisons: &[ProxyComparison],
         wall: Timestamp,
     ) -> Option<TrialResult> {
         let rules = parsed.spec.analysis.as_ref().map(AnalysisSpec::rules);
@@ -86,8 +86,8 @@ impl Tracked {
         };
         let now = Instant::now();
         let known = self.run.take().filter(|run| run.is_of(trial, &rules));
-        self.run = known.or_else(|| AnalysisRun::begin(trial, rules, asked, (now, wall)));
-        Some(self.run.as_mut()?.observe(trial, asked, now))
+        self.run = known.or_else(|| AnalysisRun::begin(trial, rules, comparisons, (now, wall)));
+        Some(self.run.as_mut()?.observe(trial, comparisons, now))
     }
 
     /// Forgets everything that only an update that is followed needs.

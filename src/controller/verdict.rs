@@ -32,10 +32,10 @@ impl AnalysisRun {
     pub fn begin(
         trial: &Trial,
         rules: Rules,
-        asked: &[ProxyComparison],
+        comparisons: &[ProxyComparison],
         (now, wall): (Instant, Timestamp),
     ) -> Option<Self> {
-        if asked
+        if comparisons
             .iter()
             .any(|one| matches!(one.answer, ComparisonResult::NotYet))
         {
@@ -43,7 +43,7 @@ impl AnalysisRun {
         }
         let remembered = |since: Timestamp| -> Vec<Vec<(Duration, Counts)>> {
             let long = wall.since(since);
-            let each = asked.iter().filter_map(|one| one.past(now));
+            let each = comparisons.iter().filter_map(|one| one.past(now));
             each.map(|past| past.into_iter().filter(|(age, _)| *age <= long).collect())
                 .collect()
         };
@@ -57,7 +57,9 @@ impl AnalysisRun {
             (since, memory)
         });
         let mut accumulator = Accumulator::default();
-        let remembered = asked.iter().filter_map(ProxyComparison::first_reading);
+        let remembered = comparisons
+            .iter()
+            .filter_map(ProxyComparison::first_reading);
         accumulator.since_last(remembered, oldest.unwrap_or_default());
         Some(Self {
             trial: trial.since,
@@ -74,11 +76,11 @@ impl AnalysisRun {
     pub fn observe(
         &mut self,
         trial: &Trial,
-        asked: &[ProxyComparison],
+        comparisons: &[ProxyComparison],
         now: Instant,
     ) -> TrialResult {
         let at = self.past + now.saturating_duration_since(self.began);
-        let readings = asked.iter().filter_map(ProxyComparison::reading);
+        let readings = comparisons.iter().filter_map(ProxyComparison::reading);
         let counts = self.accumulator.since_last(readings, at);
         let whole = self.whole.look(&self.rules, counts.clone(), at);
         if self.step.as_ref().map(|(since, _)| *since) != trial.at_step_since {
@@ -88,7 +90,7 @@ impl AnalysisRun {
         let rules = &self.rules;
         let step = self.step.as_mut();
         let step = step.map(|(_, memory)| memory.look(rules, counts, at));
-        let (verdict, reason, sentence) = verdict(whole, step, asked);
+        let (verdict, reason, sentence) = verdict(whole, step, comparisons);
         TrialResult {
             trial: self.trial,
             step: trial.at_step_since,
@@ -103,18 +105,21 @@ impl AnalysisRun {
 fn verdict(
     whole: Report,
     step: Option<Report>,
-    asked: &[ProxyComparison],
+    comparisons: &[ProxyComparison],
 ) -> (TrialVerdict, Reason, String) {
     if matches!(whole.verdict, analysis::Verdict::Fail(_)) {
         return (TrialVerdict::Fail, whole.reason(), whole.sentence());
     }
     let report = step.unwrap_or(whole);
-    let silent: Vec<String> = asked.iter().filter_map(ProxyComparison::silence).collect();
+    let silent: Vec<String> = comparisons
+        .iter()
+        .filter_map(ProxyComparison::silence)
+        .collect();
     let silence = match silent.first() {
-        _ if asked.is_empty() => "No proxy can be compared.".to_owned(),
+        _ if comparisons.is_empty() => "No proxy can be compared.".to_owned(),
         None => String::new(),
         Some(first) => {
-            let (count, all) = (silent.len(), counted(asked.len() as u64, "proxy"));
+            let (count, all) = (silent.len(), counted(comparisons.len() as u64, "proxy"));
             format!("{count} of {all} cannot be compared: {first}.")
         }
     };

@@ -32,7 +32,7 @@ struct ProbeTask {
 pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Demand>) {
     // Subscribe before the first load, so that no later snapshot is missed.
     let mut changes = snapshots.changes();
-    let mut asked: JoinSet<ProbeTask> = JoinSet::new();
+    let mut probes: JoinSet<ProbeTask> = JoinSet::new();
     let mut open = HashSet::new();
     // Clients can name models, so at most one new model is added per check.
     let (mut wanted, mut checked) = (demand.take(), Instant::now());
@@ -41,7 +41,7 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
         if snapshot.plan.failover.continuation.mode == Mode::Off {
             // Wait for a plan that continues streams, without keeping the pools of this one alive.
             drop(snapshot);
-            asked.shutdown().await;
+            probes.shutdown().await;
             open.clear();
             let changed = changes.changed().await;
             changed.expect("the sender lives in `snapshots`, which is held here");
@@ -50,15 +50,15 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
         if checked.elapsed() >= CHECK_INTERVAL {
             (wanted, checked) = (demand.take(), Instant::now());
         }
-        probe_what_is_due(&snapshot, &wanted, &mut asked, &mut open);
+        probe_what_is_due(&snapshot, &wanted, &mut probes, &mut open);
         drop(snapshot);
         tokio::select! {
             changed = changes.changed() => {
                 changed.expect("the sender lives in `snapshots`, which is held here");
             }
-            Some(done) = asked.join_next(), if !asked.is_empty() => match done {
-                Ok(question) => {
-                    open.remove(&question);
+            Some(done) = probes.join_next(), if !probes.is_empty() => match done {
+                Ok(task) => {
+                    open.remove(&task);
                 }
                 // It is not known here which probe panicked.
                 Err(_) => open.clear(),
@@ -71,29 +71,23 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
 fn probe_what_is_due(
     snapshot: &Snapshot,
     wanted: &[ModelDemand],
-    asked: &mut JoinSet<ProbeTask>,
+    probes: &mut JoinSet<ProbeTask>,
     open: &mut HashSet<ProbeTask>,
 ) {
     let now = Instant::now();
     let guard = guard(snapshot);
     for (_, pool) in snapshot.pools() {
         for endpoint in pool.endpoints() {
-            for question in due(endpoint, wanted, now, snapshot.epoch) {
+            for task in due(endpoint, wanted, now, snapshot.epoch) {
                 let here = open.iter().filter(|open| open.endpoint == endpoint.id);
                 if open.len() >= MAX_CONCURRENT || here.count() >= MAX_PER_ENDPOINT {
                     break;
                 }
-                if !open.insert(question.clone()) {
+                if !open.insert(task.clone()) {
                     continue;
                 }
                 let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
-                asked.spawn(probe(
-                    pool,
-                    endpoint,
-                    question,
-                    guard.clone(),
-                    snapshot.epoch,
-                ));
+                probes.spawn(probe(pool, endpoint, task, guard.clone(), snapshot.epoch));
             }
         }
     }
@@ -121,18 +115,18 @@ fn due(endpoint: &Endpoint, wanted: &[ModelDemand], now: Instant, plan: u64) -> 
 async fn probe(
     pool: Arc<Pool>,
     endpoint: Arc<Endpoint>,
-    question: ProbeTask,
+    task: ProbeTask,
     guard: Option<GuardField>,
     plan: u64,
 ) -> ProbeTask {
-    match &question.about {
+    match &task.about {
         Some((probe, model)) => {
             let proof = pool.prove(&endpoint, (*probe, model), guard.as_ref(), plan);
             proof.await;
         }
         None => pool.list(&endpoint, guard.as_ref(), plan).await,
     }
-    question
+    task
 }
 
 /// The guard header of the plan, so that another proxy of the update responds to a probe itself.

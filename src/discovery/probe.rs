@@ -125,17 +125,17 @@ fn wanted(snapshot: &Snapshot, default: Option<Duration>) -> Option<Probe> {
 /// it cannot serve must not get all requests.
 #[cfg(feature = "kube")]
 pub async fn any_answers(pool: &Arc<Pool>) -> bool {
-    let mut asked = JoinSet::new();
+    let mut probes = JoinSet::new();
     for endpoint in pool.endpoints() {
         let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
-        asked.spawn(async move {
+        probes.spawn(async move {
             let answer = get(&pool, &endpoint, MODELS).await;
             answer.is_ok_and(|(status, body)| {
                 !status.is_server_error() && model_list::has_entry(&body) != Some(false)
             })
         });
     }
-    while let Some(answer) = asked.join_next().await {
+    while let Some(answer) = probes.join_next().await {
         if answer.unwrap_or(false) {
             return true;
         }
@@ -266,11 +266,11 @@ mod tests {
         let mut cx = Context::from_waker(&waker);
         let mut probing = pin!(probe(Arc::clone(&snapshots), None));
         // There is no runtime in this test, so a timer would panic.
-        let mut look = || assert!(probing.as_mut().poll(&mut cx).is_pending());
-        look();
+        let mut poll = || assert!(probing.as_mut().poll(&mut cx).is_pending());
+        poll();
         snapshots.store(snapshot(None));
         assert_eq!(wakes(), 1);
-        look();
+        poll();
         assert_eq!(wakes(), 0, "a snapshot that was seen is no longer new");
         snapshots.store(snapshot(Some(Probe {
             kind: ProbeKind::AnyModel,

@@ -17,7 +17,7 @@ pub struct Addresses {
     /// Reported by a source that takes precedence over the resolver.
     from_source: HashMap<Target, Vec<SocketAddr>>,
     /// Targets that have been resolved, successfully or not.
-    asked: HashSet<Target>,
+    tried: HashSet<Target>,
     /// The error of each name that did not resolve last time. An unchanged error is logged only once.
     failed: HashMap<Target, String>,
 }
@@ -42,7 +42,7 @@ impl Addresses {
 
     /// Records the answer of the resolver. Returns true if the addresses in use change.
     pub fn learn(&mut self, target: Target, resolved: Resolved) -> bool {
-        self.asked.insert(target.clone());
+        self.tried.insert(target.clone());
         let addresses = match resolved {
             Ok(addresses) => {
                 self.failed.remove(&target);
@@ -98,21 +98,21 @@ impl Addresses {
     #[must_use]
     pub fn never_resolved(&self, targets: &[Target]) -> Vec<Target> {
         let mut unknown = self.unknown(targets);
-        unknown.retain(|target| !self.asked.contains(target));
+        unknown.retain(|target| !self.tried.contains(target));
         unknown
     }
 }
 
 /// Resolves each of `targets`.
 pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Resolved)> {
-    let mut asked = tokio::task::JoinSet::new();
+    let mut tasks = tokio::task::JoinSet::new();
     for target in targets {
-        asked.spawn(async move {
+        tasks.spawn(async move {
             let addresses = addresses(&target).await;
             (target, addresses)
         });
     }
-    asked.join_all().await
+    tasks.join_all().await
 }
 
 async fn addresses(target: &Target) -> Resolved {
@@ -120,8 +120,8 @@ async fn addresses(target: &Target) -> Resolved {
         Host::Ip(ip) => return Ok(vec![(*ip, target.port).into()]),
         Host::Name(_) => target.name(),
     };
-    let asked = transport::resolve(&name, target.port, target.is_confined());
-    let answer = tokio::time::timeout(TIMEOUT, asked).await;
+    let resolving = transport::resolve(&name, target.port, target.is_confined());
+    let answer = tokio::time::timeout(TIMEOUT, resolving).await;
     let mut found = answer
         .map_err(|_| "the resolver does not respond".to_owned())?
         .map_err(|error| error.to_string())?;

@@ -136,8 +136,8 @@ impl<'a> Editor<'a> {
         Ok(entry.map(|entry| (parent, entry)))
     }
 
-    fn words(&self, path: &[Step]) -> String {
-        path::words(&self.wanted, &path[..self.base], &path[self.base..])
+    fn record_path(&self, path: &[Step]) -> String {
+        path::record_path(&self.wanted, &path[..self.base], &path[self.base..])
     }
 
     fn no_place(&self, path: &[Step], what: &str) -> Refused {
@@ -145,7 +145,7 @@ impl<'a> Editor<'a> {
             let node = self.node(&path[..depth]).ok()??;
             Some(node.span.start)
         });
-        let shown = path::words(&self.wanted, &[], path);
+        let shown = path::record_path(&self.wanted, &[], path);
         Refused::at(at.unwrap_or(0), format!("{shown} must be {what}"))
     }
 
@@ -166,16 +166,16 @@ impl<'a> Editor<'a> {
         let key = column(text, entry.key_span.start);
         let mut new = match is_flow {
             true => format!(" {}", emit::flow(&value, None, &self.style)),
-            false => emit::behind_colon(&value, key, &self.style),
+            false => emit::after_colon(&value, key, &self.style),
         };
         let was = text[range.clone()].to_owned();
         if was.ends_with('\n') {
             new.push_str(self.style.newline);
         }
         let column = (!is_flow).then_some(key);
-        let words = self.words(path);
+        let recorded = self.record_path(path);
         let mut replaced = Replaced {
-            path: words,
+            path: recorded,
             was,
             column,
             value: None,
@@ -244,7 +244,7 @@ impl<'a> Editor<'a> {
         let after = before.and_then(Json::as_str).filter(|_| is_value);
         let after = after.map(str::to_owned);
         // Use the current name, which may have been changed.
-        let path = self.words(path);
+        let path = self.record_path(path);
         self.record.swapped.push(Swapped {
             path,
             from,

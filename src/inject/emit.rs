@@ -27,7 +27,7 @@ pub(super) fn item(value: &Json, column: usize, style: &Style) -> String {
 }
 
 /// The text after the colon of a key at `column`, without the last line break.
-pub(super) fn behind_colon(value: &Json, column: usize, style: &Style) -> String {
+pub(super) fn after_colon(value: &Json, column: usize, style: &Style) -> String {
     let text = entry("k", value, column, style);
     let text = text.trim_start_matches(' ').trim_end_matches(['\r', '\n']);
     text["k:".len()..].to_owned()
@@ -135,8 +135,8 @@ mod tests {
             item(&value["a"][0], 0, &four),
             "- b: \"8080\"\r\n  c:\r\n      d: 1\r\n"
         );
-        assert_eq!(behind_colon(&json!("x"), 4, &two), " x");
-        assert_eq!(behind_colon(&json!({"a": 1}), 2, &two), "\n    a: 1");
+        assert_eq!(after_colon(&json!("x"), 4, &two), " x");
+        assert_eq!(after_colon(&json!({"a": 1}), 2, &two), "\n    a: 1");
         assert_eq!(scalar(&json!("{\"a\":\"it's\"}")), "'{\"a\":\"it''s\"}'");
     }
 }

@@ -47,11 +47,11 @@ pub(super) fn get_mut<'j>(root: &'j mut Json, path: &[Step]) -> Option<&'j mut J
 }
 
 /// `path` below `base` in the form used in a record; list items are identified by their name if it is unique.
-pub(super) fn words(root: &Json, base: &[Step], path: &[Step]) -> String {
-    let mut words = Vec::new();
+pub(super) fn record_path(root: &Json, base: &[Step], path: &[Step]) -> String {
+    let mut parts = Vec::new();
     let mut at = get(root, base);
     for step in path {
-        words.push(match step {
+        parts.push(match step {
             Step::Key(key) => key.replace('~', "~0").replace('/', "~1"),
             Step::Item(item) => word_of_item(
                 at.and_then(Json::as_array).map_or(&[], Vec::as_slice),
@@ -60,7 +60,7 @@ pub(super) fn words(root: &Json, base: &[Step], path: &[Step]) -> String {
         });
         at = at.and_then(|json| get(json, std::slice::from_ref(step)));
     }
-    words.join("/")
+    parts.join("/")
 }
 
 fn word_of_item(items: &[Json], index: usize) -> String {
@@ -72,10 +72,10 @@ fn word_of_item(items: &[Json], index: usize) -> String {
     }
 }
 
-/// The path below `base` to which the words of a record lead.
-pub(super) fn find(root: &Json, base: &[Step], words: &str) -> Option<Path> {
+/// The path below `base` to which the path in a record leads.
+pub(super) fn find(root: &Json, base: &[Step], record_path: &str) -> Option<Path> {
     let mut path = base.to_vec();
-    for word in words.split('/') {
+    for word in record_path.split('/') {
         let json = get(root, &path)?;
         let step = match (
             json,

@@ -28,10 +28,10 @@ use super::{Note, Options, Refused};
 
 /// The name of the frontend's own port, on which the controller requests its models.
 const FRONTEND: &str = "frontend";
-/// The name of crossfade's port, and another one in case the pod already has a port with this name.
-pub(super) const BEHIND_NAMES: [&str; 2] = [FRONTEND, "frontend-http"];
+/// The names for the frontend's port: the second one is used if the pod already has a port with the first.
+pub(super) const FRONTEND_NAMES: [&str; 2] = [FRONTEND, "frontend-http"];
 /// Candidate ports for the frontend behind crossfade; the first free one is used.
-pub(super) const BEHIND: [u16; 3] = [8080, 18080, 28080];
+pub(super) const FRONTEND_PORTS: [u16; 3] = [8080, 18080, 28080];
 const ADMIN: [u16; 3] = [9464, 19464, 29464];
 /// Grace period for a hung frontend, in seconds.
 const HUNG: u64 = 30;
@@ -65,8 +65,8 @@ pub(super) struct Injection<'i, 'a> {
     pub frontend: &'i Frontend,
     pub options: &'i Options,
     pub image: &'i str,
-    /// Where the frontend listens because of an earlier injection.
-    pub behind: Option<u16>,
+    /// The port on which the frontend listens because of an earlier injection.
+    pub earlier_port: Option<u16>,
     /// Whether an earlier injection added the same argument where there were none.
     pub was_alone: bool,
     pub note: &'i mut Note,
@@ -101,9 +101,9 @@ struct Ports {
     port: u16,
     name: String,
     host_port: Option<HostPort>,
-    /// Where the frontend listens, and its name.
-    behind: u16,
-    behind_name: &'static str,
+    /// The port on which the frontend listens, and its name.
+    frontend: u16,
+    frontend_name: &'static str,
     admin: u16,
     /// The entry of the frontend's port among those of its container.
     entry: Option<usize>,
@@ -182,7 +182,7 @@ impl<'i> Injection<'i, '_> {
             self.note.warn(format!(
                 "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise {}; otherwise, \
                  Kubernetes may reject the pods, or the frontend lacks these resources",
-                sidecar::resources_in_words()
+                sidecar::describe_resources()
             ));
         } else if self.is_guaranteed(container) {
             self.note.warn(
@@ -206,8 +206,8 @@ impl<'i> Injection<'i, '_> {
     fn relocate(&mut self, effective: &Effective, ports: &Ports) -> Result<(), Refused> {
         let container = &effective.container;
         let given = self.given();
-        let behind = ports.behind;
-        let Relocated { how, .. } = relocate(self.frontend.server, container, &given, behind)
+        let port = ports.frontend;
+        let Relocated { how, .. } = relocate(self.frontend.server, container, &given, port)
             .map_err(|message| self.refuse(message))?;
         let by = match how {
             Move::Swap(swaps) => {
@@ -238,8 +238,8 @@ impl<'i> Injection<'i, '_> {
             Move::Variable { name } => {
                 // Such as Ollama's OLLAMA_HOST, which takes a number alone for a host.
                 let address = match name.ends_with("HOST") {
-                    true => format!("0.0.0.0:{behind}"),
-                    false => behind.to_string(),
+                    true => format!("0.0.0.0:{port}"),
+                    false => port.to_string(),
                 };
                 let by = format!("{name}={address}");
                 let value = json!({"name": name, "value": address});
@@ -249,17 +249,17 @@ impl<'i> Injection<'i, '_> {
             Move::Arguments { list, flag } => {
                 let list = self.of(&[list]);
                 self.editor.push(&list, flag.as_str().into())?;
-                self.editor.push(&list, behind.to_string().into())?;
-                format!("{flag} {behind}")
+                self.editor.push(&list, port.to_string().into())?;
+                format!("{flag} {port}")
             }
         };
         self.note.add_detail(format!(
-            "container '{}' is {}: it moves from port {} to port {behind}, named '{}' ({by}), and crossfade uses port {}, \
+            "container '{}' is {}: it moves from port {} to port {port}, named '{}' ({by}), and crossfade uses port {}, \
              named '{}'",
             self.frontend.name,
             self.frontend.server.name(),
             ports.port,
-            ports.behind_name,
+            ports.frontend_name,
             ports.port,
             ports.name,
         ));
@@ -277,17 +277,17 @@ impl<'i> Injection<'i, '_> {
 
     /// Names the frontend's port, and gives its old name to crossfade's port.
     fn declare(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
-        if ports.behind_name != FRONTEND {
+        if ports.frontend_name != FRONTEND {
             self.note.warn(format!(
                 "the name '{FRONTEND}' is taken: start the controller with --frontend-port {}",
-                ports.behind_name
+                ports.frontend_name
             ));
         }
         let list = self.of(&["ports"]);
         let Some(index) = ports.entry else {
             return self.editor.push(
                 &list,
-                json!({"name": ports.behind_name, "containerPort": ports.behind}),
+                json!({"name": ports.frontend_name, "containerPort": ports.frontend}),
             );
         };
         if let Some(host_port) = &ports.host_port
@@ -296,8 +296,8 @@ impl<'i> Injection<'i, '_> {
             // The frontend must not have one, or clients could bypass crossfade. Nothing is removed from within a list
             // separately.
             let mut entries = container["ports"].clone();
-            entries[index]["name"] = ports.behind_name.into();
-            entries[index]["containerPort"] = ports.behind.into();
+            entries[index]["name"] = ports.frontend_name.into();
+            entries[index]["containerPort"] = ports.frontend.into();
             if let Some(entry) = entries[index].as_object_mut() {
                 entry.retain(|key, _| key != "hostPort" && key != "hostIP");
             }
@@ -308,12 +308,12 @@ impl<'i> Injection<'i, '_> {
             return self.editor.set(&list, entries);
         }
         let entry = below(&list, [index]);
-        let (from, to) = (ports.port.to_string(), ports.behind.to_string());
+        let (from, to) = (ports.port.to_string(), ports.frontend.to_string());
         // Change the name first, because it identifies the others.
         let name = below(&entry, ["name"]);
         match container["ports"][index]["name"].as_str() {
-            Some(was) => self.editor.swap(&name, was, ports.behind_name)?,
-            None => self.editor.put(&name, ports.behind_name.into())?,
+            Some(was) => self.editor.swap(&name, was, ports.frontend_name)?,
+            None => self.editor.put(&name, ports.frontend_name.into())?,
         }
         self.editor
             .swap(&below(&entry, ["containerPort"]), &from, &to)?;
@@ -362,7 +362,7 @@ impl<'i> Injection<'i, '_> {
             port_name: &ports.name,
             host_port: ports.host_port.as_ref(),
             ipv6: self.is_on_ipv6(container),
-            frontend: ports.behind,
+            frontend: ports.frontend,
             admin: ports.admin,
             drain,
         };

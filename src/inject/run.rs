@@ -166,7 +166,7 @@ impl Run {
         }
         for workload in &workloads {
             if let Some(path) = workload.malformed(&json) {
-                let message = format!("{} must be a list", path::words(&json, &[], &path));
+                let message = format!("{} must be a list", path::record_path(&json, &[], &path));
                 let refused = Refused::of(&path, message);
                 return Err(self.refused(document, &tree, &workload.name, refused));
             }
@@ -189,7 +189,7 @@ impl Run {
             let reused = Reused::of(&json, workload);
             earlier.push(record.map(|mut record| {
                 record.options.image = reused.image;
-                (record, reused.behind)
+                (record, reused.frontend_port)
             }));
         }
         let clean = undo.finish();
@@ -259,7 +259,7 @@ impl Run {
         let mut editor = Editor::new(tree, json.clone());
         let mut last = "";
         for (workload, earlier) in workloads.iter().zip(earlier) {
-            let behind = earlier.as_ref().and_then(|(_, behind)| *behind);
+            let earlier_port = earlier.as_ref().and_then(|(_, port)| *port);
             let earlier = earlier.as_ref().map(|(earlier, _)| earlier);
             let options =
                 earlier.map_or_else(|| options.clone(), |earlier| options.or(&earlier.options));
@@ -326,7 +326,7 @@ impl Run {
                 frontend: &frontend,
                 image,
                 options: &options,
-                behind,
+                earlier_port,
                 was_alone: earlier.is_some_and(|earlier| added_arguments(earlier, &options)),
                 note: &mut note,
             };

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::Note;
 use super::edit::Editor;
 use super::path::get;
-use super::pod::BEHIND_NAMES;
+use super::pod::FRONTEND_NAMES;
 use super::sidecar::NAME;
 use super::workload::{Workload, shown, truth};
 
@@ -154,7 +154,7 @@ fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
     let is_it = |(name, number): &&(String, Json)| target == name || target == number;
     let other = pods.others.iter().find(is_it);
     match other {
-        Some((name, _)) if BEHIND_NAMES.contains(&name.as_str()) => note.warn(format!(
+        Some((name, _)) if FRONTEND_NAMES.contains(&name.as_str()) => note.warn(format!(
             "its targetPort {shown} leads to the frontend of {} and bypasses crossfade, so that its requests are not split: \
              write {}",
             pods.name, pods.port

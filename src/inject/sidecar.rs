@@ -110,7 +110,7 @@ impl Sidecar<'_> {
 }
 
 /// What it requests, for users.
-pub(super) fn resources_in_words() -> String {
+pub(super) fn describe_resources() -> String {
     format!(
         "its requests by {CPU} CPU and {MEMORY} of memory, and its limits, if any, by at least {CPU} CPU and by {MEMORY_LIMIT} of memory"
     )

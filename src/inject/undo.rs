@@ -76,8 +76,8 @@ impl<'a> Undo<'a> {
                 changes.join(", ")
             ));
         }
-        let is_missing = |words: &str| {
-            container_of(words).is_some_and(|(container, _)| missing.contains_key(container))
+        let is_missing = |recorded: &str| {
+            container_of(recorded).is_some_and(|(container, _)| missing.contains_key(container))
         };
         let gone = self.gone(workload, record, note);
         for path in &gone {
@@ -116,7 +116,7 @@ impl<'a> Undo<'a> {
         for (container, change) in added
             .chain(swapped)
             .chain(replaced)
-            .filter_map(|words| container_of(words))
+            .filter_map(|recorded| container_of(recorded))
         {
             if path::find(self.root, &workload.base, container).is_none() {
                 missing.entry(container).or_default().push(change);
@@ -217,10 +217,10 @@ impl<'a> Undo<'a> {
 }
 
 /// The container of a path in a record, and the rest of the path. Crossfade's own is removed wherever it is.
-fn container_of(words: &str) -> Option<(&str, &str)> {
-    let list = words.find("ontainers/[")?;
-    let end = list + words[list..].find("]/")? + 1;
-    let (container, change) = (&words[..end], &words[end + 1..]);
+fn container_of(recorded: &str) -> Option<(&str, &str)> {
+    let list = recorded.find("ontainers/[")?;
+    let end = list + recorded[list..].find("]/")? + 1;
+    let (container, change) = (&recorded[..end], &recorded[end + 1..]);
     (!container.ends_with("/[crossfade]")).then_some((container, change))
 }
 

@@ -14,8 +14,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether this process may list and watch everything in all namespaces. False if the API server does not answer.
 pub async fn may_read_all_namespaces(connection: &Connection) -> bool {
-    let asking = async { may(connection, "list").await && may(connection, "watch").await };
-    tokio::time::timeout(TIMEOUT, asking).await.unwrap_or(false)
+    let allowed = async { may(connection, "list").await && may(connection, "watch").await };
+    tokio::time::timeout(TIMEOUT, allowed)
+        .await
+        .unwrap_or(false)
 }
 
 async fn may(connection: &Connection, verb: &str) -> bool {

@@ -84,7 +84,7 @@ fn each_field_is_one_of_the_settings() {
 #[test]
 fn a_direction_overrides_the_intent_except_for_a_hold() {
     use Direction::{AsSpecified, Impossible, RollBack, Superseded};
-    for (asked, course, expected) in [
+    for (intent, course, expected) in [
         ("Run", AsSpecified, Intent::Run),
         ("Run", RollBack, Intent::Abort),
         ("Promote", RollBack, Intent::Abort),
@@ -100,8 +100,8 @@ fn a_direction_overrides_the_intent_except_for_a_hold() {
             },
             gpus: Sides::default(),
         };
-        let settings = settings(&spec(&json!({"intent": asked})), &accepted, course).unwrap();
-        assert_eq!(settings.intent, expected, "{asked} {course:?}");
+        let settings = settings(&spec(&json!({"intent": intent})), &accepted, course).unwrap();
+        assert_eq!(settings.intent, expected, "{intent} {course:?}");
         assert_eq!(settings.superseded, course == Superseded);
     }
 }

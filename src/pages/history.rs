@@ -187,7 +187,7 @@ impl History {
 mod tests {
     use super::*;
 
-    fn moments(history: &History, from: usize) -> (Vec<u64>, usize) {
+    fn times(history: &History, from: usize) -> (Vec<u64>, usize) {
         let (samples, next) = history.since(from);
         let at = |sample: &Value| sample["at"].as_u64().unwrap();
         (samples.iter().map(at).collect(), next)
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn late_subscribers_get_the_history_and_then_new_events() {
         let history = History::default();
-        assert_eq!(moments(&history, 0), (vec![], 0));
+        assert_eq!(times(&history, 0), (vec![], 0));
         let push = |at| {
             history.push(Sample {
                 at,
@@ -205,12 +205,12 @@ mod tests {
         };
         push(0);
         push(1);
-        assert_eq!(moments(&history, 0), (vec![0, 1], 2));
-        assert_eq!(moments(&history, 2), (vec![], 2));
+        assert_eq!(times(&history, 0), (vec![0, 1], 2));
+        assert_eq!(times(&history, 2), (vec![], 2));
         (2..=LENGTH as u64).for_each(push);
-        let (all, next) = moments(&history, 0);
+        let (all, next) = times(&history, 0);
         assert_eq!((all.len(), all[0], next), (LENGTH, 1, LENGTH + 1));
-        assert_eq!(moments(&history, LENGTH), (vec![LENGTH as u64], LENGTH + 1));
+        assert_eq!(times(&history, LENGTH), (vec![LENGTH as u64], LENGTH + 1));
     }
 
     #[test]

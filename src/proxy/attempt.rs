@@ -96,7 +96,7 @@ impl<O: OldBackend> Retry for Attempts<O> {
         }
         let attempted = self.attempted.and(self.target);
         let target = next_target(&self.snapshot.rules(), attempted, self.target, cause)?;
-        self.body.again()?;
+        self.body.for_retry()?;
         // Every move spends from the budget, even if nothing was sent: it adds load to the other generation.
         self.proxy
             .context
@@ -253,7 +253,7 @@ impl<O: OldBackend> Attempts<O> {
     }
 
     async fn send(&self) -> Result<Response<UpstreamBody>, upstream::Error> {
-        let body = self.body.again().unwrap_or(RequestBody::empty());
+        let body = self.body.for_retry().unwrap_or(RequestBody::empty());
         let extra = self.guard.as_ref().filter(|_| self.target != Target::Old);
         let outgoing = Outgoing {
             head: &self.head,

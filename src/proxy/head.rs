@@ -133,7 +133,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Asks the model server not to compress (RFC 9110 §12.5.3). A compressed event stream cannot be parsed, so it could be
 /// neither retried nor ended with an error event.
-pub fn ask_for_identity(headers: &mut HeaderMap, names: NameFilter) {
+pub fn request_identity(headers: &mut HeaderMap, names: NameFilter) {
     if names.contains(headers, &ACCEPT_ENCODING) {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }

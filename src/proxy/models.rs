@@ -156,7 +156,7 @@ async fn send<O: OldBackend>(
     head: &Head,
     target: Target,
 ) -> Result<List, Failed> {
-    let asked = deadline::timeout(TIMEOUT, ask_without_timeout(attempts, head, target));
+    let query = deadline::timeout(TIMEOUT, query_without_timeout(attempts, head, target));
     let late = || {
         Err(Failed {
             target,
@@ -164,10 +164,10 @@ async fn send<O: OldBackend>(
             for_log: format!("no response within {}", seconds(TIMEOUT)),
         })
     };
-    asked.await.unwrap_or_else(late)
+    query.await.unwrap_or_else(late)
 }
 
-async fn ask_without_timeout<O: OldBackend>(
+async fn query_without_timeout<O: OldBackend>(
     attempts: &Attempts<O>,
     head: &Head,
     target: Target,

@@ -110,7 +110,7 @@ impl<O: OldBackend> Proxy<O> {
             let (mut head, named) = head::outgoing(parts, names, client.as_deref(), upgrade);
             body.hide(named);
             if let Route::Inference(_) = route {
-                head::ask_for_identity(&mut head.headers, names);
+                head::request_identity(&mut head.headers, names);
             }
             let mut exchange = Exchange::open(
                 permit,

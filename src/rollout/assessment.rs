@@ -74,20 +74,20 @@ impl<'a> Assessment<'a> {
     /// that fail.
     pub fn usable(&self) -> Sides<Ratio> {
         let gate = &self.gate;
-        let behind_gate = match gate.failing {
+        let share_of_new = match gate.failing {
             0 => self.capacity.new.share,
             failing => {
-                let serving = gate.asked.saturating_sub(failing);
+                let serving = gate.queried.saturating_sub(failing);
                 self.capacity
                     .new
                     .share
-                    .part(serving as u64, gate.asked as u64)
+                    .part(serving as u64, gate.queried as u64)
             }
         };
         Sides {
             old: self.capacity.old.share,
             new: if self.serves().new {
-                behind_gate
+                share_of_new
             } else {
                 Ratio::ZERO
             },

@@ -106,7 +106,7 @@ pub struct Gate {
     /// What prevents it from serving; empty if it can serve.
     pub obstacles: Vec<Obstacle>,
     /// How many frontends are queried.
-    pub asked: usize,
+    pub queried: usize,
     /// How many of them do not serve what is required.
     pub failing: usize,
     /// Why one of them fails.
@@ -130,20 +130,20 @@ enum FrontendState {
 /// counts as a failure depends on the proxies. If this side serves at least one of them, it counts only if another frontend
 /// responded and a proxy excludes an endpoint. Otherwise, it counts if another frontend or any proxy responded.
 #[must_use]
-pub fn gate(asked: GateInput) -> Gate {
+pub fn gate(input: GateInput) -> Gate {
     let mut gate = Gate {
-        obstacles: without_workers(asked.capacity),
-        asked: asked.frontends.queried.len(),
+        obstacles: without_workers(input.capacity),
+        queried: input.frontends.queried.len(),
         ..Gate::default()
     };
-    if asked.frontends.endpoints == 0 {
+    if input.frontends.endpoints == 0 {
         // Without an endpoint, no model can be queried. Listing all of them as missing would hide the cause.
         gate.obstacles.insert(0, Obstacle::NoEndpoint);
         return gate;
     }
     let mut unknown = 0;
-    for frontend in &asked.frontends.queried {
-        match asked.classify(frontend) {
+    for frontend in &input.frontends.queried {
+        match input.classify(frontend) {
             FrontendState::Serves => {}
             FrontendState::Unknown => unknown += 1,
             FrontendState::Fails(why) => {
@@ -152,11 +152,11 @@ pub fn gate(asked: GateInput) -> Gate {
             }
         }
     }
-    gate.is_presumed = unknown > 0 || gate.asked == 0;
-    if gate.is_presumed && !asked.has_share {
-        gate.obstacles.push(asked.open());
-    } else if gate.asked > 0 && gate.failing == gate.asked {
-        gate.obstacles.extend(asked.closed());
+    gate.is_presumed = unknown > 0 || gate.queried == 0;
+    if gate.is_presumed && !input.has_share {
+        gate.obstacles.push(input.open());
+    } else if gate.queried > 0 && gate.failing == gate.queried {
+        gate.obstacles.extend(input.closed());
     }
     gate
 }

@@ -208,11 +208,11 @@ fn unregistered(context: &StatusContext) -> Option<String> {
 pub(super) fn failing(context: &StatusContext) -> Option<String> {
     let gate = &context.assessment.gate;
     let cause = gate.cause.as_ref()?;
-    (gate.failing < gate.asked).then(|| {
+    (gate.failing < gate.queried).then(|| {
         format!(
             "{} of {} of new cannot serve, which reduces its capacity by that share: {cause}",
             gate.failing,
-            counted(gate.asked as u64, "frontend")
+            counted(gate.queried as u64, "frontend")
         )
     })
 }

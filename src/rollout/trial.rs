@@ -169,8 +169,8 @@ impl Trial {
         generation: u64,
         now: Timestamp,
     ) -> Self {
-        let asks = settings.retry.is_some() && settings.retry != self.retry;
-        if self.subject != settings.trial || asks {
+        let is_retry = settings.retry.is_some() && settings.retry != self.retry;
+        if self.subject != settings.trial || is_retry {
             return Self {
                 subject: settings.trial.clone(),
                 since: now,

@@ -49,13 +49,13 @@ impl From<Status> for Error {
 fn cause(status: &Status) -> String {
     use std::error::Error as _;
     match status.source() {
-        Some(source) => in_words(source),
+        Some(source) => describe(source),
         None => status.message().to_owned(),
     }
 }
 
 /// Why a connection failed. The libraries in between only report which of their steps failed.
-fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let of_system = causes.find_map(|cause| {
         let error = cause.downcast_ref::<io::Error>()?;
@@ -89,7 +89,7 @@ impl Client {
             .keep_alive_timeout(Duration::from_secs(10));
         let channel = within(deadline, async {
             let connected = endpoint.connect().await;
-            connected.map_err(|error| Error::Unreachable(in_words(&error)))
+            connected.map_err(|error| Error::Unreachable(describe(&error)))
         });
         Ok(Self {
             proxy: ProxyClient::new(channel.await?),
@@ -113,7 +113,7 @@ impl Client {
         let channel = within(deadline, async {
             let endpoint = Endpoint::from_static("http://forwarded");
             let connected = endpoint.connect_with_connector(connector).await;
-            connected.map_err(|error| Error::Unreachable(in_words(&error)))
+            connected.map_err(|error| Error::Unreachable(describe(&error)))
         });
         Ok(Self {
             proxy: ProxyClient::new(channel.await?),
@@ -127,8 +127,8 @@ impl Client {
     /// All except [`Error::Address`] and [`Error::TooManyWatches`].
     pub async fn get(&self) -> Result<State, Error> {
         let mut proxy = self.proxy.clone();
-        let asking = async { Ok(proxy.get(GetRequest {}).await?.into_inner()) };
-        within(self.deadline, asking).await
+        let call = async { Ok(proxy.get(GetRequest {}).await?.into_inner()) };
+        within(self.deadline, call).await
     }
 
     /// The counts of both generations per kind of request; `None` if the proxy is too old to report them. Includes the counts of
@@ -138,14 +138,14 @@ impl Client {
     /// All except [`Error::Address`] and [`Error::TooManyWatches`].
     pub async fn compare(&self, with_past: bool) -> Result<Option<Comparison>, Error> {
         let mut proxy = self.proxy.clone();
-        let asking = async {
+        let call = async {
             match proxy.compare(CompareRequest { with_past }).await {
                 Ok(answer) => Ok(Some(answer.into_inner())),
                 Err(status) if status.code() == tonic::Code::Unimplemented => Ok(None),
                 Err(status) => Err(status.into()),
             }
         };
-        within(self.deadline, asking).await
+        within(self.deadline, call).await
     }
 
     /// The current state and its changes, at least one state per `interval` (100 ms or more).
@@ -157,14 +157,14 @@ impl Client {
         let interval_ms = u32::try_from(interval.as_millis())
             .unwrap_or(u32::MAX)
             .max(1);
-        let asking = async {
+        let call = async {
             Ok(proxy
                 .watch(WatchRequest { interval_ms })
                 .await?
                 .into_inner())
         };
         Ok(StateStream {
-            states: within(self.deadline, asking).await?,
+            states: within(self.deadline, call).await?,
             patience: interval.saturating_add(self.deadline),
         })
     }

@@ -14,22 +14,22 @@ use crate::state_api::total;
 #[must_use]
 pub fn json(report: &StatusReport) -> Value {
     let newest = report.update.as_ref().map(|update| &update.metadata);
-    let proxy = |asked: &ProxyAnswer| {
-        let (state, error) = match &asked.state {
+    let proxy = |answer: &ProxyAnswer| {
+        let (state, error) = match &answer.state {
             Ok(state) => (state.to_json(), Value::Null),
             Err(error) => (Value::Null, json!(error)),
         };
-        let plan = asked
+        let plan = answer
             .state
             .as_ref()
             .ok()
             .and_then(|state| state.plan.as_ref());
-        let behind = match plan.map(|plan| lag(plan, newest)) {
+        let lag_in_edits = match plan.map(|plan| lag(plan, newest)) {
             Some(Lag::None) => json!(0),
             Some(Lag::Edits(edits)) => json!(edits),
             Some(Lag::Deleted | Lag::Unknown) | None => Value::Null,
         };
-        json!({"name": asked.name, "error": error, "behind": behind, "state": state})
+        json!({"name": answer.name, "error": error, "behind": lag_in_edits, "state": state})
     };
     let other = |other: &Other| json!({"name": other.name, "follows": other.follows});
     let event = |event: &EventRecord| {

@@ -27,13 +27,13 @@ pub(super) struct Answers {
 impl Answers {
     /// The source of the figures of a report, for display.
     pub fn origin(&self) -> String {
-        let asked = self.proxies.len();
-        let answered = self.proxies.iter().filter(|asked| asked.state.is_ok());
+        let all = self.proxies.len();
+        let answered = self.proxies.iter().filter(|proxy| proxy.state.is_ok());
         let why = match answered.count() {
-            0 if asked == 0 && self.others.is_empty() => {
+            0 if all == 0 && self.others.is_empty() => {
                 format!("no pod of the namespace has a container port named {PORT}")
             }
-            0 if asked == 0 => format!(
+            0 if all == 0 => format!(
                 "none of the namespace's proxies follows it: {}",
                 counted(self.others.len(), self.others.len())
             ),
@@ -43,7 +43,7 @@ impl Answers {
                     .to_owned()
             }
             0 => "no proxy could be queried".to_owned(),
-            some => return format!("{}, queried through the API server", counted(some, asked)),
+            some => return format!("{}, queried through the API server", counted(some, all)),
         };
         alone(&why)
     }
@@ -69,7 +69,7 @@ pub(super) async fn query_all(
         .await
         .map_err(api("list the pods"))?;
     let ports = list.items.iter().filter_map(admin_port);
-    let asked = ports.map(async |(name, port)| {
+    let queries = ports.map(async |(name, port)| {
         let answer = query(&pods, &name, port, async |client| client.get().await).await;
         (name, answer)
     });
@@ -78,7 +78,7 @@ pub(super) async fn query_all(
         others: Vec::new(),
         forbidden: false,
     };
-    for (name, answer) in join_all(asked).await {
+    for (name, answer) in join_all(queries).await {
         match answer {
             Ok(state) if !is_about(&state, update) => {
                 let follows = state.resource().and_then(|resource| resource.name.clone());
@@ -111,14 +111,14 @@ pub(super) async fn compare_all(
         .await
         .map_err(api("list the pods"))?;
     let ports = list.items.iter().filter_map(admin_port);
-    let asked = ports.map(async |(name, port)| {
+    let queries = ports.map(async |(name, port)| {
         let answer = query(&pods, &name, port, async |client| {
             Ok((client.get().await?, client.compare(with_past).await?))
         })
         .await;
         (name, answer)
     });
-    let answers = join_all(asked).await.into_iter();
+    let answers = join_all(queries).await.into_iter();
     let answers = answers.filter_map(|(name, answer)| {
         let answer = match answer {
             Ok((state, _)) if !is_about(&state, update) => return None,

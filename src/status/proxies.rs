@@ -37,7 +37,7 @@ impl ProxyClients {
     /// Asks all of them.
     pub async fn report(&mut self) -> StatusReport {
         let proxies = join_all(self.0.iter_mut().map(ProxyConnection::query)).await;
-        let answered = proxies.iter().filter(|asked| asked.state.is_ok()).count();
+        let answered = proxies.iter().filter(|proxy| proxy.state.is_ok()).count();
         StatusReport {
             origin: format!("{}, queried by address", counted(answered, proxies.len())),
             proxies,
@@ -50,7 +50,7 @@ impl ProxyClients {
     /// Asks all of them for the counts of both generations, and, if there are several, for their plans, which may differ.
     pub async fn compare(&mut self, with_past: bool) -> Vec<Compared> {
         let with_plan = self.0.len() > 1;
-        let asked = self.0.iter_mut().map(async |proxy| {
+        let answers = self.0.iter_mut().map(async |proxy| {
             let (answer, plan) = match proxy.compare(with_past, with_plan).await {
                 Ok((comparison, plan)) => (Ok(comparison), plan),
                 Err(why) => (Err(why), None),
@@ -61,7 +61,7 @@ impl ProxyClients {
                 plan,
             }
         });
-        join_all(asked).await
+        join_all(answers).await
     }
 }
 
@@ -83,10 +83,10 @@ impl ProxyConnection {
     }
 
     async fn query(&mut self) -> ProxyAnswer {
-        let asked = self.state().await;
+        let state = self.state().await;
         ProxyAnswer {
             name: self.address.clone(),
-            state: asked,
+            state,
         }
     }
 

@@ -384,9 +384,9 @@ impl Page {
         }
         let proofs = [("old", all.old), ("new", all.new)].map(|(side, proofs)| {
             let proofs = proofs.unwrap_or_default();
-            let asked = [proofs.supported, proofs.unsupported, proofs.unknown];
-            let asked: u64 = asked.into_iter().map(u64::from).sum();
-            format!("{side} {} of {asked}", proofs.supported)
+            let models = [proofs.supported, proofs.unsupported, proofs.unknown];
+            let models: u64 = models.into_iter().map(u64::from).sum();
+            format!("{side} {} of {models}", proofs.supported)
         });
         if !is_off {
             let proven = proofs.join(", ");

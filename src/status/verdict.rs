@@ -100,10 +100,10 @@ impl ComparisonRun {
     }
 
     fn report(&self, report: Report, answers: &[&Compared]) -> AnalysisReport {
-        let silent = answers.iter().filter_map(|asked| match &asked.answer {
+        let silent = answers.iter().filter_map(|proxy| match &proxy.answer {
             Ok(Some(_)) => None,
-            Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
-            Err(why) => Some(format!("{}: {why}", asked.name)),
+            Ok(None) => Some(format!("{}: too old to be compared", proxy.name)),
+            Err(why) => Some(format!("{}: {why}", proxy.name)),
         });
         let targets = answers.iter().copied().filter_map(comparison);
         let targets = targets.map(|(_, reported)| BTreeSet::from_iter(&reported.new_targets));
@@ -120,7 +120,7 @@ impl ComparisonRun {
         AnalysisReport {
             report,
             needed: self.rules.min_samples,
-            asked: answers.len(),
+            queried: answers.len(),
             silent: silent.collect(),
             differ: targets.len() > 1,
             disagree: disagreement(answers),
@@ -133,12 +133,12 @@ impl ComparisonRun {
 /// One response per process: a process that was asked at two addresses must not count twice.
 fn distinct(answers: &[Compared]) -> Vec<&Compared> {
     let mut seen = BTreeSet::new();
-    let is_first = |asked: &&Compared| {
-        let process = comparison(asked).and_then(|(_, reported)| reported.process.as_ref());
+    let is_first = |proxy: &&Compared| {
+        let process = comparison(proxy).and_then(|(_, reported)| reported.process.as_ref());
         let started = process.and_then(|process| Some((&*process.name, process.started?)));
         seen.insert(match started {
             Some((host, at)) => Err((host.to_owned(), at.seconds, at.nanos)),
-            None => Ok(asked.name.clone()),
+            None => Ok(proxy.name.clone()),
         })
     };
     answers.iter().filter(is_first).collect()
@@ -146,9 +146,9 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
 
 /// What each proxy does, unless all have the same plan. If not, the figures belong to different splits or updates.
 fn disagreement(answers: &[&Compared]) -> Vec<String> {
-    let have_plan = |asked: &&&Compared| asked.plan.is_some();
+    let have_plan = |proxy: &&&Compared| proxy.plan.is_some();
     let answers: Vec<_> = answers.iter().filter(have_plan).collect();
-    let mut plans = answers.iter().filter_map(|asked| asked.plan.as_ref());
+    let mut plans = answers.iter().filter_map(|proxy| proxy.plan.as_ref());
     let Some(first) = plans.next() else {
         return Vec::new();
     };
@@ -156,7 +156,7 @@ fn disagreement(answers: &[&Compared]) -> Vec<String> {
         true => Vec::new(),
         false => answers
             .into_iter()
-            .filter_map(|asked| described(asked))
+            .filter_map(|proxy| described(proxy))
             .collect(),
     }
 }
@@ -179,21 +179,21 @@ fn update_of(plan: &v1::Plan) -> Option<&str> {
     plan.resource.as_ref()?.name.as_deref()
 }
 
-fn described(asked: &Compared) -> Option<String> {
-    let plan = asked.plan.as_ref()?;
+fn described(proxy: &Compared) -> Option<String> {
+    let plan = proxy.plan.as_ref()?;
     let update = update_of(plan).map(|name| format!(", by update {name}"));
     Some(format!(
         "{} sends {} % to new at {}{}",
-        asked.name,
+        proxy.name,
         plan.percent,
         plan.new_targets.join(","),
         update.unwrap_or_default(),
     ))
 }
 
-fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
-    let reported = asked.answer.as_ref().ok()?.as_ref()?;
-    Some((&asked.name, reported))
+fn comparison(proxy: &Compared) -> Option<(&str, &v1::Comparison)> {
+    let reported = proxy.answer.as_ref().ok()?.as_ref()?;
+    Some((&proxy.name, reported))
 }
 
 #[cfg(test)]
@@ -562,8 +562,8 @@ mod tests {
             let mut run = ComparisonRun::new(Rules::default());
             let _ = run.observe(&[], Duration::ZERO);
             let mut young = answers.clone();
-            for asked in &mut young {
-                let reported = asked.answer.as_mut().unwrap().as_mut().unwrap();
+            for proxy in &mut young {
+                let reported = proxy.answer.as_mut().unwrap().as_mut().unwrap();
                 let uptime = prost_types::Duration {
                     seconds: 1,
                     nanos: 0,

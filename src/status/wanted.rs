@@ -32,15 +32,16 @@ pub(super) fn wanted(report: &StatusReport, all: Option<&v1::State>) -> WantedSh
     let cap = cap.map(|cap| f64::from(cap) / 100.0);
     let before_cap = plan.and_then(|plan| plan.weights_before_cap);
     let before_cap = before_cap.and_then(|weights| Weights::new(weights.old, weights.new).ok());
-    let asked = update.and_then(|update| update.spec.split());
-    let asked = asked.or(before_cap).map(|split| split.share_of_new());
+    let requested = update.and_then(|update| update.spec.split());
+    let requested = requested.or(before_cap).map(|split| split.share_of_new());
 
     let capped = |share: f64| cap.map_or(share, |cap| share.min(cap));
     let in_force = plan.and_then(v1::Plan::share_of_new);
     let share = in_force
         .or(update.and_then(of_controller))
-        .or(asked.map(capped));
-    let other = asked.filter(|asked| share.is_some_and(|share| (share - asked).abs() > SAME));
+        .or(requested.map(capped));
+    let other =
+        requested.filter(|requested| share.is_some_and(|share| (share - requested).abs() > SAME));
     let refused = || {
         let mut plans = report.states().filter_map(|state| state.plan.as_ref());
         plans.any(|plan| plan.refusal.is_some())
@@ -58,15 +59,15 @@ pub(super) fn wanted(report: &StatusReport, all: Option<&v1::State>) -> WantedSh
     } else if is_undecided {
         Some(UNDECIDED.to_owned())
     } else {
-        other.map(|asked| {
-            let asked = format!("{} requested", percent(asked));
+        other.map(|requested| {
+            let requested = format!("{} requested", percent(requested));
             match (share, in_force) {
                 (Some(share), _) if is_cap(Some(share)) => {
-                    format!("{asked}, capped at {}", percent(share))
+                    format!("{requested}, capped at {}", percent(share))
                 }
-                (_, Some(_)) if refused() => format!("{asked}, but the edit was rejected"),
-                (_, Some(_)) => format!("{asked}, which is not in force yet"),
-                (_, None) => format!("{asked}, overridden by the controller"),
+                (_, Some(_)) if refused() => format!("{requested}, but the edit was rejected"),
+                (_, Some(_)) => format!("{requested}, which is not in force yet"),
+                (_, None) => format!("{requested}, overridden by the controller"),
             }
         })
     };
@@ -89,7 +90,7 @@ mod tests {
     use crate::status::ProxyAnswer;
 
     /// An update that requests this percentage.
-    fn asks(percent: u8) -> StatusReport {
+    fn requests(percent: u8) -> StatusReport {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.traffic_split_percent = Some(percent);
         let mut update = DynamoUpdateConfig::new("u", spec);
@@ -134,21 +135,21 @@ mod tests {
 
     #[test]
     fn the_split_in_force_takes_precedence_over_the_requested_one() {
-        let capped = in_force(asks(70), 60, |plan| plan.max_percent = Some(60));
+        let capped = in_force(requests(70), 60, |plan| plan.max_percent = Some(60));
         assert_eq!(capped, is(0.6, Some("70 % requested, capped at 60 %")));
-        let refused = in_force(asks(70), 25, |plan| {
+        let refused = in_force(requests(70), 25, |plan| {
             plan.refusal = Some(v1::Refusal::default())
         });
         assert_eq!(
             refused,
             is(0.25, Some("70 % requested, but the edit was rejected"))
         );
-        let late = in_force(asks(70), 25, |_| ());
+        let late = in_force(requests(70), 25, |_| ());
         assert_eq!(
             late,
             is(0.25, Some("70 % requested, which is not in force yet"))
         );
-        assert_eq!(in_force(asks(70), 70, |_| ()), is(0.7, None));
+        assert_eq!(in_force(requests(70), 70, |_| ()), is(0.7, None));
         // If the proxies were queried by address, there is no edit to compare with.
         let alone = in_force(StatusReport::default(), 60, |plan| {
             plan.max_percent = Some(60);
@@ -159,8 +160,8 @@ mod tests {
 
     #[test]
     fn without_proxies_the_controller_and_then_the_edit_report_what_is_wanted() {
-        assert_eq!(wanted(&asks(70), None), is(0.7, None));
-        let mut report = asks(70);
+        assert_eq!(wanted(&requests(70), None), is(0.7, None));
+        let mut report = requests(70);
         let update = report.update.as_mut().unwrap();
         update.spec.max_traffic_split_percent = Some(60);
         assert_eq!(
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_split_that_is_left_to_the_controller_is_reported_until_it_is_set() {
-        let mut report = asks(0);
+        let mut report = requests(0);
         let update = report.update.as_mut().unwrap();
         update.spec.traffic_split_percent = None;
         let undecided = wanted(&report, None);
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn differences_between_proxies_are_reported() {
         let all = v1::State::default();
-        let remark = wanted(&asks(70), Some(&all)).remark;
+        let remark = wanted(&requests(70), Some(&all)).remark;
         assert_eq!(remark.as_deref(), Some("the proxies have different plans"));
     }
 }

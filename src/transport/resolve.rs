@@ -23,7 +23,7 @@ pub async fn resolve(name: &str, port: u16, confined: bool) -> io::Result<Vec<So
         return Ok(tokio::net::lookup_host((name, port)).await?.collect());
     }
     let name = name.to_owned();
-    let asked = tokio::task::spawn_blocking(move || {
+    let lookup = tokio::task::spawn_blocking(move || {
         let hints = AddrInfoHints {
             flags: libc::AI_CANONNAME,
             socktype: SockType::Stream.into(),
@@ -34,7 +34,7 @@ pub async fn resolve(name: &str, port: u16, confined: bool) -> io::Result<Vec<So
         let found = found.into_iter().map(|one| (one.sockaddr, one.canonname));
         confine(name, port, found)
     });
-    asked.await?
+    lookup.await?
 }
 
 /// The addresses that were found for `name`, each with the name that it belongs to if that is known.

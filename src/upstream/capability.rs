@@ -130,7 +130,7 @@ impl Endpoint {
         let by_model = self.proofs.of(probe).load();
         by_model
             .get(model)
-            .and_then(|asked| asked.usable(now, self.run()))
+            .and_then(|record| record.usable(now, self.run()))
             .copied()
             .unwrap_or(Capability::Unknown)
     }
@@ -142,8 +142,8 @@ impl Endpoint {
         let run = self.run();
         by_model
             .iter()
-            .map(|(model, asked)| {
-                let known = asked.usable(now, run).copied();
+            .map(|(model, record)| {
+                let known = record.usable(now, run).copied();
                 (Arc::clone(model), known.unwrap_or(Capability::Unknown))
             })
             .collect()
@@ -175,7 +175,7 @@ impl Endpoint {
         let listed = listed
             .as_ref()
             .as_ref()
-            .and_then(|asked| asked.answer.as_ref());
+            .and_then(|record| record.answer.as_ref());
         for model in listed.iter().flat_map(|(listed, _)| listed.iter()) {
             if models.len() < MAX_MODELS && !models.contains(model) {
                 models.push(Arc::clone(model));
@@ -189,23 +189,25 @@ impl Endpoint {
     #[must_use]
     pub fn is_list_due(&self, now: Instant, plan: u64) -> bool {
         let models = self.proofs.models.load();
-        let asked = models.as_ref().as_ref();
-        asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
+        let record = models.as_ref().as_ref();
+        record.is_none_or(|record| record.is_due(now, plan, self.run()))
     }
 
     /// Whether it did not respond to the last probe of whether it can continue a text of `model`.
     #[must_use]
     pub fn is_silent(&self, probe: Probe, model: &str) -> bool {
         let by_model = self.proofs.of(probe).load();
-        by_model.get(model).is_some_and(|asked| asked.failures > 0)
+        by_model
+            .get(model)
+            .is_some_and(|record| record.failures > 0)
     }
 
     /// Whether it should be probed at `now`, under the plan of this epoch, for continuation of a text of `model`.
     #[must_use]
     pub fn is_proof_due(&self, probe: Probe, model: &str, now: Instant, plan: u64) -> bool {
         let by_model = self.proofs.of(probe).load();
-        let asked = by_model.get(model);
-        asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
+        let record = by_model.get(model);
+        record.is_none_or(|record| record.is_due(now, plan, self.run()))
     }
 
     /// Records the result of a probe that was sent during `run`.
@@ -215,16 +217,16 @@ impl Endpoint {
         self.proofs.of(probe).rcu(|by_model| {
             let mut by_model = BTreeMap::clone(by_model);
             let previous = by_model.get(model);
-            let mut asked = ProbeRecord::next(previous, answer, now, plan, run);
+            let mut record = ProbeRecord::next(previous, answer, now, plan, run);
             // An unauthenticated probe learns nothing, so the result of a probe with a client's credentials stays valid.
             if let (Some(Capability::Unauthorized), Some(previous)) = (answer, previous)
                 && previous.usable(now, run).is_some()
             {
-                asked.answer.clone_from(&previous.answer);
+                record.answer.clone_from(&previous.answer);
             }
-            by_model.insert(model.into(), asked);
+            by_model.insert(model.into(), record);
             while by_model.len() > MAX_MODELS {
-                let oldest = by_model.iter().min_by_key(|(_, asked)| asked.at);
+                let oldest = by_model.iter().min_by_key(|(_, record)| record.at);
                 let Some(oldest) = oldest.map(|(model, _)| Arc::clone(model)) else {
                     break;
                 };
@@ -245,9 +247,9 @@ impl Endpoint {
 
     /// Records its list of models; `None` if it did not return one.
     fn listed(&self, models: Option<Models>, now: Instant, plan: u64, run: u32) {
-        self.proofs.models.rcu(|asked| {
-            let asked = asked.as_ref().as_ref();
-            Some(ProbeRecord::next(asked, models.clone(), now, plan, run))
+        self.proofs.models.rcu(|record| {
+            let record = record.as_ref().as_ref();
+            Some(ProbeRecord::next(record, models.clone(), now, plan, run))
         });
     }
 }
@@ -334,13 +336,13 @@ mod tests {
             0,
         );
         assert!(endpoint.is_silent(Probe::Chat, "m") && !endpoint.is_silent(Probe::Chat, "n"));
-        let asked = start + RENEWAL;
+        let probed = start + RENEWAL;
         assert_eq!(
-            endpoint.capability(Probe::Chat, "m", asked),
+            endpoint.capability(Probe::Chat, "m", probed),
             Capability::Supported
         );
-        assert!(!endpoint.is_proof_due(Probe::Chat, "m", asked, 1));
-        assert!(endpoint.is_proof_due(Probe::Chat, "m", asked + BACKOFF.first, 1));
+        assert!(!endpoint.is_proof_due(Probe::Chat, "m", probed, 1));
+        assert!(endpoint.is_proof_due(Probe::Chat, "m", probed + BACKOFF.first, 1));
         assert_eq!(
             endpoint.capability(Probe::Chat, "m", start + LIFE),
             Capability::Unknown
@@ -348,12 +350,12 @@ mod tests {
         endpoint.proved(
             (Probe::Chat, "m"),
             Capability::Unsupported,
-            asked + SECOND,
+            probed + SECOND,
             1,
             0,
         );
         assert_eq!(
-            endpoint.capability(Probe::Chat, "m", asked + SECOND),
+            endpoint.capability(Probe::Chat, "m", probed + SECOND),
             Capability::Unsupported
         );
         let pauses: Vec<_> = (1..7).map(|failures| pause(failures).as_secs()).collect();
@@ -407,10 +409,10 @@ mod tests {
                 .models_to_probe(Probe::Messages, &wanted)
                 .is_empty()
         );
-        let asked = endpoint.models_to_probe(Probe::Chat, &wanted);
-        assert_eq!(asked.len(), MAX_MODELS);
+        let models = endpoint.models_to_probe(Probe::Chat, &wanted);
+        assert_eq!(models.len(), MAX_MODELS);
         assert_eq!(
-            asked[..4].iter().map(|model| &**model).collect::<Vec<_>>(),
+            models[..4].iter().map(|model| &**model).collect::<Vec<_>>(),
             ["l3", "named", "l0", "l1"]
         );
     }

@@ -51,7 +51,7 @@ pub(super) async fn exchange(
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, (Error, Lease, RequestBody)> {
-    let original = body.again();
+    let original = body.for_retry();
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
     let unread = Unread::before(&transport);
     let mut sender = begin(&transport, outgoing, lease.address, body, waits);
@@ -66,7 +66,7 @@ pub(super) async fn exchange(
     // RFC 9110 §7.8, §15.2.2: a server must not switch to a protocol that was not requested, nor before the request is complete.
     // The rest of the request would be read as the new protocol.
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        let error = match switches_as_asked(&outgoing.head.headers, &head.headers) {
+        let error = match switches_as_requested(&outgoing.head.headers, &head.headers) {
             false => Some(Error::Head(http1::ResponseError::Malformed)),
             true => (!sender.is_done()).then_some(Error::SwitchedEarly),
         };
@@ -78,12 +78,12 @@ pub(super) async fn exchange(
 }
 
 /// Whether a `101` names the new protocol, or several on top of each other, and the request asked for each of them.
-fn switches_as_asked(request: &HeaderMap, response: &HeaderMap) -> bool {
-    let is_asked = |protocol: &str| {
-        http1::list_members(request, &UPGRADE).any(|asked| asked.eq_ignore_ascii_case(protocol))
+fn switches_as_requested(request: &HeaderMap, response: &HeaderMap) -> bool {
+    let is_requested = |protocol: &str| {
+        http1::list_members(request, &UPGRADE).any(|offered| offered.eq_ignore_ascii_case(protocol))
     };
     let mut protocols = http1::list_members(response, &UPGRADE).peekable();
-    protocols.peek().is_some() && protocols.all(is_asked)
+    protocols.peek().is_some() && protocols.all(is_requested)
 }
 
 /// Composes the head, plus the body if it is small, and writes what the socket accepts. If the client waits for `100 Continue`,

@@ -107,7 +107,7 @@ pub(super) async fn over(
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Failed> {
-    let (original, view) = (body.again(), body.view());
+    let (original, view) = (body.for_retry(), body.view());
     let stream = link.stream();
     let sent_before = link.sent();
     let ends = body.is_end_stream();

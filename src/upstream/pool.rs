@@ -161,9 +161,11 @@ impl Pool {
         }
         let draw = fastrand::u32(..);
         let endpoint = self.pick(now, draw, None).ok_or(Error::NoEndpoint)?;
-        let again = (self.endpoints.len() > 1).then(|| body.again()).flatten();
+        let for_retry = (self.endpoints.len() > 1)
+            .then(|| body.for_retry())
+            .flatten();
         let result = self.watched(endpoint, outgoing, body, now, options).await;
-        match (result, again) {
+        match (result, for_retry) {
             (Err(error), Some(body)) if error.another_may_do() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
                 let options = SendOptions {

@@ -84,10 +84,10 @@ impl Default for QuickAck {
 impl QuickAck {
     /// Call this for each slice read from `socket`, `gap` after the previous one.
     pub fn read(&mut self, gap: Duration, socket: &impl Socket, delay_tests: &DelayTests) {
-        let is_worth_asking = (CROWDED..SHORT).contains(&gap);
+        let is_worth_a_test = (CROWDED..SHORT).contains(&gap);
         *self = match *self {
-            Self::Prompt(before) if is_worth_asking && before < SETTLED => Self::Prompt(before + 1),
-            Self::Prompt(_) | Self::Lapsed if is_worth_asking && delay_tests.admits() => socket
+            Self::Prompt(before) if is_worth_a_test && before < SETTLED => Self::Prompt(before + 1),
+            Self::Prompt(_) | Self::Lapsed if is_worth_a_test && delay_tests.admits() => socket
                 .delay()
                 .and_then(|()| socket.counts())
                 .map_or(Self::Never, Self::Asked),

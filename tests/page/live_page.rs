@@ -372,23 +372,21 @@ async fn it_fits_a_phone_and_works_without_a_mouse() {
     browser.until("#log", |text| text.contains("started")).await;
     eventually("some samples", async || {
         browser
-            .value("Number(document.getElementById('moment').max)")
+            .value("Number(document.getElementById('time').max)")
             .await
             .as_u64()
             >= Some(2)
     })
     .await;
     browser
-        .value("document.getElementById('moment').focus()")
+        .value("document.getElementById('time').focus()")
         .await;
     browser.press("Home", 36).await;
     assert_eq!(
-        browser
-            .value("document.getElementById('moment').value")
-            .await,
+        browser.value("document.getElementById('time').value").await,
         "0"
     );
-    let labels_match = "document.getElementById('moment').getAttribute('aria-valuetext') === document.getElementById('reading').textContent";
+    let labels_match = "document.getElementById('time').getAttribute('aria-valuetext') === document.getElementById('reading').textContent";
     assert_eq!(browser.value(labels_match).await, true);
     // Every image has a text alternative, and every control has a name.
     let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";

@@ -251,11 +251,11 @@ proptest! {
         };
         let body = BODY.replace(":9", ":900");
         let request = Request::read(Api::Messages, body.as_bytes()).unwrap();
-        let asked: Value = match resumption {
+        let body: Value = match resumption {
             Resumption::Resend => serde_json::from_str(&body).unwrap(),
             Resumption::Continue => serde_json::from_slice(&request.continued(&sent.text(), sent.tokens()).unwrap()).unwrap(),
         };
-        let given = asked["messages"][1]["content"].as_str().unwrap_or_default();
+        let given = body["messages"][1]["content"].as_str().unwrap_or_default();
         prop_assert!(given.trim_end() == given);
         let bytes = stream("second", &text, given, pieces[1], index, bare_end);
         let mut begun = false;

@@ -159,17 +159,17 @@ proptest! {
         };
         let request = Request::read(api, body.as_bytes()).unwrap();
         let tokens = sent.tokens();
-        let asked = match resumption {
+        let body = match resumption {
             Resumption::Resend => body.clone().into(),
             Resumption::Continue => request.continued(&sent.text(), tokens).unwrap(),
         };
-        let asked: Value = serde_json::from_slice(&asked).unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
         if let (Some(limit), Resumption::Continue) = (limit, resumption) {
-            prop_assert_eq!(asked["max_tokens"].as_u64(), Some(limit - tokens));
+            prop_assert_eq!(body["max_tokens"].as_u64(), Some(limit - tokens));
         }
         let given = match api {
-            Api::Chat => asked["messages"][1]["content"].as_str().unwrap_or_default().to_owned(),
-            _ => asked["prompt"].as_str().unwrap()[1..].to_owned(),
+            Api::Chat => body["messages"][1]["content"].as_str().unwrap_or_default().to_owned(),
+            _ => body["prompt"].as_str().unwrap()[1..].to_owned(),
         };
         let bytes = stream(api, "second", &text, &given, &second);
         let mut begun = false;

@@ -108,11 +108,11 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
 
 /// New's share according to the resource, limited by the cap unless the cap is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
-    let asked = requested_split(update)?.share_of_new();
+    let requested = requested_split(update)?.share_of_new();
     let cap = SpecFields::of(update).cap_percent();
     match cap.filter(|_| !cap_is_lifted(update)) {
-        Some(cap) => Some(asked.min(f64::from(cap) / 100.0)),
-        None => Some(asked),
+        Some(cap) => Some(requested.min(f64::from(cap) / 100.0)),
+        None => Some(requested),
     }
 }
 

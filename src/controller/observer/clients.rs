@@ -207,7 +207,7 @@ impl Observer {
             found.is_some_and(|(_, namespace)| namespace == own)
         };
         for target in parsed.plan.new.iter().filter(is_own) {
-            for endpoint in self.behind(target)?.into_iter().flatten() {
+            for endpoint in self.endpoints_of(target)?.into_iter().flatten() {
                 if let Some(pod) = endpoint.pod {
                     note(pod, endpoint.ready);
                 }
@@ -229,8 +229,8 @@ impl Observer {
     ) -> Result<BTreeSet<(Option<IpAddr>, u16)>, NotSynced> {
         let mut ports = BTreeSet::new();
         for target in &parsed.plan.new {
-            let behind = self.behind(target)?.into_iter().flatten();
-            let addresses = behind.filter_map(|endpoint| endpoint.address);
+            let endpoints = self.endpoints_of(target)?.into_iter().flatten();
+            let addresses = endpoints.filter_map(|endpoint| endpoint.address);
             ports.extend(addresses.map(|address| (Some(address.ip()), address.port())));
         }
         Ok(ports)

@@ -47,7 +47,7 @@ impl Observer {
             false => Pace::Normal,
         };
         let begun = parsed.memory().trial.generation;
-        let asked = pods.into_iter().map(|pod| {
+        let compared = pods.into_iter().map(|pod| {
             let answer = self.compare(parsed, pod, pace, early_until);
             let applied = proxies.iter().find(|proxy| proxy.name == pod.pod);
             let applied = applied.and_then(|proxy| proxy.state.as_ref().ok());
@@ -62,10 +62,13 @@ impl Observer {
             let name = pod.pod.clone();
             (pod.ready, ProxyComparison { name, answer })
         });
-        let counts = |(ready, asked): &(bool, ProxyComparison)| {
-            *ready || matches!(asked.answer, ComparisonResult::Counts(_))
+        let counts = |(ready, compared): &(bool, ProxyComparison)| {
+            *ready || matches!(compared.answer, ComparisonResult::Counts(_))
         };
-        asked.filter(counts).map(|(_, asked)| asked).collect()
+        compared
+            .filter(counts)
+            .map(|(_, compared)| compared)
+            .collect()
     }
 
     fn compare(

@@ -67,11 +67,11 @@ impl Observer {
                 }
             };
             new.left_out = frontends_of_new.len().saturating_sub(MAX_POLLED);
-            let asked = frontends_of_new
+            let queried = frontends_of_new
                 .into_iter()
                 .take(MAX_POLLED)
                 .map(|frontend| self.frontend(parsed, frontend, &mut polled, early_until));
-            new.queried = asked.collect();
+            new.queried = queried.collect();
         }
         self.models.keep(&parsed.key, &polled);
         Ok(Sides { old, new })
@@ -150,7 +150,7 @@ impl Observer {
                 secured = Some((config, name));
             }
             // Poll each endpoint at its own address: through the Service, any of them could respond.
-            let found = self.behind(target)?.unwrap_or_default();
+            let found = self.endpoints_of(target)?.unwrap_or_default();
             let addresses = found.iter().filter(|endpoint| endpoint.ready);
             let before = frontends.len();
             let frontend = self.address(target.clone(), secured);
@@ -189,7 +189,7 @@ impl Observer {
                 count += 1;
                 continue;
             }
-            let found = self.behind(target)?;
+            let found = self.endpoints_of(target)?;
             let ready = found.iter().flatten();
             // Proxies send no request to an address that they cannot read.
             let ready = ready.filter(|endpoint| endpoint.ready && endpoint.ip.is_some());
@@ -199,7 +199,7 @@ impl Observer {
     }
 
     /// The endpoints of the Service that a target refers to; `None` if the target is not a Service or has no EndpointSlice.
-    pub(super) fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+    pub(super) fn endpoints_of(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, NotSynced> {
         let Some((service, namespace)) = target.service(&self.settings.domain) else {
             return Ok(None);
         };

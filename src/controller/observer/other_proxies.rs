@@ -46,14 +46,14 @@ impl Observer {
     ) -> Option<OtherProxies> {
         let pods = self.pods_that_may_lead_to_old(parsed, old).ok()?;
         let port = &self.settings.proxies.port;
-        let asked = pods.iter().filter_map(|pod| {
+        let polled = pods.iter().filter_map(|pod| {
             Some(PolledProxy {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                 address: old_frontends::address_of(pod, port)?,
             })
         });
-        let mut asked: Vec<PolledProxy> = asked.collect();
+        let mut polled: Vec<PolledProxy> = polled.collect();
         let mut others = OtherProxies {
             found: self.proxies_without_port(parsed, &pods)?,
             ..OtherProxies::default()
@@ -64,14 +64,14 @@ impl Observer {
         });
         let nowhere = nowhere.map(|pod| unknown(pod.metadata.name.as_deref().unwrap_or_default()));
         others.found.extend(nowhere);
-        if asked.len() > MAX_POLLED {
-            let more = asked.len() - MAX_POLLED;
+        if polled.len() > MAX_POLLED {
+            let more = polled.len() - MAX_POLLED;
             let name = format!("{more} more proxies in the namespace, which are too many to query");
             others.found.push(name);
-            asked.truncate(MAX_POLLED);
+            polled.truncate(MAX_POLLED);
         }
         let mut is_known = true;
-        for one in &asked {
+        for one in &polled {
             let Some(last) = self.last_report(&self.other_proxies, &parsed.key, &one.address)
             else {
                 let name = format!(
@@ -96,7 +96,7 @@ impl Observer {
                 Ok(None) => others.found.push(unknown(&one.pod)),
             }
         }
-        let addresses = asked.into_iter().map(|one| one.address);
+        let addresses = polled.into_iter().map(|one| one.address);
         self.other_proxies.keep(&parsed.key, &addresses.collect());
         is_known.then_some(others)
     }
@@ -143,12 +143,12 @@ impl Observer {
             let Some((_, namespace)) = elsewhere else {
                 continue;
             };
-            let behind = self.behind(target)?.into_iter().flatten();
-            let behind: BTreeSet<String> = behind.filter_map(|endpoint| endpoint.pod).collect();
+            let endpoints = self.endpoints_of(target)?.into_iter().flatten();
+            let names: BTreeSet<String> = endpoints.filter_map(|endpoint| endpoint.pod).collect();
             let pods = self.cache.of(&pods(), namespace)?;
             found.extend(pods.into_iter().filter(|pod| {
                 let name = pod.metadata.name.as_ref();
-                is_alive(pod) && name.is_some_and(|name| behind.contains(name))
+                is_alive(pod) && name.is_some_and(|name| names.contains(name))
             }));
         }
         Ok(found)

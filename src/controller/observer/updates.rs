@@ -139,8 +139,8 @@ impl Observer {
                             && !self.is_service(name, namespace)?)
                 }
             };
-            let mut behind = self.behind(target)?.into_iter().flatten();
-            if leads || behind.any(|endpoint| old.has(endpoint.pod.as_deref(), endpoint.ip)) {
+            let mut endpoints = self.endpoints_of(target)?.into_iter().flatten();
+            if leads || endpoints.any(|endpoint| old.has(endpoint.pod.as_deref(), endpoint.ip)) {
                 return Ok(true);
             }
         }

@@ -188,7 +188,7 @@ impl Rollouts {
         plan: &Plan,
         update: &Object,
     ) -> Result<Work, NotYetObserved> {
-        let look = ObserveInput {
+        let input = ObserveInput {
             key: subject.key,
             rollout: subject.rollout,
             before: subject.before,
@@ -201,7 +201,7 @@ impl Rollouts {
             shows_writes: self.is_certain(subject.key),
             now: write::now(),
         };
-        let observed = match observe::observe(&self.observer, &look) {
+        let observed = match observe::observe(&self.observer, &input) {
             Ok(observed) => observed,
             Err(error) if error.is_early() => return Err(NotYetObserved),
             Err(error) => return Ok(refused(subject, "NotSynced", error_chain(&error))),
@@ -224,7 +224,7 @@ impl Rollouts {
         };
         // The spec may have been edited to name other objects.
         settings.in_place = objects::is_in_place(plan.accepted);
-        let (mut memory, seen) = memory::advance(subject.before, observed.seen.clone(), look.now);
+        let (mut memory, seen) = memory::advance(subject.before, observed.seen.clone(), input.now);
         let mut decision = scaling::decide(&settings, &seen);
         let mut obstacle = plan.obstacle.clone();
         if let Some(why) = needs_lost(&decision, &observed.lost) {
@@ -259,13 +259,13 @@ impl Rollouts {
             ),
             revisions: self.status_entries(subject, plan.accepted, plan.revisions),
             generation,
-            now: look.now,
+            now: input.now,
         });
         if seen.accepts_sizes && decision.progress != Progress::Contested {
             status::accept_sizes(&mut status, &seen.sides, generation);
         }
         if let Some((reason, why)) = obstacle {
-            status = status::refused(&status, reason, why, generation, look.now);
+            status = status::refused(&status, reason, why, generation, input.now);
         }
         let mut work = match decision.action {
             Some(action) => self.act(

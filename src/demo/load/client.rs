@@ -133,7 +133,7 @@ impl Client {
 /// The response so far.
 #[derive(Debug)]
 struct ReceivedResponse {
-    asked: Instant,
+    sent_at: Instant,
     last_token: Option<Instant>,
     first_token: Option<Duration>,
     gaps: Vec<Duration>,
@@ -144,9 +144,9 @@ struct ReceivedResponse {
 }
 
 impl ReceivedResponse {
-    fn new(asked: Instant) -> Self {
+    fn new(sent_at: Instant) -> Self {
         Self {
-            asked,
+            sent_at,
             last_token: None,
             first_token: None,
             gaps: Vec::new(),
@@ -214,7 +214,7 @@ impl ReceivedResponse {
     fn token(&mut self, token: &str, now: Instant) {
         self.transcript.push(token);
         match self.last_token.replace(now) {
-            None => self.first_token = Some(now.saturating_duration_since(self.asked)),
+            None => self.first_token = Some(now.saturating_duration_since(self.sent_at)),
             Some(before) => self.gaps.push(now.saturating_duration_since(before)),
         }
     }

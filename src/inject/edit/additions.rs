@@ -37,24 +37,24 @@ impl Editor<'_> {
             return Err(self.no_place(parent, "a mapping"));
         };
         let was = holder.insert(key.to_owned(), value.clone());
-        let words = self.words(path);
+        let recorded = self.record_path(path);
         match self.entry(path)?.map(|(_, entry)| entry) {
             // The key exists, without a value.
             Some(entry) if was.is_some() => {
                 // Later additions by others are recognized by the members that this does not list.
                 for (key, member) in value.as_object().into_iter().flatten() {
-                    let words = self.words(&path::below(path, [key.as_str()]));
-                    self.added(words, member);
+                    let recorded = self.record_path(&path::below(path, [key.as_str()]));
+                    self.added(recorded, member);
                 }
                 self.record.replaced.push(Replaced {
-                    path: words,
+                    path: recorded,
                     was: self.tree.text[entry.colon..entry.node.span.end].to_owned(),
                     column: None,
                     value: None,
                     new: (!value.is_object()).then(|| value.clone()),
                 });
             }
-            _ => self.added(words, &value),
+            _ => self.added(recorded, &value),
         }
         match is_old {
             true => self.join(path, value, was.is_some()),
@@ -64,23 +64,23 @@ impl Editor<'_> {
 
     /// Appends `value` to the list at `path`, which is created if it does not exist.
     pub fn push(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
-        let words = self.append(path, value.clone())?;
-        self.added(words, &value);
+        let recorded = self.append(path, value.clone())?;
+        self.added(recorded, &value);
         Ok(())
     }
 
-    fn added(&mut self, words: String, value: &Json) {
+    fn added(&mut self, recorded: String, value: &Json) {
         if value["name"] != NAME {
-            self.record.values.insert(words.clone(), value.clone());
+            self.record.values.insert(recorded.clone(), value.clone());
         }
-        self.record.added.push(words);
+        self.record.added.push(recorded);
     }
 
     /// Appends a mapping that has only a `name` to the list at `path`, for members that are added to it. Uninject removes it only
     /// if no other member has been added.
     pub fn push_named(&mut self, path: &[Step], name: &str) -> Result<(), Refused> {
-        let words = self.append(path, json!({"name": name}))?;
-        self.record.made.push(words);
+        let recorded = self.append(path, json!({"name": name}))?;
+        self.record.made.push(recorded);
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl Editor<'_> {
             true => self.join(&item, value, false)?,
             false => self.grow(&item, value)?,
         }
-        Ok(self.words(&item))
+        Ok(self.record_path(&item))
     }
 
     /// Creates missing parents.
@@ -115,21 +115,21 @@ impl Editor<'_> {
             return Err(self.no_place(parent, "a mapping"));
         };
         holder.insert(key.to_owned(), empty.clone());
-        let words = self.words(path);
+        let recorded = self.record_path(path);
         match nothing {
             // The key is written, but not a value.
             Some(entry) => {
                 let was = self.tree.text[entry.colon..entry.node.span.end].to_owned();
                 let column = None;
                 self.record.replaced.push(Replaced {
-                    path: words,
+                    path: recorded,
                     was,
                     column,
                     value: None,
                     new: None,
                 });
             }
-            None => self.record.made.push(words),
+            None => self.record.made.push(recorded),
         }
         match is_old {
             true => self.join(path, empty, nothing.is_some()),

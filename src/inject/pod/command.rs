@@ -37,8 +37,8 @@ pub(super) fn mentions(before: &str, word: &str, port: u16) -> Mentions {
             (false, false) => rest.rsplit(is_between).next().unwrap_or_default(),
         };
         let is_address = head.ends_with(':') || head.contains("/dev/tcp/") && head.ends_with('/');
-        let is_behind = HOSTS.contains(&last) || FLAGS.contains(&last) || last.starts_with("$(");
-        match is_address || is_behind {
+        let is_expected = HOSTS.contains(&last) || FLAGS.contains(&last) || last.starts_with("$(");
+        match is_address || is_expected {
             true => found.ports.push(at..at + number.len()),
             false => found.is_doubtful = true,
         }

@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::command::mentions;
 use super::{
-    ADMIN, BEHIND, BEHIND_NAMES, HostPort, Injection, NAME, Path, Ports, Refused, Relocated, below,
-    doubtful_variable, host, overriding, relocate, unknown,
+    ADMIN, FRONTEND_NAMES, FRONTEND_PORTS, HostPort, Injection, NAME, Path, Ports, Refused,
+    Relocated, below, doubtful_variable, host, overriding, relocate, unknown,
 };
 
 impl Injection<'_, '_> {
@@ -72,7 +72,7 @@ impl Injection<'_, '_> {
             };
             // What mentions the earlier port may mean the frontend itself.
             let is_mentioned = |candidate: u16| {
-                self.behind != Some(candidate)
+                self.earlier_port != Some(candidate)
                     && everywhere
                         .iter()
                         .any(|(_, container)| is_mentioned(container, candidate))
@@ -84,7 +84,7 @@ impl Injection<'_, '_> {
                 self.refuse(format!("the ports {ports:?} of the pod are all in use"))
             })
         };
-        let (behind, admin) = (free(BEHIND)?, free(ADMIN)?);
+        let (frontend, admin) = (free(FRONTEND_PORTS)?, free(ADMIN)?);
         if admin != ADMIN[0] {
             self.note.warn(format!(
                 "crossfade's admin port is {admin}, because a container uses {}: change the port in NetworkPolicies and in prometheus.io/port",
@@ -108,11 +108,11 @@ impl Injection<'_, '_> {
                 declared["containerPort"]
             ));
         }
-        let [taken, also_taken] = BEHIND_NAMES.map(|behind| name == behind || is_named(behind));
+        let [taken, also_taken] = FRONTEND_NAMES.map(|other| name == other || is_named(other));
         if taken && also_taken {
             return Err(self.refuse(format!(
                 "the pod already has ports named '{}' and '{}': rename one of them",
-                BEHIND_NAMES[0], BEHIND_NAMES[1]
+                FRONTEND_NAMES[0], FRONTEND_NAMES[1]
             )));
         }
         Ok(Ports {
@@ -123,8 +123,8 @@ impl Injection<'_, '_> {
                     ip: own["hostIP"].as_str().map(str::to_owned),
                 })
             }),
-            behind,
-            behind_name: BEHIND_NAMES[usize::from(taken)],
+            frontend,
+            frontend_name: FRONTEND_NAMES[usize::from(taken)],
             admin,
             entry,
             name,
@@ -200,7 +200,7 @@ impl Injection<'_, '_> {
             self.note.warn(format!(
                 "prometheus.io/port: {scraped} routes to crossfade now: set it to {} for the metrics of the frontend, or to {} \
                  for those of crossfade",
-                ports.behind, ports.admin
+                ports.frontend, ports.admin
             ));
         }
     }

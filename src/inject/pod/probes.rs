@@ -25,7 +25,7 @@ impl Injection<'_, '_> {
         }
         let path = self.options.health.as_deref();
         let live = path.unwrap_or(self.frontend.server.live()).to_owned();
-        let get = json!({"path": live, "port": ports.behind});
+        let get = json!({"path": live, "port": ports.frontend});
         let is_wanted = by_operator || path.is_some();
         for (probe, added) in [
             (
@@ -42,7 +42,7 @@ impl Injection<'_, '_> {
                 if self.retarget(&place, &container[probe], ports)? {
                     self.note.add_detail(format!(
                         "{probe}: follows the frontend to port {}",
-                        ports.behind
+                        ports.frontend
                     ));
                 }
                 let grace = below(&place, ["terminationGracePeriodSeconds"]);
@@ -64,11 +64,11 @@ impl Injection<'_, '_> {
     /// Directs a probe or hook to the port on which the frontend listens now. Returns whether that changed it.
     fn retarget(&mut self, place: &Path, probe: &Json, ports: &Ports) -> Result<bool, Refused> {
         let mut is_changed = false;
-        let by_number = (ports.port.to_string(), ports.behind.to_string());
+        let by_number = (ports.port.to_string(), ports.frontend.to_string());
         // The operator declares a port 'http' where the manifest declares none.
         let by_operator = matches!(self.workload.creator, PodCreator::Operator { .. });
         let has_name = ports.entry.is_some() || by_operator;
-        let by_name = has_name.then(|| (ports.name.clone(), ports.behind_name.to_owned()));
+        let by_name = has_name.then(|| (ports.name.clone(), ports.frontend_name.to_owned()));
         for way in ["httpGet", "tcpSocket", "grpc"] {
             let given = match &probe[way]["port"] {
                 Json::String(text) => text.clone(),
@@ -102,10 +102,10 @@ impl Injection<'_, '_> {
                     "the command of its {} contains {}: if that is its port, write {} there",
                     place.last().map_or("probe", name_of),
                     ports.port,
-                    ports.behind
+                    ports.frontend
                 ));
             }
-            if let Some((from, to)) = exchange(word, &places, ports.behind) {
+            if let Some((from, to)) = exchange(word, &places, ports.frontend) {
                 let path = below(&below(place, ["exec", "command"]), [index]);
                 self.editor.swap(&path, &from, &to)?;
                 is_changed = true;
@@ -137,9 +137,9 @@ impl Injection<'_, '_> {
         let post_start = &container["lifecycle"]["postStart"];
         let place = self.of(&["lifecycle", "postStart"]);
         if self.retarget(&place, post_start, ports)? {
-            let behind = ports.behind;
+            let port = ports.frontend;
             self.note
-                .add_detail(format!("postStart: follows the frontend to port {behind}"));
+                .add_detail(format!("postStart: follows the frontend to port {port}"));
         }
         Ok(())
     }

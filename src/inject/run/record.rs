@@ -138,7 +138,7 @@ pub(super) fn without_label() -> String {
 /// the indices of list items. A new version alone must not change the pods, which would restart them; neither must the label for
 /// policies, which earlier versions did not add.
 pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> Json {
-    let label = path::words(&Json::Null, &[], &below(&[], ["labels", pod::PROXY]));
+    let label = path::record_path(&Json::Null, &[], &below(&[], ["labels", pod::PROXY]));
     for workload in workloads {
         if let Some(Json::Object(labels)) = path::get_mut(&mut document, &workload.labels) {
             labels.remove(pod::PROXY);
@@ -148,7 +148,7 @@ pub(super) fn with_this_version(mut document: Json, workloads: &[Workload]) -> J
             && let Ok(mut record) = serde_json::from_str::<Record>(text)
         {
             env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
-            record.added.retain(|words| !words.ends_with(&label));
+            record.added.retain(|recorded| !recorded.ends_with(&label));
             let written = serde_json::to_string(&record.without_values());
             *text = without_indices(&written.unwrap_or_default());
         }
@@ -200,7 +200,7 @@ fn without_indices(record: &str) -> String {
 pub(super) struct Reused {
     pub image: Option<String>,
     /// The port of the frontend behind it.
-    pub behind: Option<u16>,
+    pub frontend_port: Option<u16>,
 }
 
 impl Reused {
@@ -214,8 +214,11 @@ impl Reused {
         let mut variables = own["env"].as_array().into_iter().flatten();
         let old = variables.find(|variable| variable["name"] == "CROSSFADE_OLD");
         let old = old.and_then(|old| old["value"].as_str()?.rsplit(':').next());
-        let behind = old.and_then(|port| port.parse().ok());
-        Self { image, behind }
+        let frontend_port = old.and_then(|port| port.parse().ok());
+        Self {
+            image,
+            frontend_port,
+        }
     }
 }
 

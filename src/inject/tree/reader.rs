@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
             if matches!(event, Event::SequenceEnd) {
                 return Ok((items, if flow { span.end } else { last }));
             }
-            let after = self.behind('-', last).unwrap_or(last);
+            let after = self.position_after('-', last).unwrap_or(last);
             items.push(self.node(event, span, after)?);
         }
     }
@@ -133,7 +133,9 @@ impl<'a> Reader<'a> {
                     return Err(Unreadable { at, message });
                 }
             };
-            let colon = self.behind(':', key_span.end).unwrap_or(key_span.end);
+            let colon = self
+                .position_after(':', key_span.end)
+                .unwrap_or(key_span.end);
             let (event, span) = self.next()?;
             let node = self.node(event, span, colon)?;
             if !known.insert(key.clone()) && self.twice.is_none() {
@@ -149,7 +151,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The position after `mark`, if only blanks precede it.
-    fn behind(&self, mark: char, from: usize) -> Option<usize> {
+    fn position_after(&self, mark: char, from: usize) -> Option<usize> {
         let rest = self.text.get(from..)?;
         let blanks = rest.len() - rest.trim_start().len();
         rest[blanks..]

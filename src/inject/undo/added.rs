@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::Undo;
 use crate::inject::Note;
 use crate::inject::path::{self, Path, Step, below};
-use crate::inject::pod::BEHIND;
+use crate::inject::pod::FRONTEND_PORTS;
 use crate::inject::record::Record;
 use crate::inject::workload::Workload;
 
@@ -16,32 +16,32 @@ const MAX_SHOWN: usize = 400;
 
 /// Values that were added one after the other, to the end of a list whose items have no names. Any other value is alone.
 struct Added<'r> {
-    words: Vec<&'r str>,
+    recorded: Vec<&'r str>,
     /// The list, and the index of the first one.
     place: Option<(&'r str, usize)>,
 }
 
 impl Added<'_> {
-    fn all(words: &[String]) -> Vec<Added<'_>> {
+    fn all(recorded: &[String]) -> Vec<Added<'_>> {
         let mut all: Vec<Added<'_>> = Vec::new();
-        for words in words {
-            let place = item(words);
+        for recorded in recorded {
+            let place = item(recorded);
             if let (Some((list, index)), Some(last)) = (place, all.last_mut())
-                && last.place == Some((list, index.wrapping_sub(last.words.len())))
+                && last.place == Some((list, index.wrapping_sub(last.recorded.len())))
             {
-                last.words.push(words);
+                last.recorded.push(recorded);
                 continue;
             }
-            let words = vec![words.as_str()];
-            all.push(Added { words, place });
+            let recorded = vec![recorded.as_str()];
+            all.push(Added { recorded, place });
         }
         all
     }
 }
 
 /// The list of an item without a name, and the item's index.
-pub(super) fn item(words: &str) -> Option<(&str, usize)> {
-    let (list, item) = words.rsplit_once('/')?;
+pub(super) fn item(recorded: &str) -> Option<(&str, usize)> {
+    let (list, item) = recorded.rsplit_once('/')?;
     let index = item.strip_prefix("[#")?.strip_suffix(']')?;
     Some((list, index.parse().ok()?))
 }
@@ -60,10 +60,10 @@ impl Undo<'_> {
                 Some((list, index)) => {
                     gone.extend(self.items(workload, record, &added, list, index, note));
                 }
-                None => gone.extend(self.value(workload, record, added.words[0], note)),
+                None => gone.extend(self.value(workload, record, added.recorded[0], note)),
             }
         }
-        let find = |words: &String| path::find(self.root, &workload.base, words);
+        let find = |recorded: &String| path::find(self.root, &workload.base, recorded);
         let mut made: Vec<Path> = record.made.iter().filter_map(find).collect();
         made.sort_by_key(|path| std::cmp::Reverse(path.len()));
         for path in made {
@@ -90,13 +90,13 @@ impl Undo<'_> {
         &self,
         workload: &Workload,
         record: &Record,
-        words: &str,
+        recorded: &str,
         note: &mut Note,
     ) -> Option<Path> {
-        let path = path::find(self.root, &workload.base, words)?;
+        let path = path::find(self.root, &workload.base, recorded)?;
         let now = path::get(self.root, &path)?;
         // Earlier versions did not record the values.
-        let Some(added) = record.values.get(words) else {
+        let Some(added) = record.values.get(recorded) else {
             return Some(path);
         };
         if self.defaults(workload).is_unchanged(now, added) {
@@ -104,13 +104,13 @@ impl Undo<'_> {
         }
         if is_for_crossfade(now, added) {
             note.warn(format!(
-                "{words} has been changed since the injection, but is removed, because it has no effect without crossfade: it was {}",
+                "{recorded} has been changed since the injection, but is removed, because it has no effect without crossfade: it was {}",
                 shown(now)
             ));
             return Some(path);
         }
         note.warn(format!(
-            "{words} has been changed since it was added, and is kept: {}",
+            "{recorded} has been changed since it was added, and is kept: {}",
             shown(now)
         ));
         None
@@ -131,8 +131,11 @@ impl Undo<'_> {
         let (Some(path), Some(items)) = (&path, items.and_then(Json::as_array)) else {
             return Vec::new();
         };
-        let count = added.words.len();
-        let values = added.words.iter().map(|words| record.values.get(*words));
+        let count = added.recorded.len();
+        let values = added
+            .recorded
+            .iter()
+            .map(|recorded| record.values.get(*recorded));
         let values: Option<Vec<&Json>> = values.collect();
         let defaults = self.defaults(workload);
         let is_it = |at: usize| {
@@ -204,7 +207,10 @@ fn is_port_argument(now: &[Json], record: &Record) -> bool {
         Some(given) => given == flag,
         None => flag == "--port" || flag == "--http-port",
     };
-    is_flag && BEHIND.iter().any(|behind| behind.to_string() == *port)
+    is_flag
+        && FRONTEND_PORTS
+            .iter()
+            .any(|known| known.to_string() == *port)
 }
 
 /// Whether a probe or hook calls the same port as the one that was written, which has no meaning without crossfade.

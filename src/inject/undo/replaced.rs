@@ -101,7 +101,7 @@ impl Undo<'_> {
             };
             match flow {
                 true => format!(" {}", emit::flow(&json, None, &style)),
-                false => emit::behind_colon(&json, key, &style),
+                false => emit::after_colon(&json, key, &style),
             }
         };
         // A block scalar ends after its line break, everything else before it.

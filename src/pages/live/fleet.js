@@ -37,10 +37,10 @@ function drawRollouts() {
   const column = (name) => html("th", { role: "columnheader", scope: "col" }, name);
   updateChildren(document.querySelector("#rollout-table thead tr"), ["rollout", ...Object.values(ROLLOUT_COLUMNS)].map(column));
   const rows = rollouts.map((rollout) => {
-    const asked = known(rollout.undoTo) ? `, to revision ${rollout.undoTo}` : rollout.intent && rollout.intent !== "Run" ? `, ${rollout.intent}` : "";
+    const intent = known(rollout.undoTo) ? `, to revision ${rollout.undoTo}` : rollout.intent && rollout.intent !== "Run" ? `, ${rollout.intent}` : "";
     const side = ({ workers }) => workers ?? "–";
     const cells = {
-      phase: `${rollout.phase ?? "no status yet"}${asked}`,
+      phase: `${rollout.phase ?? "no status yet"}${intent}`,
       step: known(rollout.next) ? `${rollout.new.units} of ${rollout.units}, next ${rollout.next}` : "–",
       old: side(rollout.old),
       new: side(rollout.new),
@@ -102,8 +102,8 @@ function drawProxies(update, proxies) {
       const text = proxy.answers === null ? "has not been queried yet" : `does not respond${last}: ${proxy.silence}`;
       return html("tr", { role: "row", class: "silent" }, name, html("td", { role: "cell", colspan: 6 }, text));
     }
-    const behind = update.generation - state.generation;
-    const edit = behind > 0 ? `edit ${state.generation}, ${behind} behind` : `edit ${state.generation}`;
+    const missing = update.generation - state.generation;
+    const edit = missing > 0 ? `edit ${state.generation}, ${missing} behind` : `edit ${state.generation}`;
     const cells = {
       plan: state.follows ? `of ${state.follows}` : known(state.generation) ? edit : "of no update",
       phase: state.phase === "ready" && !state.ready ? "not ready" : state.phase,

@@ -6,7 +6,7 @@ const LEFT = 68;
 const RIGHT = 72;
 
 let samples = [];
-let chosen = null; // the moment that a person chose; null follows the present
+let chosen = null; // the time that a person chose; null follows the present
 let starts = []; // when processes started that were seen by this page
 
 function addSamples(fresh) {
@@ -39,7 +39,7 @@ function drawHistory() {
   frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (side) => (sample, at) => perSecond(side, at), rate));
   frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (side) => (sample) => sample[side], count));
   frame("chart-events", 92, "Plans, recovered requests, and broken streams: see the timeline below", ...eventMarks(x, width, begin, end));
-  const slider = byId("moment");
+  const slider = byId("time");
   slider.max = samples.length - 1;
   slider.value = index;
   const reading = describe(now, samples[index - 1]);

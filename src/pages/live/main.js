@@ -130,7 +130,7 @@ function planProblems(plan) {
   return lines;
 }
 
-byId("moment").addEventListener("input", (event) => {
+byId("time").addEventListener("input", (event) => {
   const index = Number(event.target.value);
   choose(index === samples.length - 1 ? null : samples[index].at);
 });

@@ -140,7 +140,7 @@ impl<O: OldBackend> Source<O> {
             Resumption::Resend => 0,
             Resumption::Continue => sent.tokens(),
         };
-        let body = prepared.body.again();
+        let body = prepared.body.for_retry();
         let body = body.ok_or(NotContinued::GiveUp(Reason::BodyNotKept))?;
         let mut head = Arc::clone(&prepared.head);
         let traceparent = exchange.asks_to_continue(target.generation(), prepared.cause, tokens);

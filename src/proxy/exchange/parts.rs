@@ -20,7 +20,7 @@ pub struct Parts {
     /// The next event is the first from another server.
     pub begins: bool,
     /// The generation of the server that is asked to continue it.
-    asked: Option<Generation>,
+    candidate: Option<Generation>,
     /// The stream has broken, and the search for a server to continue it is not over.
     is_searching: bool,
     events: u64,
@@ -115,13 +115,13 @@ impl Exchange {
         }
         self.attempts += 1;
         let parts = self.parts.get_or_insert_default();
-        parts.asked = Some(generation);
+        parts.candidate = Some(generation);
         let metrics = &self.context.metrics;
         parts.deliver(metrics, self.answering, &self.timeline, tokens);
         // Until then, a stream that has to move stays open where it is.
         if cause == Cause::PlannedMove {
             let span = self.span.as_mut();
-            return span.map(|span| span.asked_to_take_over(generation, Instant::now()));
+            return span.map(|span| span.begin_attempt(generation, Instant::now()));
         }
         // Before the request is sent, so that it counts as open where it may arrive.
         self.carried_by(generation);
@@ -133,8 +133,8 @@ impl Exchange {
 
     /// Counts a failed attempt of the server that was asked to continue the stream, if one was.
     pub fn continuation_failed(&mut self, cause: failover::Cause) {
-        let asked = self.parts.as_mut().and_then(|parts| parts.asked.take());
-        if let Some(generation) = asked {
+        let candidate = self.parts.as_mut().and_then(|parts| parts.candidate.take());
+        if let Some(generation) = candidate {
             self.context.metrics.failed_attempt(generation, cause);
             self.cause = Some(cause);
             if let Some(span) = &mut self.span {
@@ -149,7 +149,7 @@ impl Exchange {
         let parts = self.parts.get_or_insert_default();
         parts.continued += 1;
         parts.begins = true;
-        parts.asked = None;
+        parts.candidate = None;
         parts.is_searching = false;
         self.attempted = Instant::now();
         if let Some(span) = &mut self.span {
@@ -163,7 +163,7 @@ impl Exchange {
         self.carried_by(generation);
         if let Some(parts) = &mut self.parts {
             // The move was stopped, so nothing is known of the server that was asked.
-            parts.asked = None;
+            parts.candidate = None;
             parts.is_searching = false;
         }
         if let Some(span) = &mut self.span {

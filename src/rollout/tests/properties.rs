@@ -5,7 +5,7 @@ use proptest::{collection::vec, option, prelude::*};
 use super::*;
 
 /// A fixture with random settings, after a random history.
-fn any_scene() -> impl Strategy<Value = Fixture> {
+fn any_fixture() -> impl Strategy<Value = Fixture> {
     let settings = (
         any::<bool>(),
         any::<bool>(),
@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
-    fn the_cap_is_exceeded_only_to_keep_requests_served(fixture in any_scene()) {
+    fn the_cap_is_exceeded_only_to_keep_requests_served(fixture in any_fixture()) {
         let decision = fixture.peek();
         let cap = percent(fixture.settings.cap_percent.unwrap_or(100));
         let is_urgent = decision.rule == Rule::OldCannotServe && !fixture.settings.strict;
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_written_to_a_side_that_cannot_serve(fixture in any_scene()) {
+    fn nothing_is_written_to_a_side_that_cannot_serve(fixture in any_fixture()) {
         let decision = fixture.peek();
         if let Some(split) = split(&fixture, &decision) {
             let new_serves = decision.obstacles.is_empty();
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn once_applied_a_decision_changes_nothing_more(fixture in any_scene()) {
+    fn once_applied_a_decision_changes_nothing_more(fixture in any_fixture()) {
         let mut fixture = fixture;
         fixture.step();
         let second = fixture.step();
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn the_memory_contains_everything_needed_after_a_restart(fixture in any_scene()) {
+    fn the_memory_contains_everything_needed_after_a_restart(fixture in any_fixture()) {
         let status = serde_json::to_string(&fixture.memory).unwrap();
         let memory: Memory = serde_json::from_str(&status).unwrap();
         prop_assert_eq!(&memory, &fixture.memory);
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn more_workers_never_get_a_side_less(fixture in any_scene(), role in 0..2_usize, more in 1..9_u32) {
+    fn more_workers_never_get_a_side_less(fixture in any_fixture(), role in 0..2_usize, more in 1..9_u32) {
         let mut fixture = fixture;
         fixture.settings.paused = false;
         fixture.settings.stable = Duration::ZERO;
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn time_alone_leads_to_the_exact_ratio(fixture in any_scene()) {
+    fn time_alone_leads_to_the_exact_ratio(fixture in any_fixture()) {
         let mut fixture = fixture;
         fixture.settings.paused = false;
         let decision = fixture.settle();
@@ -161,7 +161,7 @@ proptest! {
 
     #[test]
     fn no_status_causes_a_panic(
-        fixture in any_scene(),
+        fixture in any_fixture(),
         parts in [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX],
         since in any::<u64>(),
         now in any::<u64>(),

@@ -21,8 +21,8 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
         text(&meta.namespace)
     );
     page.line("rollout", &named);
-    if let Some(asked) = requested(rollout) {
-        page.line("intent", &asked);
+    if let Some(intent) = requested(rollout) {
+        page.line("intent", &intent);
     }
     let Some(status) = &rollout.status else {
         page.line(
@@ -52,7 +52,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
 
 /// What its owner requests, unless that is to proceed.
 fn requested(rollout: &DynamoRollout) -> Option<String> {
-    let asked = match (rollout.spec.intent, rollout.spec.undo()) {
+    let text = match (rollout.spec.intent, rollout.spec.undo()) {
         (Intent::Hold, _) => "Hold; `crossfade rollout resume` continues",
         (_, Some(number)) => {
             return Some(format!(
@@ -63,7 +63,7 @@ fn requested(rollout: &DynamoRollout) -> Option<String> {
         (Intent::Promote, _) => "Promote: forward without analysis and steps",
         (Intent::Run, None) => return None,
     };
-    Some(asked.to_owned())
+    Some(text.to_owned())
 }
 
 /// A list of rollouts, one per line.

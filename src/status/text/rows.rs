@@ -21,7 +21,7 @@ impl Page {
         let names = report
             .proxies
             .iter()
-            .map(|asked| asked.name.chars().count());
+            .map(|proxy| proxy.name.chars().count());
         let widest = names.max().unwrap_or_default().max(NAME);
         let row = |[name, phase, ready, split, plan, open]: [&str; 6]| {
             format!("{name:<widest$} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>13}")
@@ -52,8 +52,8 @@ impl Page {
                 0,
                 &row([name, phase, ready, &split, &applied(&plan), &open.join("/")]),
             );
-            if let Some(behind) = behind(lag(&plan, newest), report.since_edit) {
-                self.put(2, &format!("  {behind}"));
+            if let Some(lag) = describe_lag(lag(&plan, newest), report.since_edit) {
+                self.put(2, &format!("  {lag}"));
             }
             if let Some(refusal) = &plan.refusal {
                 let problems = refusal.problems.iter();
@@ -133,7 +133,7 @@ fn applied(plan: &v1::Plan) -> String {
     }
 }
 
-pub(super) fn behind(lag: Lag, since_edit: Option<Duration>) -> Option<String> {
+pub(super) fn describe_lag(lag: Lag, since_edit: Option<Duration>) -> Option<String> {
     match lag {
         Lag::None | Lag::Unknown => None,
         Lag::Deleted => Some("follows a deleted update of the same name".to_owned()),

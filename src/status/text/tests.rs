@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use super::rows::behind;
+use super::rows::describe_lag;
 use super::*;
 use crate::status::lag::Lag;
 use crate::status::{EventRecord, Other, ProxyAnswer};
 
 #[test]
 fn a_proxy_that_has_not_applied_the_last_edit_is_reported_as_behind() {
-    let shown = |lag| behind(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
+    let shown = |lag| describe_lag(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
     assert_eq!(shown(Lag::Edits(2)), "is 2 edits behind, for at least 14 s");
-    assert_eq!(behind(Lag::Edits(1), None).unwrap(), "is 1 edit behind");
+    assert_eq!(
+        describe_lag(Lag::Edits(1), None).unwrap(),
+        "is 1 edit behind"
+    );
     assert!(shown(Lag::Deleted).contains("deleted"));
     assert_eq!(shown(Lag::None), "");
 }
@@ -43,12 +46,12 @@ fn status_fits_80_columns() {
         new: Some(side),
         ..Default::default()
     };
-    let asked = |name: &str| ProxyAnswer {
+    let answer = |name: &str| ProxyAnswer {
         name: name.to_owned(),
         state: Ok(state.clone()),
     };
     let shown = text(&StatusReport {
-        proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
+        proxies: vec![answer("192.168.100.200:9464"), answer("[fd00::1]:9464")],
         ..StatusReport::default()
     });
     assert!(shown.contains("192.168.100.200:9464 unknown"), "{shown}");
@@ -73,12 +76,12 @@ fn failover_is_named_only_where_there_was_one() {
             retries_refused: refused,
             ..Default::default()
         };
-        let asked = ProxyAnswer {
+        let answer = ProxyAnswer {
             name: "a".to_owned(),
             state: Ok(state),
         };
         text(&StatusReport {
-            proxies: vec![asked],
+            proxies: vec![answer],
             ..StatusReport::default()
         })
     };
@@ -98,12 +101,12 @@ fn continued_and_moving_streams_are_reported_where_a_plan_continues_any() {
             continuations,
             ..Default::default()
         };
-        let asked = ProxyAnswer {
+        let answer = ProxyAnswer {
             name: "a".to_owned(),
             state: Ok(state),
         };
         text(&StatusReport {
-            proxies: vec![asked],
+            proxies: vec![answer],
             ..StatusReport::default()
         })
     };
@@ -164,12 +167,12 @@ fn external_text_is_escaped_in_its_field() {
         plan: Some(plan),
         ..Default::default()
     };
-    let asked = |name: &str, state| ProxyAnswer {
+    let answer = |name: &str, state| ProxyAnswer {
         name: name.into(),
         state,
     };
     let report = StatusReport {
-        proxies: vec![asked("a", Ok(state)), asked("b", Err("b\x1b[2J".into()))],
+        proxies: vec![answer("a", Ok(state)), answer("b", Err("b\x1b[2J".into()))],
         others: vec![Other {
             name: "c\r".into(),
             follows: None,

@@ -13,7 +13,7 @@ pub struct AnalysisReport {
     /// Requests, or values of a latency, that each side must have.
     pub(super) needed: u64,
     /// The number of queried processes, and a remark on those that reported nothing.
-    pub(super) asked: usize,
+    pub(super) queried: usize,
     pub(super) silent: Vec<String>,
     /// Not all processes send requests to the same new generation.
     pub(super) differ: bool,
@@ -43,7 +43,7 @@ impl AnalysisReport {
     /// Whether any proxy reported counts.
     #[must_use]
     pub fn has_data(&self) -> bool {
-        self.silent.len() < self.asked
+        self.silent.len() < self.queried
     }
 
     /// The name of the verdict. There is no pass without a report from every proxy, because a missing one may have seen failures
@@ -86,7 +86,7 @@ impl AnalysisReport {
             return format!("New has failed: {why}");
         }
         if self.verdict() != self.report.verdict.as_str() {
-            let silent = counted(self.silent.len(), self.asked);
+            let silent = counted(self.silent.len(), self.queried);
             return format!("{silent} cannot be compared.");
         }
         self.report.sentence()
@@ -126,8 +126,8 @@ impl AnalysisReport {
             text += &self.table();
             text += "\n";
         }
-        let reported = self.asked - self.silent.len();
-        text += &format!("{}\n", counted(reported, self.asked));
+        let reported = self.queried - self.silent.len();
+        text += &format!("{}\n", counted(reported, self.queried));
         for silent in &self.silent {
             text += &format!("  {}\n", printable(silent));
         }
@@ -175,7 +175,7 @@ impl AnalysisReport {
             "text": self.sentence(),
             "coversSeconds": self.report.covers.as_secs_f64(),
             "metrics": rows.collect::<Vec<_>>(),
-            "proxies": {"asked": self.asked, "silent": self.silent},
+            "proxies": {"asked": self.queried, "silent": self.silent},
         })
     }
 }

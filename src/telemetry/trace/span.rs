@@ -91,14 +91,14 @@ impl Span {
     /// The current attempt has failed and another one begins. Returns its `traceparent`.
     pub fn retried(&mut self, generation: Generation, cause: Cause, now: Instant) -> HeaderValue {
         self.end_attempt(self.current, Some(cause), now);
-        let traceparent = self.asked_to_take_over(generation, now);
+        let traceparent = self.begin_attempt(generation, now);
         self.current = self.attempts.len() - 1;
         traceparent
     }
 
     /// Another attempt begins, which should take over from the current one. Until it does, the current one continues. Returns its
     /// `traceparent`.
-    pub fn asked_to_take_over(&mut self, generation: Generation, now: Instant) -> HeaderValue {
+    pub fn begin_attempt(&mut self, generation: Generation, now: Instant) -> HeaderValue {
         let began = now.saturating_duration_since(self.started);
         let attempt = Attempt::new(generation, began);
         let traceparent = self.traceparent_of(attempt.id);
@@ -108,17 +108,17 @@ impl Span {
 
     /// The attempt that should take over has done so. No effect if there is none.
     pub fn took_over(&mut self, now: Instant) {
-        if let Some(asked) = self.pending_attempt() {
+        if let Some(pending) = self.pending_attempt() {
             self.end_attempt(self.current, None, now);
-            self.current = asked;
+            self.current = pending;
         }
     }
 
     /// The attempt that should take over did not, because of `cause`, or because it was no longer needed. No effect if there is
     /// none.
     pub fn did_not_take_over(&mut self, cause: Option<Cause>, now: Instant) {
-        if let Some(asked) = self.pending_attempt() {
-            self.end_attempt(asked, cause, now);
+        if let Some(pending) = self.pending_attempt() {
+            self.end_attempt(pending, cause, now);
         }
     }
 
@@ -470,10 +470,10 @@ mod tests {
         let at = |seconds| now + Duration::from_secs(seconds);
         let mut span = span(now);
         let first = span.traceparent();
-        let asked = span.asked_to_take_over(Generation::New, at(1));
-        assert_ne!(first, asked);
+        let pending = span.begin_attempt(Generation::New, at(1));
+        assert_ne!(first, pending);
         span.did_not_take_over(Some(Cause::ServerError), at(2));
-        span.asked_to_take_over(Generation::New, at(3));
+        span.begin_attempt(Generation::New, at(3));
         span.took_over(at(4));
         // No attempt is pending.
         span.took_over(at(5));

@@ -63,8 +63,8 @@ impl Pool {
             extra: guard,
             memory: &Budget::new(2 * MAX_ANSWER),
         };
-        let asking = self.probe(endpoint, outgoing, (probe, model), None);
-        let answer = deadline::timeout(TIMEOUT, asking).await;
+        let probing = self.probe(endpoint, outgoing, (probe, model), None);
+        let answer = deadline::timeout(TIMEOUT, probing).await;
         let answer = classify((probe, model), answer);
         record(endpoint, (probe, model), answer, plan, run);
     }
@@ -88,12 +88,12 @@ impl Pool {
             ..client
         };
         let slot = Slot::default();
-        let asking = self.probe(endpoint, outgoing, (probe, model), Some(&slot));
+        let probing = self.probe(endpoint, outgoing, (probe, model), Some(&slot));
         let limit = match known {
             Capability::Unknown => SHORT_TIMEOUT,
             _ => TIMEOUT,
         };
-        let answer = deadline::timeout(limit, asking).await;
+        let answer = deadline::timeout(limit, probing).await;
         if let Some(Err(Some(error))) = &answer
             && let Some(failure) = error.of_endpoint()
         {
@@ -132,8 +132,8 @@ impl Pool {
             memory: &Budget::new(2 * MAX_LIST),
         };
         let lease = Lease::new(Arc::clone(endpoint));
-        let asking = self.send_own_request(lease, outgoing, Vec::new(), MAX_LIST);
-        let answer = deadline::timeout(TIMEOUT, asking).await;
+        let listing = self.send_own_request(lease, outgoing, Vec::new(), MAX_LIST);
+        let answer = deadline::timeout(TIMEOUT, listing).await;
         let models = answer
             .and_then(Result::ok)
             .filter(|(status, _)| *status == StatusCode::OK)
@@ -151,13 +151,13 @@ impl Pool {
         (probe, model): (Probe, &str),
         slot: Option<&Slot>,
     ) -> Result<ProbeResponse, Option<Error>> {
-        let ask = || {
+        let send = || {
             let mut lease = Lease::new(Arc::clone(endpoint));
             lease.slot = slot.cloned();
             self.send_own_request(lease, outgoing, probe.body(model), MAX_ANSWER)
         };
-        match ask().await {
-            Err(error) if error.as_ref().is_none_or(Error::is_break) => ask().await,
+        match send().await {
+            Err(error) if error.as_ref().is_none_or(Error::is_break) => send().await,
             answer => answer,
         }
     }

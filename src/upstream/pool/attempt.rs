@@ -82,7 +82,7 @@ impl Pool {
         {
             return match h2::over(lease, link, outgoing, body).await {
                 Err(h2::Failed::Unprocessed { error, lease, body }) => {
-                    let Some(body) = body.and_then(|body| body.again()) else {
+                    let Some(body) = body.and_then(|body| body.for_retry()) else {
                         return Err(Error::Http2(error.into()));
                     };
                     Box::pin(self.fresh(lease, body, attempt)).await
@@ -114,7 +114,7 @@ impl Pool {
         if !is_stale(&error, may_repeat, attempt.since) {
             return Err(error);
         }
-        match body.again() {
+        match body.for_retry() {
             Some(body) => self.fresh(lease, body, attempt).await,
             None => Err(error),
         }

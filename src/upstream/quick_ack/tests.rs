@@ -22,7 +22,7 @@ const REQUEST: &[u8] = b"GET";
 
 /// A socket with a scripted kernel state. Its largest segment so far is 536 bytes.
 struct Scripted {
-    asked: Cell<u32>,
+    requests: Cell<u32>,
     counts: Cell<Counts>,
     tired: Cell<bool>,
 }
@@ -30,7 +30,7 @@ struct Scripted {
 impl Scripted {
     fn new() -> Self {
         Self {
-            asked: Cell::new(0),
+            requests: Cell::new(0),
             counts: Cell::new(Counts {
                 sent: 7,
                 data_sent: 1,
@@ -64,7 +64,7 @@ impl Scripted {
 
 impl Socket for Scripted {
     fn delay(&self) -> io::Result<()> {
-        self.asked.set(self.asked.get() + 1);
+        self.requests.set(self.requests.get() + 1);
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Socket for Scripted {
 fn two_slices_after_asking_prove_a_server_that_does_not_wait() {
     let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
     assert_eq!(socket.after(&[TOKEN; 3], &delay_tests), QuickAck::Delayed);
-    assert_eq!(socket.asked.get(), 1);
+    assert_eq!(socket.requests.get(), 1);
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn a_short_stream_never_requests_acks() {
             socket.comes(&mut acks, gap, &delay_tests);
         }
     }
-    assert_eq!((acks, socket.asked.get()), (PROMPT, 0));
+    assert_eq!((acks, socket.requests.get()), (PROMPT, 0));
     socket.comes(&mut acks, TOKEN, &delay_tests);
-    assert_eq!(socket.asked.get(), 1);
+    assert_eq!(socket.requests.get(), 1);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn slow_and_crowded_streams_are_left_alone() {
     let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
     assert_eq!(socket.after(&[PAUSE; 9], &delay_tests), PROMPT);
     assert_eq!(socket.after(&[BURST; 9], &delay_tests), PROMPT);
-    assert_eq!(socket.asked.get(), 0);
+    assert_eq!(socket.requests.get(), 0);
 }
 
 #[test]
@@ -119,21 +119,21 @@ fn after_a_pause_that_was_too_long_it_is_proven_again() {
     socket.comes(&mut acks, PAUSE, &delay_tests);
     socket.comes(&mut acks, PAUSE, &delay_tests);
     assert_eq!(acks, QuickAck::Lapsed);
-    assert_eq!(socket.asked.get(), 1, "nobody asks while it is slow");
+    assert_eq!(socket.requests.get(), 1, "nobody asks while it is slow");
     socket.tired.set(false);
     for _ in 0..3 {
         socket.comes(&mut acks, TOKEN, &delay_tests);
     }
-    assert_eq!((acks, socket.asked.get()), (QuickAck::Delayed, 2));
+    assert_eq!((acks, socket.requests.get()), (QuickAck::Delayed, 2));
 }
 
 #[test]
 fn a_slice_that_arrived_earlier_proves_nothing() {
     let (socket, delay_tests) = (Scripted::new(), DelayTests::default());
     let mut acks = socket.after(&[TOKEN], &delay_tests);
-    let asked = acks;
+    let prompt = acks;
     acks.read(TOKEN, &socket, &delay_tests);
-    assert_eq!(acks, asked);
+    assert_eq!(acks, prompt);
     socket.comes(&mut acks, TOKEN, &delay_tests);
     let owed = acks;
     acks.read(TOKEN, &socket, &delay_tests);

@@ -34,7 +34,7 @@ struct Follower {
     conflicts: Vec<Conflict>,
     refused: Option<(Identity, Problems)>,
     /// The pending probe of old, after the update whose plan is in force has disappeared.
-    asking: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+    probing: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
     /// The capacity of old in percent of its full size when it was last reported, and the update that reported it.
     old_capacity: Option<(Identity, u32)>,
     /// An update that has disappeared while its plan stays in force, and the reason.
@@ -67,7 +67,7 @@ impl Cluster {
             is_active: false,
             conflicts: Vec::new(),
             refused: None,
-            asking: None,
+            probing: None,
             old_capacity: None,
             withdrawal_note: None,
         };
@@ -92,8 +92,8 @@ impl Cluster {
 impl Follower {
     async fn step(&mut self) {
         let answered = async {
-            match &mut self.asking {
-                Some(asking) => asking.await,
+            match &mut self.probing {
+                Some(probing) => probing.await,
                 None => std::future::pending().await,
             }
         };
@@ -107,14 +107,14 @@ impl Follower {
                 }
             }
             answers = answered => {
-                self.asking = None;
+                self.probing = None;
                 self.on_withdrawal(answers).await;
             }
             Ok(()) = self.changes.changed() => {
                 // Any snapshot counts, including that of a saved plan or of one whose certificates became usable.
-                if let Some(behind) = &mut self.cluster.endpoints {
+                if let Some(endpoints) = &mut self.cluster.endpoints {
                     let targets = self.snapshots.load().plan.new.clone();
-                    behind.follow(&targets, &self.events).await;
+                    endpoints.follow(&targets, &self.events).await;
                 }
                 self.show();
             }
@@ -153,7 +153,7 @@ impl Follower {
             }
         };
         match good {
-            true => self.asking = None,
+            true => self.probing = None,
             false => self.probe_if_withdrawn(),
         }
         self.show();

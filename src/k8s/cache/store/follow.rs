@@ -198,8 +198,8 @@ pub async fn is_ready(client: &Client) -> bool {
     let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
         return false;
     };
-    let asked = tokio::time::timeout(READY, client.request_text(request)).await;
-    matches!(asked, Ok(Ok(_)))
+    let answer = tokio::time::timeout(READY, client.request_text(request)).await;
+    matches!(answer, Ok(Ok(_)))
 }
 
 /// Wraps a client so that `store` learns of every successful response: a watch that resumes after an error has no event to report

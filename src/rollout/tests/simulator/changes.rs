@@ -205,7 +205,7 @@ impl Simulation {
 
 /// One to four frontends that may or may not serve the model and may or may not answer.
 fn any_frontends(draw: &mut Draw) -> Frontends {
-    let asked = (0..=draw.below(4)).map(|_| {
+    let queried = (0..=draw.below(4)).map(|_| {
         let mut one = frontend(any_answer(draw));
         if draw.one_in(3) {
             one.models.clear();
@@ -214,7 +214,7 @@ fn any_frontends(draw: &mut Draw) -> Frontends {
     });
     Frontends {
         endpoints: 1,
-        queried: asked.collect(),
+        queried: queried.collect(),
         left_out: usize::from(draw.one_in(8)),
         trouble: None,
     }

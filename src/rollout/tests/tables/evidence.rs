@@ -43,7 +43,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             UpdateStays,
         ),
         (
-            "a proxy that is not asked, as there are too many",
+            "a proxy that is not queried, as there are too many",
             |fixture| fixture.seen.proxies[1].state = Err(Silence::TooMany(4096)),
             NoNewRequestOnOld,
         ),
@@ -68,7 +68,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
             NewServes,
         ),
         (
-            "new has more frontends than are asked",
+            "new has more frontends than are queried",
             |fixture| fixture.seen.frontends.new.left_out = 1,
             NewServes,
         ),

@@ -34,7 +34,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
         ..Frontend::default()
     };
     let is_silent = || frontend(silent());
-    for (asked, weights) in [
+    for (frontends, weights) in [
         (
             vec![serves(), serves(), serves(), without_model()],
             ratio(4, 3),
@@ -49,9 +49,9 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
         (vec![without_model(), bad(), is_silent()], Weights::ALL_OLD),
         (vec![serves(), serves()], ratio(1, 1)),
     ] {
-        let mut fixture = even(asked.clone());
+        let mut fixture = even(frontends.clone());
         let decision = fixture.step();
-        assert_eq!(fixture.seen.split, weights, "{asked:?}");
+        assert_eq!(fixture.seen.split, weights, "{frontends:?}");
         let (is_ready, reason) = holds(&decision, ConditionKind::NewFrontendReady);
         let (is_degraded, _) = holds(&decision, ConditionKind::Degraded);
         match weights {
@@ -71,7 +71,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
         }
         // It recovers, and the recovery has to last.
         fixture.seen.frontends.new.queried = vec![serves()];
-        assert_eq!(fixture.next(), weights, "{asked:?}");
+        assert_eq!(fixture.next(), weights, "{frontends:?}");
         fixture.settle();
         assert_eq!(fixture.seen.split, ratio(1, 1));
     }
@@ -178,15 +178,15 @@ fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports
 
 #[test]
 fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
-    let asked = || vec![frontend(QueryResult::Responded), frontend(silent())];
-    let mut fixture = even(asked());
+    let frontends = || vec![frontend(QueryResult::Responded), frontend(silent())];
+    let mut fixture = even(frontends());
     see_new(&mut fixture, Experience::Good, false);
     assert_eq!(
         fixture.next(),
         ratio(1, 1),
         "only the controller cannot reach it"
     );
-    let mut fixture = even(asked());
+    let mut fixture = even(frontends());
     see_new(&mut fixture, Experience::Good, true);
     assert_eq!(
         fixture.next(),

@@ -18,25 +18,25 @@ impl Follower {
         let gone = self.in_force();
         let gone = gone.filter(|update| !cluster.view.holds(update, &cluster.own));
         let Some(gone) = gone else {
-            self.asking = None;
+            self.probing = None;
             return;
         };
         let is_reported = self
             .withdrawal_note
             .as_ref()
             .is_some_and(|(of, _)| *of == gone);
-        if self.asking.is_some() || is_reported {
+        if self.probing.is_some() || is_reported {
             return;
         }
         let snapshot = self.snapshots.load();
         tracing::info!(update = %snapshot.source, "the update is gone; probing old");
-        self.asking = Some(Box::pin(async move {
+        self.probing = Some(Box::pin(async move {
             // If old is a service in this process, there is nothing to probe.
             let Some(old) = &snapshot.old else {
                 return true;
             };
-            let asked = probe::any_answers(old);
-            tokio::time::timeout(TIMEOUT, asked).await.unwrap_or(false)
+            let probe = probe::any_answers(old);
+            tokio::time::timeout(TIMEOUT, probe).await.unwrap_or(false)
         }));
     }
 

@@ -52,8 +52,8 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
         .iter()
         .filter_map(|proxy| proxy.state.as_ref().ok())
         .collect();
-    let asked = &seen.frontends.new.queried;
-    let one_answers = asked
+    let queried = &seen.frontends.new.queried;
+    let one_answers = queried
         .iter()
         .any(|one| matches!(one.answer, QueryResult::Responded | QueryResult::Bad(_)));
     let is_vouched_for = proxies
@@ -61,7 +61,7 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
         .any(|state| state.new_serves == Experience::Good);
     let is_complained_of = proxies.iter().any(|state| state.new_is_impaired);
     let (mut failing, mut unknown) = (0, 0);
-    for one in asked {
+    for one in queried {
         let serves = one.models.contains(MODEL);
         match one.answer {
             QueryResult::Responded | QueryResult::NotYet if serves => {}

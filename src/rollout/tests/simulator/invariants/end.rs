@@ -126,8 +126,9 @@ fn new_leaves_old_workers(before: &Fixture) {
     let (mut of_old, of_new) = (listed(old), listed(new));
     let mut workers = before.seen.workers.old.values();
     let has_workers = workers.any(|all| all.ready > 0 || all.desired > 0);
-    let mut asked = old.queried.iter();
-    let is_heard = asked.all(|one| one.answer == QueryResult::Responded) && !old.queried.is_empty();
+    let mut queried = old.queried.iter();
+    let is_heard =
+        queried.all(|one| one.answer == QueryResult::Responded) && !old.queried.is_empty();
     if has_workers && !is_heard {
         of_old.extend(before.memory.namespaces.clone());
         assert!(
