@@ -193,7 +193,8 @@ pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
 
 /// Adds crossfade to every frontend in `text`, by default with `image`. An existing sidecar is replaced.
 ///
-/// # Errors If a frontend cannot be edited (then nothing is), or if there is none.
+/// # Errors
+/// If a frontend cannot be edited (then nothing is), or if there is none.
 pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Report, Error> {
     let requested = options.image.as_deref().or(image);
     if let Some(image) = requested.filter(|image| !is_image(image)) {

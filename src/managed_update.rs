@@ -40,7 +40,8 @@ pub enum SizeError {
 
 /// The full sizes of both sides; `now` are the current sizes of their objects.
 ///
-/// # Errors The sizes that the spec must state, because they cannot be taken from the other side.
+/// # Errors
+/// The sizes that the spec must state, because they cannot be taken from the other side.
 pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<Sizes>, SizeError> {
     match (now.old.is_empty(), now.new.is_empty()) {
         (true, _) => return Err(SizeError::NoRole("source")),

@@ -86,7 +86,8 @@ fn forgotten(lost: &[String]) -> Option<String> {
 impl ParsedUpdate {
     /// Parses an update.
     ///
-    /// # Errors All problems of its spec.
+    /// # Errors
+    /// All problems of its spec.
     pub fn read(object: &Object, settings: &ControllerSettings) -> Result<Self, Problems> {
         let scope = TargetScope {
             namespace: key(object).namespace,

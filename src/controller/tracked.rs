@@ -51,7 +51,8 @@ impl Tracked {
 
     /// Parses the update, unless that was done.
     ///
-    /// # Errors All problems of its spec.
+    /// # Errors
+    /// All problems of its spec.
     pub fn parse(&mut self, object: &Object, settings: &ControllerSettings) -> Parsed {
         let is_known = |known: &Object| {
             let (known, object) = (&known.metadata, &object.metadata);

@@ -92,7 +92,8 @@ pub trait Resume: Send {
     /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which has already been continued `times`
     /// times.
     ///
-    /// # Errors Why no server is asked.
+    /// # Errors
+    /// Why no server is asked.
     fn prepare(
         &self,
         api: Api,

@@ -15,7 +15,7 @@ use super::clocks::BothClocks;
 use super::confirmed::Confirmed;
 use super::objects::{Object, Objects};
 
-/// Cached objects may have changed unnoticed if the API server has confirmed nothing for this long. A watch restarts, and and so
+/// Cached objects may have changed unnoticed if the API server has confirmed nothing for this long. A watch restarts, and so
 /// confirms them far more often.
 const CURRENT: Duration = Duration::from_secs(60);
 

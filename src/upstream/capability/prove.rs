@@ -72,7 +72,8 @@ impl Pool {
     /// Probes whether a server at `endpoint` can continue a text of `model`, and returns the connection over which it proved
     /// this. The request contains the credentials of the client whose stream is continued.
     ///
-    /// # Errors The known capability otherwise. This is [`Capability::Unknown`] if the server proved it but closed the connection.
+    /// # Errors
+    /// The known capability otherwise. This is [`Capability::Unknown`] if the server proved it but closed the connection.
     pub async fn prove_connection(
         &self,
         endpoint: &Arc<Endpoint>,
