@@ -14,6 +14,7 @@ mod ports;
 mod quantity;
 mod slices;
 mod throttle;
+mod update;
 mod watch;
 pub mod workloads;
 
@@ -31,4 +32,5 @@ pub use lease::{Leading, Lease};
 pub use ports::{container_port, declared_ports, named_ports};
 pub use quantity::thousandths;
 pub use slices::{SERVICE_LABEL, Slices, port_of};
+pub use update::{identity_of, update_of};
 pub use watch::{Watch, WatchEvent};

@@ -42,14 +42,14 @@ use self::proxies::ProxyReports;
 use super::comparisons::Compared;
 use super::limits::Limits;
 use super::models::Served;
-use super::parsed::{self, ParsedUpdate};
+use super::parsed::ParsedUpdate;
 use super::poller::Pollers;
 use super::proof::Proof;
 use super::proxies::LastReport;
 use super::spec_fields::SpecFields;
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
-use crate::k8s::{Cache, NotSynced, Object, Scope, workloads};
+use crate::k8s::{Cache, NotSynced, Object, Scope, update_of, workloads};
 use crate::resource::precedence::{self, Standing};
 use crate::rollout::{Observation, Sides, Silence};
 
@@ -280,7 +280,7 @@ fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Opt
     let of_source = updates
         .iter()
         .filter(|update| SpecFields::of(update).source() == Some(source));
-    let of_source: Vec<_> = of_source.map(|object| parsed::update(object)).collect();
+    let of_source: Vec<_> = of_source.map(|object| update_of(object)).collect();
     let contenders: Vec<_> = of_source.iter().map(|update| update.contender()).collect();
     let ranked = precedence::resolve(&contenders)?;
     let own = contenders

@@ -9,10 +9,10 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::{ControllerSettings, Key};
-use crate::k8s::Object;
+use crate::k8s::{Object, identity_of, update_of};
 use crate::resource::{
     DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, RETRIED_AT,
-    ReportedStatus, TargetScope, Update, WorkerSourceSpec, read_status,
+    TargetScope, WorkerSourceSpec, read_status,
 };
 use crate::rollout::{self, DesiredSplit, Memory, Role, Sides};
 use crate::split::Weights;
@@ -44,28 +44,6 @@ pub(super) fn key(object: &DynamicObject) -> Key {
     Key {
         namespace: object.metadata.namespace.clone().unwrap_or_default(),
         name: object.metadata.name.clone().unwrap_or_default(),
-    }
-}
-
-/// What precedence and validation need to know of an update.
-pub(super) fn update(object: &DynamicObject) -> Update {
-    let metadata = &object.metadata;
-    let created = metadata.creation_timestamp.as_ref();
-    Update {
-        identity: identity(object),
-        created: created.map_or(0, |time| time.0.as_second()),
-        spec: object.data.get("spec").cloned().unwrap_or_default(),
-        status: ReportedStatus::default(),
-    }
-}
-
-pub(super) fn identity(object: &DynamicObject) -> Identity {
-    let metadata = &object.metadata;
-    Identity {
-        namespace: metadata.namespace.clone(),
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
-        generation: metadata.generation,
     }
 }
 
@@ -104,13 +82,13 @@ impl ParsedUpdate {
     pub fn read_within(object: &Object, scope: &TargetScope) -> Result<Self, Problems> {
         let key = key(object);
         let (status, lost) = status(object);
-        let mut update = update(object);
+        let mut update = update_of(object);
         update.status.wanted = status.wanted.and_then(|split| split.exact());
         let (manifest, plan) = update.plan(scope)?;
         let given = Given::of(object);
         let owned = Given::owned(object);
         Ok(Self {
-            identity: identity(object),
+            identity: identity_of(object),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
             retry: retry(object),
             spec: manifest.spec,

@@ -15,7 +15,7 @@ use super::queue::Due;
 use super::work_loop::{Controller, RETRY_DELAY};
 use super::{Key, status};
 use crate::error_chain::error_chain;
-use crate::k8s::{Notice, Object};
+use crate::k8s::{Notice, Object, identity_of};
 use crate::resource::{DynamoUpdateConfigStatus, Identity, KIND};
 use crate::rollout::{self, Decision, Phase, Timestamp};
 
@@ -193,7 +193,7 @@ impl Controller {
         let (before, _) = parsed::status(object);
         let is_new = before.message != status.message;
         let notice = Notice {
-            about: parsed::identity(object),
+            about: identity_of(object),
             kind: KIND,
             reason,
             note,

@@ -17,9 +17,10 @@ use tokio::time::Instant;
 
 use super::Connection;
 use super::throttle::throttled;
+use super::update::update_of;
 use crate::backoff::Backoff;
 use crate::error_chain::error_chain;
-use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
+use crate::resource::{DynamoUpdateConfig, ReportedStatus, Update};
 
 /// How long a watch lasts before it is restarted, in seconds. It is random, as in client-go, so that the watches of many
 /// proxies that start together do not restart together. It also bounds how long a dead connection without an error may go
@@ -139,9 +140,9 @@ impl Watch {
         }
         match event {
             Event::Init => self.listed.clear(),
-            Event::InitApply(object) => self.listed.push(update(object)),
+            Event::InitApply(object) => self.listed.push(update(&object)),
             Event::InitDone => return Some(WatchEvent::Replaced(std::mem::take(&mut self.listed))),
-            Event::Apply(object) => return Some(WatchEvent::Applied(update(object))),
+            Event::Apply(object) => return Some(WatchEvent::Applied(update(&object))),
             Event::Delete(object) => {
                 return Some(WatchEvent::Deleted(
                     object.metadata.name.unwrap_or_default(),
@@ -241,24 +242,11 @@ fn is_bad_request(error: &watcher::Error) -> bool {
     }
 }
 
-fn update(object: DynamicObject) -> Update {
-    let metadata = object.metadata;
+fn update(object: &DynamicObject) -> Update {
+    let status = object.data.get("status");
     Update {
-        identity: Identity {
-            namespace: metadata.namespace,
-            name: metadata.name,
-            uid: metadata.uid,
-            generation: metadata.generation,
-        },
-        created: metadata
-            .creation_timestamp
-            .map_or(0, |time| time.0.as_second()),
-        status: object
-            .data
-            .get("status")
-            .map(ReportedStatus::of)
-            .unwrap_or_default(),
-        spec: object.data.get("spec").cloned().unwrap_or_default(),
+        status: status.map(ReportedStatus::of).unwrap_or_default(),
+        ..update_of(object)
     }
 }
 
