@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{EndpointPort, EndpointSlice};
 use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::Instant;
@@ -173,10 +173,10 @@ pub fn port_of(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
     }
 }
 
-/// Whether an endpoint is ready. An unset condition means that it is (discovery.k8s.io/v1, `EndpointConditions`).
-fn is_ready(endpoint: &Endpoint) -> bool {
-    let conditions = endpoint.conditions.as_ref();
-    conditions.and_then(|conditions| conditions.ready) != Some(false)
+/// Whether an endpoint with this condition `ready` is ready. An unset condition means that it is (discovery.k8s.io/v1,
+/// `EndpointConditions`).
+pub(super) fn is_ready(condition: Option<bool>) -> bool {
+    condition != Some(false)
 }
 
 /// An address that is not an IP address. Those with leading zeros are not: some programs read them as octal numbers.
@@ -193,7 +193,7 @@ fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
     };
     let endpoints = slice.endpoints.iter().flatten();
     endpoints
-        .filter(|endpoint| is_ready(endpoint))
+        .filter(|endpoint| is_ready(endpoint.conditions.as_ref().and_then(|all| all.ready)))
         .flat_map(|endpoint| &endpoint.addresses)
         .filter_map(|address| address.parse::<IpAddr>().ok())
         .map(|address| (address, port).into())

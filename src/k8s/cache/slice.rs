@@ -4,12 +4,12 @@
 use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
-use crate::k8s::SERVICE_LABEL;
+use crate::k8s::slices::{SERVICE_LABEL, is_ready};
 
 /// The fields of an endpoint that are used.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceEndpoint<'a> {
-    /// Whether it is ready. An unset condition means that it is.
+    /// Whether it is ready.
     pub ready: bool,
     /// The name of its `targetRef`.
     pub target: Option<&'a str>,
@@ -30,7 +30,7 @@ impl<'a> SliceEndpoint<'a> {
                 addresses,
             },
             _ => Self {
-                ready: endpoint["conditions"]["ready"] != false,
+                ready: is_ready(endpoint["conditions"]["ready"].as_bool()),
                 target: endpoint["targetRef"]["name"].as_str(),
                 addresses: endpoint["addresses"].as_array().map_or(&[], Vec::as_slice),
             },
