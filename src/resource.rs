@@ -5,6 +5,7 @@
 //! schema with line numbers, and one function builds the [`Plan`] for every source. Does not depend on where a manifest comes
 //! from or how its plan is used.
 
+mod cap;
 #[cfg(feature = "kube")]
 mod crd;
 mod last_valid;
@@ -35,15 +36,8 @@ use serde_json::Value as Json;
 use self::tree::Node;
 use crate::split::Weights;
 
-#[cfg(feature = "kube")]
 pub use self::{
-    crd::{crd, crd_yaml, rollout_crd},
-    lenient::{read_rollout_status, read_status},
-    rollout::{DynamoRollout, status as rollout_status},
-    spec::DynamoUpdateConfig,
-    status::DynamoUpdateConfigStatus,
-};
-pub use self::{
+    cap::{capped_share, is_lifted},
     last_valid::LastValidStatus,
     manifest::{API_VERSION, Identity, KIND, Manifest},
     object_name::is_object_name,
@@ -63,9 +57,17 @@ pub use self::{
     },
     target::{Host, Target, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},
-    update::{ReportedStatus, UPDATE_MANAGER, Update, is_lifted},
+    update::{ReportedStatus, UPDATE_MANAGER, Update},
     weights::{WeightsSpec, requested_split},
     yaml::MAX_BYTES,
+};
+#[cfg(feature = "kube")]
+pub use self::{
+    crd::{crd, crd_yaml, rollout_crd},
+    lenient::{read_rollout_status, read_status},
+    rollout::{DynamoRollout, status as rollout_status},
+    spec::DynamoUpdateConfig,
+    status::DynamoUpdateConfigStatus,
 };
 
 /// Reads a manifest, in YAML or JSON, of at most [`MAX_BYTES`].

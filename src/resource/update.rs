@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::{
     DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, TargetScope, WeightsSpec,
-    last_valid::LastValidStatus, phase::UpdatePhase, precedence::Contender, schema, target::Target,
-    tree::Node, validate::validate,
+    cap::is_lifted, last_valid::LastValidStatus, phase::UpdatePhase, precedence::Contender, schema,
+    target::Target, tree::Node, validate::validate,
 };
 use crate::split::Weights;
 
@@ -151,13 +151,6 @@ impl Update {
         };
         Ok((manifest, plan))
     }
-}
-
-/// Whether new gets all requests despite `cap`: all requests should go to new, and the controller has `lifted` this very cap.
-/// Caps are in percent.
-#[must_use]
-pub fn is_lifted(cap: Option<u8>, lifted: Option<u8>, all_to_new: bool) -> bool {
-    all_to_new && lifted.is_some() && lifted == cap
 }
 
 /// Expands the targets of `plan` and checks that they are within `scope`.

@@ -4,7 +4,7 @@
 
 use super::StatusReport;
 use super::format::percent;
-use crate::resource::DynamoUpdateConfig;
+use crate::resource::{DynamoUpdateConfig, capped_share};
 use crate::split::Weights;
 use crate::state_api::v1;
 
@@ -26,20 +26,19 @@ pub(super) struct WantedShare {
 pub(super) fn wanted(report: &StatusReport, all: Option<&v1::State>) -> WantedShare {
     let update = report.update.as_deref();
     let plan = all.and_then(|all| all.plan.as_ref());
-    let cap = plan.and_then(|plan| plan.max_percent);
-    let cap =
-        cap.or(update.and_then(|update| update.spec.max_traffic_split_percent.map(Into::into)));
-    let cap = cap.map(|cap| f64::from(cap) / 100.0);
+    let cap = plan.and_then(|plan| plan.max_percent?.try_into().ok());
+    let cap: Option<u8> = cap.or(update.and_then(|update| update.spec.max_traffic_split_percent));
+    let lifted = update.and_then(|update| update.status.as_ref()?.lifted_cap_percent);
     let before_cap = plan.and_then(|plan| plan.weights_before_cap);
     let before_cap = before_cap.and_then(|weights| Weights::new(weights.old, weights.new).ok());
     let requested = update.and_then(|update| update.spec.split());
-    let requested = requested.or(before_cap).map(|split| split.share_of_new());
+    let requested = requested.or(before_cap);
 
-    let capped = |share: f64| cap.map_or(share, |cap| share.min(cap));
     let in_force = plan.and_then(v1::Plan::share_of_new);
     let share = in_force
         .or(update.and_then(of_controller))
-        .or(requested.map(capped));
+        .or(requested.map(|split| capped_share(split, cap, lifted)));
+    let requested = requested.map(|split| split.share_of_new());
     let other =
         requested.filter(|requested| share.is_some_and(|share| (share - requested).abs() > SAME));
     let refused = || {
@@ -48,7 +47,7 @@ pub(super) fn wanted(report: &StatusReport, all: Option<&v1::State>) -> WantedSh
     };
     let is_cap = |share: Option<f64>| {
         cap.zip(share)
-            .is_some_and(|(cap, share)| (cap - share).abs() < SAME)
+            .is_some_and(|(cap, share)| (f64::from(cap) / 100.0 - share).abs() < SAME)
     };
     let is_undecided = update.is_some_and(|update| {
         let wanted = update.status.as_ref().and_then(|status| status.wanted);
@@ -182,6 +181,11 @@ mod tests {
         // It has not seen this edit yet.
         report.update.as_mut().unwrap().metadata.generation = Some(4);
         assert_eq!(wanted(&report, None).share, Some(0.6));
+        // The controller has lifted the cap, because old is out.
+        let update = report.update.as_mut().unwrap();
+        update.spec.traffic_split_percent = Some(100);
+        update.status.as_mut().unwrap().lifted_cap_percent = Some(60);
+        assert_eq!(wanted(&report, None), is(1.0, None));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::controller::parsed;
 use crate::controller::proxies::LastReport;
 use crate::controller::spec_fields::SpecFields;
 use crate::k8s::Object;
-use crate::resource::is_lifted;
 use crate::resource::status::FlagState;
+use crate::resource::{capped_share, is_lifted};
 use crate::split::Weights;
 use crate::state_api::v1::{Analysis, Generation, Requests, Resource, State};
 
@@ -108,12 +108,9 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
 
 /// New's share according to the resource, limited by the cap unless the cap is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
-    let requested = requested_split(update)?.share_of_new();
     let cap = SpecFields::of(update).cap_percent();
-    match cap.filter(|_| !cap_is_lifted(update)) {
-        Some(cap) => Some(requested.min(f64::from(cap) / 100.0)),
-        None => Some(requested),
-    }
+    let lifted = parsed::status(update).0.lifted_cap_percent;
+    Some(capped_share(requested_split(update)?, cap, lifted))
 }
 
 /// The split in the spec or, if that is left to the controller, the last wanted split in the status.
