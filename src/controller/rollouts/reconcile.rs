@@ -28,7 +28,7 @@ use crate::split::{Generation, Weights};
 const NO_UNDO: &str = "UndoImpossible";
 
 /// An accepted rollout and its progress.
-struct Plan<'a> {
+struct AcceptedRollout<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
     course: Direction,
@@ -59,7 +59,7 @@ impl Rollouts {
                 return Ok(Work::step(subject, subject.before.clone(), step));
             }
         }
-        let plan = |accepted, course| Plan {
+        let current = |accepted, course| AcceptedRollout {
             spec: &spec,
             accepted,
             course: match keep_error {
@@ -72,7 +72,7 @@ impl Rollouts {
         let why = match next::next(subject.before, &spec, &revisions) {
             Next::Accept => return self.accept(subject, &spec),
             Next::GoOn(accepted, course) => {
-                return self.continue_rollout(subject, &plan(accepted, course));
+                return self.continue_rollout(subject, &current(accepted, course));
             }
             Next::Undo { to, at_once } => match self.undo(subject, to, &revisions)? {
                 Ok(status) if at_once => return Ok(Work::status(subject, status)),
@@ -83,7 +83,8 @@ impl Rollouts {
                         .as_ref()
                         .or(status.accepted.as_ref());
                     let accepted = accepted.expect("it has both generations");
-                    return self.continue_rollout(subject, &plan(accepted, Direction::Superseded));
+                    return self
+                        .continue_rollout(subject, &current(accepted, Direction::Superseded));
                 }
                 Err(why) => why,
             },
@@ -105,9 +106,9 @@ impl Rollouts {
             None => Ok(refused(subject, NO_UNDO, why)),
             // Requests still move away from anything that cannot serve.
             Some(accepted) => {
-                let mut plan = plan(accepted, Direction::Impossible);
-                plan.obstacle = Some((NO_UNDO, why));
-                self.continue_rollout(subject, &plan)
+                let mut current = current(accepted, Direction::Impossible);
+                current.obstacle = Some((NO_UNDO, why));
+                self.continue_rollout(subject, &current)
             }
         }
     }
@@ -142,7 +143,7 @@ impl Rollouts {
     fn continue_rollout(
         &self,
         subject: ReconcileContext,
-        plan: &Plan,
+        current: &AcceptedRollout,
     ) -> Result<Work, NotYetObserved> {
         let (key, rollout) = (subject.key, subject.rollout);
         let kind = DynamoUpdateConfig::api_resource();
@@ -160,14 +161,14 @@ impl Rollouts {
         if !self.shows(key, &update) {
             return Err(NotYetObserved);
         }
-        let is_of = |update: &&Object| update::is_of(update, plan.accepted);
+        let is_of = |update: &&Object| update::is_of(update, current.accepted);
         let split = update.as_ref().filter(is_of);
         let split = split.and_then(|update| SpecFields::of(update).weights());
         // If the update has been deleted, this was its split. On the way back to a revision, the current generation serves
         // everything at first.
         let known = || subject.before.split?.exact();
         let split = split.or_else(known).unwrap_or(Weights::ALL_OLD);
-        let wanted = update::spec(plan.spec, plan.accepted, split);
+        let wanted = update::spec(current.spec, current.accepted, split);
         let annotations = update::annotations(rollout);
         let is_as = |update: &&Object| update::is_as(update, &wanted, &annotations);
         let Some(update) = update.as_ref().filter(is_as) else {
@@ -178,23 +179,23 @@ impl Rollouts {
             };
             return Ok(Work::step(subject, subject.before.clone(), step));
         };
-        self.decide(subject, plan, update)
+        self.decide(subject, current, update)
     }
 
     /// Observes a rollout whose update is up to date, and decides.
     fn decide(
         &self,
         subject: ReconcileContext,
-        plan: &Plan,
+        current: &AcceptedRollout,
         update: &Object,
     ) -> Result<Work, NotYetObserved> {
         let input = ObserveInput {
             key: subject.key,
             rollout: subject.rollout,
             before: subject.before,
-            accepted: plan.accepted,
-            client_service: &plan.spec.client_service,
-            retire: plan.spec.handover.retire,
+            accepted: current.accepted,
+            client_service: &current.spec.client_service,
+            retire: current.spec.handover.retire,
             update,
             manager: &manager(subject.rollout),
             may_mark: self.may_mark(subject.key),
@@ -217,16 +218,17 @@ impl Rollouts {
         if !old.values().chain(new.values()).all(shows) {
             return Err(NotYetObserved);
         }
-        let terms = accept::terms(plan.accepted);
-        let Some(mut settings) = managed_update::settings(plan.spec, &terms, plan.course) else {
+        let terms = accept::terms(current.accepted);
+        let Some(mut settings) = managed_update::settings(current.spec, &terms, current.course)
+        else {
             let why = "none of the accepted objects can be scaled".to_owned();
             return Ok(refused(subject, "Invalid", why));
         };
         // The spec may have been edited to name other objects.
-        settings.in_place = objects::is_in_place(plan.accepted);
+        settings.in_place = objects::is_in_place(current.accepted);
         let (mut memory, seen) = memory::advance(subject.before, observed.seen.clone(), input.now);
         let mut decision = scaling::decide(&settings, &seen);
-        let mut obstacle = plan.obstacle.clone();
+        let mut obstacle = current.obstacle.clone();
         if let Some(why) = needs_lost(&decision, &observed.lost) {
             let mut lost = [&observed.lost.old, &observed.lost.new]
                 .into_iter()
@@ -246,18 +248,18 @@ impl Rollouts {
         let generation = subject.rollout.metadata.generation;
         let mut status = status::status(StatusInput {
             before: subject.before,
-            accepted: plan.accepted,
+            accepted: current.accepted,
             update: &subject.key.name,
             seen: &seen,
             decision: &decision,
             memory,
             analysis: analysis(
                 subject.before,
-                plan.accepted,
+                current.accepted,
                 &observed.update_status,
                 &seen,
             ),
-            revisions: self.status_entries(subject, plan.accepted, plan.revisions),
+            revisions: self.status_entries(subject, current.accepted, current.revisions),
             generation,
             now: input.now,
         });
@@ -270,7 +272,7 @@ impl Rollouts {
         let mut work = match decision.action {
             Some(action) => self.act(
                 subject,
-                (plan.spec, plan.accepted),
+                (current.spec, current.accepted),
                 update,
                 observed,
                 action,
