@@ -67,7 +67,7 @@ impl Default for Rules {
 
 /// Why a stream is continued. A closed set: metric label and log field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum ContinuationCause {
     /// The connection broke.
     Connection,
     /// The stream ended without its terminal event.
@@ -80,7 +80,7 @@ pub enum Cause {
     PlannedMove,
 }
 
-impl Cause {
+impl ContinuationCause {
     /// Every cause, in declaration order.
     pub const ALL: [Self; 5] = [
         Self::Connection,
@@ -105,7 +105,7 @@ impl Cause {
 
 /// The outcome for a stream that should be continued. A closed set: metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ContinuationOutcome {
     /// Another server continues it.
     Continued,
     /// It ended.
@@ -114,7 +114,7 @@ pub enum Outcome {
     Stayed,
 }
 
-impl Outcome {
+impl ContinuationOutcome {
     /// Every outcome, in declaration order.
     pub const ALL: [Self; 3] = [Self::Continued, Self::Ended, Self::Stayed];
 
@@ -133,11 +133,11 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)+) => {
         /// Why a stream was not continued. A closed set: metric label and log field.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Reason {
+        pub enum ContinuationReason {
             $($(#[$doc])* $name,)+
         }
 
-        impl Reason {
+        impl ContinuationReason {
             /// Every reason, in declaration order.
             pub const ALL: [Self; [$($label),+].len()] = [$(Self::$name),+];
 

@@ -1,6 +1,6 @@
 //! The meaning of an event of Chat or Completions, which has choices.
 
-use super::Reason;
+use super::ContinuationReason;
 use super::chunk::Chunk;
 use super::json::{self, Edit, Object};
 use crate::sse::Api;
@@ -27,7 +27,7 @@ pub fn read(mut chunk: Chunk<'_>, api: Api) -> Option<Chunk<'_>> {
     match choices.count {
         0 => {}
         1 => read_choice(&mut chunk, api, &Object::at(data, choices.last)?),
-        _ => chunk.other = Some(Reason::Choices),
+        _ => chunk.other = Some(ContinuationReason::Choices),
     }
     Some(chunk)
 }
@@ -47,13 +47,13 @@ fn is_keep_alive(event: &Object<'_>) -> bool {
 
 fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
     if !matches!(choice.given("index"), None | Some(b"0")) {
-        chunk.prevent(Reason::Choices);
+        chunk.prevent(ContinuationReason::Choices);
     }
     if choice
         .value("logprobs")
         .is_some_and(|value| !json::is_blank(value))
     {
-        chunk.prevent(Reason::Logprobs);
+        chunk.prevent(ContinuationReason::Logprobs);
     }
     chunk.finish = choice
         .value("finish_reason")
@@ -63,7 +63,7 @@ fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
     }
     let Some(delta) = choice.object("delta") else {
         if choice.given("delta").is_some() {
-            chunk.prevent(Reason::Content);
+            chunk.prevent(ContinuationReason::Content);
         }
         return;
     };
@@ -73,10 +73,10 @@ fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
             "role" => chunk.role = value != b"null",
             "content" => chunk.read_text(&delta, "content"),
             _ if json::is_blank(value) => {}
-            "tool_calls" | "function_call" => chunk.prevent(Reason::ToolCalls),
-            "audio" => chunk.prevent(Reason::Audio),
+            "tool_calls" | "function_call" => chunk.prevent(ContinuationReason::ToolCalls),
+            "audio" => chunk.prevent(ContinuationReason::Audio),
             key if REASONING.contains(&key) => chunk.reasoning = true,
-            _ => chunk.prevent(Reason::Content),
+            _ => chunk.prevent(ContinuationReason::Content),
         }
     }
     chunk.delta = Some(delta);
@@ -127,27 +127,32 @@ mod tests {
                 r#"{"tool_calls":[{"index":0}]}"#,
                 None,
                 false,
-                Some(Reason::ToolCalls),
+                Some(ContinuationReason::ToolCalls),
             ),
             (
                 r#"{"function_call":{"name":"f"}}"#,
                 None,
                 false,
-                Some(Reason::ToolCalls),
+                Some(ContinuationReason::ToolCalls),
             ),
-            (r#""x""#, None, false, Some(Reason::Content)),
+            (r#""x""#, None, false, Some(ContinuationReason::Content)),
             (
                 r#"{"audio":{"data":"x"}}"#,
                 None,
                 false,
-                Some(Reason::Audio),
+                Some(ContinuationReason::Audio),
             ),
-            (r#"{"refusal":"no"}"#, None, false, Some(Reason::Content)),
+            (
+                r#"{"refusal":"no"}"#,
+                None,
+                false,
+                Some(ContinuationReason::Content),
+            ),
             (
                 r#"{"content":[{"type":"text"}]}"#,
                 None,
                 false,
-                Some(Reason::Content),
+                Some(ContinuationReason::Content),
             ),
         ] {
             let data = delta(given);
@@ -200,19 +205,19 @@ mod tests {
                 Api::Chat,
                 r#"{"choices":[{"index":1,"delta":{}}]}"#,
                 false,
-                Some(Reason::Choices),
+                Some(ContinuationReason::Choices),
             ),
             (
                 Api::Chat,
                 r#"{"choices":[{"index":0},{"index":1}]}"#,
                 false,
-                Some(Reason::Choices),
+                Some(ContinuationReason::Choices),
             ),
             (
                 Api::Chat,
                 r#"{"choices":[{"index":0,"delta":{},"logprobs":{"content":[]}}]}"#,
                 false,
-                Some(Reason::Logprobs),
+                Some(ContinuationReason::Logprobs),
             ),
             (
                 Api::Completions,

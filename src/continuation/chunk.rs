@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Reason;
+use super::ContinuationReason;
 use super::json::{self, Edit, Object};
 use crate::sse::{Api, Usage, usage};
 
@@ -31,7 +31,7 @@ pub struct Chunk<'a> {
     pub finish: bool,
     pub usage: Option<Usage>,
     /// Why the stream cannot be continued, if so.
-    pub other: Option<Reason>,
+    pub other: Option<ContinuationReason>,
 }
 
 impl<'a> Chunk<'a> {
@@ -60,7 +60,7 @@ impl<'a> Chunk<'a> {
         !(is_content || ends_block || self.finish)
     }
 
-    pub fn prevent(&mut self, reason: Reason) {
+    pub fn prevent(&mut self, reason: ContinuationReason) {
         self.other.get_or_insert(reason);
     }
 
@@ -75,7 +75,7 @@ impl<'a> Chunk<'a> {
         if value.starts_with(b"\"") {
             self.text = Some(member.value.start + 1..member.value.end - 1);
         } else {
-            self.prevent(Reason::Content);
+            self.prevent(ContinuationReason::Content);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The meaning of an event of Messages. The text is in the deltas of one block; thinking, tool calls and citations use other
 //! blocks or deltas.
 
-use super::Reason;
+use super::ContinuationReason;
 use super::chunk::{BlockEvent, Chunk};
 use super::json::{self, Object};
 use crate::sse::Usage;
@@ -16,7 +16,7 @@ pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
                 .value("content")
                 .is_some_and(|value| !json::is_blank(value))
             {
-                chunk.prevent(Reason::Content);
+                chunk.prevent(ContinuationReason::Content);
             }
             // The client has not received anything that was generated.
             chunk.usage = chunk.usage.map(|usage| Usage {
@@ -30,7 +30,7 @@ pub fn read<'a>(mut chunk: Chunk<'a>) -> Option<Chunk<'a>> {
             read_part(&mut chunk, &block)?;
             // The text of a block comes in its deltas.
             if chunk.text.take().is_some() {
-                chunk.prevent(Reason::Content);
+                chunk.prevent(ContinuationReason::Content);
             }
         }
         "content_block_delta" => {
@@ -61,14 +61,14 @@ fn read_part<'a>(chunk: &mut Chunk<'a>, part: &Object<'a>) -> Option<()> {
                 .given("citations")
                 .is_some_and(|value| !json::is_blank(value));
             if cites {
-                chunk.prevent(Reason::Content);
+                chunk.prevent(ContinuationReason::Content);
             }
         }
         "thinking" | "redacted_thinking" | "thinking_delta" | "signature_delta" => {
             chunk.reasoning = true;
         }
-        "tool_use" | "input_json_delta" => chunk.prevent(Reason::ToolCalls),
-        _ => chunk.prevent(Reason::Content),
+        "tool_use" | "input_json_delta" => chunk.prevent(ContinuationReason::ToolCalls),
+        _ => chunk.prevent(ContinuationReason::Content),
     }
     Some(())
 }
@@ -111,7 +111,7 @@ mod tests {
                 None,
                 false,
                 false,
-                Some(Reason::Content),
+                Some(ContinuationReason::Content),
             ),
             (
                 r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
@@ -125,21 +125,21 @@ mod tests {
                 None,
                 false,
                 false,
-                Some(Reason::Content),
+                Some(ContinuationReason::Content),
             ),
             (
                 r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}"#,
                 None,
                 false,
                 false,
-                Some(Reason::ToolCalls),
+                Some(ContinuationReason::ToolCalls),
             ),
             (
                 r#"{"type":"content_block_start","index":1,"content_block":{"type":"server_tool_use","id":"t"}}"#,
                 None,
                 false,
                 false,
-                Some(Reason::Content),
+                Some(ContinuationReason::Content),
             ),
             (
                 r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}"#,
@@ -174,14 +174,14 @@ mod tests {
                 None,
                 false,
                 false,
-                Some(Reason::ToolCalls),
+                Some(ContinuationReason::ToolCalls),
             ),
             (
                 r#"{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}"#,
                 None,
                 false,
                 false,
-                Some(Reason::Content),
+                Some(ContinuationReason::Content),
             ),
             (
                 r#"{"type":"content_block_stop","index":0}"#,

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::Reason;
+use super::ContinuationReason;
 use super::json::{self, Edit, Object};
 use super::text::given;
 use crate::sse::Api;
@@ -32,22 +32,22 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// When it is not understood.
-    pub fn read(api: Api, body: &'a [u8]) -> Result<Self, Reason> {
+    pub fn read(api: Api, body: &'a [u8]) -> Result<Self, ContinuationReason> {
         if !json::is_valid(body) {
-            return Err(Reason::Request);
+            return Err(ContinuationReason::Request);
         }
-        let object = Object::whole(body).ok_or(Reason::Request)?;
+        let object = Object::whole(body).ok_or(ContinuationReason::Request)?;
         // If a name occurs twice, servers differ in which value they use.
         if object.repeats() {
-            return Err(Reason::Request);
+            return Err(ContinuationReason::Request);
         }
         let request = Self { api, object };
         if request.object.value("stream") != Some(b"true") {
-            return Err(Reason::Request);
+            return Err(ContinuationReason::Request);
         }
         for key in ["n", "best_of"] {
             if !matches!(request.object.given(key), None | Some(b"1")) {
-                return Err(Reason::Choices);
+                return Err(ContinuationReason::Choices);
             }
         }
         Ok(request)
@@ -65,25 +65,26 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// Why there is no such body.
-    pub fn continued(&self, text: &[u8], tokens: u64) -> Result<Bytes, Reason> {
+    pub fn continued(&self, text: &[u8], tokens: u64) -> Result<Bytes, ContinuationReason> {
         match self.api {
             Api::Messages => self.is_plain_message()?,
             _ => self.is_plain()?,
         }
         let quoted = [b"\"", text, b"\""].concat();
-        let said: String = serde_json::from_slice(&quoted).map_err(|_| Reason::Content)?;
+        let said: String =
+            serde_json::from_slice(&quoted).map_err(|_| ContinuationReason::Content)?;
         let mut edits = match self.api {
             Api::Chat => self.with_message(given(self.api, &said))?,
             Api::Completions => self.with_prompt(text)?,
             Api::Messages => self.with_prefill(given(self.api, &said))?,
-            _ => return Err(Reason::Request),
+            _ => return Err(ContinuationReason::Request),
         };
         self.lower_limits(tokens, &mut edits)?;
         Ok(json::edited(self.object.text, edits).into())
     }
 
     /// Whether it requests only text.
-    fn is_plain(&self) -> Result<(), Reason> {
+    fn is_plain(&self) -> Result<(), ContinuationReason> {
         let object = &self.object;
         let asks = |key: &str| {
             let value = object.given(key);
@@ -95,22 +96,22 @@ impl<'a> Request<'a> {
                 .given("top_logprobs")
                 .is_some_and(|value| value != b"0")
         {
-            return Err(Reason::Logprobs);
+            return Err(ContinuationReason::Logprobs);
         }
         if asks("echo") {
-            return Err(Reason::Echo);
+            return Err(ContinuationReason::Echo);
         }
         if asks("suffix") {
-            return Err(Reason::Suffix);
+            return Err(ContinuationReason::Suffix);
         }
         let wants_audio = object
             .given("modalities")
             .is_some_and(|value| memchr::memmem::find(value, b"\"audio\"").is_some());
         if asks("audio") || wants_audio {
-            return Err(Reason::Audio);
+            return Err(ContinuationReason::Audio);
         }
         if self.is_guided() {
-            return Err(Reason::GuidedOutput);
+            return Err(ContinuationReason::GuidedOutput);
         }
         for key in ["tool_choice", "function_call"] {
             let free = [&b"\"auto\""[..], b"\"none\""];
@@ -118,20 +119,20 @@ impl<'a> Request<'a> {
                 .given(key)
                 .is_some_and(|value| !free.contains(&value))
             {
-                return Err(Reason::ToolChoice);
+                return Err(ContinuationReason::ToolChoice);
             }
         }
         // If tokens are given instead of the prompt, Dynamo uses them and ignores what is added to the prompt.
         let nvext = object.object("nvext");
         let has_tokens = nvext.is_some_and(|nvext| nvext.given("token_data").is_some());
         if asks("prompt_embeds") || has_tokens {
-            return Err(Reason::Prompt);
+            return Err(ContinuationReason::Prompt);
         }
         Ok(())
     }
 
     /// As [`Request::is_plain`], for Messages.
-    fn is_plain_message(&self) -> Result<(), Reason> {
+    fn is_plain_message(&self) -> Result<(), ContinuationReason> {
         let object = &self.object;
         // The type of a field that is an object with one; something else has none.
         let kind = |key: &str| {
@@ -140,18 +141,18 @@ impl<'a> Request<'a> {
                 .map(|_| object.object(key).and_then(|field| field.value("type")))
         };
         if !matches!(kind("thinking"), None | Some(Some(b"\"disabled\""))) {
-            return Err(Reason::Reasoning);
+            return Err(ContinuationReason::Reasoning);
         }
         let free = [&b"\"auto\""[..], b"\"none\""];
         if kind("tool_choice").is_some_and(|kind| kind.is_none_or(|kind| !free.contains(&kind))) {
-            return Err(Reason::ToolChoice);
+            return Err(ContinuationReason::ToolChoice);
         }
         let bound = object.given("output_format").is_some()
             || object
                 .object("output_config")
                 .is_some_and(|config| config.given("format").is_some());
         if bound || self.is_guided() {
-            return Err(Reason::GuidedOutput);
+            return Err(ContinuationReason::GuidedOutput);
         }
         Ok(())
     }
@@ -179,17 +180,22 @@ impl<'a> Request<'a> {
     }
 
     /// The edits that append the text as an assistant message, or to the last message if the request already asks to continue it.
-    fn with_message(&self, said: &str) -> Result<Vec<Edit>, Reason> {
+    fn with_message(&self, said: &str) -> Result<Vec<Edit>, ContinuationReason> {
         let object = &self.object;
-        let quoted = serde_json::to_string(said).map_err(|_| Reason::Content)?;
-        let messages = object.get("messages").ok_or(Reason::Request)?.value.clone();
-        let all = json::elements(object.text, messages.clone()).ok_or(Reason::Request)?;
-        let last = all.last().ok_or(Reason::Request)?;
+        let quoted = serde_json::to_string(said).map_err(|_| ContinuationReason::Content)?;
+        let messages = object
+            .get("messages")
+            .ok_or(ContinuationReason::Request)?
+            .value
+            .clone();
+        let all =
+            json::elements(object.text, messages.clone()).ok_or(ContinuationReason::Request)?;
+        let last = all.last().ok_or(ContinuationReason::Request)?;
         match object.given("continue_final_message") {
             None | Some(b"false") => {
                 // Otherwise the answer is not an assistant message.
                 if !matches!(object.given("add_generation_prompt"), None | Some(b"true")) {
-                    return Err(Reason::Request);
+                    return Err(ContinuationReason::Request);
                 }
                 let end = messages.end - 1;
                 let message = format!(",{{\"role\":\"assistant\",\"content\":{quoted}}}");
@@ -200,14 +206,14 @@ impl<'a> Request<'a> {
                 ])
             }
             Some(b"true") => {
-                let last = Object::at(object.text, last).ok_or(Reason::Request)?;
+                let last = Object::at(object.text, last).ok_or(ContinuationReason::Request)?;
                 let is_assistant = last.value("role") == Some(b"\"assistant\"");
                 let content = last
                     .get("content")
                     .filter(|_| is_assistant && !last.repeats());
-                let content = content.ok_or(Reason::Request)?.value.clone();
+                let content = content.ok_or(ContinuationReason::Request)?.value.clone();
                 if object.text[content.start] != b'"' {
-                    return Err(Reason::Request);
+                    return Err(ContinuationReason::Request);
                 }
                 let end = content.end - 1;
                 let text = &quoted[1..quoted.len() - 1];
@@ -216,53 +222,66 @@ impl<'a> Request<'a> {
                     object.set("add_generation_prompt", "false"),
                 ])
             }
-            Some(_) => Err(Reason::Request),
+            Some(_) => Err(ContinuationReason::Request),
         }
     }
 
     /// The edit that appends the text as an assistant message, or to the last message if the client itself sent its beginning.
-    fn with_prefill(&self, said: &str) -> Result<Vec<Edit>, Reason> {
+    fn with_prefill(&self, said: &str) -> Result<Vec<Edit>, ContinuationReason> {
         let object = &self.object;
-        let quoted = serde_json::to_string(said).map_err(|_| Reason::Content)?;
-        let messages = object.get("messages").ok_or(Reason::Request)?.value.clone();
-        let all = json::elements(object.text, messages.clone()).ok_or(Reason::Request)?;
-        let last = all.last().ok_or(Reason::Request)?;
-        let last = Object::at(object.text, last).ok_or(Reason::Request)?;
+        let quoted = serde_json::to_string(said).map_err(|_| ContinuationReason::Content)?;
+        let messages = object
+            .get("messages")
+            .ok_or(ContinuationReason::Request)?
+            .value
+            .clone();
+        let all =
+            json::elements(object.text, messages.clone()).ok_or(ContinuationReason::Request)?;
+        let last = all.last().ok_or(ContinuationReason::Request)?;
+        let last = Object::at(object.text, last).ok_or(ContinuationReason::Request)?;
         if last.repeats() {
-            return Err(Reason::Request);
+            return Err(ContinuationReason::Request);
         }
         if last.value("role") != Some(b"\"assistant\"") {
             let end = messages.end - 1;
             let message = format!(",{{\"role\":\"assistant\",\"content\":{quoted}}}");
             return Ok(vec![Edit::new(end..end, message)]);
         }
-        let content = last.get("content").ok_or(Reason::Request)?.value.clone();
+        let content = last
+            .get("content")
+            .ok_or(ContinuationReason::Request)?
+            .value
+            .clone();
         if object.text[content.start] != b'"' {
-            return Err(Reason::Request);
+            return Err(ContinuationReason::Request);
         }
         let end = content.end - 1;
         Ok(vec![Edit::new(end..end, &quoted[1..quoted.len() - 1])])
     }
 
     /// The edit that appends the text to the prompt.
-    fn with_prompt(&self, text: &[u8]) -> Result<Vec<Edit>, Reason> {
+    fn with_prompt(&self, text: &[u8]) -> Result<Vec<Edit>, ContinuationReason> {
         let object = &self.object;
-        let mut prompt = object.get("prompt").ok_or(Reason::Prompt)?.value.clone();
+        let mut prompt = object
+            .get("prompt")
+            .ok_or(ContinuationReason::Prompt)?
+            .value
+            .clone();
         if let Some(prompts) = json::elements(object.text, prompt.clone()) {
-            prompt = prompts.only().ok_or(Reason::Prompt)?;
+            prompt = prompts.only().ok_or(ContinuationReason::Prompt)?;
         }
         if object.text[prompt.start] != b'"' {
-            return Err(Reason::Prompt);
+            return Err(ContinuationReason::Prompt);
         }
         let end = prompt.end - 1;
         Ok(vec![Edit::new(end..end, text)])
     }
 
-    fn lower_limits(&self, tokens: u64, edits: &mut Vec<Edit>) -> Result<(), Reason> {
+    fn lower_limits(&self, tokens: u64, edits: &mut Vec<Edit>) -> Result<(), ContinuationReason> {
         for key in LIMITS {
             if let Some(limit) = self.number(key)? {
                 let left = limit.checked_sub(tokens).filter(|left| *left > 0);
-                let left = left.ok_or(Reason::TokensUsedUp)?;
+                let left = left.ok_or(ContinuationReason::TokensUsedUp)?;
                 edits.push(self.object.set(key, &left.to_string()));
             }
         }
@@ -273,11 +292,13 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    fn number(&self, key: &str) -> Result<Option<u64>, Reason> {
+    fn number(&self, key: &str) -> Result<Option<u64>, ContinuationReason> {
         let Some(value) = self.object.given(key) else {
             return Ok(None);
         };
-        let text = std::str::from_utf8(value).map_err(|_| Reason::Request)?;
-        text.parse().map(Some).map_err(|_| Reason::Request)
+        let text = std::str::from_utf8(value).map_err(|_| ContinuationReason::Request)?;
+        text.parse()
+            .map(Some)
+            .map_err(|_| ContinuationReason::Request)
     }
 }

@@ -13,7 +13,7 @@ use super::blocks::Blocks;
 use super::chunk::{BlockEvent, Chunk};
 use super::json;
 use super::text::{Text, given};
-use super::{Reason, event};
+use super::{ContinuationReason, event};
 use crate::sse::{Api, Usage};
 
 /// The last event of a stream.
@@ -54,7 +54,7 @@ pub struct Sent {
     /// Set if another server continues the stream, so that IDs and counts are rewritten. Boxed, because most streams are never
     /// continued.
     joined: Option<Box<Joined>>,
-    prevented: Option<Reason>,
+    prevented: Option<ContinuationReason>,
 }
 
 impl Sent {
@@ -86,12 +86,12 @@ impl Sent {
 
     /// Why the stream cannot be continued, if it cannot. In that case, nothing of it is kept.
     #[must_use]
-    pub const fn prevented(&self) -> Option<Reason> {
+    pub const fn prevented(&self) -> Option<ContinuationReason> {
         self.prevented
     }
 
     /// Prevents the stream from being continued.
-    pub fn prevent(&mut self, reason: Reason) {
+    pub fn prevent(&mut self, reason: ContinuationReason) {
         self.prevented.get_or_insert(reason);
         self.text = Text::default();
         self.forget_event();
@@ -140,12 +140,12 @@ impl Sent {
     ///
     /// # Errors
     /// Why the stream cannot be continued.
-    pub fn resumption(&self) -> Result<Resumption, Reason> {
+    pub fn resumption(&self) -> Result<Resumption, ContinuationReason> {
         if let Some(reason) = self.prevented {
             return Err(reason);
         }
         if self.finished {
-            return Err(Reason::Finished);
+            return Err(ContinuationReason::Finished);
         }
         let said = self.said();
         let is_blank = said.is_some_and(|said| given(self.api, &said).is_empty());
@@ -199,7 +199,7 @@ impl Sent {
         }
         if let Some((step, index)) = chunk.block {
             if step == BlockEvent::Start && self.blocks.has_begun() {
-                self.prevent(chunk.other.unwrap_or(Reason::Content));
+                self.prevent(chunk.other.unwrap_or(ContinuationReason::Content));
             }
             self.blocks.note(step, index);
         }
@@ -221,7 +221,7 @@ impl Sent {
         match data {
             DONE => self.finished = true,
             _ if event::is_blank(data) => {}
-            _ => self.prevent(Reason::Content),
+            _ => self.prevent(ContinuationReason::Content),
         }
     }
 
@@ -235,7 +235,7 @@ impl Sent {
             // Nothing is added to a text block that has ended.
             self.finished |= matches!(chunk.block, Some((BlockEvent::Stop, _)));
             if chunk.reasoning {
-                self.prevent(Reason::Reasoning);
+                self.prevent(ContinuationReason::Reasoning);
             }
         }
         if let Some(reason) = chunk.other {
@@ -263,7 +263,7 @@ impl Sent {
         let holder = message.as_ref().unwrap_or(&chunk.object);
         self.template = EventTemplate::new(FIELDS.map(|key| holder.value(key)));
         if self.template.is_none() {
-            self.prevent(Reason::Content);
+            self.prevent(ContinuationReason::Content);
         }
     }
 
@@ -272,7 +272,7 @@ impl Sent {
             return;
         }
         if self.text.len() + text.len() > self.most as usize {
-            return self.prevent(Reason::TextTooLong);
+            return self.prevent(ContinuationReason::TextTooLong);
         }
         self.text.push(text);
     }

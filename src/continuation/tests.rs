@@ -39,11 +39,11 @@ fn the_sent_part_decides_what_to_request() {
         (vec![&*role, &*think], Ok(Resumption::Resend)),
         (vec![&*role, &*text], Ok(Resumption::Continue)),
         (vec![&*think, &*text, &*text], Ok(Resumption::Continue)),
-        (vec![&*text, &*tool], Err(Reason::ToolCalls)),
-        (vec![&*tool, &*text], Err(Reason::ToolCalls)),
-        (vec![&*text, finish], Err(Reason::Finished)),
-        (vec![&*text, "[DONE]"], Err(Reason::Finished)),
-        (vec![&*text, "what?"], Err(Reason::Content)),
+        (vec![&*text, &*tool], Err(ContinuationReason::ToolCalls)),
+        (vec![&*tool, &*text], Err(ContinuationReason::ToolCalls)),
+        (vec![&*text, finish], Err(ContinuationReason::Finished)),
+        (vec![&*text, "[DONE]"], Err(ContinuationReason::Finished)),
+        (vec![&*text, "what?"], Err(ContinuationReason::Content)),
         (
             vec![&*text, "", " ", "{}", "null"],
             Ok(Resumption::Continue),
@@ -51,7 +51,7 @@ fn the_sent_part_decides_what_to_request() {
         (vec![&*text, r#"{"type":"ping"}"#], Ok(Resumption::Continue)),
         (
             vec![&*text, r#"{"tool_call":{"id":"c"}}"#],
-            Err(Reason::Content),
+            Err(ContinuationReason::Content),
         ),
     ] {
         assert_eq!(sent(&events).resumption(), expected, "{events:?}");
@@ -94,7 +94,7 @@ fn text_beyond_the_limit_is_given_up() {
     sent.take(delta("a", r#"{"content":"x"}"#).as_bytes());
     assert_eq!(
         (&sent.text()[..], sent.resumption()),
-        (&b""[..], Err(Reason::TextTooLong))
+        (&b""[..], Err(ContinuationReason::TextTooLong))
     );
 }
 
@@ -248,24 +248,24 @@ fn a_second_server_begins_where_the_first_broke_off() {
         (
             Resumption::Continue,
             think.clone(),
-            Opening::Refuse(Reason::Reasoning),
+            Opening::Refuse(ContinuationReason::Reasoning),
         ),
         (Resumption::Resend, think, Opening::Skip { token: true }),
         (Resumption::Resend, both.clone(), Opening::Begin),
         (
             Resumption::Continue,
             both,
-            Opening::Refuse(Reason::Reasoning),
+            Opening::Refuse(ContinuationReason::Reasoning),
         ),
         (
             Resumption::Continue,
             "[DONE]".into(),
-            Opening::Refuse(Reason::AttemptsFailed),
+            Opening::Refuse(ContinuationReason::AttemptsFailed),
         ),
         (
             Resumption::Continue,
             r#"{"error":{"code":503}}"#.into(),
-            Opening::Refuse(Reason::AttemptsFailed),
+            Opening::Refuse(ContinuationReason::AttemptsFailed),
         ),
     ] {
         assert_eq!(

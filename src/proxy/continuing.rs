@@ -16,7 +16,9 @@ use tokio::sync::oneshot;
 pub use self::kept_head::KeptHead;
 use super::backend::{OldBackend, Proxy};
 use super::exchange::Exchange;
-use crate::continuation::{Capability, Cause, Mode, Probe, Reason, Request, Resumption, Sent};
+use crate::continuation::{
+    Capability, ContinuationCause, ContinuationReason, Mode, Probe, Request, Resumption, Sent,
+};
 use crate::failover::{self, Candidates, TakeoverCause, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::{NameFilter, NamedFields};
@@ -59,7 +61,7 @@ pub struct Continued {
     pub source: Box<dyn Resume>,
     pub exchange: Exchange,
     pub sent: Box<Sent>,
-    pub result: Result<Joined, Reason>,
+    pub result: Result<Joined, ContinuationReason>,
 }
 
 /// Other servers are being asked.
@@ -84,7 +86,7 @@ pub struct PreparedContinuation {
     proof: Option<(Probe, String)>,
     guard: (HeaderName, HeaderValue),
     candidates: Vec<Candidates>,
-    cause: Cause,
+    cause: ContinuationCause,
 }
 
 /// The kept parts of a request after its first content, independent of the type of the old backend.
@@ -98,9 +100,9 @@ pub trait Resume: Send {
         &self,
         api: Api,
         sent: &Sent,
-        cause: Cause,
+        cause: ContinuationCause,
         times: u32,
-    ) -> Result<PreparedContinuation, Reason>;
+    ) -> Result<PreparedContinuation, ContinuationReason>;
     /// Asks the servers.
     fn continue_stream(
         self: Box<Self>,
@@ -133,50 +135,55 @@ impl<O: OldBackend> Resume for Source<O> {
         &self,
         api: Api,
         sent: &Sent,
-        cause: Cause,
+        cause: ContinuationCause,
         times: u32,
-    ) -> Result<PreparedContinuation, Reason> {
+    ) -> Result<PreparedContinuation, ContinuationReason> {
         let context = &self.proxy.context;
         let snapshot = context.snapshots.load();
         let rules = snapshot.plan.failover.continuation;
         if !rules.is_on() {
-            return Err(Reason::NoTarget);
+            return Err(ContinuationReason::NoTarget);
         }
         let resumption = sent.resumption()?;
         if times >= rules.max_per_stream {
-            return Err(Reason::TooOften);
+            return Err(ContinuationReason::TooOften);
         }
-        let length = self.body.kept_length().ok_or(Reason::BodyNotKept)?;
+        let length = self
+            .body
+            .kept_length()
+            .ok_or(ContinuationReason::BodyNotKept)?;
         let mut charge = Charge::default();
         // Before the copies are made: the body in one piece, the new body, and the text in several forms.
         let copies = 2 * cost(length) + 4 * cost(sent.held()) + SEARCH_COST;
         if !charge.resize(&context.memory, copies, Purpose::RequestBody) {
-            return Err(Reason::NoMemory);
+            return Err(ContinuationReason::NoMemory);
         }
-        let kept = self.body.kept().ok_or(Reason::BodyNotKept)?;
+        let kept = self.body.kept().ok_or(ContinuationReason::BodyNotKept)?;
         let request = Request::read(api, &kept)?;
         let body = match resumption {
             Resumption::Resend => kept.clone(),
             Resumption::Continue => request.continued(&sent.text(), sent.tokens())?,
         };
         let proof = match Probe::of(api).filter(|_| resumption == Resumption::Continue) {
-            Some(probe) => Some((probe, request.model().ok_or(Reason::Request)?)),
+            Some(probe) => Some((probe, request.model().ok_or(ContinuationReason::Request)?)),
             None => None,
         };
         let takeover = match cause {
-            Cause::ErrorEvent => TakeoverCause::BackendLost,
-            Cause::PlannedMove => TakeoverCause::Move,
-            Cause::Connection | Cause::Truncated | Cause::GapTimeout => TakeoverCause::ServerLost,
+            ContinuationCause::ErrorEvent => TakeoverCause::BackendLost,
+            ContinuationCause::PlannedMove => TakeoverCause::Move,
+            ContinuationCause::Connection
+            | ContinuationCause::Truncated
+            | ContinuationCause::GapTimeout => TakeoverCause::ServerLost,
         };
         let any = rules.mode == Mode::AnyGeneration;
         let candidates = candidates(&snapshot.rules(), self.target, any, takeover);
         if candidates.is_empty() {
-            return Err(Reason::NoTarget);
+            return Err(ContinuationReason::NoTarget);
         }
         let head = self.head.head();
         let names = NameFilter::of(&head.headers);
         let GuardCheck::Forward(guard) = snapshot.guard.check(&head.headers, names) else {
-            return Err(Reason::Forwarded);
+            return Err(ContinuationReason::Forwarded);
         };
         let target = head
             .uri
@@ -185,11 +192,13 @@ impl<O: OldBackend> Resume for Source<O> {
         let bytes =
             cost(body.len()) + holding_cost(target + fields_size(&head.headers)) + SEARCH_COST;
         if !charge.resize(&context.memory, bytes, Purpose::RequestBody) {
-            return Err(Reason::NoMemory);
+            return Err(ContinuationReason::NoMemory);
         }
         // Moves have their own rate limit.
-        if cause != Cause::PlannedMove && snapshot.plan.failover.retry_budget_percent == 0 {
-            return Err(Reason::RetryBudget);
+        if cause != ContinuationCause::PlannedMove
+            && snapshot.plan.failover.retry_budget_percent == 0
+        {
+            return Err(ContinuationReason::RetryBudget);
         }
         Ok(PreparedContinuation {
             head: Arc::new(head),
@@ -225,7 +234,7 @@ impl<O: OldBackend> Resume for Source<O> {
                         if gave_up == GaveUp::TimedOut {
                             exchange.continuation_failed(failover::Cause::Deadline);
                         }
-                        Err(Reason::AttemptsFailed)
+                        Err(ContinuationReason::AttemptsFailed)
                     }
                 },
             };

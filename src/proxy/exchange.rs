@@ -85,7 +85,7 @@ pub struct Exchange {
     why: Option<Box<str>>,
     /// What earlier servers delivered, once another server is asked to continue the stream.
     parts: Option<Box<Parts>>,
-    not_continued: Option<continuation::Reason>,
+    not_continued: Option<continuation::ContinuationReason>,
     pub is_sse: bool,
     pub quiet: bool,
     /// A probe of another proxy of the update: it is not a client's request, so it is neither counted nor logged.

@@ -87,7 +87,7 @@ pub struct Line<'a> {
     /// How many times another server continued the stream.
     pub continued: u32,
     /// Why the stream was not continued when it broke.
-    pub not_continued: Option<continuation::Reason>,
+    pub not_continued: Option<continuation::ContinuationReason>,
     pub first_event: Option<Duration>,
     pub duration: Duration,
     pub events: u64,

@@ -324,15 +324,19 @@ impl Metrics {
     }
 
     /// Another server continues a stream, `gap` after it broke.
-    pub fn continued(&self, cause: continuation::Cause, gap: Duration) {
-        let outcome = continuation::Outcome::Continued.as_str();
+    pub fn continued(&self, cause: continuation::ContinuationCause, gap: Duration) {
+        let outcome = continuation::ContinuationOutcome::Continued.as_str();
         let labels = [outcome, cause.as_str()];
         self.continuations.with_label_values(&labels).inc();
         self.continuation_gap.observe(gap.as_secs_f64());
     }
 
     /// A stream that broke, or had to move, is not continued.
-    pub fn not_continued(&self, outcome: continuation::Outcome, reason: continuation::Reason) {
+    pub fn not_continued(
+        &self,
+        outcome: continuation::ContinuationOutcome,
+        reason: continuation::ContinuationReason,
+    ) {
         let labels = [outcome.as_str(), reason.as_str()];
         self.continuations.with_label_values(&labels).inc();
     }

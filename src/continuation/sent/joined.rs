@@ -5,7 +5,7 @@ use super::{Resumption, Sent, count};
 use crate::continuation::chunk::{BlockEvent, Chunk};
 use crate::continuation::json::{self, Edit};
 use crate::continuation::text::given;
-use crate::continuation::{Reason, choices, event, messages};
+use crate::continuation::{ContinuationReason, choices, event, messages};
 use crate::sse::{Api, Usage};
 
 /// How to treat an event at the beginning of another server's stream.
@@ -16,7 +16,7 @@ pub enum Opening {
     /// It continues the response.
     Begin,
     /// It does not continue the answer.
-    Refuse(Reason),
+    Refuse(ContinuationReason),
 }
 
 /// An event of a continued part, as the client gets it.
@@ -95,12 +95,12 @@ impl Sent {
         let Some(chunk) = event::read(self.api, data) else {
             return match event::is_blank(data) {
                 true => Opening::Skip { token: false },
-                false => Opening::Refuse(Reason::AttemptsFailed),
+                false => Opening::Refuse(ContinuationReason::AttemptsFailed),
             };
         };
         if chunk.reasoning && chunk.other.is_none() {
             if resumption == Resumption::Continue || self.api == Api::Messages {
-                return Opening::Refuse(Reason::Reasoning);
+                return Opening::Refuse(ContinuationReason::Reasoning);
             }
             if chunk.text.is_none() && !chunk.finish {
                 return Opening::Skip { token: true };
@@ -238,7 +238,7 @@ impl Sent {
         };
         let starts = step == BlockEvent::Start;
         if starts && chunk.other.is_none() {
-            self.prevent(Reason::Content);
+            self.prevent(ContinuationReason::Content);
         }
         let closed = starts.then(|| self.blocks.close()).flatten();
         let joined = self.joined.as_mut()?;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{events, passed};
-use crate::continuation::{Opening, Reason, Request, Resumption, Sent};
+use crate::continuation::{ContinuationReason, Opening, Request, Resumption, Sent};
 use crate::sse::{Api, Usage};
 
 const BODY: &str =
@@ -25,7 +25,7 @@ fn sent(data: &[&str]) -> Sent {
     sent
 }
 
-fn continued(body: &str, text: &str) -> Result<String, Reason> {
+fn continued(body: &str, text: &str) -> Result<String, ContinuationReason> {
     let body = Request::read(Api::Messages, body.as_bytes())?.continued(text.as_bytes(), 3)?;
     Ok(String::from_utf8(body.to_vec()).unwrap())
 }
@@ -45,7 +45,11 @@ fn the_text_becomes_the_assistants_message_without_white_space_at_its_end() {
         "7",
     ] {
         let body = BODY.replace("}]", &format!("}},{message}]"));
-        assert_eq!(continued(&body, "b"), Err(Reason::Request), "{message}");
+        assert_eq!(
+            continued(&body, "b"),
+            Err(ContinuationReason::Request),
+            "{message}"
+        );
     }
 }
 
@@ -54,30 +58,36 @@ fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
     for (field, reason) in [
         (
             r#""thinking":{"type":"enabled","budget_tokens":1024}"#,
-            Reason::Reasoning,
+            ContinuationReason::Reasoning,
         ),
-        (r#""thinking":{"type":"adaptive"}"#, Reason::Reasoning),
-        (r#""tool_choice":{"type":"any"}"#, Reason::ToolChoice),
+        (
+            r#""thinking":{"type":"adaptive"}"#,
+            ContinuationReason::Reasoning,
+        ),
+        (
+            r#""tool_choice":{"type":"any"}"#,
+            ContinuationReason::ToolChoice,
+        ),
         (
             r#""tool_choice":{"type":"tool","name":"f"}"#,
-            Reason::ToolChoice,
+            ContinuationReason::ToolChoice,
         ),
         (
             r#""output_config":{"format":{"type":"json_schema"}}"#,
-            Reason::GuidedOutput,
+            ContinuationReason::GuidedOutput,
         ),
         (
             r#""output_format":{"type":"json_schema"}"#,
-            Reason::GuidedOutput,
+            ContinuationReason::GuidedOutput,
         ),
-        (r#""stream":true"#, Reason::Request),
+        (r#""stream":true"#, ContinuationReason::Request),
     ] {
         let body = BODY.replacen('{', &format!("{{{field},"), 1);
         assert_eq!(continued(&body, "b"), Err(reason), "{field}");
     }
     assert_eq!(
         continued(&BODY.replace(":9", ":3"), "b"),
-        Err(Reason::TokensUsedUp)
+        Err(ContinuationReason::TokensUsedUp)
     );
     for field in [
         r#""thinking":{"type":"disabled"}"#,
@@ -101,11 +111,17 @@ fn the_sent_part_decides_what_to_request() {
         (vec![&*text], Ok(Resumption::Continue)),
         (vec![&*text, &*blank], Ok(Resumption::Continue)),
         (vec![&*blank], Ok(Resumption::Resend)),
-        (vec![think], Err(Reason::Reasoning)),
-        (vec![&*text, CLOSE], Err(Reason::Finished)),
-        (vec![&*text, CLOSE, tool], Err(Reason::ToolCalls)),
-        (vec![&*text, CLOSE, &*second], Err(Reason::Content)),
-        (vec![&*text, "what?"], Err(Reason::Content)),
+        (vec![think], Err(ContinuationReason::Reasoning)),
+        (vec![&*text, CLOSE], Err(ContinuationReason::Finished)),
+        (
+            vec![&*text, CLOSE, tool],
+            Err(ContinuationReason::ToolCalls),
+        ),
+        (
+            vec![&*text, CLOSE, &*second],
+            Err(ContinuationReason::Content),
+        ),
+        (vec![&*text, "what?"], Err(ContinuationReason::Content)),
     ] {
         let all = [&[START, r#"{"type":"ping"}"#, OPEN][..], &more].concat();
         assert_eq!(sent(&all).resumption(), expected, "{more:?}");
@@ -134,11 +150,11 @@ fn a_second_server_begins_where_the_first_broke_off() {
         ),
         (
             r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}"#,
-            Opening::Refuse(Reason::Reasoning),
+            Opening::Refuse(ContinuationReason::Reasoning),
         ),
         (
             r#"{"type":"error","error":{"type":"api_error"}}"#,
-            Opening::Refuse(Reason::AttemptsFailed),
+            Opening::Refuse(ContinuationReason::AttemptsFailed),
         ),
     ] {
         for resumption in [Resumption::Continue, Resumption::Resend] {
@@ -242,7 +258,7 @@ proptest! {
         let has_text = !sent.text().is_empty();
         let resumption = match sent.resumption() {
             Err(reason) => {
-                prop_assert_eq!(reason, Reason::Finished);
+                prop_assert_eq!(reason, ContinuationReason::Finished);
                 return Ok(());
             }
             // Without content the whole request is retried, and nothing is joined.

@@ -150,7 +150,7 @@ proptest! {
         let resumption = match sent.resumption() {
             // The finish reason came, so all of the text did.
             Err(reason) => {
-                prop_assert_eq!(reason, Reason::Finished);
+                prop_assert_eq!(reason, ContinuationReason::Finished);
                 let said: String = seen.iter().map(|data| text_in(api, data)).collect();
                 prop_assert_eq!(said, text);
                 return Ok(());

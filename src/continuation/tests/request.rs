@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::continuation::{Reason, Request};
+use crate::continuation::{ContinuationReason, Request};
 use crate::sse::Api;
 
 const CHAT: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
 
-fn continued(api: Api, body: &str, text: &str, tokens: u64) -> Result<String, Reason> {
+fn continued(api: Api, body: &str, text: &str, tokens: u64) -> Result<String, ContinuationReason> {
     let request = Request::read(api, body.as_bytes())?;
     let body = request.continued(text.as_bytes(), tokens)?;
     Ok(String::from_utf8(body.to_vec()).unwrap())
@@ -37,7 +37,7 @@ fn the_text_is_added_to_a_message_that_the_client_wants_continued() {
             format!(r#"{{"messages":[{message}],"continue_final_message":true,"stream":true}}"#);
         assert_eq!(
             continued(Api::Chat, &body, "two", 1),
-            Err(Reason::Request),
+            Err(ContinuationReason::Request),
             "{message}"
         );
     }
@@ -60,54 +60,87 @@ fn a_prompt_grows_by_the_text() {
         let body = format!(r#"{{"prompt":{prompt},"stream":true}}"#);
         assert_eq!(
             continued(Api::Completions, &body, "b", 1),
-            Err(Reason::Prompt),
+            Err(ContinuationReason::Prompt),
             "{prompt}"
         );
     }
     assert_eq!(
         continued(Api::Completions, r#"{"stream":true}"#, "b", 1),
-        Err(Reason::Prompt)
+        Err(ContinuationReason::Prompt)
     );
 }
 
 #[test]
 fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
     for (field, reason) in [
-        (r#""n":2"#, Reason::Choices),
-        (r#""best_of":3"#, Reason::Choices),
-        (r#""logprobs":true"#, Reason::Logprobs),
-        (r#""logprobs":0"#, Reason::Logprobs),
-        (r#""top_logprobs":2"#, Reason::Logprobs),
-        (r#""prompt_logprobs":1"#, Reason::Logprobs),
-        (r#""nvext":{"token_data":[1]}"#, Reason::Prompt),
-        (r#""echo":true"#, Reason::Echo),
-        (r#""suffix":"x""#, Reason::Suffix),
-        (r#""modalities":["text","audio"]"#, Reason::Audio),
-        (r#""audio":{"voice":"a"}"#, Reason::Audio),
+        (r#""n":2"#, ContinuationReason::Choices),
+        (r#""best_of":3"#, ContinuationReason::Choices),
+        (r#""logprobs":true"#, ContinuationReason::Logprobs),
+        (r#""logprobs":0"#, ContinuationReason::Logprobs),
+        (r#""top_logprobs":2"#, ContinuationReason::Logprobs),
+        (r#""prompt_logprobs":1"#, ContinuationReason::Logprobs),
+        (r#""nvext":{"token_data":[1]}"#, ContinuationReason::Prompt),
+        (r#""echo":true"#, ContinuationReason::Echo),
+        (r#""suffix":"x""#, ContinuationReason::Suffix),
+        (
+            r#""modalities":["text","audio"]"#,
+            ContinuationReason::Audio,
+        ),
+        (r#""audio":{"voice":"a"}"#, ContinuationReason::Audio),
         (
             r#""response_format":{"type":"json_object"}"#,
-            Reason::GuidedOutput,
+            ContinuationReason::GuidedOutput,
         ),
-        (r#""response_format":"text""#, Reason::GuidedOutput),
-        (r#""guided_json":{"type":"object"}"#, Reason::GuidedOutput),
-        (r#""guided_anything_new":"x""#, Reason::GuidedOutput),
+        (
+            r#""response_format":"text""#,
+            ContinuationReason::GuidedOutput,
+        ),
+        (
+            r#""guided_json":{"type":"object"}"#,
+            ContinuationReason::GuidedOutput,
+        ),
+        (
+            r#""guided_anything_new":"x""#,
+            ContinuationReason::GuidedOutput,
+        ),
         (
             r#""structured_outputs":{"regex":"a"}"#,
-            Reason::GuidedOutput,
+            ContinuationReason::GuidedOutput,
         ),
-        (r#""nvext":{"guided_regex":"a"}"#, Reason::GuidedOutput),
-        (r#""guided_json":{}"#, Reason::GuidedOutput),
-        (r#""nvext":{"guided_json":{ }}"#, Reason::GuidedOutput),
-        (r#""tool_choice":"required""#, Reason::ToolChoice),
-        (r#""tool_choice":{"type":"function"}"#, Reason::ToolChoice),
-        (r#""function_call":{"name":"f"}"#, Reason::ToolChoice),
-        (r#""prompt_embeds":"x""#, Reason::Prompt),
-        (r#""max_tokens":3"#, Reason::TokensUsedUp),
-        (r#""max_completion_tokens":2"#, Reason::TokensUsedUp),
-        (r#""max_tokens":"many""#, Reason::Request),
-        (r#""add_generation_prompt":false"#, Reason::Request),
-        (r#""model":"other""#, Reason::Request),
-        (r#""mod\u0065l":"other""#, Reason::Request),
+        (
+            r#""nvext":{"guided_regex":"a"}"#,
+            ContinuationReason::GuidedOutput,
+        ),
+        (r#""guided_json":{}"#, ContinuationReason::GuidedOutput),
+        (
+            r#""nvext":{"guided_json":{ }}"#,
+            ContinuationReason::GuidedOutput,
+        ),
+        (
+            r#""tool_choice":"required""#,
+            ContinuationReason::ToolChoice,
+        ),
+        (
+            r#""tool_choice":{"type":"function"}"#,
+            ContinuationReason::ToolChoice,
+        ),
+        (
+            r#""function_call":{"name":"f"}"#,
+            ContinuationReason::ToolChoice,
+        ),
+        (r#""prompt_embeds":"x""#, ContinuationReason::Prompt),
+        (r#""max_tokens":3"#, ContinuationReason::TokensUsedUp),
+        (
+            r#""max_completion_tokens":2"#,
+            ContinuationReason::TokensUsedUp,
+        ),
+        (r#""max_tokens":"many""#, ContinuationReason::Request),
+        (
+            r#""add_generation_prompt":false"#,
+            ContinuationReason::Request,
+        ),
+        (r#""model":"other""#, ContinuationReason::Request),
+        (r#""mod\u0065l":"other""#, ContinuationReason::Request),
     ] {
         let body = CHAT.replacen('{', &format!("{{{field},"), 1);
         assert_eq!(continued(Api::Chat, &body, "b", 3), Err(reason), "{field}");
@@ -123,17 +156,17 @@ fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_reported() {
     ] {
         assert_eq!(
             continued(Api::Chat, body, "b", 1),
-            Err(Reason::Request),
+            Err(ContinuationReason::Request),
             "{body}"
         );
     }
     assert_eq!(
         continued(Api::Chat, CHAT, r"\ud83d", 1),
-        Err(Reason::Content)
+        Err(ContinuationReason::Content)
     );
     assert_eq!(
         continued(Api::Chat, CHAT, "a\u{1}", 1),
-        Err(Reason::Content)
+        Err(ContinuationReason::Content)
     );
 }
 

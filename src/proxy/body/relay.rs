@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::Cut;
 use super::sse_relay::SseRelay;
 use super::timers::{Due, Timers};
-use crate::continuation::{self, Sent};
+use crate::continuation::{ContinuationCause, Sent};
 use crate::error_chain::error_chain;
 use crate::failover::Cause;
 use crate::http1::{NamedFields, passable};
@@ -328,7 +328,7 @@ impl Relay {
         let is_whole = done || may_end_anywhere || sse.quiet();
         if is_whole || (sse.committed() && !doubtful) {
             let continues =
-                !is_whole && self.take_over(continuation::Cause::Truncated, IfNotContinued::End);
+                !is_whole && self.take_over(ContinuationCause::Truncated, IfNotContinued::End);
             if continues {
                 return Bytes::new();
             }
@@ -388,7 +388,7 @@ impl Relay {
                 "sent no first event in time"
             }
             Due::Gap => {
-                if self.take_over(continuation::Cause::GapTimeout, IfNotContinued::Silence) {
+                if self.take_over(ContinuationCause::GapTimeout, IfNotContinued::Silence) {
                     return Poll::Ready(Bytes::new());
                 }
                 SILENT

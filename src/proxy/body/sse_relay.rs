@@ -10,7 +10,7 @@ use http::StatusCode;
 
 use self::events::{note, write_joined};
 use super::timers::Timers;
-use crate::continuation::{Reason, Sent};
+use crate::continuation::{ContinuationReason, Sent};
 use crate::failover::{Cause, Target};
 use crate::memory::Charge;
 use crate::proxy::attempt::Retry;
@@ -171,7 +171,7 @@ impl SseRelay {
     pub fn forget_sent(&mut self) {
         self.is_final = true;
         match &mut self.sent {
-            Some(sent) if sent.is_joined() => sent.prevent(Reason::NoTarget),
+            Some(sent) if sent.is_joined() => sent.prevent(ContinuationReason::NoTarget),
             sent => *sent = None,
         }
         self.sent_charge.shrink(0);

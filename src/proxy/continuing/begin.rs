@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 
-use crate::continuation::{Opening, Reason, Resumption, Sent};
+use crate::continuation::{ContinuationReason, Opening, Resumption, Sent};
 use crate::failover::Cause;
 use crate::http1::{NameFilter, NamedFields};
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
@@ -33,7 +33,7 @@ pub enum NotContinued {
     /// As above. It sends nothing, and may just be slow.
     Silent,
     /// No other server would.
-    GiveUp(Reason),
+    GiveUp(ContinuationReason),
 }
 
 impl NotContinued {
@@ -42,7 +42,7 @@ impl NotContinued {
         match self {
             Self::TryNext(cause) => *cause,
             Self::Silent => Cause::Deadline,
-            Self::GiveUp(Reason::NoMemory) => Cause::Local,
+            Self::GiveUp(ContinuationReason::NoMemory) => Cause::Local,
             Self::GiveUp(_) => Cause::NoContinuation,
         }
     }
@@ -139,7 +139,9 @@ pub async fn begin(
                         skipped,
                     });
                 }
-                Opening::Refuse(Reason::AttemptsFailed) => return Err(NOT_A_CONTINUATION),
+                Opening::Refuse(ContinuationReason::AttemptsFailed) => {
+                    return Err(NOT_A_CONTINUATION);
+                }
                 Opening::Refuse(reason) => return Err(NotContinued::GiveUp(reason)),
             }
             from = event.end;
@@ -152,7 +154,7 @@ pub async fn begin(
         partial.extend_from_slice(&data[decoder.boundary().max(from)..]);
         let held = cost(partial.capacity() + decoder.held());
         if held > FREE && !charge.resize(memory, held, Purpose::Event) {
-            return Err(NotContinued::GiveUp(Reason::NoMemory));
+            return Err(NotContinued::GiveUp(ContinuationReason::NoMemory));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::PreparedContinuation;
-use crate::continuation::{Capability, Cause};
+use crate::continuation::{Capability, ContinuationCause};
 use crate::failover::Candidates;
 use crate::upstream::{Endpoint, Pool};
 
@@ -57,7 +57,7 @@ impl PreparedContinuation {
             let at = match candidates {
                 Candidates::Others(_) if !endpoint.is_healthy(now) => {
                     // A stream that has to move still has its server.
-                    let moves = self.cause == Cause::PlannedMove;
+                    let moves = self.cause == ContinuationCause::PlannedMove;
                     let may_hang = endpoint.failed_probe() || endpoint.is_ejected_as_silent(now);
                     (!moves && !may_hang).then_some(Order::Ejected)
                 }

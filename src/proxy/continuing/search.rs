@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::begin::{NotContinued, begin};
 use super::order::Order;
 use super::{Joined, PreparedContinuation, Source};
-use crate::continuation::{Capability, Reason, Resumption, Sent};
+use crate::continuation::{Capability, ContinuationReason, Resumption, Sent};
 use crate::error_chain::error_chain;
 use crate::failover::{Candidates, Cause, Target};
 use crate::proxy::backend::OldBackend;
@@ -32,7 +32,7 @@ impl<O: OldBackend> Source<O> {
         exchange: &mut Exchange,
         sent: &Sent,
         from: Option<Arc<Endpoint>>,
-    ) -> Result<Joined, Reason> {
+    ) -> Result<Joined, ContinuationReason> {
         let mut tried: Vec<u64> = from.iter().map(|endpoint| endpoint.id).collect();
         let mut same = from.as_ref();
         let mut attempts = [0; Generation::ALL.len()];
@@ -90,10 +90,10 @@ impl<O: OldBackend> Source<O> {
             }
         }
         Err(match (attempts, &prepared.proof) {
-            _ if is_denied => Reason::RetryBudget,
-            ([0, 0], Some(_)) => Reason::NotSupported,
-            ([0, 0], None) => Reason::NoTarget,
-            _ => Reason::AttemptsFailed,
+            _ if is_denied => ContinuationReason::RetryBudget,
+            ([0, 0], Some(_)) => ContinuationReason::NotSupported,
+            ([0, 0], None) => ContinuationReason::NoTarget,
+            _ => ContinuationReason::AttemptsFailed,
         })
     }
 
@@ -141,7 +141,7 @@ impl<O: OldBackend> Source<O> {
             Resumption::Continue => sent.tokens(),
         };
         let body = prepared.body.for_retry();
-        let body = body.ok_or(NotContinued::GiveUp(Reason::BodyNotKept))?;
+        let body = body.ok_or(NotContinued::GiveUp(ContinuationReason::BodyNotKept))?;
         let mut head = Arc::clone(&prepared.head);
         let traceparent = exchange.asks_to_continue(target.generation(), prepared.cause, tokens);
         if let Some(traceparent) = traceparent {

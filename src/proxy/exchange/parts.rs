@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 
 use super::Exchange;
-use crate::continuation::{Cause, Outcome, Reason};
+use crate::continuation::{ContinuationCause, ContinuationOutcome, ContinuationReason};
 use crate::failover;
 use crate::split::Generation;
 use crate::sse::{Timeline, Usage};
@@ -76,18 +76,20 @@ impl Parts {
 }
 
 /// The cause of failure for a broken stream. A planned move is not a failure.
-const fn failure(cause: Cause) -> Option<failover::Cause> {
+const fn failure(cause: ContinuationCause) -> Option<failover::Cause> {
     match cause {
-        Cause::Connection | Cause::Truncated => Some(failover::Cause::Broken),
-        Cause::GapTimeout => Some(failover::Cause::Deadline),
-        Cause::ErrorEvent => Some(failover::Cause::ErrorEvent),
-        Cause::PlannedMove => None,
+        ContinuationCause::Connection | ContinuationCause::Truncated => {
+            Some(failover::Cause::Broken)
+        }
+        ContinuationCause::GapTimeout => Some(failover::Cause::Deadline),
+        ContinuationCause::ErrorEvent => Some(failover::Cause::ErrorEvent),
+        ContinuationCause::PlannedMove => None,
     }
 }
 
 impl Exchange {
     /// Records that the stream broke on its server, and that others are asked for the rest.
-    pub fn record_break(&mut self, cause: Cause) {
+    pub fn record_break(&mut self, cause: ContinuationCause) {
         if let Some(cause) = failure(cause) {
             self.attempt_failed(cause);
             self.cause = Some(cause);
@@ -98,7 +100,11 @@ impl Exchange {
     /// Counts a stream whose search ends with the process.
     pub(super) fn search_is_over(&mut self) {
         if self.parts.as_ref().is_some_and(|parts| parts.is_searching) {
-            self.not_continued(self.answering, Outcome::Ended, Reason::AttemptsFailed);
+            self.not_continued(
+                self.answering,
+                ContinuationOutcome::Ended,
+                ContinuationReason::AttemptsFailed,
+            );
         }
     }
 
@@ -107,10 +113,10 @@ impl Exchange {
     pub fn asks_to_continue(
         &mut self,
         generation: Generation,
-        cause: Cause,
+        cause: ContinuationCause,
         tokens: u64,
     ) -> Option<HeaderValue> {
-        if cause == Cause::PlannedMove {
+        if cause == ContinuationCause::PlannedMove {
             self.first_over(AttemptResult::Abandoned);
         }
         self.attempts += 1;
@@ -119,7 +125,7 @@ impl Exchange {
         let metrics = &self.context.metrics;
         parts.deliver(metrics, self.answering, &self.timeline, tokens);
         // Until then, a stream that has to move stays open where it is.
-        if cause == Cause::PlannedMove {
+        if cause == ContinuationCause::PlannedMove {
             let span = self.span.as_mut();
             return span.map(|span| span.begin_attempt(generation, Instant::now()));
         }
@@ -144,7 +150,7 @@ impl Exchange {
     }
 
     /// Records that a server of `generation` continues the stream, `gap` after it broke.
-    pub fn continued(&mut self, generation: Generation, cause: Cause, gap: Duration) {
+    pub fn continued(&mut self, generation: Generation, cause: ContinuationCause, gap: Duration) {
         self.carried_by(generation);
         let parts = self.parts.get_or_insert_default();
         parts.continued += 1;
@@ -159,7 +165,12 @@ impl Exchange {
     }
 
     /// Records that no other server continues the stream. It stays with `generation`, or ends as one of its streams.
-    pub fn not_continued(&mut self, generation: Generation, outcome: Outcome, reason: Reason) {
+    pub fn not_continued(
+        &mut self,
+        generation: Generation,
+        outcome: ContinuationOutcome,
+        reason: ContinuationReason,
+    ) {
         self.carried_by(generation);
         if let Some(parts) = &mut self.parts {
             // The move was stopped, so nothing is known of the server that was asked.

@@ -154,8 +154,8 @@ impl Default for Metrics {
              the cause of the break or the reason why not",
             &["outcome", "reason"],
         );
-        for cause in continuation::Cause::ALL {
-            let continued = continuation::Outcome::Continued.as_str();
+        for cause in continuation::ContinuationCause::ALL {
+            let continued = continuation::ContinuationOutcome::Continued.as_str();
             continuations.with_label_values(&[continued, cause.as_str()]);
         }
         for kind in ["used", "budget"] {

@@ -61,12 +61,16 @@ impl Metrics {
     }
 
     /// Streams that another server continued, by cause.
-    pub fn continued_by_cause(&self) -> impl Iterator<Item = (continuation::Cause, u64)> {
-        let outcome = continuation::Outcome::Continued.as_str();
-        continuation::Cause::ALL.into_iter().map(move |cause| {
-            let labels = [outcome, cause.as_str()];
-            (cause, self.continuations.with_label_values(&labels).get())
-        })
+    pub fn continued_by_cause(
+        &self,
+    ) -> impl Iterator<Item = (continuation::ContinuationCause, u64)> {
+        let outcome = continuation::ContinuationOutcome::Continued.as_str();
+        continuation::ContinuationCause::ALL
+            .into_iter()
+            .map(move |cause| {
+                let labels = [outcome, cause.as_str()];
+                (cause, self.continuations.with_label_values(&labels).get())
+            })
     }
 
     /// Streams that were not continued, by reason.
@@ -83,7 +87,7 @@ impl Metrics {
                 let (Some(outcome), Some(reason)) = (label("outcome"), label("reason")) else {
                     continue;
                 };
-                if outcome.value() != continuation::Outcome::Continued.as_str() {
+                if outcome.value() != continuation::ContinuationOutcome::Continued.as_str() {
                     let count: &mut u64 = reasons.entry(reason.value().to_owned()).or_default();
                     // The counter contains whole numbers.
                     *count = count.saturating_add(metric.get_counter().get_value() as u64);
@@ -243,20 +247,20 @@ mod tests {
 
     #[test]
     fn streams_that_were_continued_and_those_that_were_not_are_distinguished() {
-        use continuation::{Cause, Outcome, Reason};
+        use continuation::{ContinuationCause, ContinuationOutcome, ContinuationReason};
         let metrics = Metrics::default();
         let gap = Duration::from_millis(3);
-        metrics.continued(Cause::Connection, gap);
-        metrics.continued(Cause::Connection, gap);
-        metrics.not_continued(Outcome::Ended, Reason::ToolCalls);
-        metrics.not_continued(Outcome::Stayed, Reason::ToolCalls);
+        metrics.continued(ContinuationCause::Connection, gap);
+        metrics.continued(ContinuationCause::Connection, gap);
+        metrics.not_continued(ContinuationOutcome::Ended, ContinuationReason::ToolCalls);
+        metrics.not_continued(ContinuationOutcome::Stayed, ContinuationReason::ToolCalls);
         let continued: Vec<_> = metrics
             .continued_by_cause()
             .filter(|(_, count)| *count > 0)
             .collect();
-        assert_eq!(continued, [(Cause::Connection, 2)]);
+        assert_eq!(continued, [(ContinuationCause::Connection, 2)]);
         let not = metrics.not_continued_by_reason();
-        let reason = Reason::ToolCalls.as_str().to_owned();
+        let reason = ContinuationReason::ToolCalls.as_str().to_owned();
         assert_eq!(not, [(reason, 2)].into());
     }
 

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 
 use super::takeover::IfNotContinued;
 use super::{Relay, State};
-use crate::continuation;
+use crate::continuation::ContinuationCause;
 use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
@@ -37,7 +37,7 @@ impl Relay {
                 for_client: for_client.into(),
                 why: why.into(),
             };
-            if self.take_over(continuation::Cause::Connection, if_not_continued) {
+            if self.take_over(ContinuationCause::Connection, if_not_continued) {
                 return Bytes::new();
             }
         }

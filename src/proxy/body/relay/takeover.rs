@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::{Relay, SILENT, State};
-use crate::continuation::{Cause, Outcome, Reason, Sent};
+use crate::continuation::{ContinuationCause, ContinuationOutcome, ContinuationReason, Sent};
 use crate::failover;
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Retry;
@@ -36,7 +36,7 @@ pub struct ContinuationState {
 
 /// How a stream broke.
 struct Interruption {
-    cause: Cause,
+    cause: ContinuationCause,
     at: Instant,
     /// The generation that it came from.
     from: Generation,
@@ -72,7 +72,7 @@ impl Relay {
             (Some(source), Some(sent)) => {
                 if !source.record_demand(api, sent) {
                     // The access line contains the reason if the stream breaks.
-                    sent.prevent(Reason::NotSupported);
+                    sent.prevent(ContinuationReason::NotSupported);
                 }
                 let on_old = self.exchange.as_ref().is_some_and(is_on_old);
                 self.kept = Some(Box::new(ContinuationState {
@@ -115,7 +115,11 @@ impl Relay {
 
     /// Asks other servers for the rest of the stream, if allowed. If none continues it, `if_not_continued` happens. Returns false
     /// if no server is asked, in which case the caller carries out `if_not_continued`.
-    pub(super) fn take_over(&mut self, cause: Cause, if_not_continued: IfNotContinued) -> bool {
+    pub(super) fn take_over(
+        &mut self,
+        cause: ContinuationCause,
+        if_not_continued: IfNotContinued,
+    ) -> bool {
         let (Some(kept), Some(sse)) = (&mut self.kept, &mut self.sse) else {
             return false;
         };
@@ -129,7 +133,7 @@ impl Relay {
         let prepared = source.prepare(exchange.api(), &sent, cause, kept.times);
         // If nothing is missing from the response, the endpoint is not at fault.
         let may_continue =
-            !matches!(prepared, Err(Reason::TokensUsedUp)) && sent.resumption().is_ok();
+            !matches!(prepared, Err(ContinuationReason::TokensUsedUp)) && sent.resumption().is_ok();
         if let Some(endpoint) = kept.endpoint.as_ref().filter(|_| may_continue) {
             record_failure(endpoint, cause, now);
         }
@@ -214,21 +218,26 @@ impl Relay {
             MoveDecision::At(at) => self.timers.move_at = Some(at),
             MoveDecision::Stay => {}
             MoveDecision::Move => {
-                self.take_over(Cause::PlannedMove, IfNotContinued::Stay);
+                self.take_over(ContinuationCause::PlannedMove, IfNotContinued::Stay);
             }
         }
     }
 
     /// Records why the stream is not continued. Only a stream that had to move may still be continued later.
-    fn not_continued(&mut self, generation: Generation, cause: Cause, reason: Reason) {
-        let moves = cause == Cause::PlannedMove;
+    fn not_continued(
+        &mut self,
+        generation: Generation,
+        cause: ContinuationCause,
+        reason: ContinuationReason,
+    ) {
+        let moves = cause == ContinuationCause::PlannedMove;
         if let Some(kept) = self.kept.as_mut().filter(|_| moves) {
             kept.moves = None;
         }
         let outcome = if moves {
-            Outcome::Stayed
+            ContinuationOutcome::Stayed
         } else {
-            Outcome::Ended
+            ContinuationOutcome::Ended
         };
         self.exchange().not_continued(generation, outcome, reason);
         if !moves {
@@ -242,10 +251,13 @@ impl Relay {
         let says_gone = self.kept.is_some()
             && failover::Cause::of_error_event(code) == Some(failover::Cause::ErrorEvent);
         let reason = match says_gone.then(|| self.kept_aside(&bytes)) {
-            None => Reason::RequestError,
-            Some(None) => Reason::NoMemory,
+            None => ContinuationReason::RequestError,
+            Some(None) => ContinuationReason::NoMemory,
             Some(Some(aside)) => {
-                if self.take_over(Cause::ErrorEvent, IfNotContinued::Forward(aside)) {
+                if self.take_over(
+                    ContinuationCause::ErrorEvent,
+                    IfNotContinued::Forward(aside),
+                ) {
                     return Bytes::new();
                 }
                 return self.forward_held(bytes);
@@ -253,7 +265,7 @@ impl Relay {
         };
         if self.kept.is_some() {
             let generation = self.exchange().answering();
-            self.not_continued(generation, Cause::ErrorEvent, reason);
+            self.not_continued(generation, ContinuationCause::ErrorEvent, reason);
         }
         self.forward_held(bytes)
     }
@@ -369,12 +381,14 @@ fn is_on_old(exchange: &Exchange) -> bool {
 }
 
 /// Counts the break against the endpoint. A planned move is not its fault.
-fn record_failure(endpoint: &Endpoint, cause: Cause, now: Instant) {
+fn record_failure(endpoint: &Endpoint, cause: ContinuationCause, now: Instant) {
     match cause {
-        Cause::PlannedMove => {}
-        Cause::GapTimeout => endpoint.failed(Failure::Silence, now, &SILENT),
-        Cause::ErrorEvent => endpoint.failed(Failure::Answer, now, &"sent an error event"),
-        Cause::Connection | Cause::Truncated => {
+        ContinuationCause::PlannedMove => {}
+        ContinuationCause::GapTimeout => endpoint.failed(Failure::Silence, now, &SILENT),
+        ContinuationCause::ErrorEvent => {
+            endpoint.failed(Failure::Answer, now, &"sent an error event")
+        }
+        ContinuationCause::Connection | ContinuationCause::Truncated => {
             endpoint.may_have_restarted();
             endpoint.failed(Failure::Answer, now, &"ended a stream early");
         }

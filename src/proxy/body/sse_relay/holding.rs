@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{MAX_EVENT, SseRelay};
-use crate::continuation::Reason;
+use crate::continuation::ContinuationReason;
 use crate::memory::{FREE, Purpose, cost};
 use crate::proxy::exchange::Exchange;
 use crate::sse::Decoder;
@@ -70,7 +70,7 @@ impl SseRelay {
             if wanted != self.sent_charge.bytes()
                 && !self.sent_charge.resize(memory, wanted, Purpose::Event)
             {
-                sent.prevent(Reason::NoMemory);
+                sent.prevent(ContinuationReason::NoMemory);
                 self.sent_charge.shrink(0);
             }
         }
