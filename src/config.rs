@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::downstream::Limits;
 use crate::pages::Hosts;
 use crate::proxy::ProxySettings;
-use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::resource::{DynamoUpdateConfigSpec, TargetAddress};
 use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream;
@@ -64,8 +64,8 @@ pub struct Config {
     pub admin: SocketAddr,
     /// The host names for which the admin port answers.
     pub admin_hosts: Hosts,
-    pub old: Vec<Target>,
-    pub peers: Vec<Target>,
+    pub old: Vec<TargetAddress>,
+    pub peers: Vec<TargetAddress>,
     pub plan: PlanSource,
     /// Where the last good plan is kept across restarts.
     pub state_dir: Option<PathBuf>,

@@ -7,7 +7,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::http1::{NameFilter, list_members};
-use crate::resource::{Identity, Target};
+use crate::resource::{Identity, TargetAddress};
 
 /// The header.
 pub const GUARD: HeaderName = HeaderName::from_static("x-crossfade-guard");
@@ -42,7 +42,7 @@ impl Guard {
     /// The guard of an update, keyed by a secret that its proxies share. In a cluster it includes the resource's `uid`, which
     /// no client knows. If clients may know the name of the plan, use a key.
     #[must_use]
-    pub fn new(key: &[u8], identity: &Identity, new: &[Target]) -> Self {
+    pub fn new(key: &[u8], identity: &Identity, new: &[TargetAddress]) -> Self {
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
         let mut context = ring::hmac::Context::with_key(&key);
         let texts = [&identity.uid, &identity.namespace, &identity.name];

@@ -55,7 +55,7 @@ pub use self::{
         DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, OnFailure, ProbeSpec, RETRIED_AT,
         StepSpec, TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
-    target::{Host, Target, TargetError, parse_targets},
+    target::{Host, TargetAddress, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},
     update::{ReportedStatus, UPDATE_MANAGER, Update},
     weights::{WeightsSpec, requested_split},

@@ -7,7 +7,7 @@ use super::{Error, Handle, build};
 use crate::config::{Config, PlanSource};
 use crate::demo::{self, ModelServer, Options, Percentiles, ProxyControl, Sample, Summary};
 use crate::lifecycle::ProcessPhase;
-use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec, Identity, Plan, Target};
+use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec, Identity, Plan, TargetAddress};
 use crate::split::Generation;
 use crate::sse::Outcome;
 use crate::telemetry::latency::Sketch;
@@ -73,7 +73,7 @@ fn spec(new: SocketAddr, percent: u8, continuation: bool) -> DynamoUpdateConfigS
 }
 
 fn config(old: SocketAddr, new: SocketAddr, continuation: bool) -> Config {
-    let old: Target = old
+    let old: TargetAddress = old
         .to_string()
         .parse()
         .expect("a socket address is a target");

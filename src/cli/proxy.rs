@@ -20,7 +20,7 @@ use crate::config::{Config, PlanSource};
 use crate::downstream::Limits;
 use crate::pages::Hosts;
 use crate::proxy::{ProxySettings, Routes};
-use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::resource::{DynamoUpdateConfigSpec, TargetAddress};
 use crate::telemetry::log::Level;
 use crate::telemetry::{access, trace};
 use crate::tls::{ClientFiles, ServerFiles};
@@ -49,7 +49,7 @@ pub struct ProxyArgs {
         value_name = "URL",
         value_delimiter = ','
     )]
-    old: Vec<Target>,
+    old: Vec<TargetAddress>,
     /// The new generation, in the same form
     #[arg(
         long,
@@ -58,7 +58,7 @@ pub struct ProxyArgs {
         value_delimiter = ',',
         conflicts_with_all = ["plan", "kube"]
     )]
-    new: Vec<Target>,
+    new: Vec<TargetAddress>,
     /// Percentage of requests that go to new [default: 0]
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
           value_parser = proxy_percent)]
@@ -79,7 +79,7 @@ pub struct ProxyArgs {
         value_name = "URL",
         value_delimiter = ','
     )]
-    old_peers: Vec<Target>,
+    old_peers: Vec<TargetAddress>,
     /// Directory that keeps the last good plan, and whether new was rolled back, across restarts
     #[arg(long, env = "CROSSFADE_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -256,7 +256,7 @@ impl ProxyArgs {
         if self.kube.kube {
             return PlanSource::Cluster(self.kube.source());
         }
-        let targets: Vec<String> = self.new.iter().map(Target::to_string).collect();
+        let targets: Vec<String> = self.new.iter().map(TargetAddress::to_string).collect();
         let mut spec = DynamoUpdateConfigSpec::to(targets.join(","));
         spec.traffic_split_percent = Some(self.split.unwrap_or(0));
         let policy = &self.policy;

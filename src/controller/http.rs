@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use super::limits::{IdlePermit, TargetPermit};
 use crate::guard::GENERATION;
-use crate::resource::Target;
+use crate::resource::TargetAddress;
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport;
 
@@ -102,7 +102,7 @@ fn is_local(error: &std::io::Error) -> bool {
 /// A frontend and how to reach it.
 #[derive(Clone)]
 pub(super) struct FrontendAddress {
-    pub target: Target,
+    pub target: TargetAddress,
     /// Overrides name resolution.
     pub address: Option<SocketAddr>,
     /// With TLS: the configuration, and the name that the certificate must have.

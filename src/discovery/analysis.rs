@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::SourceEvent;
 use crate::analysis::{Counts, Memory, Outcomes, Report, Verdict};
-use crate::resource::{Analysis, OnFailure, Plan, Target};
+use crate::resource::{Analysis, OnFailure, Plan, TargetAddress};
 use crate::snapshot::{SnapshotStore, Status};
 use crate::telemetry::Metrics;
 
@@ -19,7 +19,7 @@ const LATENCY_INTERVAL: Duration = Duration::from_millis(500);
 /// The subject of a comparison. A different new generation, or different margins, start a new one.
 #[derive(Clone, PartialEq)]
 struct AnalyzedGeneration {
-    new: Vec<Target>,
+    new: Vec<TargetAddress>,
     analysis: Analysis,
 }
 

@@ -18,7 +18,7 @@ use super::source_event::{RequestedPlan, SourceEvent};
 use super::state::State;
 use crate::config::Config;
 use crate::guard::Guard;
-use crate::resource::{Host, Manifest, Plan, Problems, Target};
+use crate::resource::{Host, Manifest, Plan, Problems, TargetAddress};
 use crate::snapshot::{Rejection, Snapshot, SnapshotStore, Status};
 use crate::split::{SplitPolicy, Weights};
 use crate::telemetry::Metrics;
@@ -143,7 +143,7 @@ impl Publisher {
     }
 
     /// Sends no more requests to the new generation at these targets, unless a different one is already in force.
-    async fn roll_back(&mut self, new: Vec<Target>, why: String) {
+    async fn roll_back(&mut self, new: Vec<TargetAddress>, why: String) {
         let current = self.snapshots.load();
         if current.plan.new != new || !current.plan.may_roll_back() {
             return;
@@ -334,7 +334,7 @@ impl Publisher {
 
     /// The targets with host names, which may resolve differently now.
     #[must_use]
-    pub fn names(&self) -> Vec<Target> {
+    pub fn names(&self) -> Vec<TargetAddress> {
         let current = self.snapshots.load();
         let mut targets = self.builder.targets(&current.plan);
         targets.retain(|target| matches!(target.host, Host::Name(_)));
@@ -342,7 +342,7 @@ impl Publisher {
     }
 
     /// Applies resolver answers, and publishes a snapshot if addresses have changed.
-    pub fn update_addresses(&mut self, answers: Vec<(Target, Resolved)>) {
+    pub fn update_addresses(&mut self, answers: Vec<(TargetAddress, Resolved)>) {
         let mut changed = false;
         for (target, resolved) in answers {
             changed |= self.builder.addresses.learn(target, resolved);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::resource::{Host, Target};
+use crate::resource::{Host, TargetAddress};
 use crate::transport;
 
 /// How long the resolver may take.
@@ -13,13 +13,13 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The last known addresses of each target.
 #[derive(Debug, Default)]
 pub struct Addresses {
-    resolved: HashMap<Target, Vec<SocketAddr>>,
+    resolved: HashMap<TargetAddress, Vec<SocketAddr>>,
     /// Reported by a source that takes precedence over the resolver.
-    from_source: HashMap<Target, Vec<SocketAddr>>,
+    from_source: HashMap<TargetAddress, Vec<SocketAddr>>,
     /// Targets that have been resolved, successfully or not.
-    tried: HashSet<Target>,
+    tried: HashSet<TargetAddress>,
     /// The error of each name that did not resolve last time. An unchanged error is logged only once.
-    failed: HashMap<Target, String>,
+    failed: HashMap<TargetAddress, String>,
 }
 
 /// The sorted addresses of a name, or why it has none.
@@ -28,7 +28,7 @@ pub type Resolved = Result<Vec<SocketAddr>, String>;
 impl Addresses {
     /// The known addresses of `targets`. A name that has never been resolved has none.
     #[must_use]
-    pub fn of(&self, targets: &[Target]) -> Vec<(Target, Vec<SocketAddr>)> {
+    pub fn of(&self, targets: &[TargetAddress]) -> Vec<(TargetAddress, Vec<SocketAddr>)> {
         targets
             .iter()
             .map(|target| {
@@ -41,7 +41,7 @@ impl Addresses {
     }
 
     /// Records the answer of the resolver. Returns true if the addresses in use change.
-    pub fn learn(&mut self, target: Target, resolved: Resolved) -> bool {
+    pub fn learn(&mut self, target: TargetAddress, resolved: Resolved) -> bool {
         self.tried.insert(target.clone());
         let addresses = match resolved {
             Ok(addresses) => {
@@ -64,7 +64,7 @@ impl Addresses {
 
     /// Records the addresses that a source reports for a target; an empty list hands the target back to the resolver. Returns
     /// true if something changes.
-    pub fn set_from_source(&mut self, target: &Target, addresses: Vec<SocketAddr>) -> bool {
+    pub fn set_from_source(&mut self, target: &TargetAddress, addresses: Vec<SocketAddr>) -> bool {
         match addresses.is_empty() {
             true => self.from_source.remove(target).is_some(),
             false => {
@@ -76,7 +76,7 @@ impl Addresses {
         }
     }
 
-    fn known(&self, target: &Target) -> Option<&Vec<SocketAddr>> {
+    fn known(&self, target: &TargetAddress) -> Option<&Vec<SocketAddr>> {
         self.from_source
             .get(target)
             .or_else(|| self.resolved.get(target))
@@ -84,7 +84,7 @@ impl Addresses {
 
     /// The targets without a known address.
     #[must_use]
-    pub fn unknown(&self, targets: &[Target]) -> Vec<Target> {
+    pub fn unknown(&self, targets: &[TargetAddress]) -> Vec<TargetAddress> {
         targets
             .iter()
             .filter(|target| self.known(target).is_none())
@@ -96,7 +96,7 @@ impl Addresses {
 impl Addresses {
     /// The targets without a known address that have never been looked up. A plan that names them waits for the resolver.
     #[must_use]
-    pub fn never_resolved(&self, targets: &[Target]) -> Vec<Target> {
+    pub fn never_resolved(&self, targets: &[TargetAddress]) -> Vec<TargetAddress> {
         let mut unknown = self.unknown(targets);
         unknown.retain(|target| !self.tried.contains(target));
         unknown
@@ -104,7 +104,7 @@ impl Addresses {
 }
 
 /// Resolves each of `targets`.
-pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Resolved)> {
+pub async fn resolve(targets: Vec<TargetAddress>) -> Vec<(TargetAddress, Resolved)> {
     let mut tasks = tokio::task::JoinSet::new();
     for target in targets {
         tasks.spawn(async move {
@@ -115,7 +115,7 @@ pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Resolved)> {
     tasks.join_all().await
 }
 
-async fn addresses(target: &Target) -> Resolved {
+async fn addresses(target: &TargetAddress) -> Resolved {
     let name = match &target.host {
         Host::Ip(ip) => return Ok(vec![(*ip, target.port).into()]),
         Host::Name(_) => target.name(),
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_waited_for_once() {
-        let target = |text: &str| text.parse::<Target>().unwrap();
+        let target = |text: &str| text.parse::<TargetAddress>().unwrap();
         let all = ["a:1", "b:1", "10.0.0.1:1"].map(target);
         let mut addresses = Addresses::default();
         assert_eq!(addresses.never_resolved(&all), all);

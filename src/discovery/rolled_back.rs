@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::resolve::Addresses;
 use crate::error_chain::error_chain;
 use crate::files;
-use crate::resource::{Host, Plan, Target};
+use crate::resource::{Host, Plan, TargetAddress};
 
 /// The largest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -45,7 +45,7 @@ impl Failed {
     pub fn is_new_of(&self, plan: &Plan, addresses: &Addresses) -> bool {
         let targets = addresses.of(&plan.new);
         self.new.iter().any(|failed| {
-            let Ok(target) = failed.parse::<Target>() else {
+            let Ok(target) = failed.parse::<TargetAddress>() else {
                 return false;
             };
             let had = self.addresses.get(failed).map_or(&[][..], Vec::as_slice);
@@ -58,13 +58,13 @@ impl Failed {
 /// Whether two targets lead to the same server. They do if they have the same host and port, or if one is an address to which the
 /// other's name resolves. Two names are two servers even at the same address, as behind an ingress. The scheme does not matter.
 fn are_same_server(
-    (one, its): (&Target, &[SocketAddr]),
-    (other, others): (&Target, &[SocketAddr]),
+    (one, its): (&TargetAddress, &[SocketAddr]),
+    (other, others): (&TargetAddress, &[SocketAddr]),
 ) -> bool {
     if one.port == other.port && plain_host(&one.host) == plain_host(&other.host) {
         return true;
     }
-    let is_address = |target: &Target| matches!(target.host, Host::Ip(_));
+    let is_address = |target: &TargetAddress| matches!(target.host, Host::Ip(_));
     if !is_address(one) && !is_address(other) {
         return false;
     }
@@ -192,7 +192,7 @@ mod tests {
                 false,
             ),
         ] {
-            let [one, other] = [failed, named].map(|text| text.parse::<Target>().unwrap());
+            let [one, other] = [failed, named].map(|text| text.parse::<TargetAddress>().unwrap());
             let [had, has] = [had, has].map(|all| all.into_iter().map(at).collect::<Vec<_>>());
             for (one, other) in [
                 ((&one, &*had), (&other, &*has)),

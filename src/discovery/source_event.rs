@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use crate::resource::{Manifest, Plan, Problems, Target};
+use crate::resource::{Manifest, Plan, Problems, TargetAddress};
 
 /// A plan from a source.
 #[derive(Clone, Debug)]
@@ -59,11 +59,14 @@ pub enum SourceEvent {
     AllOld { source: Arc<str> },
     /// New, at these targets, has failed the analysis of this process: all requests go to old until a plan names a different new
     /// generation.
-    Failed { new: Vec<Target>, why: String },
+    Failed {
+        new: Vec<TargetAddress>,
+        why: String,
+    },
     /// The addresses behind a target, from a source that takes precedence over the resolver. An empty list hands the target
     /// back to the resolver.
     Addresses {
-        target: Target,
+        target: TargetAddress,
         addresses: Vec<SocketAddr>,
     },
 }

@@ -9,7 +9,7 @@ use http::{HeaderName, uri::PathAndQuery};
 use super::{
     manifest::Identity,
     spec::OnFailure,
-    target::{Host, Target},
+    target::{Host, TargetAddress},
 };
 use crate::analysis::Rules;
 use crate::continuation::{self, Mode};
@@ -32,7 +32,7 @@ pub struct Plan {
     pub capped_from: Option<Weights>,
     /// The frontends of the new generation: at least one (except for [`Plan::all_old`] and [`Plan::only_old`]), no duplicates,
     /// and either all or none of them with TLS.
-    pub new: Vec<Target>,
+    pub new: Vec<TargetAddress>,
     /// How sessions stay on one generation.
     pub affinity: Affinity,
     /// What to do if a generation fails a request.

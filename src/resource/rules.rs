@@ -7,7 +7,7 @@
 
 use serde_json::{Value as Json, json};
 
-/// The syntax of one target, as [`super::Target`] parses it: a scheme and a host, or a host and a port.
+/// The syntax of one target, as [`super::TargetAddress`] parses it: a scheme and a host, or a host and a port.
 const TARGET: &str = r"\\s*((?i:https?)://([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?/?|([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5})\\s*";
 
 /// Why `drain.moveAfterSeconds` is rejected.

@@ -12,18 +12,18 @@ use rustls::pki_types::ServerName;
 
 /// The address of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
+pub struct TargetAddress {
     /// Whether to use TLS.
     pub tls: bool,
     pub host: Host,
     /// The TCP port, never 0.
     pub port: u16,
-    /// The host as the user wrote it, if [`super::TargetScope::of`] expanded it to the full name in [`Target::host`]. The
+    /// The host as the user wrote it, if [`super::TargetScope::of`] expanded it to the full name in [`TargetAddress::host`]. The
     /// server's certificate must contain this name.
     pub written: Option<Host>,
 }
 
-/// The host of a [`Target`].
+/// The host of a [`TargetAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// A DNS name in lower case. A trailing dot marks it as absolute.
@@ -31,7 +31,7 @@ pub enum Host {
     Ip(IpAddr),
 }
 
-/// Why a text is not a [`Target`]; the message is for its author.
+/// Why a text is not a [`TargetAddress`]; the message is for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' {reason}")]
 pub struct TargetError {
@@ -39,7 +39,7 @@ pub struct TargetError {
     reason: String,
 }
 
-impl Target {
+impl TargetAddress {
     /// Host and port for the `Host` header and `:authority` (RFC 9110 §7.2). Omits the default port of the scheme; IPv6
     /// addresses are in brackets.
     #[must_use]
@@ -92,7 +92,7 @@ fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for TargetAddress {
     /// The whole URL, always with a port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
@@ -122,7 +122,7 @@ impl fmt::Display for Host {
     }
 }
 
-impl FromStr for Target {
+impl FromStr for TargetAddress {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
@@ -154,10 +154,10 @@ impl FromStr for Host {
 /// # Errors
 ///
 /// Every element that is not a target. An empty list counts as one empty element.
-pub fn parse_targets(list: &str) -> Result<Vec<Target>, Vec<TargetError>> {
+pub fn parse_targets(list: &str) -> Result<Vec<TargetAddress>, Vec<TargetError>> {
     let (good, bad): (Vec<_>, Vec<_>) = list
         .split(',')
-        .map(str::parse::<Target>)
+        .map(str::parse::<TargetAddress>)
         .partition(Result::is_ok);
     if bad.is_empty() {
         Ok(good.into_iter().filter_map(Result::ok).collect())
@@ -166,7 +166,7 @@ pub fn parse_targets(list: &str) -> Result<Vec<Target>, Vec<TargetError>> {
     }
 }
 
-fn parse(text: &str) -> Result<Target, String> {
+fn parse(text: &str) -> Result<TargetAddress, String> {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
         None => (None, text),
@@ -193,7 +193,7 @@ fn parse(text: &str) -> Result<Target, String> {
         None if scheme.is_some() => default_port(tls),
         None => return Err("has no port; write host:port, or http://host for port 80".into()),
     };
-    Ok(Target {
+    Ok(TargetAddress {
         tls,
         host,
         port,
@@ -348,7 +348,7 @@ mod tests {
             ),
             ("1password:1", "http://1password:1", "1password:1"),
         ] {
-            let target: Target = text.parse().expect(text);
+            let target: TargetAddress = text.parse().expect(text);
             assert_eq!(target.to_string(), shown, "{text}");
             assert_eq!(target.authority(), authority, "{text}");
             assert_eq!(target.to_string().parse(), Ok(target), "{text}");
@@ -394,14 +394,16 @@ mod tests {
             (&format!("{}:80", "a".repeat(64)), "not a DNS name"),
             (&format!("{}a:80", "a.".repeat(127)), "not a DNS name"),
         ] {
-            let error = text.parse::<Target>().expect_err(text).to_string();
+            let error = text.parse::<TargetAddress>().expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }
 
     #[test]
     fn a_password_is_not_repeated() {
-        let error = "http://me:secret@frontend".parse::<Target>().unwrap_err();
+        let error = "http://me:secret@frontend"
+            .parse::<TargetAddress>()
+            .unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
     }
 
@@ -415,7 +417,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "[a-z0-9:/\\[\\].@%, \u{e9}-]{0,24}") {
-            if let Ok(target) = text.parse::<Target>() {
+            if let Ok(target) = text.parse::<TargetAddress>() {
                 prop_assert_eq!(target.to_string().parse(), Ok(target));
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Allows only Services of the update's own namespace, by name.
 
-use super::target::{Host, Target};
+use super::target::{Host, TargetAddress};
 
 /// The targets that an update may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl TargetScope {
     /// # Errors
     ///
     /// Why the target is not allowed.
-    pub fn of(&self, target: &Target) -> Result<Target, OutOfScope> {
+    pub fn of(&self, target: &TargetAddress) -> Result<TargetAddress, OutOfScope> {
         if self.anywhere {
             return Ok(target.clone());
         }
@@ -92,7 +92,7 @@ impl TargetScope {
                 other: other.to_owned(),
                 namespace,
             }),
-            _ => Ok(Target {
+            _ => Ok(TargetAddress {
                 host: Host::Name(format!("{service}.{namespace}.svc.{}", self.domain)),
                 written: Some(target.host.clone()),
                 ..*target
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn of(text: &str) -> Result<String, String> {
-        let target: Target = text.parse().expect(text);
+        let target: TargetAddress = text.parse().expect(text);
         let found = scope().of(&target).map(|target| target.to_string());
         found.map_err(|error| error.to_string())
     }
@@ -140,15 +140,15 @@ mod tests {
     #[test]
     fn the_resolver_is_queried_for_the_full_name_only() {
         for text in ["new:80", "https://new.dev", "new.dev.svc.cluster.local.:80"] {
-            let written: Target = text.parse().unwrap();
+            let written: TargetAddress = text.parse().unwrap();
             let reached = scope().of(&written).unwrap();
             assert_eq!(reached.name(), "new.dev.svc.cluster.local.", "{text}");
             // The certificate must contain the name as it was written.
             assert_eq!(*reached.called(), written.host, "{text}");
         }
         // The search list applies to names that were not expanded.
-        assert_eq!("new:80".parse::<Target>().unwrap().name(), "new");
-        assert_eq!("[::1]:80".parse::<Target>().unwrap().name(), "::1");
+        assert_eq!("new:80".parse::<TargetAddress>().unwrap().name(), "new");
+        assert_eq!("[::1]:80".parse::<TargetAddress>().unwrap().name(), "::1");
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
             anywhere: true,
             ..scope()
         };
-        let target: Target = "10.0.0.1:80".parse().unwrap();
+        let target: TargetAddress = "10.0.0.1:80".parse().unwrap();
         assert_eq!(scope.of(&target), Ok(target));
     }
 
@@ -195,7 +195,7 @@ mod tests {
         /// No matter what name is written, the result is a single label in the update's own namespace.
         #[test]
         fn nothing_leaves_the_namespace(name in "[a-z]{1,3}(\\.(dev|svc|cluster|local|com|prod)){0,5}\\.?") {
-            let target: Target = format!("{name}:80").parse().unwrap();
+            let target: TargetAddress = format!("{name}:80").parse().unwrap();
             if let Ok(reached) = scope().of(&target) {
                 let host = reached.host.to_string();
                 let service = host.strip_suffix(".dev.svc.cluster.local").unwrap();

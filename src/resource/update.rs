@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::{
     DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, TargetScope, WeightsSpec,
     cap::is_lifted, last_valid::LastValidStatus, phase::UpdatePhase, precedence::Contender, schema,
-    target::Target, tree::Node, validate::validate,
+    target::TargetAddress, tree::Node, validate::validate,
 };
 use crate::split::Weights;
 
@@ -156,7 +156,7 @@ impl Update {
 /// Expands the targets of `plan` and checks that they are within `scope`.
 fn within(scope: &TargetScope, plan: &mut Plan) -> Result<(), Problems> {
     let mut problems = Problems::default();
-    let mut reached: Vec<Target> = Vec::with_capacity(plan.new.len());
+    let mut reached: Vec<TargetAddress> = Vec::with_capacity(plan.new.len());
     for target in &plan.new {
         match scope.of(target) {
             Ok(target) => reached.push(target),
@@ -168,9 +168,9 @@ fn within(scope: &TargetScope, plan: &mut Plan) -> Result<(), Problems> {
     if !problems.is_empty() {
         return Err(problems);
     }
-    let mut once: Vec<Target> = Vec::with_capacity(reached.len());
+    let mut once: Vec<TargetAddress> = Vec::with_capacity(reached.len());
     for target in reached {
-        let same = |known: &Target| (&known.host, known.port) == (&target.host, target.port);
+        let same = |known: &TargetAddress| (&known.host, known.port) == (&target.host, target.port);
         if !once.iter().any(same) {
             once.push(target);
         }

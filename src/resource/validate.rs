@@ -16,7 +16,7 @@ use super::{
         AffinitySpec, ContinuationSpec, DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
         StepSpec, TlsSpec, WorkerSourceSpec, WorkersSpec,
     },
-    target::{Host, Target, parse_targets},
+    target::{Host, TargetAddress, parse_targets},
     tree::Node,
 };
 use crate::continuation::{self, Mode};
@@ -168,7 +168,7 @@ fn capped(wanted: Weights, cap: Option<u8>) -> Weights {
     }
 }
 
-fn targets(list: &str, problems: &mut Problems) -> Option<Vec<Target>> {
+fn targets(list: &str, problems: &mut Problems) -> Option<Vec<TargetAddress>> {
     if list.is_empty() {
         return None;
     }

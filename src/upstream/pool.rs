@@ -17,7 +17,7 @@ use super::lifetime::LifetimeLimits;
 use super::{Endpoint, Error, Failure, ProvenConnection, UpstreamBody, h1, h2};
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
-use crate::resource::{Host, Target};
+use crate::resource::{Host, TargetAddress};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::{batching, deadline};
 
@@ -90,7 +90,7 @@ pub struct Pool {
 }
 
 /// A target with the addresses that its name currently resolves to.
-pub type Resolved = (Target, Vec<SocketAddr>);
+pub type Resolved = (TargetAddress, Vec<SocketAddr>);
 
 impl Pool {
     /// Creates a pool over `resolved`. TLS verifies the name `called`, if given, instead of the target's own. Endpoints that

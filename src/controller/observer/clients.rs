@@ -22,7 +22,7 @@ use super::to_old::ToOld;
 use super::unlabelled::unlabelled_frontends;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
-use crate::resource::Target;
+use crate::resource::TargetAddress;
 use crate::rollout::Clients;
 
 /// The display name of a Service, with its namespace if that is not `own`.
@@ -202,7 +202,7 @@ impl Observer {
         let mut note = |pod: String, ready: bool| *pods.entry(pod).or_insert(false) |= ready;
         let own = &parsed.key.namespace;
         // A pod of another namespace may have the name of any pod here.
-        let is_own = |target: &&Target| {
+        let is_own = |target: &&TargetAddress| {
             let found = target.service(&self.settings.domain);
             found.is_some_and(|(_, namespace)| namespace == own)
         };

@@ -16,7 +16,7 @@ use super::{Error, Observed, Observer};
 use crate::error_chain::error_chain;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
-use crate::resource::Target;
+use crate::resource::TargetAddress;
 use crate::resource::status::UpdatePhase;
 use crate::rollout::{Frontend, Frontends, QueryResult, Sides};
 use crate::tls::{ClientFiles, Reloading};
@@ -170,7 +170,7 @@ impl Observer {
 
     pub(super) fn address(
         &self,
-        target: Target,
+        target: TargetAddress,
         tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
     ) -> FrontendAddress {
         let name = format!("{}:{}", target.host, target.port);
@@ -199,7 +199,10 @@ impl Observer {
     }
 
     /// The endpoints of the Service that a target refers to; `None` if the target is not a Service or has no EndpointSlice.
-    pub(super) fn endpoints_of(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+    pub(super) fn endpoints_of(
+        &self,
+        target: &TargetAddress,
+    ) -> Result<Option<Vec<Endpoint>>, NotSynced> {
         let Some((service, namespace)) = target.service(&self.settings.domain) else {
             return Ok(None);
         };

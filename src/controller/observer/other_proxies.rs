@@ -14,7 +14,7 @@ use super::kinds::pods;
 use super::old_pods::{OldPods, addresses};
 use super::services::ServicesToOld;
 use crate::k8s::{NotSynced, Object};
-use crate::resource::{Host, Target};
+use crate::resource::{Host, TargetAddress};
 
 /// Maximum number of proxies that are asked for one update. Each costs a connection, and a namespace's users can add pods.
 const MAX_POLLED: usize = 1024;
@@ -114,7 +114,7 @@ impl Observer {
             return Some(());
         }
         let targets = report.new_targets.iter();
-        let targets: Result<Vec<Target>, _> = targets.map(|target| target.parse()).collect();
+        let targets: Result<Vec<TargetAddress>, _> = targets.map(|target| target.parse()).collect();
         let targets = targets.ok().filter(|targets| !targets.is_empty());
         let leads = targets.map(|targets| self.lead_to(&targets, &one.namespace, old, to_old));
         match leads.transpose().ok()? {

@@ -8,13 +8,13 @@ use kube::api::DynamicObject;
 use super::super::parsed::ParsedUpdate;
 use super::super::spec_fields::SpecFields;
 use crate::k8s::Object;
-use crate::resource::{Target, TargetScope};
+use crate::resource::{TargetAddress, TargetScope};
 
 /// Where an update sends requests.
 pub(super) struct UpdateTargets {
     /// Whether its spec is usable. If not, the targets are all those that it names.
     pub is_usable: bool,
-    pub targets: Vec<Target>,
+    pub targets: Vec<TargetAddress>,
     /// Whether the targets get a share of the requests.
     pub gives: bool,
     pub source: Option<String>,
@@ -85,7 +85,7 @@ impl UpdateTargets {
 }
 
 /// The targets that an update names, in its spec and in the last valid one, even if it cannot be used.
-fn targets_of(update: &DynamicObject) -> Vec<Target> {
+fn targets_of(update: &DynamicObject) -> Vec<TargetAddress> {
     let specs = [SpecFields::of(update), SpecFields::last_valid(update)].into_iter();
     let targets = specs.flat_map(SpecFields::targets);
     targets.filter_map(|target| target.parse().ok()).collect()

@@ -16,7 +16,7 @@ use super::route_match::services_of_host;
 use super::services::ServicesToOld;
 use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::status::UpdatePhase;
-use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
+use crate::resource::{DynamoUpdateConfig, Host, TargetAddress, TargetScope};
 
 impl Observer {
     /// What uses old's frontends as its new generation, if known.
@@ -117,7 +117,7 @@ impl Observer {
     /// Whether a pod of `old` is behind one of these targets of a plan in `namespace`.
     pub(super) fn lead_to(
         &self,
-        targets: &[Target],
+        targets: &[TargetAddress],
         namespace: &str,
         old: &OldPods,
         to_old: &ServicesToOld,

@@ -11,15 +11,15 @@ use crate::config::Config;
 use crate::discovery::RequestedPlan;
 use crate::discovery::resolve::{Addresses, resolve};
 use crate::guard::Guard;
-use crate::resource::{Host, Plan, Target};
+use crate::resource::{Host, Plan, TargetAddress};
 use crate::snapshot::Snapshot;
 use crate::split::Generation;
 use crate::upstream::{Pool, PoolSettings};
 
 /// The inputs of a snapshot other than the plan.
 pub(super) struct SnapshotBuilder {
-    old: Vec<Target>,
-    peers: Vec<Target>,
+    old: Vec<TargetAddress>,
+    peers: Vec<TargetAddress>,
     settings: PoolSettings,
     guard_key: Vec<u8>,
     pub addresses: Addresses,
@@ -39,7 +39,7 @@ impl SnapshotBuilder {
     }
 
     /// All targets that may receive requests under `plan`.
-    pub fn targets(&self, plan: &Plan) -> Vec<Target> {
+    pub fn targets(&self, plan: &Plan) -> Vec<TargetAddress> {
         [&plan.new[..], &self.old, &self.peers].concat()
     }
 
@@ -48,7 +48,7 @@ impl SnapshotBuilder {
     /// # Errors
     /// If its TLS files cannot be used.
     pub async fn prepare(&mut self, plan: &Plan) -> Result<(), TlsFault> {
-        let speaks = |targets: &[Target]| targets.iter().any(|target| target.tls);
+        let speaks = |targets: &[TargetAddress]| targets.iter().any(|target| target.tls);
         let old = speaks(&self.old) || speaks(&self.peers);
         self.certificates.prepare(plan, [old, speaks(&plan.new)])?;
         self.resolve(&self.targets(plan)).await;
@@ -57,7 +57,7 @@ impl SnapshotBuilder {
 
     /// Resolves targets that have not been resolved yet, because requests need the addresses of new. A name that did not resolve
     /// earlier must not delay later plans.
-    pub async fn resolve(&mut self, targets: &[Target]) {
+    pub async fn resolve(&mut self, targets: &[TargetAddress]) {
         for (target, resolved) in resolve(self.addresses.never_resolved(targets)).await {
             self.addresses.learn(target, resolved);
         }
@@ -72,7 +72,7 @@ impl SnapshotBuilder {
         epoch: u64,
     ) -> Snapshot {
         let RequestedPlan { plan, manifest } = wanted;
-        let pool = |targets: &[Target],
+        let pool = |targets: &[TargetAddress],
                     side: Generation,
                     called: Option<&Host>,
                     known: &Option<Arc<Pool>>| {

@@ -7,14 +7,14 @@ use tokio::task::AbortHandle;
 
 use crate::discovery::SourceEvent;
 use crate::k8s::{Connection, Slices};
-use crate::resource::Target;
+use crate::resource::TargetAddress;
 
 /// One watch per target.
 pub(super) struct EndpointWatches {
     connection: Connection,
     /// The domain of the cluster.
     domain: String,
-    watched: Vec<(Target, AbortOnDrop)>,
+    watched: Vec<(TargetAddress, AbortOnDrop)>,
 }
 
 /// Aborts the task of a watch when dropped.
@@ -36,8 +36,8 @@ impl EndpointWatches {
     }
 
     /// Watches exactly the Services behind `targets` and sends their addresses to `events`.
-    pub async fn follow(&mut self, targets: &[Target], events: &mpsc::Sender<SourceEvent>) {
-        let gone = |(target, _): &(Target, AbortOnDrop)| !targets.contains(target);
+    pub async fn follow(&mut self, targets: &[TargetAddress], events: &mpsc::Sender<SourceEvent>) {
+        let gone = |(target, _): &(TargetAddress, AbortOnDrop)| !targets.contains(target);
         for (target, _) in self.watched.extract_if(.., |watched| gone(watched)) {
             // If a later plan uses the target again, resolving the Service is better than old addresses.
             let _ = events.send(of(target, Vec::new())).await;
@@ -68,6 +68,6 @@ impl EndpointWatches {
     }
 }
 
-fn of(target: Target, addresses: Vec<SocketAddr>) -> SourceEvent {
+fn of(target: TargetAddress, addresses: Vec<SocketAddr>) -> SourceEvent {
     SourceEvent::Addresses { target, addresses }
 }
