@@ -17,7 +17,8 @@ use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::sse::{
-    self, Api, ByteOrderMark, Decoder, Event, EventAction, HoldPolicy, Openings, Prescans, Tail,
+    self, Api, ByteOrderMark, Decoder, Event, EventAction, HoldPolicy, Openings, Prescans,
+    TailAction,
 };
 
 /// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no room,
@@ -226,14 +227,15 @@ impl SseRelay {
             let end = event.end;
             if self.committed {
                 let tail = prescan.tail_meaning(self.api, &event);
-                if let (Tail::Error { code }, Some(_), false) = (tail, &self.sent, self.is_final) {
+                let action = self.tail_policy().step(tail);
+                if let TailAction::HoldBack { code } = action {
                     let bytes = Bytes::new();
                     taken.error = Some(HeldBack { code, bytes });
                     break;
                 }
                 let sent = self.sent.as_deref_mut();
                 with_content += u64::from(note(self.api, &event, tail, prescan, exchange, sent));
-                if let Some(sent) = self.sent.as_deref_mut().filter(|sent| sent.is_joined()) {
+                if let (TailAction::Rewrite, Some(sent)) = (action, self.sent.as_deref_mut()) {
                     let raw = [&self.partial[..], &data[from..end]];
                     write_joined(sent, &event, raw, &mut out);
                     self.partial.clear();

@@ -1,8 +1,19 @@
 //! Handles an event after the first content: records it, and rewrites it in a continued part.
 
+use super::SseRelay;
 use crate::continuation::{Rewritten, Sent};
 use crate::proxy::exchange::Exchange;
-use crate::sse::{self, Api, Event, Prescan, Tail};
+use crate::sse::{self, Api, Event, Prescan, Tail, TailPolicy};
+
+impl SseRelay {
+    /// How events after the first content are handled.
+    pub(super) fn tail_policy(&self) -> TailPolicy {
+        TailPolicy {
+            may_continue: self.sent.is_some() && !self.is_final,
+            is_joined: self.is_joined(),
+        }
+    }
+}
 
 /// Records an event that is forwarded, of meaning `tail`. Returns whether it has content.
 pub(super) fn note(
