@@ -15,7 +15,6 @@ use super::emit::{self, Style};
 use super::path::{self, Step};
 use super::record::{Record, Replaced, Swapped};
 use super::tree::{Entry, Node, Tree, Value};
-use super::undo::original;
 
 /// Maximum length of a value that is kept in a record, in bytes.
 const MAX_WAS: usize = 64 * 1024;
@@ -181,7 +180,7 @@ impl<'a> Editor<'a> {
             value: None,
             new: Some(value.clone()),
         };
-        if original(&replaced).is_none() {
+        if replaced.original().is_none() {
             let value = path::get(&self.wanted, path);
             replaced.value = value
                 .filter(|value| value.to_string().len() <= MAX_WAS)

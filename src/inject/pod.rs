@@ -22,7 +22,7 @@ use super::server::{
     Move, PortOptions, Relocated, Server, Swap, doubtful_variable, host, is_on_socket, nodes,
     overriding, relocate, speaks_tls, unknown, variable,
 };
-use super::sidecar::{self, HostPort, NAME, Sidecar};
+use super::sidecar::{self, FRONTEND_PORTS, HostPort, NAME, Sidecar};
 use super::workload::{Workload, truth};
 use super::{Note, Options, Refused};
 
@@ -30,8 +30,6 @@ use super::{Note, Options, Refused};
 const FRONTEND: &str = "frontend";
 /// The names for the frontend's port: the second one is used if the pod already has a port with the first.
 pub(super) const FRONTEND_NAMES: [&str; 2] = [FRONTEND, "frontend-http"];
-/// Candidate ports for the frontend behind crossfade; the first free one is used.
-pub(super) const FRONTEND_PORTS: [u16; 3] = [8080, 18080, 28080];
 const ADMIN: [u16; 3] = [9464, 19464, 29464];
 /// Grace period for a hung frontend, in seconds.
 const HUNG: u64 = 30;

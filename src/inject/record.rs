@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
+
+use super::tree::Tree;
 
 /// The annotation.
 pub const ANNOTATION: &str = "crossfade/injected";
@@ -71,6 +73,21 @@ pub(super) struct Replaced {
     /// The value that replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<Json>,
+}
+
+impl Replaced {
+    /// The original value; `None` if it used an alias.
+    pub fn original(&self) -> Option<Json> {
+        let indent = " ".repeat(self.column.unwrap_or(0));
+        let text = format!("{indent}k:{}\n", self.was);
+        let tree = Tree::read(&text).ok().flatten();
+        let read = match tree {
+            Some(tree) => tree.json().ok(),
+            None => Some(Json::Object(Map::new())),
+        };
+        let read = read.and_then(|json| json.get("k").cloned());
+        read.or_else(|| self.value.clone())
+    }
 }
 
 impl Record {

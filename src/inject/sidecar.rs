@@ -11,6 +11,9 @@ const SPARE: u64 = 20;
 /// The default of `--drain`, in seconds.
 pub(super) const DRAIN: u64 = 870;
 
+/// Candidate ports for the frontend behind crossfade; the first free one is used.
+pub(super) const FRONTEND_PORTS: [u16; 3] = [8080, 18080, 28080];
+
 const CPU: &str = "500m";
 const MEMORY: &str = "128Mi";
 const MEMORY_LIMIT: &str = "1Gi";

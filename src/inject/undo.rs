@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
-pub(super) use self::replaced::original;
-
 use super::cut::{self, Cut, line_end, line_start};
 use super::defaults::Defaults;
 use super::path::{self, Path, Step, below};

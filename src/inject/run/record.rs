@@ -95,8 +95,8 @@ fn keep_texts(record: &mut Record, earlier: &Record) {
         let Some(earlier) = earlier.replaced.iter().find(of_path) else {
             continue;
         };
-        let value = undo::original(replaced);
-        if value.is_some() && value == undo::original(earlier) {
+        let value = replaced.original();
+        if value.is_some() && value == earlier.original() {
             let new = replaced.new.take();
             *replaced = Replaced {
                 new,

@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 use super::Undo;
 use crate::inject::Note;
 use crate::inject::path::{self, Path, Step, below};
-use crate::inject::pod::FRONTEND_PORTS;
 use crate::inject::record::Record;
+use crate::inject::sidecar::FRONTEND_PORTS;
 use crate::inject::workload::Workload;
 
 /// The longest value that a warning shows, in bytes.

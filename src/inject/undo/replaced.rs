@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::Undo;
 use super::added::{is_for_crossfade, shown};
@@ -11,7 +11,6 @@ use crate::inject::defaults::Defaults;
 use crate::inject::emit::{self, Style};
 use crate::inject::path::{self, Path, below};
 use crate::inject::record::Replaced;
-use crate::inject::tree::Tree;
 use crate::inject::workload::Workload;
 use crate::inject::{Note, Refused};
 
@@ -31,7 +30,7 @@ impl Undo<'_> {
             return Ok(());
         };
         // A value that was absent before may have been set by others since.
-        let was_nothing = original(replaced).is_some_and(|json| json.is_null());
+        let was_nothing = replaced.original().is_some_and(|json| json.is_null());
         let others = match path::get(self.root, &path) {
             Some(Json::Object(map)) => map
                 .keys()
@@ -64,7 +63,7 @@ impl Undo<'_> {
                     note.warn(format!(
                         "{} has been changed since the injection, so its original value is not restored: it was {} before",
                         replaced.path,
-                        original(replaced).map_or_else(|| replaced.was.clone(), |json| shown(&json))
+                        replaced.original().map_or_else(|| replaced.was.clone(), |json| shown(&json))
                     ));
                     return Ok(());
                 }
@@ -85,7 +84,7 @@ impl Undo<'_> {
         let new = if is_as_it_was && same_breaks && can_be_read && extra.is_empty() {
             replaced.was.clone()
         } else {
-            let Some(mut json) = original(replaced) else {
+            let Some(mut json) = replaced.original() else {
                 return Err(Refused::of(
                     &path,
                     "cannot be restored, because it used an alias",
@@ -130,19 +129,6 @@ fn added_by_others(defaults: Defaults, now: &Json, written: &Json) -> Option<Vec
         items.remove(at);
     }
     Some(items)
-}
-
-/// The original of a replaced value; `None` if it used an alias.
-pub(in crate::inject) fn original(replaced: &Replaced) -> Option<Json> {
-    let indent = " ".repeat(replaced.column.unwrap_or(0));
-    let text = format!("{indent}k:{}\n", replaced.was);
-    let tree = Tree::read(&text).ok().flatten();
-    let read = match tree {
-        Some(tree) => tree.json().ok(),
-        None => Some(Json::Object(Map::new())),
-    };
-    let read = read.and_then(|json| json.get("k").cloned());
-    read.or_else(|| replaced.value.clone())
 }
 
 /// Whether the document contains the anchors of all aliases in `was`.
