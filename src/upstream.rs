@@ -17,6 +17,7 @@ mod kept;
 mod lifetime;
 mod outlier;
 mod pool;
+mod proofs;
 mod quick_ack;
 
 pub use body::{AnsweredBy, BodyError, UpstreamBody, sender};

@@ -3,121 +3,26 @@
 //! The proof of an endpoint shows that it is worth asking for the rest of a stream. It is not enough for sending a continuation:
 //! another server may have taken the address since. For that, [`ProvenConnection`] is the proof.
 //!
-//! Whether a result may be used, and when to probe again, are pure functions of the time.
+//! The results are kept in [`Proofs`](super::proofs::Proofs).
 
 mod demand;
 mod prove;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-use arc_swap::ArcSwap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 pub use self::demand::{Demand, ModelDemand};
 pub use self::prove::{GuardField, PROBE_HEADER, ProvenConnection};
 use super::Endpoint;
-use crate::backoff::Backoff;
+use super::proofs::{Models, ProbeRecord};
 use crate::continuation::{Capability, Probe};
-
-/// How long a result may be used.
-const LIFE: Duration = Duration::from_secs(600);
-/// The age at which a probe is repeated, so that there is always a usable result.
-const RENEWAL: Duration = Duration::from_secs(240);
-/// The delays after probes without a response.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(10),
-};
 
 /// Maximum number of models for which an endpoint keeps results.
 pub const MAX_MODELS: usize = 64;
 /// Maximum length of the name of a probed model, in bytes.
 pub const MAX_MODEL_NAME: usize = 256;
-
-/// A probe and its result.
-#[derive(Clone, Debug)]
-struct ProbeRecord<T> {
-    /// The last result, and its time.
-    answer: Option<(T, Instant)>,
-    /// When the probe was last sent.
-    at: Instant,
-    /// How many times in a row it was sent without a result.
-    failures: u32,
-    /// The plan and the run of the server for which it was sent.
-    plan: u64,
-    run: u32,
-}
-
-impl<T: Clone> ProbeRecord<T> {
-    /// The state after a probe at `now`; `answer` is `None` if there was no result.
-    fn next(previous: Option<&Self>, answer: Option<T>, now: Instant, plan: u64, run: u32) -> Self {
-        let failures = match &answer {
-            Some(_) => 0,
-            None => previous
-                .map_or(0, |previous| previous.failures)
-                .saturating_add(1),
-        };
-        // A server that does not respond keeps its proofs until they are too old.
-        let kept = || {
-            previous
-                .filter(|previous| previous.run == run)?
-                .answer
-                .clone()
-        };
-        Self {
-            answer: answer.map(|answer| (answer, now)).or_else(kept),
-            at: now,
-            failures,
-            plan,
-            run,
-        }
-    }
-
-    /// The result, if it may be used at `now`.
-    fn usable(&self, now: Instant, run: u32) -> Option<&T> {
-        let (answer, given) = self.answer.as_ref()?;
-        let valid = self.run == run && now.saturating_duration_since(*given) < LIFE;
-        valid.then_some(answer)
-    }
-
-    /// Whether the probe should be repeated at `now`.
-    fn is_due(&self, now: Instant, plan: u64, run: u32) -> bool {
-        let waited = now.saturating_duration_since(self.at);
-        match self.failures {
-            0 => self.run != run || self.plan != plan || waited >= RENEWAL,
-            failures => waited >= pause(failures),
-        }
-    }
-}
-
-/// The pause after `failures` probes in a row without a result.
-fn pause(failures: u32) -> Duration {
-    BACKOFF.delay(failures.saturating_sub(1))
-}
-
-type Models = Arc<[Arc<str>]>;
-type ByModel = BTreeMap<Arc<str>, ProbeRecord<Capability>>;
-
-/// The proofs of an endpoint.
-#[derive(Debug, Default)]
-pub(super) struct Proofs {
-    chat: ArcSwap<ByModel>,
-    messages: ArcSwap<ByModel>,
-    models: ArcSwap<Option<ProbeRecord<Models>>>,
-    /// Counts the times that the server may have restarted.
-    runs: AtomicU32,
-}
-
-impl Proofs {
-    const fn of(&self, probe: Probe) -> &ArcSwap<ByModel> {
-        match probe {
-            Probe::Chat => &self.chat,
-            Probe::Messages => &self.messages,
-        }
-    }
-}
 
 impl Endpoint {
     fn run(&self) -> u32 {
@@ -256,7 +161,10 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::upstream::proofs::{BACKOFF, LIFE, RENEWAL};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -358,9 +266,6 @@ mod tests {
             endpoint.capability(Probe::Chat, "m", probed + SECOND),
             Capability::Unsupported
         );
-        let pauses: Vec<_> = (1..7).map(|failures| pause(failures).as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
-        assert_eq!(pause(u32::MAX), BACKOFF.longest);
     }
 
     #[test]

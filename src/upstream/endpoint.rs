@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::capability::Proofs;
 use super::kept::Slot;
 use super::lifetime::RemainingLifetime;
 use super::outlier::{Ejection, Failure, Record};
+use super::proofs::Proofs;
 use super::quick_ack::DelayTests;
 
 /// Duration of the first ejection. It doubles with each subsequent one.
