@@ -1,4 +1,7 @@
 //! Reads the kernel's state of a TCP connection, and controls how it is closed.
+//!
+//! Two queries call libc directly: neither socket2 nor rustix reads `TCP_INFO` or `SIOCOUTQ`, and an ioctl of one's own is unsafe in
+//! rustix, too.
 
 use std::io;
 use std::mem::MaybeUninit;
