@@ -1,8 +1,10 @@
 //! Recognizes model servers by their containers.
 
 mod address;
+mod arguments;
 mod arrays;
 mod assigned;
+mod given;
 mod moves;
 mod port;
 mod script;

@@ -2,7 +2,8 @@
 
 use serde_json::Value as Json;
 
-use super::port::{PortOptions, in_arguments};
+use super::arguments::in_arguments;
+use super::port::PortOptions;
 use super::variables::Reference;
 use super::{Server, variable};
 
