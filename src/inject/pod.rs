@@ -19,8 +19,8 @@ use super::edit::Editor;
 use super::path::{Path, Step, below};
 use super::record::ANNOTATION;
 use super::server::{
-    Move, PortOptions, Relocated, Server, Swap, doubtful_variable, host, is_on_socket, nodes,
-    overriding, relocate, speaks_tls, unknown, variable,
+    Doubtful, Move, PortOptions, Relocated, Server, Swap, doubtful_variable, host, is_on_socket,
+    is_one_of_several, nodes, overriding, relocate, speaks_tls, unknown, variable,
 };
 use super::sidecar::{self, FRONTEND_PORTS, HostPort, NAME, Sidecar};
 use super::workload::{Workload, truth};

@@ -18,7 +18,9 @@ use serde_json::Value as Json;
 
 pub(super) use self::address::host;
 pub(super) use self::moves::{Move, Swap};
-pub(super) use self::port::{PortOptions, Relocated, doubtful_variable, is_on_socket, relocate};
+pub(super) use self::port::{
+    Doubtful, PortOptions, Relocated, doubtful_variable, is_on_socket, is_one_of_several, relocate,
+};
 pub(super) use self::variables::{overriding, unknown};
 
 /// The servers that are known.

@@ -4,8 +4,9 @@ use serde_json::Value as Json;
 
 use super::command::mentions;
 use super::{
-    ADMIN, FRONTEND_NAMES, FRONTEND_PORTS, HostPort, Injection, NAME, Path, Ports, Refused,
-    Relocated, below, doubtful_variable, host, overriding, relocate, unknown,
+    ADMIN, Doubtful, FRONTEND_NAMES, FRONTEND_PORTS, HostPort, Injection, NAME, Path, Ports,
+    Refused, Relocated, below, doubtful_variable, host, is_one_of_several, overriding, relocate,
+    unknown,
 };
 
 impl Injection<'_, '_> {
@@ -34,10 +35,24 @@ impl Injection<'_, '_> {
                  not listen where crossfade expects it; remove the port there"
             ));
         }
-        if let Some((name, by)) = doubtful_variable(self.frontend.server, container, &given) {
+        if is_one_of_several(self.frontend.server, container, &given) {
+            self.note.warn(format!(
+                "several commands of its script start the server on different ports: only those on port {port} move behind crossfade"
+            ));
+        }
+        if let Some(doubtful) = doubtful_variable(self.frontend.server, container, &given) {
+            let Doubtful {
+                name,
+                by,
+                is_in_arguments,
+            } = doubtful;
+            let advice = match is_in_arguments {
+                true => "write the port as a number where the server is started",
+                false => "make sure that it does not set the variable",
+            };
             self.note.warn(format!(
                 "its port is in the variable {name}, which {by} may also set: if so, the frontend does not listen where crossfade \
-                 expects it; write the port as a number where the server is started"
+                 expects it; {advice}"
             ));
         }
         let own = entry.map(|index| &entries[index]);

@@ -126,16 +126,52 @@ pub(in crate::inject) fn is_on_socket(server: Server, container: &Json) -> bool 
     server == Server::Vllm && in_arguments(server, container, "--uds", None).is_some()
 }
 
-/// The variable in which a command line has the port, and what in the script may set it to another value than the manifest shows.
+/// Whether the given port selects one of several commands that start the server on different ports.
+pub(in crate::inject) fn is_one_of_several(
+    server: Server,
+    container: &Json,
+    given: &PortOptions<'_>,
+) -> bool {
+    let found = |port: Option<u16>| {
+        let flag = given.flag.or(server.flag())?;
+        in_arguments(server, container, flag, port)
+    };
+    // The commands of an unknown server may be others with the same argument.
+    server != Server::Other
+        && matches!(found(given.port), Some(Ok(_)))
+        && matches!(found(None), Some(Err(_)))
+}
+
+/// A variable that contains the port, and what may set it to another value than the manifest shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::inject) struct Doubtful {
+    pub name: String,
+    pub by: &'static str,
+    /// Whether the command line refers to it, so that a number could replace it there.
+    pub is_in_arguments: bool,
+}
+
+/// The variable that contains the port, if it may have another value than the manifest shows.
 pub(in crate::inject) fn doubtful_variable(
     server: Server,
     container: &Json,
     given: &PortOptions<'_>,
-) -> Option<(String, &'static str)> {
+) -> Option<Doubtful> {
+    let by = unknown_setter(container)?;
     let flag = given.flag.or(server.flag()).unwrap_or(USUAL);
-    let found = in_arguments(server, container, flag, given.port)?.ok()?;
-    let name = found.iter().find_map(|given| {
-        Some(Reference::of(shell::bare(&given.value))?.name.to_owned())
-    });
-    Some((name?, unknown_setter(container)?))
+    let doubtful = |name: &str, is_in_arguments: bool| Doubtful {
+        name: name.to_owned(),
+        by,
+        is_in_arguments,
+    };
+    if let Some(found) = in_arguments(server, container, flag, given.port) {
+        let found = found.ok()?;
+        let mut names = found
+            .iter()
+            .filter_map(|given| Reference::of(shell::bare(&given.value)));
+        return Some(doubtful(names.next()?.name, true));
+    }
+    let name = given.variable.or(server.variable())?;
+    variable(container, name)?;
+    Some(doubtful(name, false))
 }

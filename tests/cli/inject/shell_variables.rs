@@ -250,6 +250,14 @@ fn every_way_in_which_a_script_sets_a_variable_is_recognized() {
         "((PORT=8001))",
         "PORT+=1",
         "let \"PORT=8001\"",
+        "let PORT++",
+        "((PORT++))",
+        "((--PORT))",
+        ": $((PORT=8001))",
+        ": $(( PORT += 1 ))",
+        "read -r A \"PORT\" < f",
+        "printf -v 'PORT' %s 8001",
+        "declare -n R=PORT; R=8001",
     ] {
         let line = format!("{before}; vllm serve x --port ${{PORT:-8000}}");
         let error = injected(&script(&line, "")).unwrap_err().to_string();
@@ -262,15 +270,42 @@ fn every_way_in_which_a_script_sets_a_variable_is_recognized() {
 fn a_variable_that_something_unknown_may_set_is_reported() {
     let env = "        env: [{name: PORT, value: \"8000\"}]\n";
     let file = "a file that its script reads";
-    let output = "the output of a command (eval, export)";
+    let computed = "a command with computed arguments (eval, export, env)";
     for (before, rest, by) in [
         (". ./env.sh", env, Some(file)),
         ("set -a; source /etc/vllm.env", env, Some(file)),
-        ("eval \"$(cat f)\"", env, Some(output)),
-        ("eval \"$(cat f)\"", "", Some(output)),
-        ("export $(grep -v ^x .env | xargs)", "", Some(output)),
-        ("export `cat .env`", "", Some(output)),
+        ("eval \"$(cat f)\"", env, Some(computed)),
+        ("eval \"$(cat f)\"", "", Some(computed)),
+        ("export $(grep -v ^x .env | xargs)", "", Some(computed)),
+        ("export `cat .env`", "", Some(computed)),
+        (
+            "while read -r l; do export \"$l\"; done < .env",
+            env,
+            Some(computed),
+        ),
+        (
+            "for l in $(cat .env); do export $l; done",
+            "",
+            Some(computed),
+        ),
+        ("E=$(cat .env); export $E", "", Some(computed)),
+        ("E=$(cat .env); X=1 eval \"$E\"", "", Some(computed)),
+        ("P=PORT; declare \"$P=8001\"", "", Some(computed)),
+        ("P=PORT; printf -v $P 8001", "", Some(computed)),
+        ("P=PORT; read -r A \"$P\" < f", "", Some(computed)),
+        ("until . ./env.sh; do :; done", env, Some(file)),
+        ("time . ./env.sh", env, Some(file)),
+        ("X=1 . ./env.sh", env, Some(file)),
         ("source .venv/bin/activate", env, None),
+        ("export PATH=\"$PATH:/x\" \"B=$C\"", "", None),
+        ("IFS=: read -r A B <<<\"$C\"", "", None),
+        ("for a in $(cat f); do echo $a; done", "", None),
+        ("printf '%s' \"$A\"; env A=$B date; ls .", "", None),
+        (
+            "if ((PORT == 8000)) && [ $((PORT+1)) -lt 9 ]; then :; fi",
+            "",
+            None,
+        ),
         ("export A=$(hostname)", "", None),
         ("echo $(cat f)", "", None),
     ] {
@@ -292,8 +327,57 @@ fn a_variable_that_something_unknown_may_set_is_reported() {
         }
         assert_eq!(uninject(&report.text).unwrap().text, text);
     }
+    let nested = script(
+        "env $(cat f) bash -c 'vllm serve x --port ${PORT:-8000}'",
+        "",
+    );
+    let warnings = injected(&nested).unwrap().notes[0].warnings.join("\n");
+    assert!(warnings.contains(computed), "{warnings}");
     let number = script(". ./env.sh; vllm serve x --port 8000", env);
     assert!(injected(&number).unwrap().notes[0].warnings.is_empty());
+    // The server itself reads the variable.
+    let dynamo = |before: &str, env: &str| {
+        deployment(&format!(
+            "        image: x\n        command: [bash, -c, '{before} exec python3 -m dynamo.frontend']\n{env}"
+        ))
+    };
+    let env = "        env: [{name: DYN_HTTP_PORT, value: \"8000\"}]\n";
+    for (text, by) in [
+        (dynamo(". ./env.sh;", env), Some(file)),
+        (dynamo("eval \"$(cat f)\";", env), Some(computed)),
+        (dynamo("", env), None),
+        (dynamo(". ./env.sh;", ""), None),
+    ] {
+        let warnings = injected(&text).unwrap().notes[0].warnings.join("\n");
+        match by {
+            Some(by) => {
+                let expected = format!(
+                    "its port is in the variable DYN_HTTP_PORT, which {by} may also set: if so, the frontend does not listen where \
+                     crossfade expects it; make sure that it does not set the variable"
+                );
+                assert!(warnings.contains(&expected), "{warnings}");
+            }
+            None => assert!(
+                !warnings.contains("its port is in the variable"),
+                "{warnings}"
+            ),
+        }
+    }
+    let app = deployment(
+        "        image: x\n        command: [bash, -c, '. ./env.sh; exec app']\n        env: [{name: PORT, value: \"8000\"}]\n",
+    );
+    let options = Options {
+        port: Some(8000),
+        port_env: Some("PORT".to_owned()),
+        ..Options::default()
+    };
+    let warnings = injected_with(&app, &options).unwrap().notes[0]
+        .warnings
+        .join("\n");
+    assert!(
+        warnings.contains("make sure that it does not set the variable"),
+        "{warnings}"
+    );
 }
 
 #[test]
