@@ -1,5 +1,6 @@
 //! `crossfade inject` and `uninject`: realistic, unusual and random manifests, and the command line.
 
+mod branches;
 mod command;
 mod explanation;
 mod graphs;

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::Server;
-use super::given::{Given, moved};
+use super::given::Given;
 use super::moves::shared;
 use super::script;
 use super::shell;
@@ -64,27 +64,16 @@ fn in_script(
     let values = commands
         .iter()
         .filter_map(|command| scope.find(command, flag));
-    let mut values = match values.collect::<Result<Vec<_>, _>>() {
+    let values = values.collect::<Result<Vec<_>, _>>();
+    let values = match values {
         Ok(values) => values,
         Err(message) => return Some(Err(message)),
     };
-    let port = |written: &Written| moved(shell::bare(&written.value), 0).map(|(port, _)| port);
-    let is_same = |values: &[Written]| {
-        let mut pairs = values.windows(2);
-        pairs.all(|pair| match (port(&pair[0]), port(&pair[1])) {
-            (None, None) => pair[0].value == pair[1].value,
-            (one, other) => one == other,
-        })
-    };
     let have_all = values.is_empty() || values.len() == count;
-    if let Some(wanted) = given.filter(|_| !is_same(&values)) {
-        values.retain(|written| port(written) == Some(wanted));
-    }
-    if !is_same(&values) {
-        return Some(Err(format!(
-            "several commands of its script have {flag}, and it is unclear which one is the server's: set its port with --port"
-        )));
-    }
+    let values = match of_one_server(values, container, flag, given, count > 0) {
+        Ok(values) => values,
+        Err(message) => return Some(Err(message)),
+    };
     let default = server.default_port();
     if count > 1 && !have_all && given.is_none_or(|given| given == default) {
         return Some(Err(format!(
@@ -119,4 +108,54 @@ fn in_script(
         });
     }
     Some(Ok(found))
+}
+
+/// The values that set the same port. Of different ones, those that set the given port. `are_servers` says whether it is certain
+/// that all commands start a server.
+///
+/// # Errors
+/// Why they cannot be told apart.
+fn of_one_server(
+    values: Vec<Written>,
+    container: &Json,
+    flag: &str,
+    given: Option<u16>,
+    are_servers: bool,
+) -> Result<Vec<Written>, String> {
+    let ports = values.iter();
+    let ports: Vec<_> = ports
+        .map(|written| Given::port(&written.value, container))
+        .collect();
+    let is_same = |index: usize| match (&ports[index - 1], &ports[index]) {
+        (Err(_), Err(_)) => {
+            shell::bare(&values[index - 1].value) == shell::bare(&values[index].value)
+        }
+        (one, other) => one == other,
+    };
+    if (1..values.len()).all(is_same) {
+        return Ok(values);
+    }
+    let unknown = ports.iter().find_map(|port| port.clone().err());
+    // It may be the same server.
+    if let Some(message) = unknown.filter(|_| are_servers) {
+        return Err(message);
+    }
+    let Some(wanted) = given else {
+        return Err(format!(
+            "several commands of its script have {flag}, and it is unclear which one is the server's: set its port with --port"
+        ));
+    };
+    let values = values.into_iter().zip(&ports);
+    let values = values.filter(|(_, port)| **port == Ok(wanted));
+    let values: Vec<_> = values.map(|(written, _)| written).collect();
+    match values.is_empty() {
+        true => {
+            let known = ports.iter().flatten().map(ToString::to_string);
+            Err(format!(
+                "--port is {wanted}, but according to the manifest, it listens on {}",
+                known.collect::<Vec<_>>().join(" or ")
+            ))
+        }
+        false => Ok(values),
+    }
 }

@@ -21,8 +21,27 @@ pub(super) struct Given {
 }
 
 impl Given {
+    /// The port that a value stands for.
+    ///
+    /// # Errors
+    /// Why it is unknown.
+    pub fn port(value: &str, container: &Json) -> Result<u16, String> {
+        let given = Self {
+            path: Path::new(),
+            whole: value.to_owned(),
+            value: value.to_owned(),
+            times: 1,
+        };
+        given.moved(container, None, 0).map(|(port, _)| port)
+    }
+
     /// The port, and the edit that changes it to `to`.
-    pub fn moved(self, container: &Json, given: Option<u16>, to: u16) -> Result<(u16, Swap), String> {
+    pub fn moved(
+        self,
+        container: &Json,
+        given: Option<u16>,
+        to: u16,
+    ) -> Result<(u16, Swap), String> {
         let bare = shell::bare(&self.value);
         let port = match Reference::of(bare) {
             None => bare,
@@ -56,7 +75,7 @@ impl Given {
 }
 
 /// The port in `PORT`, `:PORT` or `HOST:PORT`, and the same text with the port `to`.
-pub(super) fn moved(text: &str, to: u16) -> Option<(u16, String)> {
+fn moved(text: &str, to: u16) -> Option<(u16, String)> {
     let at = text.rfind(':').map_or(0, |colon| colon + 1);
     let port = text[at..].parse().ok()?;
     Some((port, format!("{}{to}", &text[..at])))

@@ -42,8 +42,10 @@ pub(super) fn unique(text: &str, place: Range<usize>) -> String {
 pub(super) fn shared(text: &str, place: Range<usize>, ends: &[usize]) -> (String, usize) {
     let line = text[..place.start].rfind('\n').map_or(0, |end| end + 1);
     let is_start = |at: &usize| {
-        *at == line
-            || text[..*at].ends_with(char::is_whitespace)
+        let before = &text[..*at];
+        before.is_empty()
+            || before.ends_with('\n')
+            || before.ends_with(char::is_whitespace)
                 && !text[*at..].starts_with(char::is_whitespace)
     };
     let starts = (line..place.start)
@@ -52,7 +54,10 @@ pub(super) fn shared(text: &str, place: Range<usize>, ends: &[usize]) -> (String
     let mut starts = std::iter::once(place.start).chain(starts.filter(is_start));
     let are_replaced = |start: &usize| {
         let mut found = text.match_indices(&text[*start..place.end]);
-        found.all(|(at, found)| ends.contains(&(at + found.len())))
+        // A word may end with another one, as in `vllm serve org/model` and `vllm serve model`.
+        found.all(|(at, found)| {
+            ends.contains(&(at + found.len())) && (*start == place.start || is_start(&at))
+        })
     };
     match starts.find(are_replaced) {
         Some(start) => {
@@ -77,6 +82,7 @@ pub(super) fn append(
             let text = item
                 .as_str()
                 .filter(|text| text.contains(char::is_whitespace))?;
+            let is_only = |from: &str| text.matches(from).count() == 1;
             let starts = script::serving(text, server.words());
             let [Start { mark, command }] = starts.as_slice() else {
                 return None;
@@ -87,27 +93,37 @@ pub(super) fn append(
                 // The last argument takes effect, whatever it is that precedes it.
                 let from = unique(text, last.clone());
                 let to = format!("{from} {flag} {to}");
-                return (text.matches(&from).count() == 1).then_some((index, from, to));
+                return is_only(&from).then(|| (index, from, to, 1));
             }
             let end = last.end;
             // A value that occurs more than once cannot be replaced.
             let place = [mark.clone(), mark.start..end]
                 .into_iter()
-                .find(|place| text.matches(&text[place.clone()]).count() == 1)?;
+                .find(|place| is_only(&text[place.clone()]));
+            let Some(place) = place else {
+                // Commands that do not serve, such as those with --headless, ignore the port.
+                let all = script::starts(text, server.words());
+                let all: Vec<_> = all.iter().map(|start| start.mark.end).collect();
+                let parts = [&[mark.end][..], &all].map(|ends| shared(text, mark.clone(), ends));
+                let is_all = |part: &(String, usize)| text.matches(&part.0).count() == part.1;
+                let (from, times) = parts.into_iter().find(is_all)?;
+                let to = format!("{from} {flag} {to}");
+                return Some((index, from, to, times));
+            };
             let to = format!(
                 "{} {flag} {to}{}",
                 &text[mark.clone()],
                 &text[mark.end..place.end]
             );
-            Some((index, text[place].to_owned(), to))
+            Some((index, text[place].to_owned(), to, 1))
         });
-        if let Some((index, from, to)) = place {
+        if let Some((index, from, to, times)) = place {
             let path = below(&below(&Path::new(), [list]), [index]);
             return Ok(Move::Swap(vec![Swap {
                 path,
                 from,
                 to,
-                times: 1,
+                times,
             }]));
         }
     }
