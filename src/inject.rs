@@ -23,6 +23,7 @@ mod sidecar;
 mod tree;
 mod undo;
 mod workload;
+mod written;
 
 use std::fmt;
 

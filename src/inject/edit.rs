@@ -15,6 +15,7 @@ use super::emit::{self, Style};
 use super::path::{self, Step};
 use super::record::{Record, Replaced, Swapped};
 use super::tree::{Entry, Node, Tree, Value};
+use super::written;
 
 /// Maximum length of a value that is kept in a record, in bytes.
 const MAX_WAS: usize = 64 * 1024;
@@ -37,8 +38,8 @@ fn not_there(value: Option<&Json>, from: &str, to: &str, times: usize) -> String
     let [shown, new] = [from, to].map(|text| text.replace('\n', "\\n").replace('\t', "\\t"));
     match text.matches(from).count() {
         count if count == times => format!(
-            "'{shown}' cannot be changed to '{new}', because the text here is written with escapes or folded lines: write it as a \
-             block (|), or in single quotes on one line; from a cluster, read it with kubectl get -o yaml"
+            "'{shown}' cannot be changed to '{new}', because the text here is written with escapes: write it as a block (|), or in \
+             single quotes; from a cluster, read it with kubectl get -o yaml"
         ),
         _ => format!(
             "'{shown}' must occur here exactly once and literally, so that it can be changed to '{new}'"
@@ -210,18 +211,15 @@ impl<'a> Editor<'a> {
         let Some(node) = self.node(path)? else {
             return Err(self.no_place(path, "there"));
         };
-        let written = &self.tree.text[node.span.clone()];
-        let places = written.match_indices(from);
-        let places: Vec<_> = places.map(|(at, _)| node.span.start + at).collect();
-        if places.len() != times {
-            return Err(Refused::at(
-                node.span.start,
-                not_there(self.get(path), from, to, times),
-            ));
-        }
+        let scalar = &self.tree.text[node.span.clone()];
+        let start = node.span.start;
+        let Some(edits) = written::exactly(scalar, from, to, times) else {
+            let message = not_there(self.get(path), from, to, times);
+            return Err(Refused::at(start, message));
+        };
         let (from, to) = (from.to_owned(), to.to_owned());
-        for start in places {
-            self.cut(start..start + from.len(), to.clone(), path.len());
+        for (range, new) in edits {
+            self.cut(range.start + start..range.end + start, new, path.len());
         }
         let mut whole = true;
         if let Some(place) = path::get_mut(&mut self.wanted, path) {

@@ -4,11 +4,12 @@ use serde_json::Value as Json;
 
 use super::Undo;
 use super::added::{item, position};
-use crate::inject::cut::Cut;
+use crate::inject::cut::{self, Cut, line_start};
 use crate::inject::path::{self, Path, below};
 use crate::inject::record::Swapped;
 use crate::inject::tree::{Node, Value};
 use crate::inject::workload::Workload;
+use crate::inject::written::{self, Edits};
 use crate::inject::{Note, Refused};
 
 impl Undo<'_> {
@@ -31,23 +32,21 @@ impl Undo<'_> {
             return Ok(());
         };
         let written = &self.tree.text[node.span.clone()];
-        let places: Vec<_> = written.match_indices(&swapped.to).collect();
+        let edits = written::exactly(written, &swapped.to, &swapped.from, times(swapped));
+        let edits = edits.or_else(|| outside_comments(written, swapped));
         let is_unchanged = match &node.value {
             Value::Scalar { text, .. } => is_found && is_as_written(text, swapped),
             _ => false,
         };
-        match is_unchanged && places.len() == times(swapped) {
-            true => self.cuts.extend(places.into_iter().map(|(at, to)| {
-                let start = node.span.start + at;
-                let text = swapped.from.clone();
-                Cut {
-                    range: start..start + to.len(),
-                    text,
-                    depth: 0,
-                }
+        let start = node.span.start;
+        match edits.filter(|_| is_unchanged) {
+            Some(edits) => self.cuts.extend(edits.into_iter().map(|(range, text)| Cut {
+                range: range.start + start..range.end + start,
+                text,
+                depth: 0,
             })),
-            false => match unfolded(written, node, swapped).filter(|_| is_unchanged) {
-                // It has been rewritten, with line breaks or escapes inside.
+            None => match unfolded(written, node, swapped).filter(|_| is_unchanged) {
+                // It has been rewritten, with escapes inside.
                 Some(text) => self.cuts.push(Cut {
                     range: node.span.clone(),
                     text,
@@ -110,12 +109,34 @@ fn is_as_written(text: &str, swapped: &Swapped) -> bool {
     }
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let continues = |before: Option<char>, after: Option<char>| is_word(before) && is_word(after);
-    let is_alone = |(at, _): (usize, &str)| {
+    let is_alone = |at: usize| {
         !continues(text[..at].chars().next_back(), to.chars().next())
             && !continues(to.chars().next_back(), text[at + to.len()..].chars().next())
     };
-    text.matches(to.as_str()).count() == times(swapped)
-        && text.match_indices(to.as_str()).all(is_alone)
+    let found = written_in(text, swapped);
+    found.is_some_and(|found| found.iter().all(|(range, _)| is_alone(range.start)))
+}
+
+/// The edits that restore what was written in a text.
+fn written_in(text: &str, swapped: &Swapped) -> Option<Edits> {
+    let all = written::literal(text, &swapped.to, &swapped.from);
+    let are_all = all.len() == times(swapped);
+    are_all
+        .then_some(all)
+        .or_else(|| outside_comments(text, swapped))
+}
+
+/// The same without those in comments of a script, which may describe the change.
+fn outside_comments(text: &str, swapped: &Swapped) -> Option<Edits> {
+    let mut found = written::literal(text, &swapped.to, &swapped.from);
+    found.retain(|(range, _)| !is_in_comment(text, range.start));
+    (found.len() == times(swapped)).then_some(found)
+}
+
+fn is_in_comment(text: &str, at: usize) -> bool {
+    let line = &text[line_start(text, at)..at];
+    let mut marks = line.match_indices('#');
+    marks.any(|(mark, _)| mark == 0 || line[..mark].ends_with([' ', '\t']))
 }
 
 /// The whole scalar with the part restored, unless it is a block scalar.
@@ -124,6 +145,11 @@ fn unfolded(written: &str, node: &Node, swapped: &Swapped) -> Option<String> {
         return None;
     };
     let is_flow = *plain || written.starts_with(['"', '\'']);
-    is_flow
-        .then(|| Json::from(text.replacen(&swapped.to, &swapped.from, times(swapped))).to_string())
+    let edits = written_in(text, swapped).filter(|_| is_flow)?;
+    let cuts = edits.into_iter().map(|(range, text)| Cut {
+        range,
+        text,
+        depth: 0,
+    });
+    Some(Json::from(cut::apply(text, cuts.collect())).to_string())
 }

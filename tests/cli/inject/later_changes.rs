@@ -451,3 +451,51 @@ fn a_record_without_values_alone_does_not_change_the_pods() {
     assert_eq!(injected(&earlier).unwrap().text, earlier);
     assert_eq!(uninject(&earlier).unwrap().text, vllm("[--model, x]"));
 }
+
+#[test]
+fn a_comment_with_the_new_port_is_no_change_of_the_port() {
+    let script = |lines: &str| {
+        deployment(&format!(
+            "        image: vllm/vllm-openai\n        command: [bash, -c]\n        args:\n        - |\n{lines}"
+        ))
+    };
+    let text = script("          exec vllm serve m --port 8000\n");
+    let once = injected(&text).unwrap().text;
+    let comment = "          # moved: --port 8080\n";
+    let commented = replaced(
+        &once,
+        "          exec vllm",
+        &format!("{comment}          exec vllm"),
+    );
+    let image = Options {
+        image: Some("registry.example/crossfade:2".into()),
+        ..Options::default()
+    };
+    let updated = injected_with(&commented, &image).unwrap().text;
+    let moved = format!("{comment}          exec vllm serve m --port 8080\n");
+    assert!(updated.contains(&moved), "{updated}");
+    for injected in [commented, updated] {
+        let back = uninject(&injected).unwrap();
+        let expected = script(&format!(
+            "{comment}          exec vllm serve m --port 8000\n"
+        ));
+        assert_eq!(back.text, expected);
+        assert!(
+            back.notes[0].warnings.is_empty(),
+            "{:?}",
+            back.notes[0].warnings
+        );
+    }
+    // Without comments, it may be a change.
+    let echoed = replaced(
+        &once,
+        "          exec vllm",
+        "          echo --port 8080; exec vllm",
+    );
+    let back = uninject(&echoed).unwrap();
+    let warnings = back.notes[0].warnings.join("\n");
+    assert!(
+        warnings.contains("has been changed since the injection"),
+        "{warnings}"
+    );
+}

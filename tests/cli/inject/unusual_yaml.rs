@@ -168,21 +168,90 @@ fn a_text_with_an_escape_that_cannot_be_edited_is_refused_with_a_way_out() {
         ))
     };
     for (text, shown) in [
-        (r#""vllm serve m --port \"8000\"""#, "'--port \"8000\"'"),
         (r#""vllm serve m --port \\\n 8000""#, r"'--port \\n 8000'"),
-        (r#""vllm serve m\t--port\t8000""#, r"'--port\t8000'"),
-        (
-            "if x; then vllm serve m --port 8000; else vllm serve n --port\n          8000; fi",
-            "'--port 8000'",
-        ),
+        (r#""vllm serve m --port \x38000""#, r"'--port 8000'"),
     ] {
         let error = injected(&args(text)).unwrap_err().to_string();
-        let way = "because the text here is written with escapes or folded lines: write it as a block (|), or in single quotes on one \
-            line; from a cluster, read it with kubectl get -o yaml";
+        let way = "because the text here is written with escapes: write it as a block (|), or in single quotes; from a cluster, read it \
+            with kubectl get -o yaml";
         assert!(error.contains(shown) && error.ends_with(way), "{error}");
     }
     injected(&args("'vllm serve m --port \"8000\"'")).unwrap();
     injected(&args(r#""vllm serve \"m\" --port 8000""#)).unwrap();
+}
+
+#[test]
+fn a_port_beside_an_escape_is_edited_and_restored() {
+    for (text, moved) in [
+        (
+            r#""vllm serve m --port \"8000\"""#,
+            r#""vllm serve m --port \"8080\"""#,
+        ),
+        (
+            r#""vllm serve m\t--port\t8000""#,
+            r#""vllm serve m\t--port\t8080""#,
+        ),
+        (
+            r#""x \"$A\"; vllm serve \"m\" --x \"$A\"""#,
+            r#""x \"$A\"; vllm serve --port 8080 \"m\" --x \"$A\"""#,
+        ),
+        (
+            "'vllm serve m --port ''8000'''",
+            "'vllm serve m --port ''8080'''",
+        ),
+    ] {
+        let of = |text: &str| {
+            deployment(&format!(
+                "        image: x\n        command: [sh, -c]\n        args: [{text}]\n"
+            ))
+        };
+        let report = injected(&of(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert!(
+            report.text.contains(&format!("args: [{moved}]\n")),
+            "{}",
+            report.text
+        );
+        assert_eq!(uninject(&report.text).unwrap().text, of(text));
+    }
+}
+
+#[test]
+fn a_line_that_is_folded_anywhere_is_edited_and_restored() {
+    let args = |text: &str| {
+        deployment(&format!(
+            "        image: x\n        command: [sh, -c]\n        args:\n        - {text}\n"
+        ))
+    };
+    let read = |text: &str| {
+        let documents = manifests(text).unwrap();
+        let container = &documents[0].objects[0]["spec"]["template"]["spec"]["containers"][0];
+        container["args"].clone()
+    };
+    for command in [
+        "exec vllm serve org/model --port 8000 --trust-remote-code",
+        "exec vllm serve org/model --trust-remote-code",
+        "if x; then vllm serve a --port 8000; else vllm serve a --port 8000 --y; fi",
+        "vllm serve m --headless || exec vllm serve m",
+        "echo --port 8000; vllm serve --port 8000 $EXTRA",
+    ] {
+        let expected = read(&injected(&args(command)).unwrap().text);
+        for (at, _) in command.match_indices(' ') {
+            let (head, tail) = (&command[..at], &command[at + 1..]);
+            for text in [
+                format!("{head}\n          {tail}"),
+                format!("'{head}\n          {tail}'"),
+                format!("\"{head}\n          {tail}\""),
+                format!("\"{head}\\\n          \\ {tail}\""),
+                format!(">-\n          {head}\n          {tail}"),
+            ] {
+                let text = args(&text);
+                let report = injected(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+                assert_eq!(read(&report.text), expected, "{text}");
+                assert_eq!(injected(&report.text).unwrap().text, report.text);
+                assert_eq!(uninject(&report.text).unwrap().text, text);
+            }
+        }
+    }
 }
 
 #[test]
