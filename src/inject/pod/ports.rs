@@ -186,9 +186,10 @@ impl Injection<'_, '_> {
         let Some(host) = host(self.frontend.server, container, &self.given()) else {
             return false;
         };
-        match host.trim_matches(['[', ']']) {
+        match host.as_str() {
             "::" => return true,
             "0.0.0.0" => {}
+            // crossfade cannot connect to any other one, such as 127.0.0.2.
             loopback @ ("127.0.0.1" | "localhost" | "::1") => {
                 self.note.warn(format!(
                     "it listens on '{host}', which only its own pod can reach. Because crossfade listens on all addresses, every pod \

@@ -551,6 +551,70 @@ fn with_a_frontend_on_ipv6_crossfade_connects_and_listens_on_ipv6() {
 }
 
 #[test]
+fn an_address_before_the_port_that_crossfade_cannot_reach_is_reported() {
+    const LISTEN: Option<&str> = Some("--listen");
+    for (container, expected) in [
+        (
+            "args: [--listen, '10.0.0.3:3000']",
+            "it listens on '10.0.0.3', but crossfade connects to it at 127.0.0.1",
+        ),
+        (
+            "args: [--listen, '$(POD_IP):3000']",
+            "it listens on '$(POD_IP)', but crossfade connects to it at 127.0.0.1",
+        ),
+        (
+            "args: [--listen, '127.0.0.2:3000']",
+            "it listens on '127.0.0.2', but crossfade connects to it at 127.0.0.1",
+        ),
+        (
+            "args: [--listen, '[::ffff:127.0.0.1]:3000']",
+            "it listens on '127.0.0.1', which only its own pod can reach",
+        ),
+        (
+            "args: [--listen, '$(IP):3000']\n        env: [{name: IP, value: localhost}]",
+            "it listens on 'localhost', which only its own pod can reach",
+        ),
+        ("args: [--listen, ':3000']", ""),
+        ("args: [--listen, '*:3000']", ""),
+        ("args: [--listen, '[::]:3000']", ""),
+        ("args: [--listen, 'http://0.0.0.0:3000']", ""),
+        (
+            "args: [--listen, '3000']\n        env: [{name: LLAMA_ARG_HOST, value: 127.0.0.1}]",
+            "it listens on '127.0.0.1', which only its own pod can reach",
+        ),
+        (
+            "args: [--listen, '3000']\n        env: [{name: HOSTNAME, value: '::1'}]",
+            "it listens on '::1', which only its own pod can reach",
+        ),
+        (
+            "args: [--listen, '3000']\n        env: [{name: HOSTNAME, value: server-1}]",
+            "",
+        ),
+        (
+            "command: [sh, -c, 'app --listen 3000 --host ${H:-127.0.0.1}']",
+            "it listens on '127.0.0.1', which only its own pod can reach",
+        ),
+    ] {
+        let options = Options {
+            port: Some(3000),
+            port_arg: LISTEN.map(str::to_owned),
+            ..Options::default()
+        };
+        let text = deployment(&format!("        image: x\n        {container}\n"));
+        let report = injected_with(&text, &options).unwrap();
+        let warnings = report.notes[0].warnings.iter();
+        let mut warnings = warnings.filter(|warning| warning.contains("it listens on"));
+        match warnings.next() {
+            Some(warning) => assert!(
+                !expected.is_empty() && warning.starts_with(expected),
+                "{container}: {warning}"
+            ),
+            None => assert_eq!(expected, "", "{container}"),
+        }
+    }
+}
+
+#[test]
 fn a_loopback_address_before_the_port_is_reported() {
     for (container, flag, name, warned) in [
         (
