@@ -139,8 +139,13 @@ fn found(seen: &[String]) -> String {
     }
 }
 
-/// Which options may be wrong or missing.
-fn hint(options: &Options) -> String {
+/// Which options may be wrong or missing, unless no option would help.
+fn hint(run: &Run, options: &Options) -> String {
+    if let [why, ..] = run.unsupported.as_slice()
+        && run.unsupported.len() == run.seen.len()
+    {
+        return format!("{}: {}", why.reason(), why.advice());
+    }
     match (&options.container, options.port) {
         (Some(name), _) => format!("no pod there has a container '{name}' (--frontend-container)"),
         (None, Some(port)) => format!(
@@ -210,8 +215,8 @@ pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Repo
     }
     match run.injected.is_empty() && run.present == 0 {
         true => Err(Error::NoFrontend {
+            hint: hint(&run, options),
             seen: run.seen,
-            hint: hint(options),
         }),
         false => Ok(report),
     }

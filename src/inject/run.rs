@@ -17,7 +17,7 @@ use super::pod::{Injection, PROXY, choose};
 use super::record::Record;
 use super::tree::Tree;
 use super::undo::Undo;
-use super::workload::{Found, Workload, find};
+use super::workload::{Found, Unsupported, Workload, find};
 use super::{
     Error, MAX_BYTES, Note, Options, Position, Refused, Report, live, path, policies, services,
     sidecar, tree, undo,
@@ -38,6 +38,8 @@ pub(super) struct Run {
     pub present: usize,
     /// The objects that create pods and were left unchanged.
     pub seen: Vec<String>,
+    /// Why some of them cannot be edited.
+    pub unsupported: Vec<Unsupported>,
     services: Vec<(usize, Json)>,
     accounts: Vec<(usize, Json)>,
     policies: Vec<(usize, Json)>,
@@ -148,11 +150,12 @@ impl Run {
                 Found::Service(path) => self.services.push(object(path)),
                 Found::ServiceAccount(path) => self.accounts.push(object(path)),
                 Found::NetworkPolicy(path) => self.policies.push(object(path)),
-                Found::Unknown(name) => {
+                Found::Unsupported { name, why } => {
                     let at = line(document, tree.root.span.start);
-                    let summary = "left as it is: inject supports Deployments, StatefulSets, and DynamoGraphDeployments";
-                    self.seen.push(name.clone());
+                    let summary = format!("left as it is: {}", why.reason());
                     self.notes.push(Note::new(&name, at, summary));
+                    self.seen.push(name);
+                    self.unsupported.push(why);
                 }
                 Found::Other => {}
             }
@@ -298,10 +301,9 @@ impl Run {
             let Some(image) = options.image.as_deref().or(image) else {
                 return Err(Error::NoImage);
             };
-            let how = if options.plain_container {
-                "a plain container"
-            } else {
-                "a native sidecar, for Kubernetes 1.33 or later"
+            let how = match options.plain_container {
+                true => "a plain container",
+                false => "a native sidecar, for Kubernetes 1.33 or later",
             };
             let mut note = Note::new(
                 &workload.name,

@@ -40,9 +40,43 @@ pub(super) enum Found {
     Service(Path),
     ServiceAccount(Path),
     NetworkPolicy(Path),
-    /// It creates pods, in an unknown way.
-    Unknown(String),
+    /// It creates pods, but cannot be edited.
+    Unsupported {
+        name: String,
+        why: Unsupported,
+    },
     Other,
+}
+
+/// Why an object that creates pods cannot be edited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsupported {
+    Kind,
+    /// A supported kind, of an API that Kubernetes has removed.
+    Version,
+    /// Its frontends are in the pods of workers.
+    FrontendSidecar,
+}
+
+impl Unsupported {
+    /// The reason in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Kind => "inject supports Deployments, StatefulSets, and DynamoGraphDeployments",
+            Self::Version => "its apiVersion must be apps/v1",
+            Self::FrontendSidecar => {
+                "inject does not support frontends in the pods of workers (frontendSidecar)"
+            }
+        }
+    }
+
+    /// What the user can do.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Kind | Self::FrontendSidecar => "run crossfade proxy in pods of its own instead",
+            Self::Version => "Kubernetes no longer serves extensions/v1beta1",
+        }
+    }
 }
 
 /// All objects of a document.
@@ -67,12 +101,13 @@ fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
                 objects(root, &path, lists - 1, found);
             }
         }
+        ("extensions", "Deployment") => found.push(unsupported(object, Unsupported::Version)),
         ("apps", "Deployment" | "StatefulSet") => found.push(plain(object, path, kind)),
         ("nvidia.com", "DynamoGraphDeployment") => graph(object, path, found),
         ("", "Service") => found.push(Found::Service(path.clone())),
         ("networking.k8s.io", "NetworkPolicy") => found.push(Found::NetworkPolicy(path.clone())),
         ("", "ServiceAccount") => found.push(Found::ServiceAccount(path.clone())),
-        _ if makes_pods(object) => found.push(Found::Unknown(shown(object))),
+        _ if makes_pods(object) => found.push(unsupported(object, Unsupported::Kind)),
         _ => found.push(Found::Other),
     }
 }
@@ -191,8 +226,23 @@ fn graph(object: &Json, path: &Path, found: &mut Vec<Found>) {
         }
     }
     if found.len() == before {
-        found.push(Found::Unknown(shown(object)));
+        let components = object["spec"]["components"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let services = object["spec"]["services"].as_object().into_iter().flatten();
+        let mut all = components.chain(services.map(|(_, service)| service));
+        let why = match all.any(|component| !component["frontendSidecar"].is_null()) {
+            true => Unsupported::FrontendSidecar,
+            false => Unsupported::Kind,
+        };
+        found.push(unsupported(object, why));
     }
+}
+
+fn unsupported(object: &Json, why: Unsupported) -> Found {
+    let name = shown(object);
+    Found::Unsupported { name, why }
 }
 
 impl Workload {

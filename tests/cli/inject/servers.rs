@@ -228,6 +228,61 @@ fn workers_and_unknown_kinds_are_unchanged_and_mentioned() {
 }
 
 #[test]
+fn if_no_option_can_help_the_error_says_why() {
+    let sidecar = "services: {W: {componentType: worker, frontendSidecar: {image: x}}}";
+    let kind = "inject supports Deployments, StatefulSets, and DynamoGraphDeployments: run crossfade proxy in pods of its own instead";
+    let beside = "inject does not support frontends in the pods of workers (frontendSidecar): run crossfade proxy in pods of its own \
+        instead";
+    let old = "its apiVersion must be apps/v1: Kubernetes no longer serves extensions/v1beta1";
+    let graph = |version: &str, spec: &str| {
+        format!(
+            "apiVersion: nvidia.com/{version}\nkind: DynamoGraphDeployment\nmetadata: {{name: g}}\nspec:\n  {spec}\n"
+        )
+    };
+    let beta = "components: [{name: w, type: decode, frontendSidecar: sidecar-frontend}]";
+    for (text, expected) in [
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: []}\n".into(),
+            kind,
+        ),
+        (
+            "apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: r}\nspec: {}\n".into(),
+            kind,
+        ),
+        (graph("v1beta1", "components: []"), kind),
+        (graph("v1alpha1", sidecar), beside),
+        (graph("v1beta1", beta), beside),
+        (
+            deployment("        image: vllm/vllm-openai\n")
+                .replace("apps/v1", "extensions/v1beta1"),
+            old,
+        ),
+    ] {
+        for options in [
+            Options::default(),
+            Options {
+                container: Some("sidecar-frontend".into()),
+                ..Options::default()
+            },
+        ] {
+            let error = injected_with(&text, &options).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("; {expected}")), "{error}");
+        }
+        // Another object may be the one that is meant.
+        let both = format!("{text}---\n{}", deployment("        image: x\n"));
+        let error = injected(&both).unwrap_err().to_string();
+        assert!(error.ends_with("set its port with --port"), "{error}");
+        let both = format!(
+            "{text}---\n{}",
+            deployment("        image: vllm/vllm-openai\n")
+        );
+        let note = injected(&both).unwrap().notes[0].summary.clone();
+        let reason = expected.split(": ").next().unwrap();
+        assert_eq!(note, format!("left as it is: {reason}"));
+    }
+}
+
+#[test]
 fn used_ports_are_avoided() {
     let text = deployment(
         "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: frontend}]\n      - name: other\n        image: x\n        \
