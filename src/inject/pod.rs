@@ -174,19 +174,7 @@ impl<'i> Injection<'i, '_> {
                  others would never become ready with a sidecar: run crossfade proxy in pods of its own instead"
             )));
         }
-        let of_pod = &self.spec()["resources"];
-        let mut kinds = ["requests", "limits"].into_iter();
-        if kinds.any(|kind| !of_pod[kind].is_null()) {
-            self.note.warn(format!(
-                "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise {}; otherwise, \
-                 Kubernetes may reject the pods, or the frontend lacks these resources",
-                sidecar::describe_resources()
-            ));
-        } else if self.is_guaranteed(container) {
-            self.note.warn(
-                "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more CPU than it requests",
-            );
-        }
+        self.resources(container);
         if truth(&self.spec()["automountServiceAccountToken"]) == Some(false) {
             self.note.warn("automountServiceAccountToken is false: crossfade cannot read updates until it is true or removed");
         }

@@ -119,6 +119,11 @@ pub(super) fn describe_resources() -> String {
     )
 }
 
+/// The same for a pod whose limits are also its requests.
+pub(super) fn describe_equal_resources() -> String {
+    format!("its requests and limits by {CPU} CPU and by {MEMORY_LIMIT} of memory")
+}
+
 /// The volume in which crossfade stores its plan.
 pub(super) fn volume() -> Json {
     json!({"name": NAME, "emptyDir": {"sizeLimit": "16Mi"}})

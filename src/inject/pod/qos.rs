@@ -1,13 +1,42 @@
-//! Whether pods have the QoS class Guaranteed.
+//! The resources of pods, and whether these have the QoS class Guaranteed.
 
 use serde_json::Value as Json;
 
-use super::Injection;
+use super::{Injection, sidecar};
 
 impl Injection<'_, '_> {
+    /// Reports what crossfade changes for the resources of a pod. `frontend` is the effective container.
+    pub(super) fn resources(&mut self, frontend: &Json) {
+        let of_pod = &self.spec()["resources"];
+        let mut kinds = ["requests", "limits"].into_iter();
+        if kinds.all(|kind| of_pod[kind].is_null()) {
+            if self.is_guaranteed(frontend) {
+                self.note.warn(
+                    "its pods lose the QoS class Guaranteed, and with it exclusive CPUs, because crossfade may use more CPU than it requests",
+                );
+            }
+            return;
+        }
+        // The class depends only on the resources of the whole pod.
+        let has_requests = ["cpu", "memory"]
+            .iter()
+            .all(|name| !of_pod["requests"][name].is_null());
+        let (raise, class) = match has_requests && has_equal_limits(self.spec()) {
+            true => (
+                sidecar::describe_equal_resources(),
+                "; its pods keep the QoS class Guaranteed only if requests and limits remain the same",
+            ),
+            false => (sidecar::describe_resources(), ""),
+        };
+        self.note.warn(format!(
+            "spec.resources sets the resources of the whole pod, of which crossfade takes a part: raise {raise}; otherwise, Kubernetes \
+             may reject the pods, or the frontend lacks these resources{class}"
+        ));
+    }
+
     /// Whether the limits of all containers are also their requests. `frontend` is the frontend's container with what an operator
     /// adds; what it adds otherwise is unknown.
-    pub(super) fn is_guaranteed(&self, frontend: &Json) -> bool {
+    fn is_guaranteed(&self, frontend: &Json) -> bool {
         let all = self.workload.everywhere(self.root).into_iter();
         let mut others = all.filter(|(path, _)| *path != self.frontend.path);
         has_equal_limits(frontend) && others.all(|(_, container)| has_equal_limits(container))

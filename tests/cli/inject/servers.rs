@@ -960,5 +960,13 @@ fn resources_of_the_whole_pod_are_reported() {
     );
     // The class depends only on the resources of the whole pod.
     assert!(!warnings.contains("Guaranteed"), "{warnings}");
+    let warnings = with("{limits: {cpu: 4, memory: 8Gi}, requests: {cpu: \"4000m\", memory: 8Gi}}");
+    assert!(
+        warnings.contains(
+            "raise its requests and limits by 500m CPU and by 1Gi of memory; otherwise, Kubernetes may reject the pods, or the \
+             frontend lacks these resources; its pods keep the QoS class Guaranteed only if requests and limits remain the same"
+        ),
+        "{warnings}"
+    );
     assert!(with("{}").contains("Guaranteed"));
 }
