@@ -11,6 +11,27 @@ pub(super) struct Document<'a> {
     pub line: usize,
 }
 
+/// The lines of a document. Counting them for every object would take long.
+pub(super) struct Lines {
+    before: usize,
+    breaks: Vec<usize>,
+}
+
+impl Lines {
+    pub fn of(document: Document<'_>) -> Self {
+        let breaks = document.text.match_indices('\n');
+        Self {
+            before: document.line,
+            breaks: breaks.map(|(at, _)| at).collect(),
+        }
+    }
+
+    /// The line of the whole text that contains a byte of the document.
+    pub fn line(&self, at: usize) -> usize {
+        self.before + self.breaks.partition_point(|end| *end < at) + 1
+    }
+}
+
 /// All documents; concatenated, they equal the text, byte for byte.
 pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     if let Some(documents) = values(text) {
@@ -115,6 +136,11 @@ mod tests {
             parts,
             [("{\"a\": 1}", 0), ("\n{\"b\":\n2}", 0), (" {}\n", 2)]
         );
+        let lines = Lines::of(Document {
+            text: "a\n\nb",
+            line: 4,
+        });
+        assert_eq!([0, 1, 2, 3, 9].map(|at| lines.line(at)), [5, 5, 6, 7, 7]);
         assert_eq!(split("{\"a\": 1}\n---\n{}").len(), 2);
         assert_eq!(split("").len(), 1);
         assert_eq!(content("a: 1\n...\n# x\n%YAML 1.2\n"), "a: 1\n");

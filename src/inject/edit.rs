@@ -4,6 +4,7 @@ mod additions;
 mod members;
 mod place;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde_json::Value as Json;
@@ -268,11 +269,11 @@ impl<'a> Editor<'a> {
     /// When the document is written in a way that would change the meaning of the edits.
     pub fn finish(mut self) -> Result<String, Refused> {
         let additions = std::mem::take(&mut self.additions);
-        for (index, addition) in additions.iter().enumerate() {
-            let same = additions[..index]
-                .iter()
-                .filter(|other| other.parent == addition.parent);
-            self.add(addition, same.count())?;
+        let mut counts = BTreeMap::new();
+        for addition in &additions {
+            let before = counts.entry(&addition.parent).or_insert(0);
+            self.add(addition, *before)?;
+            *before += 1;
         }
         let changed: Vec<_> = self.cuts.iter().map(|cut| cut.range.clone()).collect();
         let text = cut::apply(self.tree.text, self.cuts);

@@ -2,15 +2,16 @@
 
 mod record;
 mod survey;
+mod uninject;
 
 use serde_json::Value as Json;
 
 use self::record::{
-    Reused, added_arguments, annotate, is_in, is_where_it_was, line, prove, start, template_hint,
+    Reused, added_arguments, annotate, is_in, is_where_it_was, prove, start, template_hint,
     unchanged, unlabelled, with_this_version, without_label,
 };
 use self::survey::Survey;
-use super::documents::{Document, content, split};
+use super::documents::{Document, Lines, content, split};
 use super::edit::Editor;
 use super::path::Path;
 use super::pod::{Injection, PROXY, choose};
@@ -92,7 +93,7 @@ impl Run {
     fn read<'a>(&self, document: Document<'a>) -> Result<Option<(Tree<'a>, Json)>, Error> {
         let unreadable = |error: tree::Unreadable| Error::Unreadable {
             document: self.document,
-            line: line(document, error.at),
+            line: Lines::of(document).line(error.at),
             message: error.message + template_hint(document.text, error.at),
         };
         let Some(tree) = Tree::read(document.text).map_err(unreadable)? else {
@@ -116,7 +117,7 @@ impl Run {
         Error::Refused {
             document: self.document,
             object: object.to_owned(),
-            line: line(document, at),
+            line: Lines::of(document).line(at),
             message: refused.message,
         }
     }
@@ -132,15 +133,16 @@ impl Run {
         };
         self.has_objects = true;
         let mut workloads = Vec::new();
+        let lines = Lines::of(document);
         let object = |path: Path| {
             let object = path::get(&json, &path).cloned().unwrap_or_default();
-            (line(document, start(&tree, &path)), object)
+            (lines.line(start(&tree, &path)), object)
         };
         for found in find(&json) {
             match found {
                 Found::Workload(workload) => {
                     if let Some(reason) = self.survey.not_named(&json, &workload, options) {
-                        let at = line(document, start(&tree, &workload.base));
+                        let at = lines.line(start(&tree, &workload.base));
                         self.seen.push(workload.name.clone());
                         self.notes.push(Note::new(&workload.name, at, reason));
                     } else {
@@ -151,7 +153,7 @@ impl Run {
                 Found::ServiceAccount(path) => self.accounts.push(object(path)),
                 Found::NetworkPolicy(path) => self.policies.push(object(path)),
                 Found::Unsupported { name, why } => {
-                    let at = line(document, tree.root.span.start);
+                    let at = lines.line(tree.root.span.start);
                     let summary = format!("left as it is: {}", why.reason());
                     self.notes.push(Note::new(&name, at, summary));
                     self.seen.push(name);
@@ -178,7 +180,7 @@ impl Run {
         let mut earlier = Vec::new();
         let mut undo = Undo::new(&tree, &json);
         for workload in &workloads {
-            let at = line(document, start(&tree, &workload.base));
+            let at = lines.line(start(&tree, &workload.base));
             let mut note = Note::new(&workload.name, at, "removed before it is added again");
             let refuse = |refused| self.refused(document, &tree, &workload.name, refused);
             let record = undo::record(&json, workload).map_err(refuse)?;
@@ -260,13 +262,14 @@ impl Run {
         image: Option<&str>,
     ) -> Result<String, Error> {
         let mut editor = Editor::new(tree, json.clone());
+        let lines = Lines::of(document);
         let mut last = "";
         for (workload, earlier) in workloads.iter().zip(earlier) {
             let earlier_port = earlier.as_ref().and_then(|(_, port)| *port);
             let earlier = earlier.as_ref().map(|(earlier, _)| earlier);
             let options =
                 earlier.map_or_else(|| options.clone(), |earlier| options.or(&earlier.options));
-            let at = line(document, start(tree, &workload.base));
+            let at = lines.line(start(tree, &workload.base));
             let refuse = |refused| self.refused(document, tree, &workload.name, refused);
             let by_hand = workload
                 .everywhere(json)
@@ -343,58 +346,5 @@ impl Run {
         let text = editor.finish().map_err(refuse)?;
         prove(&text, workloads, document.text).map_err(refuse)?;
         Ok(text)
-    }
-
-    pub fn uninject(&mut self, document: Document<'_>) -> Result<Option<String>, Error> {
-        let Some((tree, json)) = self.read(document)? else {
-            return Ok(None);
-        };
-        let mut undo = Undo::new(&tree, &json);
-        let mut removed = Vec::new();
-        for found in find(&json) {
-            let Found::Workload(workload) = found else {
-                continue;
-            };
-            let refuse = |refused| self.refused(document, &tree, &workload.name, refused);
-            let Some(record) = undo::record(&json, &workload).map_err(refuse)? else {
-                continue;
-            };
-            let at = line(document, start(&tree, &workload.base));
-            let mut note = Note::new(
-                &workload.name,
-                at,
-                format!("crossfade {} is removed", record.version),
-            );
-            undo.take_back(&workload, &record, &mut note)
-                .map_err(refuse)?;
-            let object = path::get(&json, &workload.object);
-            note.warnings.extend(object.and_then(live::before_uninject));
-            note.warnings.extend(object.and_then(live::owned));
-            removed.push((workload, record, note));
-        }
-        let text = undo.finish();
-        let Ok(clean) = self.read(Document {
-            text: &text,
-            ..document
-        }) else {
-            let refused = Refused::at(
-                tree.root.span.start,
-                "cannot be restored: its aliases and anchors do not match",
-            );
-            return Err(self.refused(document, &tree, "the document", refused));
-        };
-        let clean = clean.map(|(_, json)| json).unwrap_or_default();
-        for (workload, record, mut note) in removed {
-            let port = record.port;
-            match is_where_it_was(&clean, &workload, &record) {
-                Ok(true) => note.add_detail(format!("the frontend listens on port {port} again")),
-                Ok(false) => note.warn(format!(
-                    "cannot determine the port on which the frontend would listen without crossfade: clients use port {port}"
-                )),
-                Err(message) => note.warn(format!("{message}: change the port back")),
-            }
-            self.notes.push(note);
-        }
-        Ok(Some(text))
     }
 }

@@ -163,7 +163,8 @@ impl Editor<'_> {
             let depth = addition.parent.len();
             path.starts_with(&addition.parent) && path.get(depth) == Some(&addition.step)
         };
-        let Some(addition) = self.additions.iter_mut().find(holds) else {
+        // It was most likely added to the same object.
+        let Some(addition) = self.additions.iter_mut().rfind(holds) else {
             return Err(Refused::at(0, "nothing can be added here"));
         };
         let rest = &path[addition.parent.len() + 1..];
@@ -186,7 +187,7 @@ impl Editor<'_> {
         let (key, parent) = key_of(path);
         let of =
             |addition: &&mut Addition| addition.parent == parent && addition.key() == Some(key);
-        match self.additions.iter_mut().find(of) {
+        match self.additions.iter_mut().rfind(of) {
             Some(addition) => {
                 addition.value = value;
                 Ok(())

@@ -2,7 +2,6 @@
 
 use serde_json::Value as Json;
 
-use crate::inject::documents::Document;
 use crate::inject::edit::Editor;
 use crate::inject::path::{self, Path, below};
 use crate::inject::record::{ANNOTATION, Record, Replaced};
@@ -242,10 +241,4 @@ pub(super) fn template_hint(text: &str, at: usize) -> &'static str {
         }
         _ => "",
     }
-}
-
-/// The line of the whole text that contains a byte of a document.
-pub(super) fn line(document: Document<'_>, at: usize) -> usize {
-    let before = document.text.get(..at).unwrap_or(document.text);
-    document.line + before.matches('\n').count() + 1
 }
