@@ -65,6 +65,15 @@ impl Observer {
         };
     }
 
+    /// Adds to the other namespaces that an update rests on.
+    pub(super) fn also_rests_on(&self, key: &Key, namespaces: BTreeSet<String>) {
+        let mut elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        elsewhere.entry(key.clone()).or_default().extend(namespaces);
+    }
+
     fn confirming(&self) -> MutexGuard<'_, BTreeSet<Key>> {
         self.confirming
             .lock()

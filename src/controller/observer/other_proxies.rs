@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::super::old_frontends::{self, is_alive};
-use super::super::parsed::ParsedUpdate;
+use super::super::parsed::{self, ParsedUpdate};
 use super::super::proxies::ProxyReport;
 use super::Observer;
 use super::kinds::pods;
@@ -36,34 +36,35 @@ struct PolledProxy {
 }
 
 impl Observer {
-    /// Asks all proxies of the namespace except old's own, and those of new's frontends in any namespace. `None` if one of them
-    /// may still answer, or something is not listed.
+    /// Asks all proxies of the namespace except old's own, those of new's frontends in any namespace, and those of `frontends` in
+    /// other namespaces, of which each counts even without a proxy. `None` if one of them may still answer, or something is not
+    /// listed.
     pub(super) fn other_proxies(
         &self,
         parsed: &ParsedUpdate,
+        frontends: Vec<Object>,
         old: &OldPods,
         to_old: &ServicesToOld,
     ) -> Option<OtherProxies> {
         let pods = self.pods_that_may_lead_to_old(parsed, old).ok()?;
         let port = &self.settings.proxies.port;
-        let polled = pods.iter().filter_map(|pod| {
-            Some(PolledProxy {
-                pod: pod.metadata.name.clone().unwrap_or_default(),
-                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-                address: old_frontends::address_of(pod, port)?,
-            })
-        });
-        let mut polled: Vec<PolledProxy> = polled.collect();
         let mut others = OtherProxies {
             found: self.proxies_without_port(parsed, &pods)?,
             ..OtherProxies::default()
         };
-        let nowhere = pods.iter().filter(|pod| {
-            let ports = old_frontends::ports(pod, port);
-            ports.len() == 1 && old_frontends::address_of(pod, port).is_none()
-        });
-        let nowhere = nowhere.map(|pod| unknown(pod.metadata.name.as_deref().unwrap_or_default()));
-        others.found.extend(nowhere);
+        let mut polled = Vec::new();
+        let has_port = |pod: &&Object| old_frontends::ports(pod, port).len() == 1;
+        for pod in pods.iter().filter(has_port).chain(&frontends) {
+            let name = parsed::key(pod).name_relative_to(&parsed.key);
+            match old_frontends::address_of(pod, port) {
+                Some(address) => polled.push(PolledProxy {
+                    pod: name,
+                    namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                    address,
+                }),
+                None => others.found.push(unknown(&name)),
+            }
+        }
         if polled.len() > MAX_POLLED {
             let more = polled.len() - MAX_POLLED;
             let name = format!("{more} more proxies in the namespace, which are too many to query");

@@ -1,6 +1,6 @@
 //! The targets of each update. Cached until the update changes, because checking an update involves reading all others.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::api::DynamicObject;
@@ -17,7 +17,8 @@ pub(super) struct UpdateTargets {
     pub targets: Vec<TargetAddress>,
     /// Whether the targets get a share of the requests.
     pub gives: bool,
-    pub source: Option<String>,
+    /// The deployments whose proxies may follow it: an unusable update may name another one than its last valid spec.
+    pub sources: BTreeSet<String>,
     pub target_deployment: Option<String>,
 }
 
@@ -70,14 +71,17 @@ impl UpdateTargets {
                 is_usable: true,
                 targets: parsed.plan.new.clone(),
                 gives: parsed.plan.weights.new_weight() > 0,
-                source: parsed.spec.source_deployment,
+                sources: parsed.spec.source_deployment.into_iter().collect(),
                 target_deployment: parsed.spec.target_deployment,
             },
             Err(_) => Self {
                 is_usable: false,
                 targets: targets_of(update),
                 gives: true,
-                source: SpecFields::of(update).source().map(str::to_owned),
+                sources: specs_of(update)
+                    .filter_map(SpecFields::source)
+                    .map(str::to_owned)
+                    .collect(),
                 target_deployment: None,
             },
         }
@@ -86,9 +90,13 @@ impl UpdateTargets {
 
 /// The targets that an update names, in its spec and in the last valid one, even if it cannot be used.
 fn targets_of(update: &DynamicObject) -> Vec<TargetAddress> {
-    let specs = [SpecFields::of(update), SpecFields::last_valid(update)].into_iter();
-    let targets = specs.flat_map(SpecFields::targets);
+    let targets = specs_of(update).flat_map(SpecFields::targets);
     targets.filter_map(|target| target.parse().ok()).collect()
+}
+
+/// The spec of an update, and the last valid one.
+fn specs_of(update: &DynamicObject) -> impl Iterator<Item = SpecFields<'_>> {
+    [SpecFields::of(update), SpecFields::last_valid(update)].into_iter()
 }
 
 #[cfg(test)]
@@ -126,6 +134,11 @@ mod tests {
             &scope,
         );
         assert!(!bad.is_usable && bad.targets.len() == 2);
+        let mut edited = (*update("3", "4", "http://10.0.0.1:0")).clone();
+        edited.data["status"]["lastValid"]["spec"]["sourceDeployment"] = "b".into();
+        let bad = leads.of(&Arc::new(edited), &scope);
+        assert!(!bad.is_usable && bad.targets.is_empty());
+        assert_eq!(bad.sources, ["a".to_owned(), "b".to_owned()].into());
         for i in 0..100 {
             leads.of(&update(&format!("x{i}"), "1", "http://10.0.0.1:80"), &scope);
         }

@@ -2,18 +2,22 @@
 //!
 //! Anything that cannot be listed, or does not state its target, is unknown. Contains no policy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kube::CustomResourceExt;
 use serde_json::json;
 
+use super::super::Key;
+use super::super::old_frontends::{self, is_alive};
 use super::super::parsed::{self, ParsedUpdate};
 use super::Observer;
-use super::kinds::services;
+use super::kinds::{pods, services};
 use super::old_pods::OldPods;
 use super::other_proxies::OtherProxies;
 use super::route_match::services_of_host;
 use super::services::ServicesToOld;
+use super::update_targets::UpdateTargets;
 use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::status::UpdatePhase;
 use crate::resource::{DynamoUpdateConfig, Host, TargetAddress, TargetScope};
@@ -27,12 +31,25 @@ impl Observer {
         to_old: &ServicesToOld,
         updates: &[Object],
     ) -> Option<Vec<String>> {
-        let others = self.other_proxies(parsed, old, to_old)?;
-        let mut found = Vec::new();
-        let own = &parsed.key.namespace;
-        if self.lead_to(&parsed.plan.new, own, old, to_old).ok()? {
-            found.push("this one, by spec.newFrontendService".to_owned());
+        let mut rests_on = BTreeSet::new();
+        let found = self.find_updates_to_old(parsed, old, to_old, updates, &mut rests_on);
+        match found {
+            Some(_) => self.rests_on(&parsed.key, rests_on),
+            // The missing confirmation of a namespace may be why it is unknown, and not all namespaces may have been reached.
+            None => self.also_rests_on(&parsed.key, rests_on),
         }
+        found
+    }
+
+    fn find_updates_to_old(
+        &self,
+        parsed: &ParsedUpdate,
+        old: &OldPods,
+        to_old: &ServicesToOld,
+        updates: &[Object],
+        rests_on: &mut BTreeSet<String>,
+    ) -> Option<Vec<String>> {
+        let own = &parsed.key.namespace;
         // The proxies of another namespace may run with --kube-allow-any-target, so their updates may name any target.
         let elsewhere = match self.settings.sees {
             Scope::All => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
@@ -41,18 +58,77 @@ impl Observer {
         let elsewhere = elsewhere
             .iter()
             .filter(|update| update.metadata.namespace.as_ref() != Some(own));
-        let is_this = |update: &&Object| update.metadata.uid == parsed.identity.uid;
-        let mut rests_on = BTreeSet::new();
-        let all = updates.iter().chain(elsewhere);
+        let all = updates.iter().chain(elsewhere.clone());
         self.update_targets.keep(all.clone());
+        let followers = self.proxies_of_unusable(parsed, elsewhere, rests_on).ok()?;
+        let others = self.other_proxies(parsed, followers, old, to_old)?;
+        let mut found = Vec::new();
+        if self.lead_to(&parsed.plan.new, own, old, to_old).ok()? {
+            found.push("this one, by spec.newFrontendService".to_owned());
+        }
+        let is_this = |update: &&Object| update.metadata.uid == parsed.identity.uid;
         for update in all.filter(|update| !is_this(update)) {
-            if self.sends_to(update, parsed, &others, (old, to_old), &mut rests_on)? {
+            if self.sends_to(update, parsed, &others, (old, to_old), rests_on)? {
                 found.push(parsed::key(update).name_relative_to(&parsed.key));
             }
         }
-        self.rests_on(&parsed.key, rests_on);
         found.extend(others.found);
         Some(found)
+    }
+
+    /// The pods whose proxies may follow an unusable update of another namespace. What such an update names does not show where
+    /// they send requests: each keeps its last usable plan.
+    fn proxies_of_unusable<'a>(
+        &self,
+        parsed: &ParsedUpdate,
+        elsewhere: impl Iterator<Item = &'a Object>,
+        rests_on: &mut BTreeSet<String>,
+    ) -> Result<Vec<Object>, NotSynced> {
+        let mut found = BTreeMap::new();
+        for update in elsewhere {
+            let lead = self.lead_of(update, parsed);
+            if lead.is_usable {
+                continue;
+            }
+            let key = parsed::key(update);
+            rests_on.insert(key.namespace.clone());
+            let mut frontends = self.frontends_of(&key, &lead.sources)?;
+            if lead.sources.is_empty() {
+                let port = &self.settings.proxies.port;
+                let mut all = self.cache.of(&pods(), &key.namespace)?;
+                all.retain(|pod| is_alive(pod) && !old_frontends::ports(pod, port).is_empty());
+                frontends.extend(all);
+            }
+            found.extend(frontends.into_iter().map(|pod| (parsed::key(&pod), pod)));
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// The frontends of all these deployments.
+    fn frontends_of(
+        &self,
+        key: &Key,
+        sources: &BTreeSet<String>,
+    ) -> Result<Vec<Object>, NotSynced> {
+        if sources.is_empty() {
+            return self.frontend_pods(key, "");
+        }
+        let mut found = Vec::new();
+        for source in sources {
+            found.extend(self.frontend_pods(key, source)?);
+        }
+        Ok(found)
+    }
+
+    /// Where another update sends requests.
+    fn lead_of(&self, update: &Object, parsed: &ParsedUpdate) -> Arc<UpdateTargets> {
+        let key = parsed::key(update);
+        let scope = TargetScope {
+            anywhere: key.namespace != parsed.key.namespace || self.settings.any_target,
+            namespace: key.namespace,
+            domain: self.settings.domain.clone(),
+        };
+        self.update_targets.of(update, &scope)
     }
 
     /// Whether another update sends requests to the frontends of old. `None` if unknown. Adds the namespace of an update that
@@ -70,12 +146,12 @@ impl Observer {
         let is_followed = uid.is_some_and(|uid| others.follow.contains(uid));
         let is_elsewhere = key.namespace != parsed.key.namespace;
         // Without frontends, and if no proxy reports that it follows the update, none is known to send requests.
-        let mut has_proxies = |source: Option<&str>| {
-            let pods = self.frontend_pods(&key, source.unwrap_or_default());
-            let namespace = BTreeSet::from([key.namespace.clone()]);
+        let namespace = BTreeSet::from([key.namespace.clone()]);
+        let mut has_proxies = |sources: &BTreeSet<String>| {
+            let pods = self.frontends_of(&key, sources);
             // The absence of frontends elsewhere must be confirmed separately.
             let is_unknown = is_elsewhere && !self.cache.are_confirmed(&namespace);
-            rests_on.extend(namespace);
+            rests_on.extend(namespace.clone());
             pods.ok()
                 .map(|pods| is_followed || !pods.is_empty() || is_unknown)
         };
@@ -84,13 +160,7 @@ impl Observer {
         let status = &update.data["status"];
         let is_complete = status["phase"] == json!(UpdatePhase::Complete)
             && status["observedGeneration"] == json!(update.metadata.generation);
-        let scope = TargetScope {
-            namespace: key.namespace.clone(),
-            domain: self.settings.domain.clone(),
-            anywhere: is_elsewhere || self.settings.any_target,
-        };
-        let lead = self.update_targets.of(update, &scope);
-        let source = lead.source.as_deref();
+        let lead = self.lead_of(update, parsed);
         let leads_to_old = || {
             self.lead_to(&lead.targets, &key.namespace, old, to_old)
                 .ok()
@@ -105,13 +175,17 @@ impl Observer {
             false => leads_to_old()?,
         };
         if leads {
-            return Some(!is_complete || has_proxies(source)?);
+            return Some(!is_complete || has_proxies(&lead.sources)?);
         }
-        // If an unusable update of another namespace counted, anyone could keep the flags of all other updates false.
-        if lead.is_usable || is_elsewhere {
+        if lead.is_usable {
             return Some(false);
         }
-        (!has_proxies(source)?).then_some(false)
+        // If an unusable update of another namespace counted by itself, anyone could keep the flags of all other updates false.
+        // Its visible proxies have been asked instead; that there are no others must be confirmed.
+        if is_elsewhere {
+            return self.cache.are_confirmed(&namespace).then_some(false);
+        }
+        (!has_proxies(&lead.sources)?).then_some(false)
     }
 
     /// Whether a pod of `old` is behind one of these targets of a plan in `namespace`.

@@ -294,6 +294,58 @@ async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to
 }
 
 #[tokio::test]
+async fn old_is_not_safe_to_delete_while_a_proxy_elsewhere_keeps_the_plan_of_an_update_that_became_invalid_without_a_controller()
+ {
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
+    let server = server.unwrap();
+    let mut fixture = Fixture::start_on(&server).await;
+    fixture.begin(json!({"clientService": "clients"})).await;
+    let mut other = Fixture::start_on(&server).await;
+    let args = [
+        "--all-namespaces",
+        "--allow-any-target",
+        "--quiet-period",
+        "1",
+        "--lease-namespace",
+        &fixture.namespace,
+    ];
+    let mut controller = Controller::start(&fixture.kubeconfig, &args).await;
+    left(&fixture).await;
+    fixture.until("up", "safe", is_safe).await;
+    let leading = json!({
+        "newFrontendService": fixture.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    other.update("there", leading).await;
+    other.proxy("there").await;
+    let reason: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
+    fixture.until("up", "led to", lacks(false, reason)).await;
+    // Nobody records the last valid spec.
+    controller.kill();
+    other
+        .edit(
+            "there",
+            json!({"newFrontendService": "https://a:1,http://b:2"}),
+        )
+        .await;
+    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
+    let leads = format!("of old: the proxy of {}/old-frontend-0", other.namespace);
+    let leads: &'static str = Box::leak(leads.into_boxed_str());
+    fixture
+        .until("up", "its proxy leads to old", lacks(false, leads))
+        .await;
+    // A proxy that does not respond may send requests anywhere.
+    drop(other.proxies.pop());
+    let silent = format!(
+        "{}/old-frontend-0, whose proxy does not report where it routes",
+        other.namespace
+    );
+    let silent: &'static str = Box::leak(silent.into_boxed_str());
+    fixture.until("up", "unknown", lacks(false, silent)).await;
+    other.delete(&pods(), "old-frontend-0").await;
+    fixture.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
 async fn a_flag_that_another_client_wrote_into_the_status_is_reverted() {
     let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     let _controller = fixture.controller(&[]).await;
