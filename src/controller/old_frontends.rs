@@ -131,7 +131,10 @@ fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
 pub(super) fn shared_addresses(pods: &[Object], name: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let alive = pods.iter().filter(|pod| is_alive(pod));
-    let addresses = alive.filter_map(|pod| address_of(pod, name));
+    let addresses = alive.flat_map(|pod| {
+        let ports = ports(pod, name).into_iter();
+        ports.filter_map(|port| Some(socket_address(address(pod)?, port)))
+    });
     addresses
         .filter(|address| !found.insert(address.clone()))
         .collect()
@@ -139,11 +142,14 @@ pub(super) fn shared_addresses(pods: &[Object], name: &str) -> BTreeSet<String> 
 
 /// The address of the port with this name.
 pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
-    let (address, port) = (address(pod)?, port(pod, name)?);
-    Some(match address.contains(':') {
+    Some(socket_address(address(pod)?, port(pod, name)?))
+}
+
+fn socket_address(address: &str, port: u16) -> String {
+    match address.contains(':') {
         true => format!("[{address}]:{port}"),
         false => format!("{address}:{port}"),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +158,21 @@ mod tests {
 
     use super::*;
     use crate::k8s::object;
+
+    #[test]
+    fn each_port_of_a_pod_may_be_the_one_that_another_pod_reports() {
+        let pod = |ports: &[u16]| {
+            let ports: Vec<_> = { ports.iter() }
+                .map(|port| json!({"name": "crossfade", "containerPort": port}))
+                .collect();
+            let spec = json!({"containers": [{"ports": ports}]});
+            object(
+                json!({"metadata": {"name": "a"}, "spec": spec, "status": {"podIP": "10.0.0.1"}}),
+            )
+        };
+        let shared = shared_addresses(&[pod(&[1, 2]), pod(&[2]), pod(&[3])], "crossfade");
+        assert_eq!(shared, ["10.0.0.1:2".to_owned()].into());
+    }
 
     #[test]
     fn a_pod_that_runs_without_an_address_is_alive() {

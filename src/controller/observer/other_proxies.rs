@@ -53,16 +53,18 @@ impl Observer {
             ..OtherProxies::default()
         };
         let mut polled = Vec::new();
-        let has_port = |pod: &&Object| old_frontends::ports(pod, port).len() == 1;
+        let shared = self.shared_addresses(parsed, &pods, &frontends).ok()?;
+        let has_port = |pod: &&Object| !old_frontends::ports(pod, port).is_empty();
         for pod in pods.iter().filter(has_port).chain(&frontends) {
             let name = parsed::key(pod).name_relative_to(&parsed.key);
             match old_frontends::address_of(pod, port) {
-                Some(address) => polled.push(PolledProxy {
+                Some(address) if !shared.contains(&address) => polled.push(PolledProxy {
                     pod: name,
                     namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                     address,
                 }),
-                None => others.found.push(unknown(&name)),
+                // It has several such ports, or another pod may answer instead.
+                _ => others.found.push(unknown(&name)),
             }
         }
         if polled.len() > MAX_POLLED {
@@ -100,6 +102,24 @@ impl Observer {
         let addresses = polled.into_iter().map(|one| one.address);
         self.other_proxies.keep(&parsed.key, &addresses.collect());
         is_known.then_some(others)
+    }
+
+    /// The addresses that several pods in the namespaces of the update and of these pods report.
+    fn shared_addresses(
+        &self,
+        parsed: &ParsedUpdate,
+        others: &[Object],
+        frontends: &[Object],
+    ) -> Result<BTreeSet<String>, NotSynced> {
+        let of_pods = others.iter().chain(frontends);
+        let of_pods = of_pods.filter_map(|pod| pod.metadata.namespace.as_ref());
+        let namespaces: BTreeSet<&String> = of_pods.chain([&parsed.key.namespace]).collect();
+        let mut all = Vec::new();
+        for namespace in namespaces {
+            all.extend(self.cache.of(&pods(), namespace)?);
+        }
+        let port = &self.settings.proxies.port;
+        Ok(old_frontends::shared_addresses(&all, port))
     }
 
     fn note(

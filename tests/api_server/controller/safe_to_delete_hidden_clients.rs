@@ -632,6 +632,41 @@ async fn old_is_not_safe_to_delete_while_a_proxy_outside_of_its_frontends_follow
 }
 
 #[tokio::test]
+async fn old_is_not_safe_to_delete_while_another_proxy_has_two_admin_ports_or_the_address_of_another_pod()
+ {
+    let (fixture, _controller) = safe().await;
+    let third = Proxy::before(&fixture.new, &[]).await;
+    let port = |port| json!([{"name": "crossfade", "containerPort": port}]);
+    let labels = json!({"app": "third"});
+    // Only one of them can be the proxy's.
+    let containers = json!([
+        {"name": "one", "image": "any", "ports": port(third.admin.port())},
+        {"name": "two", "image": "any", "ports": port(9)},
+    ]);
+    let spec = json!({"automountServiceAccountToken": false, "containers": containers});
+    let pod = json!({"metadata": {"labels": labels}, "spec": spec});
+    fixture.create(&pods(), "third-0", pod).await;
+    fixture.pod_ready("third-0", true).await;
+    let unknown = "third-0, whose proxy does not report where it routes";
+    fixture
+        .until("up", "two ports", lacks(false, unknown))
+        .await;
+    fixture.delete(&pods(), "third-0").await;
+    fixture.until("up", "safe again", is_safe).await;
+
+    for name in ["third-0", "third-1"] {
+        let port = port(third.admin.port());
+        fixture.pod(name, labels.clone(), port).await;
+        fixture.pod_ready(name, true).await;
+    }
+    fixture
+        .until("up", "one address", lacks(false, unknown))
+        .await;
+    fixture.delete(&pods(), "third-1").await;
+    fixture.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_service_leads_to_a_pod_of_it_that_does_not_say_what_it_is()
  {
     let (fixture, _controller) = safe().await;
