@@ -117,6 +117,7 @@ impl Ending<'_> {
     /// before.
     pub fn complete_with(&self, phase: Phase, known: Option<String>) -> Option<String> {
         let is_kept = self.proxies.are_none() && self.has_left_old();
+        let may_end = self.proxies.let_old_drain_or_end();
         match phase {
             Phase::Complete if self.proxies.are_none() || self.settings.losses_only => {
                 known.or_else(|| Some(self.settings.new_frontends.clone()))
@@ -124,6 +125,8 @@ impl Ending<'_> {
             Phase::Complete => Some(self.settings.new_frontends.clone()),
             // An edit that is undone changes nothing.
             Phase::Progressing if is_kept => known,
+            // A proxy ends a moment before its pod is gone. Without the silent ones, the update is complete as before.
+            Phase::Draining if may_end => known,
             _ => None,
         }
     }

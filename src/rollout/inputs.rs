@@ -297,6 +297,13 @@ pub enum Silence {
     TooMany(usize),
 }
 
+impl Silence {
+    /// Whether its process may just have ended: the pod is gone only a moment later.
+    pub(super) const fn may_end(&self) -> bool {
+        matches!(self, Self::NotYet | Self::NoAnswer | Self::NoOwnAddress)
+    }
+}
+
 /// The reported state of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyState {

@@ -19,6 +19,8 @@ pub(super) struct ProxySummary {
     count: usize,
     /// How many have no port on which they can be queried.
     without_port: usize,
+    /// How many do not answer and have such a port.
+    silent: usize,
     /// How many have applied the last change and send no requests to old, and in how many of those old also drains.
     left_old: usize,
     drain_old: usize,
@@ -62,6 +64,13 @@ impl ProxySummary {
             without_port: proxies
                 .iter()
                 .filter(|proxy| matches!(proxy.state, Err(Silence::NoPort(_))))
+                .count(),
+            silent: proxies
+                .iter()
+                .filter(|proxy| {
+                    let silence = proxy.state.as_ref().err();
+                    silence.is_some_and(Silence::may_end)
+                })
                 .count(),
             drain_old: left_old.clone().filter(|state| state.old_drains).count(),
             left_old: left_old.count(),
@@ -110,6 +119,11 @@ impl ProxySummary {
     /// Whether there are proxies and none of them uses old as a fallback.
     pub const fn let_old_drain(&self) -> bool {
         self.count > 0 && self.drain_old == self.count
+    }
+
+    /// Whether none of those that answer uses old as a fallback, and the others may just have ended.
+    pub const fn let_old_drain_or_end(&self) -> bool {
+        self.count > 0 && self.drain_old + self.silent == self.count
     }
 
     /// Whether, according to all of them, nothing runs on old and nothing can still be sent to it.

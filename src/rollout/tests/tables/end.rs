@@ -87,6 +87,47 @@ fn the_end_comes_in_its_order() {
 }
 
 #[test]
+fn proxies_that_end_before_their_pods_leave_the_update_complete() {
+    let mut fixture = Fixture::settled(1, 4);
+    fixture.settings.new_frontends = "new:8000".to_owned();
+    fixture.clients_left();
+    assert_eq!(fixture.scale_old(0).settle().phase, Phase::Complete);
+    assert!(fixture.step().safe_to_delete_old);
+    // The process of the first proxy ends, then its pod, and then the second one in the same way.
+    fixture.seen.proxies[0].state = Err(Silence::NoAnswer);
+    for _ in 0..2 {
+        let decision = fixture.wait(seconds(1)).step();
+        assert_eq!(decision.phase, Phase::Draining, "it may have streams");
+        assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
+        fixture.seen.proxies[1].state = Err(Silence::NoOwnAddress);
+    }
+    let mut restarted = fixture.clone();
+    let mut edited = fixture.clone();
+    fixture.seen.proxies.remove(0);
+    assert_eq!(fixture.step().phase, Phase::Draining);
+    fixture.seen.proxies.clear();
+    let decision = fixture.step();
+    assert_eq!(decision.phase, Phase::Complete);
+    assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
+    // A proxy that has started again and may send to old takes the confirmation back, even if it then ends.
+    restarted.seen.proxies[1] = proxy("b");
+    assert_eq!(restarted.step().phase, Phase::Draining);
+    restarted.seen.proxies.clear();
+    assert_eq!(restarted.step().phase, Phase::Progressing);
+    // So does an edit that sends new's requests elsewhere.
+    edited.settings.new_frontends = "other:8000".to_owned();
+    edited.seen.proxies.clear();
+    assert_eq!(edited.step().phase, Phase::Progressing);
+    // A frontend without a proxy is not one that has ended.
+    let mut bare = Fixture::settled(1, 4);
+    assert_eq!(bare.scale_old(0).settle().phase, Phase::Complete);
+    bare.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
+    assert_eq!(bare.step().phase, Phase::Draining);
+    bare.seen.proxies.clear();
+    assert_eq!(bare.step().phase, Phase::Progressing);
+}
+
+#[test]
 fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
     let mut fixture = Fixture::settled(1, 4);
     fixture.settings.drain_deadline = Some(seconds(600));

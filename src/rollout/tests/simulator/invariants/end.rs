@@ -49,14 +49,29 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
     if to == Phase::Draining && !from.old_drains() {
         assert!(have_left, "draining begins when all give old nothing");
     }
+    let confirmed = before.memory.complete_with.as_ref();
+    let was_confirmed = confirmed == Some(&before.settings.new_frontends);
     if to.old_drains() && seen.proxies.is_empty() {
-        assert_eq!(
-            (from, to),
-            (Phase::Complete, Phase::Complete),
+        assert_eq!(to, Phase::Complete);
+        assert!(
+            from == Phase::Complete || was_confirmed,
             "no proxies means no confirmation"
         );
     }
-    if to == Phase::Complete && from != Phase::Complete {
+    if to == Phase::Draining && decision.memory.complete_with.is_some() {
+        let confirms = |state: &ProxyState| {
+            state.applied == generation && state.leaves_old && state.old_drains
+        };
+        let mut answers = seen
+            .proxies
+            .iter()
+            .filter_map(|one| one.state.as_ref().ok());
+        assert!(
+            answers.all(confirms),
+            "only silence leaves the confirmation as it is"
+        );
+    }
+    if to == Phase::Complete && from != Phase::Complete && !seen.proxies.is_empty() {
         assert_eq!(from, Phase::Draining, "no phase is skipped");
         let elapsed = before.now.since(before.memory.phase_since);
         let is_over = before
