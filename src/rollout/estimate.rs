@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+/// Maximum number of different bounds. All proxies of one version have the same few.
+const MAX_BUCKETS: usize = 256;
+
 /// Confidence of an estimate: in nine of ten drains all streams have ended by then.
 const CERTAINTY: f64 = 0.9;
 
@@ -19,21 +22,33 @@ pub struct Lengths {
 
 impl Lengths {
     /// Adds the histogram of another proxy. Proxies of one version have the same bounds; other bounds are added to the
-    /// list.
+    /// list. If it is full, their counts are added to the next bound.
     pub fn add(&mut self, other: &Self) {
         for (bound, count) in &other.buckets {
-            match self.buckets.binary_search_by_key(bound, |known| known.0) {
-                Ok(at) => self.buckets[at].1 += count,
-                Err(at) => self.buckets.insert(at, (*bound, *count)),
+            let found = self.buckets.binary_search_by_key(bound, |known| known.0);
+            let (Ok(at) | Err(at)) = found;
+            if found.is_err() && self.buckets.len() < MAX_BUCKETS {
+                self.buckets.insert(at, (*bound, 0));
             }
+            let total = match self.buckets.get_mut(at) {
+                Some((_, total)) => total,
+                None => &mut self.longer,
+            };
+            *total = total.saturating_add(*count);
         }
-        self.longer += other.longer;
+        self.longer = self.longer.saturating_add(other.longer);
+    }
+
+    /// The number of streams.
+    fn count(&self) -> u64 {
+        let counts = self.buckets.iter().map(|(_, count)| *count);
+        counts.fold(self.longer, u64::saturating_add)
     }
 
     /// The 99th percentile of the stream durations. `None` if no stream has ended.
     #[must_use]
     pub fn percentile_99(&self) -> Option<Duration> {
-        let total = self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.longer;
+        let total = self.count();
         let enough = (u128::from(total) * 99).div_ceil(100);
         let mut ended = 0;
         let reached = self.buckets.iter().find(|(_, count)| {
@@ -79,14 +94,14 @@ fn left_after(lengths: &Lengths) -> Option<Vec<(f64, f64)>> {
         let last = bounds.last().map_or(0.0, |(bound, _)| *bound);
         bounds.push((2.0 * last, lengths.longer));
     }
-    let total: u64 = bounds.iter().map(|(_, count)| count).sum();
+    let total = lengths.count();
     let mut curve = vec![(bounds.last()?.0, 0.0)];
     let (mut above, mut area) = (0_u64, 0.0);
     // Integrate backwards: S is linear within a bucket.
     for (i, (bound, count)) in bounds.iter().enumerate().rev() {
         let below = if i == 0 { 0.0 } else { bounds[i - 1].0 };
         area += (bound - below) * (above as f64 + *count as f64 / 2.0);
-        above += count;
+        above = above.saturating_add(*count);
         curve.push((below, area));
     }
     curve.reverse();
@@ -163,6 +178,33 @@ mod tests {
         let buckets = [(59, 0), (60, 2000)].map(|(bound, count)| (seconds(bound), count));
         assert_eq!(all.buckets, [&[(seconds(30), 7)], &buckets[..]].concat());
         assert_eq!(all.longer, 1);
+    }
+
+    #[test]
+    fn forged_lengths_are_added_up_in_few_buckets_without_overflow() {
+        let mut all = minute_long();
+        for from in 0..10_000 {
+            all.add(&Lengths {
+                buckets: vec![
+                    (Duration::from_millis(2 * from + 1), 1),
+                    (seconds(100 + from), u64::MAX),
+                ],
+                longer: u64::MAX,
+            });
+        }
+        assert_eq!(all.buckets.len(), MAX_BUCKETS);
+        assert!(all.buckets.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(all.percentile_99().is_some());
+        assert!(drain_estimate(u64::MAX, &all, Duration::ZERO).is_some());
+        // The known bounds still count.
+        let before = all.buckets.clone();
+        all.add(&Lengths {
+            buckets: vec![(seconds(59), 5)],
+            longer: 0,
+        });
+        let at = before.iter().position(|(bound, _)| *bound == seconds(59));
+        let at = at.expect("it was there first");
+        assert_eq!(all.buckets[at].1, before[at].1 + 5);
     }
 
     #[test]

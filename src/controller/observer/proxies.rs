@@ -82,8 +82,8 @@ impl Observer {
                 Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
                 Some(Err(_)) => Err(Silence::NoAnswer),
                 Some(Ok(last)) => last.report().ok_or(Silence::NoAnswer).map(|report| {
-                    assigned.old += report.assigned.old;
-                    assigned.new += report.assigned.new;
+                    assigned.old = u64::saturating_add(assigned.old, report.assigned.old);
+                    assigned.new = u64::saturating_add(assigned.new, report.assigned.new);
                     lengths.add(&report.lengths);
                     state(parsed, &report, last.new_serves)
                 }),
