@@ -4,6 +4,7 @@ mod assessment;
 mod client;
 mod convert;
 mod json;
+mod limits;
 mod total;
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 #[rustfmt::skip]

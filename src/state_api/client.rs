@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
+use super::limits::{Limited, MAX_STATE};
 use super::v1::proxy_client::ProxyClient;
 use super::v1::{CompareRequest, Comparison, GetRequest, State, WatchRequest};
 use crate::error_chain::root_cause;
@@ -28,6 +29,8 @@ pub enum Error {
     /// It does not support `crossfade.v1`, or does not speak gRPC at all.
     #[error("is not the admin port (by default 9464) of a crossfade process of this version")]
     Unsupported,
+    #[error("reports more than a crossfade process does")]
+    Excessive,
     #[error("responded with an error: {0}")]
     Refused(String),
 }
@@ -38,6 +41,8 @@ impl From<Status> for Error {
             // Admin ports do not return Internal: tonic does, for a response that is not gRPC.
             Code::Unimplemented | Code::Internal => Self::Unsupported,
             Code::ResourceExhausted => Self::TooManyWatches,
+            // Admin ports do not return this: tonic does, for a message that is too large.
+            Code::OutOfRange => Self::Excessive,
             // Its connection broke: tonic creates these for transport errors.
             Code::Unavailable | Code::Unknown => Self::Unreachable(cause(&status)),
             code => Self::Refused(format!("{code:?}: {}", status.message())),
@@ -126,8 +131,8 @@ impl Client {
     /// # Errors
     /// All except [`Error::Address`] and [`Error::TooManyWatches`].
     pub async fn get(&self) -> Result<State, Error> {
-        let mut proxy = self.proxy.clone();
-        let call = async { Ok(proxy.get(GetRequest {}).await?.into_inner()) };
+        let mut proxy = self.proxy.clone().max_decoding_message_size(MAX_STATE);
+        let call = async { within_limits(proxy.get(GetRequest {}).await?.into_inner()) };
         within(self.deadline, call).await
     }
 
@@ -140,7 +145,7 @@ impl Client {
         let mut proxy = self.proxy.clone();
         let call = async {
             match proxy.compare(CompareRequest { with_past }).await {
-                Ok(answer) => Ok(Some(answer.into_inner())),
+                Ok(answer) => within_limits(answer.into_inner()).map(Some),
                 Err(status) if status.code() == tonic::Code::Unimplemented => Ok(None),
                 Err(status) => Err(status.into()),
             }
@@ -153,7 +158,7 @@ impl Client {
     /// # Errors
     /// All except [`Error::Address`].
     pub async fn watch(&self, interval: Duration) -> Result<StateStream, Error> {
-        let mut proxy = self.proxy.clone();
+        let mut proxy = self.proxy.clone().max_decoding_message_size(MAX_STATE);
         let interval_ms = u32::try_from(interval.as_millis())
             .unwrap_or(u32::MAX)
             .max(1);
@@ -185,8 +190,15 @@ impl StateStream {
     /// ends the watch.
     pub async fn next(&mut self) -> Result<Option<State>, Error> {
         let patience = self.patience;
-        let message = async { Ok(self.states.message().await?) };
+        let message = async { self.states.message().await?.map(within_limits).transpose() };
         within(patience, message).await
+    }
+}
+
+fn within_limits<T: Limited>(report: T) -> Result<T, Error> {
+    match report.is_within_limits() {
+        true => Ok(report),
+        false => Err(Error::Excessive),
     }
 }
 
