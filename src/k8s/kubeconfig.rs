@@ -4,14 +4,18 @@ use std::env;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use http::HeaderValue;
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::files;
 use crate::printable::printable;
 
-/// How large a kubeconfig may be. One with many clusters contains their certificates.
+/// How large a kubeconfig may be, and a file that it names. A kubeconfig with many clusters contains their certificates.
 const MAX_FILE: u64 = 16 << 20;
+
+const NOT_IN_HEADER: &str =
+    "contains a line break or another character that is not allowed in an HTTP header";
 
 /// Why there is no configuration. These are our own messages, because some of the library's do not name the file, or name it
 /// twice.
@@ -28,6 +32,10 @@ pub enum ConfigError {
     NoContext(String),
     #[error("the kubeconfig has no current-context: set it, or name a context with --context")]
     NoCurrentContext,
+    #[error("the token of the kubeconfig {NOT_IN_HEADER}")]
+    Token,
+    #[error("the token in {} {NOT_IN_HEADER}", path.display())]
+    TokenFile { path: PathBuf },
     #[error("cannot parse the kubeconfig: {0}")]
     Malformed(String),
     #[error(transparent)]
@@ -71,7 +79,7 @@ pub async fn load_config(
         ..KubeConfigOptions::default()
     };
     let config = match path.map_or_else(read_default, |path| read(path)) {
-        Ok(file) => { Config::from_custom_kubeconfig(file, &options).await }.map_err(Into::into),
+        Ok(file) => from_file(file, &options).await,
         Err(error) => Err(error),
     };
     match config {
@@ -107,26 +115,90 @@ fn read_default() -> Result<Kubeconfig, ConfigError> {
     }
 }
 
+/// The configuration for the chosen context. The library would read an endless file that a kubeconfig names until the memory is
+/// full, and panic for a token that is not allowed in a header.
+async fn from_file(file: Kubeconfig, options: &KubeConfigOptions) -> Result<Config, ConfigError> {
+    if let Some(path) = authority(&file, options) {
+        read_named(path)?;
+    }
+    let mut config = Config::from_custom_kubeconfig(file, options).await?;
+    let user = &mut config.auth_info;
+    let certificate =
+        { user.client_certificate.as_ref() }.filter(|_| user.client_certificate_data.is_none());
+    let key = { user.client_key.as_ref() }.filter(|_| user.client_key_data.is_none());
+    for path in certificate.into_iter().chain(key) {
+        read_named(path)?;
+    }
+    check_token(user)?;
+    Ok(config)
+}
+
+/// The file with the certificate authority of the chosen context, if there is one.
+fn authority<'a>(file: &'a Kubeconfig, options: &'a KubeConfigOptions) -> Option<&'a str> {
+    let name = options.context.as_ref().or(file.current_context.as_ref())?;
+    let context = file.contexts.iter().find(|one| one.name == *name)?;
+    let context = context.context.as_ref()?;
+    let cluster = file
+        .clusters
+        .iter()
+        .find(|one| one.name == context.cluster)?;
+    let cluster = cluster.cluster.as_ref()?;
+    match cluster.certificate_authority_data {
+        Some(_) => None,
+        None => cluster.certificate_authority.as_deref(),
+    }
+}
+
+/// Checks the user's token. Like `kubectl`, ignores white space around a token in a file.
+fn check_token(user: &mut AuthInfo) -> Result<(), ConfigError> {
+    let is_valid = |token: &str| HeaderValue::try_from(format!("Bearer {token}")).is_ok();
+    if user.token.is_some() {
+        // The library hides it from everything else.
+        let fields = serde_json::to_value(&*user).unwrap_or_default();
+        let token = fields["token"].as_str().unwrap_or_default();
+        return is_valid(token).then_some(()).ok_or(ConfigError::Token);
+    }
+    let Some(path) = user.token_file.clone() else {
+        return Ok(());
+    };
+    let bytes = read_named(&path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let token = text.trim();
+    if !is_valid(token) {
+        return Err(ConfigError::TokenFile { path: path.into() });
+    }
+    if token.len() != bytes.len() {
+        // The library would send the white space, too. The price is that it does not read this file again.
+        (user.token, user.token_file) = (Some(token.to_owned().into()), None);
+    }
+    Ok(())
+}
+
+/// Reads a file that a kubeconfig names.
+fn read_named(path: &str) -> Result<Vec<u8>, ConfigError> {
+    let path = Path::new(path);
+    files::read(path, MAX_FILE).map_err(|reason| refused(path, reason))
+}
+
+fn refused(path: &Path, reason: files::Error) -> ConfigError {
+    let path = path.to_owned();
+    match reason {
+        files::Error::Read(source) => ConfigError::Unreadable { path, source },
+        reason => ConfigError::Refused { path, reason },
+    }
+}
+
 /// Reads one file. The library would read an endless one, such as `/dev/zero`, until the memory is full.
 fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
-    let refused = |reason| match reason {
-        files::Error::Read(source) => ConfigError::Unreadable {
-            path: path.to_owned(),
-            source,
-        },
-        reason => ConfigError::Refused {
-            path: path.to_owned(),
-            reason,
-        },
-    };
     match files::read(path, MAX_FILE) {
         // The library resolves paths in the file relative to its directory.
         Ok(_) => Ok(Kubeconfig::read_from(path)?),
         // A pipe, such as that of `<(...)` in a shell, or `/dev/null`. Its content can be read only once.
         Err(files::Error::NotRegular) => {
-            let bytes = files::read_stream(path, MAX_FILE).map_err(refused)?;
+            let stream = files::read_stream(path, MAX_FILE);
+            let bytes = stream.map_err(|reason| refused(path, reason))?;
             Ok(Kubeconfig::from_yaml(&String::from_utf8_lossy(&bytes))?)
         }
-        Err(reason) => Err(refused(reason)),
+        Err(reason) => Err(refused(path, reason)),
     }
 }

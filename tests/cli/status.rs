@@ -454,6 +454,67 @@ fn an_error_in_a_kubeconfig_does_not_show_the_token_beside_it() {
 }
 
 #[test]
+fn a_token_that_no_header_can_hold_is_reported_and_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = |user: &str| {
+        let path = folder.path().join("config");
+        let file = format!(
+            "clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\ncurrent-context: c\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers:\n- name: u\n  user:\n{user}"
+        );
+        std::fs::write(&path, file).unwrap();
+        let output = run(&["status", "--kubeconfig", path.to_str().unwrap()]);
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+        text
+    };
+    let text = status("    token: |\n      hunter2\n");
+    assert!(
+        text.contains("the token of the kubeconfig contains a line break"),
+        "{text}"
+    );
+    std::fs::write(folder.path().join("token"), "hunter2\nhunter2").unwrap();
+    let text = status("    tokenFile: token\n");
+    assert!(text.contains("/token contains a line break"), "{text}");
+    // A line break at the end of a file does not belong to the token.
+    std::fs::write(folder.path().join("token"), "hunter2\n").unwrap();
+    let text = status("    tokenFile: token\n");
+    assert!(text.contains("Connection refused"), "{text}");
+}
+
+#[test]
+fn an_endless_file_that_a_kubeconfig_names_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    for (cluster, user) in [
+        ("certificate-authority: /dev/zero", ""),
+        ("", "tokenFile: /dev/zero"),
+        (
+            "",
+            "client-certificate: /dev/zero, client-key-data: aGlkZGVu",
+        ),
+        (
+            "",
+            "client-certificate-data: aGlkZGVu, client-key: /dev/zero",
+        ),
+    ] {
+        let file = format!(
+            "clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1', {cluster}}}}}]\ncurrent-context: c\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+        );
+        std::fs::write(&path, file).unwrap();
+        let output = run(&["status", "--kubeconfig", path.to_str().unwrap()]);
+        let text = output_text(&output);
+        assert!(
+            text.contains("/dev/zero is not a regular file"),
+            "{cluster}{user}: {text}"
+        );
+        assert!(!text.contains("aGlkZGVu"), "{text}");
+    }
+}
+
+#[test]
 fn without_a_kubeconfig_the_error_explains_the_use_without_a_cluster() {
     let output = program()
         .arg("status")
