@@ -11,8 +11,10 @@ use crate::latency::BUCKETS;
 pub(super) const MAX_STATE: usize = 256 << 10;
 /// Maximum number of bounds of a histogram; crossfade has 17.
 const MAX_BOUNDS: usize = 64;
-/// Maximum number of causes or reasons by which something is counted.
-const MAX_CAUSES: usize = 256;
+/// Maximum number of causes or reasons by which something is counted, also in a total.
+pub(super) const MAX_CAUSES: usize = 256;
+/// Maximum number of remarks, also in a total.
+pub(super) const MAX_REMARKS: usize = 256;
 /// Maximum number of texts in a list. An update has at most this many targets, because of the length of `newFrontendService`.
 const MAX_TEXTS: usize = 2048;
 /// Maximum number of times for which a comparison has counts; crossfade has six.
@@ -57,8 +59,7 @@ impl Limited for v1::Comparison {
 
 fn plan(plan: &v1::Plan) -> bool {
     let problems = plan.refusal.as_ref().map_or(0, |one| one.problems.len());
-    let numbers = [plan.remarks.len(), plan.new_targets.len(), problems];
-    numbers.into_iter().all(|number| number <= MAX_TEXTS)
+    plan.new_targets.len().max(problems) <= MAX_TEXTS && plan.remarks.len() <= MAX_REMARKS
 }
 
 fn generation(side: &v1::Generation) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::limits::{MAX_CAUSES, MAX_REMARKS};
 use super::v1;
 use crate::telemetry::latency::Sketch;
 
@@ -125,7 +126,7 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
         all.analysis = one.analysis.clone();
     }
     for remark in &one.remarks {
-        if !all.remarks.contains(remark) {
+        if all.remarks.len() < MAX_REMARKS && !all.remarks.contains(remark) {
             all.remarks.push(remark.clone());
         }
     }
@@ -209,8 +210,10 @@ fn recent(all: &mut v1::Recent, one: &v1::Recent) {
 
 fn counts(all: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
     for (name, count) in one {
-        let all = all.entry(name.clone()).or_default();
-        *all = all.saturating_add(*count);
+        if all.len() < MAX_CAUSES || all.contains_key(name) {
+            let all = all.entry(name.clone()).or_default();
+            *all = all.saturating_add(*count);
+        }
     }
 }
 
@@ -219,8 +222,10 @@ fn recovered(all: &mut Vec<v1::Recovered>, one: &[v1::Recovered]) {
         let same = |known: &&mut v1::Recovered| {
             (&known.from, &known.to, &known.cause) == (&more.from, &more.to, &more.cause)
         };
+        let is_full = all.len() >= MAX_CAUSES;
         match all.iter_mut().find(same) {
             Some(known) => known.count = known.count.saturating_add(more.count),
+            None if is_full => {}
             None => all.push(more.clone()),
         }
     }
@@ -298,6 +303,29 @@ mod tests {
         let all = total(&[most, state(1, 1, &[1.0])]).unwrap();
         assert_eq!(all.retries_refused, u64::MAX);
         assert_eq!(all.old.unwrap().open_streams, u64::MAX);
+    }
+
+    #[test]
+    fn the_total_of_many_forged_states_stays_small() {
+        let forged = |of: usize| {
+            let mut state = state(1, 1, &[]);
+            let names = || (0..MAX_CAUSES).map(move |i| format!("{of}-{i}"));
+            state.saves = names().map(|name| (name, 1)).collect();
+            state.recovered = names()
+                .map(|cause| v1::Recovered {
+                    cause,
+                    ..v1::Recovered::default()
+                })
+                .collect();
+            state.plan.as_mut().unwrap().remarks = names().collect();
+            state
+        };
+        let all = total(&[forged(1), forged(2), forged(3)]).unwrap();
+        assert_eq!(
+            (all.saves.len(), all.recovered.len()),
+            (MAX_CAUSES, MAX_CAUSES)
+        );
+        assert_eq!(all.plan.unwrap().remarks.len(), MAX_REMARKS);
     }
 
     #[test]
