@@ -7,8 +7,17 @@
 
 use serde_json::{Value as Json, json};
 
+/// The host of a target, without checks of names and addresses.
+const HOST: &str = r"([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\])";
+
+/// A port: 1 to 65535.
+const PORT: &str =
+    "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
+
 /// The syntax of one target, as [`super::TargetAddress`] parses it: a scheme and a host, or a host and a port.
-const TARGET: &str = r"\\s*((?i:https?)://([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?/?|([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5})\\s*";
+fn target() -> String {
+    format!(r"\\s*((?i:https?)://{HOST}(:{PORT})?/?|{HOST}:{PORT})\\s*")
+}
 
 /// Why `drain.moveAfterSeconds` is rejected.
 pub(super) const MOVES_MESSAGE: &str =
@@ -120,10 +129,11 @@ pub(super) fn weights() -> Json {
 
 /// Rules for `newFrontendService`.
 pub(super) fn targets() -> Json {
+    let target = target();
     json!([rule(
-        &format!("self.matches('^{TARGET}(,{TARGET})*$')"),
+        &format!("self.matches('^{target}(,{target})*$')"),
         "must be host:port, http://host[:port], or https://host[:port], or several of these separated by commas; \
-         without a path, query, or password",
+         with ports from 1 to 65535, and without a path, query, or password",
     )])
 }
 

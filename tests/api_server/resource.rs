@@ -157,6 +157,7 @@ fn valid_updates_are_accepted() {
         json!({"trafficSplitPercent": 100, "weights": {"old": 0, "new": 7}}),
         json!({"trafficSplitPercent": 50, "weights": {"old": 1_000_000_000, "new": 1_000_000_000}}),
         json!({"newFrontendService": "a:1, b.default:2 ,http://c/,[::1]:80"}),
+        json!({"newFrontendService": "a:65535,b:65529,c:65499,d:64999,e:59999,f:9999,g:010"}),
         json!({"newFrontendService": "HTTPS://new", "tls": {"clientCertFile": "c", "clientKeyFile": "k"}}),
         json!({"targetDeployment": "old-one", "workers": {"old": {"revision": "a"}, "new": {"revision": "b"}}}),
         json!({"targetDeployment": "old-one", "workers": {"old": {"kind": "Deployment"}, "new": {"kind": "StatefulSet"}}}),

@@ -237,6 +237,14 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
             "must be host:port",
         ),
         (
+            json!({"newFrontendService": "new:0"}),
+            "with ports from 1 to 65535",
+        ),
+        (
+            json!({"newFrontendService": "a:1,http://new:65536"}),
+            "with ports from 1 to 65535",
+        ),
+        (
             json!({"newFrontendService": ""}),
             "should be at least 1 chars long",
         ),
