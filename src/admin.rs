@@ -29,6 +29,7 @@ use crate::resource::Plan;
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 #[cfg(test)]
 use crate::split::{SplitPolicy, Weights};
+use crate::state_api::v1;
 use crate::telemetry::{Metrics, Observed, ProofCounts};
 
 /// The state behind the admin port.
@@ -39,6 +40,8 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub process: Process,
+    /// The targets that do not come from a plan.
+    pub fixed_targets: Arc<v1::FixedTargets>,
     /// The host names for which the admin port answers.
     pub hosts: Hosts,
 }
@@ -126,6 +129,7 @@ impl Admin {
             metrics: Arc::default(),
             lifecycle: Lifecycle::default(),
             process: Process::starts("a-host"),
+            fixed_targets: Arc::default(),
             hosts: Hosts::default(),
         }
     }

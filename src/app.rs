@@ -30,6 +30,8 @@ use crate::discovery::{self, TlsFault};
 use crate::downstream::{self, Limits, Listener};
 use crate::lifecycle::ProcessPhase;
 use crate::proxy::{OldPool, Proxy};
+use crate::resource::TargetAddress;
+use crate::state_api::v1::FixedTargets;
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept;
@@ -280,6 +282,7 @@ impl BoundProxy {
                 metrics: Arc::clone(&context.metrics),
                 lifecycle: lifecycle.clone(),
                 process: Process::starts(&host_name()),
+                fixed_targets: Arc::new(fixed_targets(&config)),
                 hosts: config.admin_hosts.clone(),
             };
             let local = Local::bind(admin_address);
@@ -301,6 +304,14 @@ impl BoundProxy {
         // Do not wait for threads whose streams were abandoned.
         runtime.shutdown_background();
         ended
+    }
+}
+
+fn fixed_targets(config: &Config) -> FixedTargets {
+    let shown = |targets: &[TargetAddress]| targets.iter().map(ToString::to_string).collect();
+    FixedTargets {
+        old: shown(&config.old),
+        peers: shown(&config.peers),
     }
 }
 

@@ -119,6 +119,7 @@ impl Admin {
             quiet_for: Some(proto_duration(metrics.quiet_for(Instant::now()))),
             continuations: Some(self.continuations(&snapshot)),
             recovered: recovered(metrics),
+            fixed_targets: Some((*self.fixed_targets).clone()),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::limits::ProxyPermit;
 use super::poller::PollSink;
 use crate::error_chain::error_chain;
 use crate::rollout::{Experience, Lengths, Sides};
-use crate::state_api::v1::{Generation, Histogram, State};
+use crate::state_api::v1::{FixedTargets, Generation, Histogram, State};
 use crate::state_api::{Client, Error};
 
 /// Timeout of each step: connecting, opening the watch, and a report that is due.
@@ -36,6 +36,8 @@ pub(super) struct ProxyReport {
     pub old_drains: bool,
     /// The targets of new in the plan in force.
     pub new_targets: Vec<String>,
+    /// The targets that do not come from a plan, if the proxy reports them.
+    pub fixed_targets: Option<FixedTargets>,
     /// How long no client has sent it a request, if the proxy reports that.
     pub quiet_for: Option<Duration>,
     /// Open requests of earlier plans that may still be sent to old, if the proxy reports that.
@@ -156,6 +158,7 @@ impl From<&State> for ProxyReport {
             new_targets: plan
                 .map(|plan| plan.new_targets.clone())
                 .unwrap_or_default(),
+            fixed_targets: state.fixed_targets.clone(),
             quiet_for: state
                 .quiet_for
                 .and_then(|quiet| Duration::try_from(quiet).ok()),

@@ -36,6 +36,7 @@ impl v1::State {
             quiet_for,
             continuations: continued,
             recovered: moved,
+            fixed_targets,
         } = self;
         let assessment = super::assess(self, verdict);
         json!({
@@ -62,6 +63,7 @@ impl v1::State {
             "retriesRefused": retries_refused,
             "rejectedRequests": rejected_requests,
             "continuations": continued.as_ref().map(continuations),
+            "fixedTargets": fixed_targets.as_ref().map(|all| json!({"old": all.old, "peers": all.peers})),
         })
     }
 }

@@ -36,6 +36,10 @@ impl Limited for v1::State {
                 .all(causes)
             && self.recovered.len() <= MAX_CAUSES
             && self
+                .fixed_targets
+                .as_ref()
+                .is_none_or(|all| all.old.len() <= MAX_TEXTS && all.peers.len() <= MAX_TEXTS)
+            && self
                 .continuations
                 .as_ref()
                 .is_none_or(|all| [&all.continued, &all.not_continued].into_iter().all(causes))
@@ -142,7 +146,13 @@ mod tests {
         let old = |edit: fn(&mut v1::Generation)| -> Forge {
             Box::new(move |state| edit(state.old.as_mut().unwrap()))
         };
-        let cases: [Forge; 10] = [
+        let cases: [Forge; 11] = [
+            Box::new(|state| {
+                state.fixed_targets = Some(v1::FixedTargets {
+                    old: Vec::new(),
+                    peers: vec![String::new(); 10_000],
+                });
+            }),
             plan(|plan, texts| plan.new_targets = texts),
             plan(|plan, texts| plan.remarks = texts),
             plan(|plan, texts| {

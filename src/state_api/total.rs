@@ -53,6 +53,9 @@ fn add(all: &mut v1::State, one: &v1::State) {
     all.retries_refused = all.retries_refused.saturating_add(one.retries_refused);
     counts(&mut all.rejected_requests, &one.rejected_requests);
     merge(&mut all.continuations, &one.continuations, continuations);
+    if all.fixed_targets != one.fixed_targets {
+        all.fixed_targets = None;
+    }
 }
 
 fn continuations(all: &mut v1::Continuations, one: &v1::Continuations) {

@@ -73,6 +73,19 @@ pub struct State {
     /// `saves`, broken down by generation. Omits zeros; empty from older proxies.
     #[prost(message, repeated, tag = "17")]
     pub recovered: ::prost::alloc::vec::Vec<Recovered>,
+    /// Where requests may go besides the targets of the plan. Absent from older proxies.
+    #[prost(message, optional, tag = "18")]
+    pub fixed_targets: ::core::option::Option<FixedTargets>,
+}
+/// The targets that do not come from a plan, each as a URL with scheme, host, and port.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FixedTargets {
+    /// Empty if old is a service within the process.
+    #[prost(string, repeated, tag = "1")]
+    pub old: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The last failover target, the Service of the sibling pods. Empty if there is none.
+    #[prost(string, repeated, tag = "2")]
+    pub peers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Streams that broke after their first content, or had to move, and their continuation by another server.
 #[derive(Clone, PartialEq, ::prost::Message)]

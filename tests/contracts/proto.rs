@@ -294,6 +294,7 @@ fn state_of_0_1_0() -> v1::State {
         quiet_for: None,
         continuations: None,
         recovered: Vec::new(),
+        fixed_targets: None,
     }
 }
 

@@ -87,14 +87,13 @@ impl Observer {
             match last.map(|last| last.report()) {
                 Err(_) => is_known = false,
                 Ok(Some(report)) => {
-                    let is_this = report.uid.is_some() && report.uid == parsed.identity.uid;
-                    if is_this && may_send_to_old(&report) {
+                    if follows(&report, parsed) && may_send_to_old(&report) {
                         others.found.push(format!(
                             "the proxy of {}, which follows this update and still uses old",
                             one.pod
                         ));
                     }
-                    self.note(&mut others, one, report, old, to_old)?;
+                    self.note(&mut others, parsed, one, report, (old, to_old))?;
                 }
                 Ok(None) => others.found.push(unknown(&one.pod)),
             }
@@ -125,18 +124,13 @@ impl Observer {
     fn note(
         &self,
         others: &mut OtherProxies,
+        parsed: &ParsedUpdate,
         one: &PolledProxy,
         report: ProxyReport,
-        old: &OldPods,
-        to_old: &ServicesToOld,
+        (old, to_old): (&OldPods, &ServicesToOld),
     ) -> Option<()> {
+        let targets = reported_targets(&report, parsed);
         others.follow.extend(report.uid);
-        if !report.gives_new {
-            return Some(());
-        }
-        let targets = report.new_targets.iter();
-        let targets: Result<Vec<TargetAddress>, _> = targets.map(|target| target.parse()).collect();
-        let targets = targets.ok().filter(|targets| !targets.is_empty());
         let leads = targets.map(|targets| self.lead_to(&targets, &one.namespace, old, to_old));
         match leads.transpose().ok()? {
             None => others.found.push(unknown(&one.pod)),
@@ -209,7 +203,35 @@ impl Observer {
     }
 }
 
-/// Whether a proxy that follows the update outside of old's frontends uses old, or may do so.
+fn follows(report: &ProxyReport, parsed: &ParsedUpdate) -> bool {
+    report.uid.is_some() && report.uid == parsed.identity.uid
+}
+
+/// The targets to which a proxy may send requests; `None` if it does not report them. Its own old is among them, because an operator
+/// chooses it without any update: it may be old's frontends. If it follows this update, that is checked separately.
+fn reported_targets(report: &ProxyReport, parsed: &ParsedUpdate) -> Option<Vec<TargetAddress>> {
+    let mut reported = Vec::new();
+    if report.gives_new {
+        if report.new_targets.is_empty() {
+            return None;
+        }
+        reported.extend(&report.new_targets);
+    }
+    match &report.fixed_targets {
+        Some(fixed) => {
+            reported.extend(&fixed.peers);
+            if may_send_to_old(report) && !follows(report, parsed) {
+                reported.extend(&fixed.old);
+            }
+        }
+        None if may_send_to_old(report) => return None,
+        None => {}
+    }
+    let targets = reported.into_iter().map(|target| target.parse().ok());
+    targets.collect()
+}
+
+/// Whether a proxy uses its old, or may do so.
 fn may_send_to_old(report: &ProxyReport) -> bool {
     let has_left = report.leaves_old && report.old_drains && report.may_reach_old == Some(0);
     !has_left || report.open.old > 0

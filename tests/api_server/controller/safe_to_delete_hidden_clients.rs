@@ -667,6 +667,22 @@ async fn old_is_not_safe_to_delete_while_another_proxy_has_two_admin_ports_or_th
 }
 
 #[tokio::test]
+async fn old_is_not_safe_to_delete_while_a_proxy_that_follows_another_plan_has_it_as_its_own_old() {
+    let (fixture, _controller) = safe().await;
+    // A standalone proxy whose flags and plan no update shows.
+    let third = Proxy::before(&fixture.old, &[]).await;
+    let ports = json!([{"name": "crossfade", "containerPort": third.admin.port()}]);
+    fixture.pod("third", json!({"app": "third"}), ports).await;
+    fixture.pod_ready("third", true).await;
+    let leads = "lead to the frontends of old: the proxy of third";
+    fixture
+        .until("up", "it uses old", lacks(false, leads))
+        .await;
+    fixture.delete(&pods(), "third").await;
+    fixture.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_service_leads_to_a_pod_of_it_that_does_not_say_what_it_is()
  {
     let (fixture, _controller) = safe().await;
