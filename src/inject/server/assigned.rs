@@ -87,7 +87,7 @@ pub(super) fn unknown_setter(container: &Json) -> Option<&'static str> {
 
 /// Whether a command sets variables whose names are computed, as in `eval "$(cat FILE)"`, `export "$LINE"` or `env $(cat FILE)`.
 fn sets_computed(words: &[&str]) -> bool {
-    let mut words = command(words).map(|word| bare(word));
+    let mut words = command(words).map(bare);
     let Some(first) = words.next() else {
         return false;
     };

@@ -93,7 +93,7 @@ pub(super) fn append(
                 // The last argument takes effect, whatever it is that precedes it.
                 let from = unique(text, last.clone());
                 let to = format!("{from} {flag} {to}");
-                return is_only(&from).then(|| (index, from, to, 1));
+                return is_only(&from).then_some((index, from, to, 1));
             }
             let end = last.end;
             // A value that occurs more than once cannot be replaced.
