@@ -85,6 +85,10 @@ impl Observer {
         rests_on: &mut BTreeSet<String>,
     ) -> Result<Vec<Object>, NotSynced> {
         let mut found = BTreeMap::new();
+        // According to the user, nothing of another namespace leads to old.
+        if self.settings.assume_isolated {
+            return Ok(Vec::new());
+        }
         for update in elsewhere {
             let lead = self.lead_of(update, parsed);
             if lead.is_usable {
@@ -183,7 +187,8 @@ impl Observer {
         // If an unusable update of another namespace counted by itself, anyone could keep the flags of all other updates false.
         // Its visible proxies have been asked instead; that there are no others must be confirmed.
         if is_elsewhere {
-            return self.cache.are_confirmed(&namespace).then_some(false);
+            let is_known = self.settings.assume_isolated || self.cache.are_confirmed(&namespace);
+            return is_known.then_some(false);
         }
         (!has_proxies(&lead.sources)?).then_some(false)
     }

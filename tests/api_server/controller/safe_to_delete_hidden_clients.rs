@@ -346,6 +346,34 @@ async fn old_is_not_safe_to_delete_while_a_proxy_elsewhere_keeps_the_plan_of_an_
 }
 
 #[tokio::test]
+async fn a_silent_proxy_of_an_invalid_update_elsewhere_counts_unless_the_namespace_is_said_to_be_isolated()
+ {
+    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
+    let server = server.unwrap();
+    let mut fixture = Fixture::start_on(&server).await;
+    fixture.begin(json!({"clientService": "clients"})).await;
+    let other = Fixture::start_on(&server).await;
+    let invalid = json!({"newFrontendService": "https://a:1,http://b:2"});
+    other.update("bad", invalid).await;
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    other.pod("old-frontend-0", labels, json!([])).await;
+    other.pod_ready("old-frontend-0", true).await;
+    let wary = fixture.wary_controller(&["--quiet-period", "1"]).await;
+    left(&fixture).await;
+    let silent = format!(
+        "{}/old-frontend-0, whose proxy does not report where it routes",
+        other.namespace
+    );
+    let silent: &'static str = Box::leak(silent.into_boxed_str());
+    fixture.until("up", "unknown", lacks(false, silent)).await;
+    drop(wary);
+    let _controller = fixture.controller(&[]).await;
+    fixture.until("up", "safe", is_safe).await;
+}
+
+#[tokio::test]
 async fn a_flag_that_another_client_wrote_into_the_status_is_reverted() {
     let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
     let _controller = fixture.controller(&[]).await;
