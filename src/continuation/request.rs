@@ -1,6 +1,8 @@
 //! Decides whether a request can be sent again so that the response continues where it broke off, and builds the body of that
 //! request.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::ContinuationReason;
@@ -179,18 +181,19 @@ impl<'a> Request<'a> {
             })
     }
 
+    /// The ranges of the messages and of the last one.
+    fn messages(&self) -> Option<(Range<usize>, Range<usize>)> {
+        let object = &self.object;
+        let messages = object.get("messages")?.value.clone();
+        let last = json::elements(object.text, messages.clone())?.last()?;
+        Some((messages, last))
+    }
+
     /// The edits that append the text as an assistant message, or to the last message if the request already asks to continue it.
     fn with_message(&self, said: &str) -> Result<Vec<Edit>, ContinuationReason> {
         let object = &self.object;
         let quoted = serde_json::to_string(said).map_err(|_| ContinuationReason::Content)?;
-        let messages = object
-            .get("messages")
-            .ok_or(ContinuationReason::Request)?
-            .value
-            .clone();
-        let all =
-            json::elements(object.text, messages.clone()).ok_or(ContinuationReason::Request)?;
-        let last = all.last().ok_or(ContinuationReason::Request)?;
+        let (messages, last) = self.messages().ok_or(ContinuationReason::Request)?;
         match object.given("continue_final_message") {
             None | Some(b"false") => {
                 // Otherwise the answer is not an assistant message.
@@ -230,14 +233,7 @@ impl<'a> Request<'a> {
     fn with_prefill(&self, said: &str) -> Result<Vec<Edit>, ContinuationReason> {
         let object = &self.object;
         let quoted = serde_json::to_string(said).map_err(|_| ContinuationReason::Content)?;
-        let messages = object
-            .get("messages")
-            .ok_or(ContinuationReason::Request)?
-            .value
-            .clone();
-        let all =
-            json::elements(object.text, messages.clone()).ok_or(ContinuationReason::Request)?;
-        let last = all.last().ok_or(ContinuationReason::Request)?;
+        let (messages, last) = self.messages().ok_or(ContinuationReason::Request)?;
         let last = Object::at(object.text, last).ok_or(ContinuationReason::Request)?;
         if last.repeats() {
             return Err(ContinuationReason::Request);
