@@ -56,8 +56,8 @@ async fn probe_with(
     let mut probed = HashSet::new();
     let mut tasks = JoinSet::new();
     loop {
-        while let Some(ended) = tasks.try_join_next() {
-            probed.retain(|id| ended.as_ref().ok() != Some(id));
+        while let Some(Ok(removed)) = tasks.try_join_next() {
+            probed.remove(&removed);
         }
         let snapshot = snapshots.load();
         if wanted(&snapshot, default).as_ref() != Some(probe) {
