@@ -1,7 +1,9 @@
 //! Errors for which the proxy itself responds, and their status, log text, metric and response.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, DATE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::sse::{self, Api};
@@ -140,8 +142,11 @@ pub fn answer(api: Api, status: StatusCode, message: &str) -> Response<Bytes> {
     let body = sse::error_body(api, message, kind(status), status.as_u16());
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // RFC 9110 §6.6.1.
+    let now = httpdate::fmt_http_date(SystemTime::now());
+    headers.insert(DATE, HeaderValue::try_from(now).expect("visible ASCII"));
     response
 }
 
@@ -154,5 +159,21 @@ pub fn kind(status: StatusCode) -> &'static str {
         504 => "gateway_timeout",
         500.. => "server_error",
         _ => "invalid_request_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_error_response_has_a_date() {
+        let response = answer(Api::Chat, StatusCode::BAD_GATEWAY, "no server");
+        let date = response.headers()[DATE].to_str().expect("visible ASCII");
+        let date = httpdate::parse_http_date(date).expect("a date");
+        let age = SystemTime::now().duration_since(date).expect("rounded down");
+        assert!(age < Duration::from_secs(60), "{age:?}");
     }
 }
