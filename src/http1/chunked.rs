@@ -2,9 +2,12 @@
 //! error.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+
+use crate::memory::{self, Budget, Charge, Purpose, holding_cost};
 
 /// Maximum length of a chunk extension, in bytes. Extensions are read and ignored.
 const MAX_EXTENSION: u16 = 1024;
@@ -69,8 +72,24 @@ enum State {
     },
     DataCr,
     DataLf,
-    Trailers(Vec<u8>),
+    Trailers(Section),
     Done,
+}
+
+/// The part of a trailer section that has arrived.
+#[derive(Debug, Default)]
+struct Section {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+/// A complete trailer section. Its fields are valid.
+#[derive(Debug)]
+struct Trailers {
+    section: Bytes,
+    /// The memory for the section, for the map of its fields, and for a copy while they are sent, in bytes.
+    held: usize,
+    charge: Charge,
 }
 
 const SIZE: State = State::Size {
@@ -86,7 +105,7 @@ pub struct Chunked {
     line: u32,
     /// How far the size lines exceed their allowance, in bytes.
     excess: u32,
-    trailers: Option<Box<HeaderMap>>,
+    trailers: Option<Box<Trailers>>,
     /// The error after the payload that was decoded last.
     failed: Option<ChunkError>,
 }
@@ -126,9 +145,23 @@ impl Chunked {
         self.failed
     }
 
+    /// Charges the trailer section, as far as it has arrived. The charge is returned when its fields are dropped. Returns false
+    /// if `memory` has no room.
+    #[must_use]
+    pub fn charge_trailers(&mut self, memory: &Arc<Budget>) -> bool {
+        let (held, charge) = match (&mut self.state, &mut self.trailers) {
+            (State::Trailers(section), _) => (section.bytes.capacity(), &mut section.charge),
+            (_, Some(trailers)) => (trailers.held, &mut trailers.charge),
+            _ => return true,
+        };
+        charge.resize(memory, holding_cost(held), Purpose::Head)
+    }
+
     /// Takes the trailer section, if there is one. Call this once the body is done.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.trailers.take().map(|map| *map)
+        let trailers = *self.trailers.take()?;
+        // The values are slices of the section, so they keep its charge.
+        parse_trailers(&trailers.charge.tie(trailers.section)).ok()?
     }
 
     /// Decodes the next bytes in place. Payload before an error is returned first, so that the result does not depend on how
@@ -251,7 +284,7 @@ impl Chunked {
                 }
             }
             (State::Extension { .. }, _) => return Err(ChunkError::Extension),
-            (State::SizeLf { value: 0 }, b'\n') => State::Trailers(Vec::new()),
+            (State::SizeLf { value: 0 }, b'\n') => State::Trailers(Section::default()),
             (State::SizeLf { value }, b'\n') => {
                 let left = *value;
                 self.charge(left)?;
@@ -260,11 +293,11 @@ impl Chunked {
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => SIZE,
             (State::Trailers(section), _) => {
-                section.push(byte);
-                if !section_is_whole(section)? {
+                section.bytes.push(byte);
+                if !section_is_whole(&section.bytes)? {
                     return Ok(());
                 }
-                self.trailers = parse_trailers(section)?;
+                self.trailers = Trailers::of(std::mem::take(section))?.map(Box::new);
                 State::Done
             }
             _ => return Err(ChunkError::LineEnd),
@@ -312,8 +345,28 @@ fn section_is_whole(section: &[u8]) -> Result<bool, ChunkError> {
     Ok(section == b"\r\n" || section.ends_with(b"\r\n\r\n"))
 }
 
-fn parse_trailers(section: &[u8]) -> Result<Option<Box<HeaderMap>>, ChunkError> {
-    if section == b"\r\n" {
+impl Trailers {
+    fn of(Section { bytes, charge }: Section) -> Result<Option<Self>, ChunkError> {
+        let capacity = bytes.capacity();
+        let section = Bytes::from(bytes);
+        let Some(fields) = parse_trailers(&section)? else {
+            return Ok(None);
+        };
+        let held = 2 * capacity + memory::fields_size(&fields);
+        // Empty values are not slices of the section, so that these fields would not keep its charge.
+        if holding_cost(held) > 0 && fields.values().all(http::HeaderValue::is_empty) {
+            return Err(ChunkError::Trailers);
+        }
+        Ok(Some(Self {
+            section,
+            held,
+            charge,
+        }))
+    }
+}
+
+fn parse_trailers(section: &Bytes) -> Result<Option<HeaderMap>, ChunkError> {
+    if section[..] == *b"\r\n" {
         return Ok(None);
     }
     if !super::line_ends_are_crlf(section) {
@@ -322,9 +375,8 @@ fn parse_trailers(section: &[u8]) -> Result<Option<Box<HeaderMap>>, ChunkError> 
     let mut found = [httparse::EMPTY_HEADER; super::MAX_HEADERS];
     match httparse::parse_headers(section, &mut found) {
         Ok(httparse::Status::Complete((_, fields))) => {
-            super::header_map(fields, section, &Bytes::copy_from_slice(section), 0)
-                .map(|map| Some(Box::new(map)))
-                .ok_or(ChunkError::Trailers)
+            let map = super::header_map(fields, section, section, 0);
+            map.map(Some).ok_or(ChunkError::Trailers)
         }
         _ => Err(ChunkError::Trailers),
     }
@@ -365,6 +417,36 @@ mod tests {
         let trailers = decoder.take_trailers().expect("has trailers");
         assert_eq!(trailers["x-sum"], "7");
         assert_eq!(trailers["x-b"], "8");
+    }
+
+    #[test]
+    fn a_trailer_section_is_charged_until_its_fields_are_dropped() {
+        let memory = Budget::new(64 * 1024);
+        let mut decoder = Chunked::default();
+        let long = "x".repeat(8000);
+        let mut head = format!("0\r\nx-a: {long}").into_bytes();
+        decoder.decode(&mut head).expect("valid");
+        assert!(decoder.charge_trailers(&memory) && memory.used() > 8000);
+        let mut end = b"\r\nx-b:\r\n\r\n".to_vec();
+        decoder.decode(&mut end).expect("valid");
+        // The copy that is sent is charged too.
+        assert!(decoder.charge_trailers(&memory) && memory.used() > 16_000);
+        let trailers = decoder.take_trailers().expect("has trailers");
+        assert_eq!(trailers["x-a"], long);
+        assert_eq!(trailers.len(), 2);
+        drop(decoder);
+        assert!(memory.used() > 16_000);
+        drop(trailers);
+        assert_eq!(memory.used(), 0);
+
+        let mut decoder = Chunked::default();
+        decoder.decode(&mut head).expect("valid");
+        assert!(!decoder.charge_trailers(&Budget::new(1000)));
+        // Many names without values could not be charged.
+        let names: String = (0..100).map(|i| format!("x-{i}:\r\n")).collect();
+        let bytes = format!("0\r\n{names}\r\n").into_bytes();
+        assert_eq!(decode_all(bytes), Err(ChunkError::Trailers));
+        assert!(decode_all(b"0\r\nx-empty:\r\n\r\n".to_vec()).is_ok());
     }
 
     #[test]

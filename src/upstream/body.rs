@@ -26,6 +26,8 @@ pub enum BodyError {
     Broken(#[source] std::io::Error),
     #[error("the body's framing is malformed")]
     Malformed(#[source] ChunkError),
+    #[error("the memory budget is exhausted")]
+    NoMemory,
     #[error("the HTTP/2 stream broke")]
     Http2(#[source] Http2Error),
     #[error("the service in this process ended the body early")]
@@ -44,6 +46,7 @@ impl BodyError {
                 _ => "connection broken",
             },
             Self::Malformed(_) => "malformed framing",
+            Self::NoMemory => "not enough memory",
             Self::Http2(_) => "HTTP/2 error",
             Self::Local(_) => "the service failed",
         }

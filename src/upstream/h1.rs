@@ -74,7 +74,13 @@ pub(super) async fn exchange(
             return Err((error, lease, RequestBody::empty()));
         }
     }
-    Ok(respond(lease, transport, sender, head, rest))
+    Ok(respond(
+        lease,
+        transport,
+        sender,
+        (head, rest),
+        outgoing.memory,
+    ))
 }
 
 /// Whether a `101` names the new protocol, or several on top of each other, and the request asked for each of them.
@@ -279,8 +285,8 @@ fn respond(
     lease: Lease,
     transport: Transport,
     sender: Sender,
-    head: ResponseHead,
-    rest: BytesMut,
+    (head, rest): (ResponseHead, BytesMut),
+    memory: &Arc<Budget>,
 ) -> Response<UpstreamBody> {
     let mut response = Response::new(UpstreamBody::empty());
     *response.status_mut() = head.status;
@@ -302,6 +308,7 @@ fn respond(
         transport,
         lease,
         sender,
+        memory,
     );
     if !incoming.is_end_stream() {
         *response.body_mut() = UpstreamBody::Http1(Box::new(incoming));

@@ -178,6 +178,9 @@ impl Inbound {
         let length = payload.as_ref().map_or(0, BytesMut::len);
         let work = http1::decoding_work(taken, length);
         self.allowance.spend(work.max(AT_ONCE / READS_AT_ONCE));
+        if !self.body.charge_trailers(&self.memory) {
+            return Err(NO_MEMORY);
+        }
         payload
     }
 

@@ -19,7 +19,7 @@ use crate::downstream::limits::{Limits, should_reconnect};
 use crate::lifecycle::{Lifecycle, ProcessPhase, Watch};
 use crate::memory::Budget;
 use crate::snapshot::SnapshotStore;
-use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
+use crate::transport::h2::{Counted, Http2Error, KeepAlive, Traffic, Window};
 use crate::transport::reclaimable::Reclaimable;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 use crate::transport::{Prefixed, deadline};
@@ -161,7 +161,7 @@ pub(super) async fn serve(
     };
     let mut inner = tokio::select! {
         begun = deadline::timeout_at(begins_by, handshake) => match begun {
-            Some(begun) => begun.map_err(|error| error.to_string())?,
+            Some(begun) => begun.map_err(|error| Http2Error::from(error).to_string())?,
             None => return Err("no preface in time".to_owned()),
         },
         () = drained => return Err("no preface before the drain".to_owned()),
@@ -232,7 +232,9 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         loop {
             let (request, mut respond) = match ready!(self.inner.poll_accept(cx)) {
                 Some(Ok(stream)) => stream,
-                Some(Err(error)) => return Poll::Ready(Err(error.to_string())),
+                Some(Err(error)) => {
+                    return Poll::Ready(Err(Http2Error::from(error).to_string()));
+                }
                 None if self.reason == Reason::NO_ERROR => return Poll::Ready(Ok(())),
                 None => return Poll::Ready(Err(self.reason.to_string())),
             };

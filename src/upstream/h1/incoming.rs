@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 
 use super::sender::Sender;
 use crate::http1::{Chunked, Framing, decoding_work};
-use crate::memory::FREE;
+use crate::memory::{Budget, FREE};
 use crate::transport::allowance::Allowance;
 use crate::transport::{MIN_READ, Transport, batching};
 use crate::upstream::endpoint::Lease;
@@ -38,7 +38,7 @@ struct Link {
 #[derive(Debug)]
 enum Reading {
     Length(u64),
-    Chunked(Chunked),
+    Chunked(Chunked, Arc<Budget>),
     UntilClose,
     Done,
 }
@@ -69,7 +69,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// The body of the response to the request that `sender` sends, framed according to the response head. `rest` was read with
-    /// the head.
+    /// the head. Trailers are charged to `memory`.
     pub(super) fn new(
         framing: Framing,
         keep_alive: bool,
@@ -77,6 +77,7 @@ impl Incoming {
         transport: Transport,
         lease: Lease,
         sender: Sender,
+        memory: &Arc<Budget>,
     ) -> Self {
         if rest.is_empty() {
             // Even an empty slice keeps its buffer alive.
@@ -88,7 +89,7 @@ impl Incoming {
             framing: match framing {
                 Framing::None => Reading::Done,
                 Framing::Length(left) => Reading::Length(left),
-                Framing::Chunked => Reading::Chunked(Chunked::default()),
+                Framing::Chunked => Reading::Chunked(Chunked::default(), Arc::clone(memory)),
                 Framing::UntilClose => Reading::UntilClose,
             },
             rest,
@@ -213,7 +214,7 @@ impl Incoming {
                 }
                 surplus
             }
-            Reading::Chunked(chunked) => {
+            Reading::Chunked(chunked, memory) => {
                 let decoded = chunked.decode(&mut bytes).map_err(BodyError::Malformed)?;
                 let framing = decoded.consumed - decoded.payload.len();
                 self.allowance.spend(decoding_work(framing, 0));
@@ -225,6 +226,9 @@ impl Incoming {
                 }
                 bytes.truncate(decoded.payload.end);
                 bytes.advance(decoded.payload.start);
+                if !chunked.charge_trailers(memory) {
+                    return Err(BodyError::NoMemory);
+                }
                 if chunked.is_done() {
                     self.trailers = chunked.take_trailers().map(Box::new);
                     self.framing = Reading::Done;
@@ -318,6 +322,7 @@ mod tests {
             Transport::Tcp(transport),
             Lease::new(Arc::new(Endpoint::new(address, None, false))),
             sender,
+            &Budget::new(usize::MAX),
         );
         (incoming, server)
     }
@@ -371,6 +376,7 @@ mod tests {
                         false,
                     ))),
                     Sender::new(0, Bytes::new(), None, Framing::None, false),
+                    &Budget::new(usize::MAX),
                 )
             });
             while left > 0 {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::HeaderMap;
 use http_body::{Body, Frame};
 use tokio::io::AsyncWrite;
 
@@ -20,6 +21,19 @@ enum Rest {
     /// Waits for `100 Continue`. Once the head has announced these bytes, the server relies on them.
     Held(RequestBody),
     Flowing(RequestBody),
+}
+
+/// The last chunk, until it is written.
+struct LastChunk {
+    encoded: Vec<u8>,
+    /// These fields hold the charge for the encoded ones.
+    _charged: Option<HeaderMap>,
+}
+
+impl AsRef<[u8]> for LastChunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.encoded
+    }
 }
 
 /// The rest of a request to write.
@@ -108,18 +122,22 @@ impl Sender {
                     self.pending.push_back(data);
                 }
             },
-            Err(frame) => return self.finish(frame.into_trailers().ok().as_ref()),
+            Err(frame) => return self.finish(frame.into_trailers().ok()),
         }
         Ok(())
     }
 
     /// Encodes the end of the body.
-    fn finish(&mut self, trailers: Option<&http::HeaderMap>) -> io::Result<()> {
+    fn finish(&mut self, trailers: Option<HeaderMap>) -> io::Result<()> {
         match self.owed {
             None => {
-                let mut last = Vec::new();
-                http1::last_chunk(&mut last, trailers);
-                self.pending.push_back(last.into());
+                let mut encoded = Vec::new();
+                http1::last_chunk(&mut encoded, trailers.as_ref());
+                let last = LastChunk {
+                    encoded,
+                    _charged: trailers,
+                };
+                self.pending.push_back(Bytes::from_owner(last));
             }
             Some(0) => {}
             Some(_) => return Err(io::Error::other("the body is shorter than announced")),

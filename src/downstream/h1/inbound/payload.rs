@@ -1,11 +1,14 @@
 //! Finds the end of a request body by its framing (RFC 9112 §6).
 
+use std::sync::Arc;
+
 use bytes::{Buf, BytesMut};
 use http::HeaderMap;
 use http_body::SizeHint;
 
 use crate::downstream::refusal::{BAD_CHUNK, Refusal};
 use crate::http1::{Chunked, Framing};
+use crate::memory::Budget;
 
 /// The unread rest of a body.
 pub enum Payload {
@@ -51,6 +54,15 @@ impl Payload {
         match self {
             Self::Chunked(chunked) => chunked.failure().is_some(),
             Self::None | Self::Length(_) => false,
+        }
+    }
+
+    /// Charges the trailer section, as far as it has arrived. Returns false if `memory` has no room.
+    #[must_use]
+    pub fn charge_trailers(&mut self, memory: &Arc<Budget>) -> bool {
+        match self {
+            Self::Chunked(chunked) => chunked.charge_trailers(memory),
+            Self::None | Self::Length(_) => true,
         }
     }
 
