@@ -173,7 +173,9 @@ mod tests {
         let response = answer(Api::Chat, StatusCode::BAD_GATEWAY, "no server");
         let date = response.headers()[DATE].to_str().expect("visible ASCII");
         let date = httpdate::parse_http_date(date).expect("a date");
-        let age = SystemTime::now().duration_since(date).expect("rounded down");
+        let age = SystemTime::now()
+            .duration_since(date)
+            .expect("rounded down");
         assert!(age < Duration::from_secs(60), "{age:?}");
     }
 }

@@ -190,6 +190,12 @@ impl Relay {
             return;
         }
         self.exchange().excuse();
+        if self.sse.is_some() && self.exchange().timeline.terminal() {
+            // The client has everything that it was waiting for.
+            self.exchange().because(message);
+            self.source = UpstreamBody::empty();
+            return self.finish(End::Deadline);
+        }
         if self.sse.is_some() {
             self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
         } else {
