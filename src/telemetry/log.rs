@@ -48,18 +48,19 @@ impl FromStr for Level {
 
     /// This is stricter than the filter itself, which accepts any word as a target.
     fn from_str(text: &str) -> Result<Self, BadLevel> {
-        let text = text.trim();
-        for part in text.split(',').map(str::trim) {
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        for part in &parts {
             let level = match part.split_once('=') {
                 Some((target, level)) if is_target(target) => level,
                 Some(_) => "",
-                None => part,
+                None => *part,
             };
             if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
-                return Err(BadLevel(part.to_owned()));
+                return Err(BadLevel((*part).to_owned()));
             }
         }
-        Ok(Self(text.to_owned()))
+        // The filter ignores a part that begins with a space.
+        Ok(Self(parts.join(",")))
     }
 }
 
@@ -80,7 +81,12 @@ impl Level {
     /// Libraries are off unless they are named: the API client's errors are logged by the caller, and h2 logs text of its peers.
     fn filter(&self) -> EnvFilter {
         let quiet = ["kube_client", "kube_runtime", "h2"].into_iter();
-        let quiet = quiet.filter(|target| !self.0.contains(target));
+        let named = self.0.split([',', '=']);
+        let is_named = |target: &str| {
+            let mut rest = named.clone().filter_map(|name| name.strip_prefix(target));
+            rest.any(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        let quiet = quiet.filter(|target| !is_named(target));
         let quiet: String = quiet.map(|target| format!(",{target}=off")).collect();
         // Every part has been validated, so none is ignored.
         EnvFilter::builder().parse_lossy(format!("{}{quiet}", self.0))
@@ -178,6 +184,14 @@ mod tests {
             (
                 "info,h2=trace",
                 "kube_client=off,kube_runtime=off,h2=trace,info",
+            ),
+            (
+                "debug,crossfade::upstream::h2=trace,h2c=info",
+                "kube_client=off,kube_runtime=off,h2=off,crossfade::upstream::h2=trace,h2c=info,debug",
+            ),
+            (
+                "info, h2::proto=debug",
+                "kube_client=off,kube_runtime=off,h2::proto=debug,info",
             ),
             (
                 "info,kube_client=warn",
