@@ -20,6 +20,19 @@ pub(super) struct Payload {
     content: Option<Blank>,
     input: Option<Blank>,
     arguments: Option<Blank>,
+    refusal: Option<Blank>,
+    citations: Option<Blank>,
+    /// Of reasoning, which may also be encrypted.
+    summary: Option<Blank>,
+    encrypted_content: Option<Blank>,
+    signature: Option<Blank>,
+    /// Of tools that the server runs itself.
+    code: Option<Blank>,
+    action: Option<Blank>,
+    output: Option<Blank>,
+    outputs: Option<Blank>,
+    result: Option<Blank>,
+    results: Option<Blank>,
 }
 
 impl Payload {
@@ -31,6 +44,17 @@ impl Payload {
             &self.content,
             &self.input,
             &self.arguments,
+            &self.refusal,
+            &self.citations,
+            &self.summary,
+            &self.encrypted_content,
+            &self.signature,
+            &self.code,
+            &self.action,
+            &self.output,
+            &self.outputs,
+            &self.result,
+            &self.results,
         ];
         fields.into_iter().flatten().all(|field| field.0)
     }

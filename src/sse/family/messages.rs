@@ -63,8 +63,11 @@ impl Family for Messages {
 
     fn is_preamble(event: &Event<'_>) -> bool {
         let is_blank = || {
-            let carried: Carried = serde_json::from_slice(event.data).unwrap_or_default();
-            carried.message.is_blank() && carried.content_block.is_blank()
+            // An event that cannot be parsed may have content.
+            let carried = serde_json::from_slice(event.data);
+            carried.is_ok_and(|carried: Carried| {
+                carried.message.is_blank() && carried.content_block.is_blank()
+            })
         };
         opening(event).is_some() && is_blank()
     }

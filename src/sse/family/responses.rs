@@ -74,8 +74,9 @@ impl Family for Responses {
 
     fn is_preamble(event: &Event<'_>) -> bool {
         let is_blank = || {
-            let carried: Carried = serde_json::from_slice(event.data).unwrap_or_default();
-            carried.item.is_blank() && carried.part.is_blank()
+            // An event that cannot be parsed may have content.
+            let carried = serde_json::from_slice(event.data);
+            carried.is_ok_and(|carried: Carried| carried.item.is_blank() && carried.part.is_blank())
         };
         opening(event).is_some() && is_blank()
     }
