@@ -13,6 +13,7 @@ pub mod v1;
 pub use assessment::{Assessment, Level, assess, assess_analysis};
 pub use client::{Client, Error, StateStream};
 pub use convert::proto_duration;
+pub use limits::reported;
 pub use total::total;
 
 #[cfg(feature = "kube")]

@@ -11,7 +11,7 @@ use crate::continuation::Capability;
 use crate::snapshot::{Snapshot, Status};
 use crate::split::{Generation, Reason};
 use crate::sse::Outcome;
-use crate::state_api::{proto_duration, v1};
+use crate::state_api::{self, proto_duration, v1};
 use crate::telemetry::recent::Recent;
 use crate::telemetry::{Metrics, Window};
 
@@ -178,7 +178,7 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         }),
         refused_total: metrics.plans_rejected.get(),
         source_lost_for: lost.as_ref().map(|since| proto_duration(since.elapsed())),
-        remarks: status.remarks.load().to_vec(),
+        remarks: state_api::reported(&status.remarks.load()),
         earlier_requests_that_may_reach_old: None,
         new_targets: new_targets(plan),
         analysis: status.analysis_result(plan).map(|result| v1::Analysis {

@@ -15,10 +15,29 @@ const MAX_BOUNDS: usize = 64;
 pub(super) const MAX_CAUSES: usize = 256;
 /// Maximum number of remarks, also in a total.
 pub(super) const MAX_REMARKS: usize = 256;
+/// Maximum length of the remarks that a process reports, in bytes.
+const MAX_REMARK_BYTES: usize = 64 << 10;
 /// Maximum number of texts in a list. An update has at most this many targets, because of the length of `newFrontendService`.
 const MAX_TEXTS: usize = 2048;
 /// Maximum number of times for which a comparison has counts; crossfade has six.
 const MAX_COUNTS: usize = 64;
+
+/// The remarks that a report contains: as many as it may contain, and how many more there are.
+#[must_use]
+pub fn reported(texts: &[String]) -> Vec<String> {
+    let mut bytes = 0;
+    let fits = texts.iter().take(MAX_REMARKS).take_while(|text| {
+        bytes += text.len();
+        bytes <= MAX_REMARK_BYTES
+    });
+    let mut reported: Vec<String> = fits.cloned().collect();
+    if reported.len() < texts.len() {
+        // The last one makes room for this one.
+        reported.truncate(MAX_REMARKS - 1);
+        reported.push(format!("and {} more", texts.len() - reported.len()));
+    }
+    reported
+}
 
 /// What may be a report of a crossfade process.
 pub(super) trait Limited {
@@ -132,6 +151,20 @@ mod tests {
             "{}",
             full().encoded_len()
         );
+    }
+
+    #[test]
+    fn as_many_remarks_are_reported_as_are_within_the_limits() {
+        let texts = |count: usize, length| vec!["x".repeat(length); count];
+        for (count, length, whole) in [(0, 1, 0), (256, 1, 256), (257, 1, 255), (9, 30_000, 2)] {
+            let reported = reported(&texts(count, length));
+            let more = count - whole;
+            assert_eq!(reported.len(), whole + usize::from(more > 0), "{count}");
+            assert!(more == 0 || reported[whole] == format!("and {more} more"));
+            let mut state = full();
+            state.plan.as_mut().unwrap().remarks = reported;
+            assert!(state.is_within_limits() && state.encoded_len() < MAX_STATE);
+        }
     }
 
     #[test]
