@@ -61,9 +61,9 @@ impl Observer {
         // This reads every Service and slice of the cluster.
         let services = AllServices::of(&services, &slices, scope.domain);
         let mut frontends = old.to_vec();
-        let more = unlabelled_frontends(parsed, &all, &ownership, &services, &scope);
-        let is_new = |pod: &Object| !old.iter().any(|one| one.metadata.uid == pod.metadata.uid);
-        frontends.extend(more.into_iter().filter(is_new));
+        let mut unlabelled = unlabelled_frontends(parsed, &all, &ownership, &services, &scope);
+        unlabelled.retain(|pod| !old.iter().any(|one| one.metadata.uid == pod.metadata.uid));
+        frontends.extend(unlabelled.clone());
         let old = OldPods::of(&frontends, &all);
         let to_old = ServicesToOld::of(&services, &old, &scope);
         let pools = pools.map(|pools| pools_to_old(parsed, &pools, &old, &all, &scope));
@@ -87,7 +87,7 @@ impl Observer {
             }
             .ok(),
         };
-        let updates_to_old = self.updates_to_old(parsed, &old, &to_old, updates);
+        let updates_to_old = self.updates_to_old(parsed, &old, &to_old, updates, unlabelled);
         (clients, updates_to_old)
     }
 

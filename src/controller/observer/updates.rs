@@ -14,7 +14,7 @@ use super::super::parsed::{self, ParsedUpdate};
 use super::Observer;
 use super::kinds::{pods, services};
 use super::old_pods::OldPods;
-use super::other_proxies::OtherProxies;
+use super::other_proxies::{OtherProxies, PodsToAsk};
 use super::route_match::services_of_host;
 use super::services::ServicesToOld;
 use super::update_targets::UpdateTargets;
@@ -22,16 +22,27 @@ use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::status::UpdatePhase;
 use crate::resource::{DynamoUpdateConfig, Host, TargetAddress, TargetScope};
 
+/// Whether an update is complete. Its proxies may be where nobody looks for them: in pods without labels, or outside the cluster.
+/// Only once it is complete have all of them been seen, so only then does it prove something that none is left.
+fn is_complete(update: &Object) -> bool {
+    let status = &update.data["status"];
+    status["phase"] == json!(UpdatePhase::Complete)
+        && status["observedGeneration"] == json!(update.metadata.generation)
+}
+
 impl Observer {
-    /// What uses old's frontends as its new generation, if known.
+    /// What uses old's frontends as its new generation, if known. `unlabelled` are those of `old` that no label marks as frontends:
+    /// only here are their proxies asked.
     pub(super) fn updates_to_old(
         &self,
         parsed: &ParsedUpdate,
         old: &OldPods,
         to_old: &ServicesToOld,
         updates: &[Object],
+        unlabelled: Vec<Object>,
     ) -> Option<Vec<String>> {
         let mut rests_on = BTreeSet::new();
+        let old = (old, unlabelled);
         let found = self.find_updates_to_old(parsed, old, to_old, updates, &mut rests_on);
         match found {
             Some(_) => self.rests_on(&parsed.key, rests_on),
@@ -44,7 +55,7 @@ impl Observer {
     fn find_updates_to_old(
         &self,
         parsed: &ParsedUpdate,
-        old: &OldPods,
+        (old, unlabelled): (&OldPods, Vec<Object>),
         to_old: &ServicesToOld,
         updates: &[Object],
         rests_on: &mut BTreeSet<String>,
@@ -60,8 +71,9 @@ impl Observer {
             .filter(|update| update.metadata.namespace.as_ref() != Some(own));
         let all = updates.iter().chain(elsewhere.clone());
         self.update_targets.keep(all.clone());
-        let followers = self.proxies_of_unusable(parsed, elsewhere, rests_on).ok()?;
-        let others = self.other_proxies(parsed, followers, old, to_old)?;
+        let mut elsewhere = self.proxies_elsewhere(parsed, elsewhere, rests_on).ok()?;
+        elsewhere.required.extend(unlabelled);
+        let others = self.other_proxies(parsed, elsewhere, old, to_old)?;
         let mut found = Vec::new();
         if self.lead_to(&parsed.plan.new, own, old, to_old).ok()? {
             found.push("this one, by spec.newFrontendService".to_owned());
@@ -76,36 +88,51 @@ impl Observer {
         Some(found)
     }
 
-    /// The pods whose proxies may follow an unusable update of another namespace. What such an update names does not show where
-    /// they send requests: each keeps its last usable plan.
-    fn proxies_of_unusable<'a>(
+    /// The pods whose proxies may follow an earlier plan of an update of another namespace. What the update names does not show
+    /// where they send requests: a proxy that cannot use the last edit, or has not received it, keeps its plan. If the spec is
+    /// valid, only what such a proxy reports counts: otherwise every proxy in the cluster that does not respond would keep the flags
+    /// of all updates false.
+    fn proxies_elsewhere<'a>(
         &self,
         parsed: &ParsedUpdate,
         elsewhere: impl Iterator<Item = &'a Object>,
         rests_on: &mut BTreeSet<String>,
-    ) -> Result<Vec<Object>, NotSynced> {
-        let mut found = BTreeMap::new();
+    ) -> Result<PodsToAsk, NotSynced> {
+        let (mut required, mut others) = (BTreeMap::new(), BTreeMap::new());
         // According to the user, nothing of another namespace leads to old.
         if self.settings.assume_isolated {
-            return Ok(Vec::new());
+            return Ok(PodsToAsk::default());
         }
         for update in elsewhere {
-            let lead = self.lead_of(update, parsed);
-            if lead.is_usable {
+            // All of its proxies have confirmed this edit.
+            if is_complete(update) {
                 continue;
             }
+            let lead = self.lead_of(update, parsed);
             let key = parsed::key(update);
-            rests_on.insert(key.namespace.clone());
+            let port = &self.settings.proxies.port;
+            let has_port = |pod: &Object| !old_frontends::ports(pod, port).is_empty();
             let mut frontends = self.frontends_of(&key, &lead.sources)?;
-            if lead.sources.is_empty() {
-                let port = &self.settings.proxies.port;
+            let found = match lead.is_usable {
+                true => &mut others,
+                false => &mut required,
+            };
+            if lead.is_usable {
+                frontends.retain(has_port);
+            } else {
+                rests_on.insert(key.namespace.clone());
+            }
+            if !lead.is_usable && lead.sources.is_empty() {
                 let mut all = self.cache.of(&pods(), &key.namespace)?;
-                all.retain(|pod| is_alive(pod) && !old_frontends::ports(pod, port).is_empty());
+                all.retain(|pod| is_alive(pod) && has_port(pod));
                 frontends.extend(all);
             }
             found.extend(frontends.into_iter().map(|pod| (parsed::key(&pod), pod)));
         }
-        Ok(found.into_values().collect())
+        Ok(PodsToAsk {
+            required: required.into_values().collect(),
+            others: others.into_values().collect(),
+        })
     }
 
     /// The frontends of all these deployments.
@@ -159,11 +186,7 @@ impl Observer {
             pods.ok()
                 .map(|pods| is_followed || !pods.is_empty() || is_unknown)
         };
-        // Its proxies may be where nobody looks for them: in pods without labels, or outside the cluster. Only once an update is
-        // complete have all of them been seen, so only then does it prove something that none is left.
-        let status = &update.data["status"];
-        let is_complete = status["phase"] == json!(UpdatePhase::Complete)
-            && status["observedGeneration"] == json!(update.metadata.generation);
+        let is_complete = is_complete(update);
         let lead = self.lead_of(update, parsed);
         let leads_to_old = || {
             self.lead_to(&lead.targets, &key.namespace, old, to_old)
