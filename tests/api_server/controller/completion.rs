@@ -100,6 +100,8 @@ async fn an_update_completes_in_order_and_old_is_safe_to_delete_once_clients_no_
         object["status"]["lastOldWorkerDispensable"], false,
         "{object}"
     );
+    // Its proxies end with this test, and controllers of all namespaces would wait for their reports.
+    fixture.delete(&updates(), "up").await;
 }
 
 #[tokio::test]
