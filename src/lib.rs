@@ -37,6 +37,7 @@
 //! | 1 | [`continuation`] | whether another server continues a broken stream, and how the two parts are joined |
 //! | 1 | [`demo`] | two model servers, load, and a live view around a given proxy |
 //! | 1 | [`failover`] | whether a failed request is retried, and on which target |
+//! | 1 | [`http1`] | strict HTTP/1.1 message syntax |
 //! | 1 | [`next_generation`] | creates the manifests of the next generation from the current and the edited ones |
 //! | 1 | [`rollout`] | decides the split from the capacity of both generations, and the end of an update |
 //! | 1 | [`tls`] | TLS configurations that are reloaded when their files change |
@@ -46,7 +47,6 @@
 //! | 0 | [`dynamo_graph`] | the components of a `DynamoGraphDeployment`, in both versions of its API |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
-//! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
 //! | 0 | [`inject`] | adds crossfade to manifests as a sidecar, and removes it |
 //! | 0 | [`latency`] | the scale on which latencies are counted, and the counts themselves |
 //! | 0 | [`lifecycle`] | the phases of a process: ready, settling, draining, ending |
