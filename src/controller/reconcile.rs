@@ -12,6 +12,7 @@ use super::observer::{self, Observed};
 use super::parsed::{self, ParsedUpdate};
 use super::proof::Proof;
 use super::queue::Due;
+use super::tracked::{is_worth_writing, newest};
 use super::work_loop::{Controller, RETRY_DELAY};
 use super::{Key, status};
 use crate::error_chain::error_chain;
@@ -19,9 +20,7 @@ use crate::k8s::{Notice, Object, identity_of};
 use crate::resource::{DynamoUpdateConfigStatus, Identity, KIND};
 use crate::rollout::{self, Decision, Phase, Timestamp};
 
-/// Minimum interval between status writes if only figures have changed.
-const FIGURES: Duration = Duration::from_secs(10);
-/// Reconcile interval of a progressing or draining update. Slightly longer than [`FIGURES`], so that a status write is due.
+/// Reconcile interval of a progressing or draining update. Slightly longer than [`super::tracked::FIGURES`], so that a status write is due.
 const MOVING: Duration = Duration::from_secs(11);
 /// Reconcile interval of a complete update: something that newly routes clients to old must be noticed soon.
 const COMPLETE: Duration = Duration::from_secs(5);
@@ -40,7 +39,7 @@ impl Controller {
         let begun = Instant::now();
         self.metrics.reconciles.inc();
         let tracked = self.tracked.entry(key.clone()).or_default();
-        let object = tracked.newest(found);
+        let object = newest(&mut tracked.latest, found);
         if let Some(limit) = self.admission.refuses(&key) {
             let job = self.unfollowed(&key, &object, limit);
             return self.carry_out(job, due.changed);
@@ -221,15 +220,9 @@ impl Controller {
         before: &DynamoUpdateConfigStatus,
         after: &DynamoUpdateConfigStatus,
     ) -> bool {
-        if status::without_times(before) != status::without_times(after) {
-            return true;
-        }
-        let written_at = self
-            .tracked
-            .get(key)
-            .and_then(|tracked| tracked.status_written_at);
-        let is_due = written_at.is_none_or(|written_at| written_at.elapsed() >= FIGURES);
-        before != after && is_due
+        let tracked = self.tracked.get(key);
+        let written_at = tracked.and_then(|tracked| tracked.status_written_at);
+        is_worth_writing(before, after, written_at, status::without_figures)
     }
 }
 

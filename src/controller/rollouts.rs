@@ -35,12 +35,13 @@ use tokio::task::JoinSet;
 
 pub(super) use self::job::Done;
 use self::job::{RolloutAction, Work};
-use self::tracked::{Tracked, newest};
+use self::tracked::Tracked;
 use self::write::{Writer, Written};
 use super::admission::Admission;
 use super::leader_client::LeaderClient;
 use super::observer::{NotYetObserved, Observer};
 use super::queue::{Due, Queue};
+use super::tracked::newest;
 use super::{ControllerSettings, Key, Metrics, apply, parsed};
 use crate::error_chain::error_chain;
 use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope};
@@ -197,7 +198,7 @@ impl Rollouts {
                 ..Tracked::default()
             };
         }
-        let rollout = newest(tracked, &found);
+        let rollout = newest(&mut tracked.latest, &found);
         let no_status = Json::Null;
         let (before, _) = read_rollout_status(rollout.data.get("status").unwrap_or(&no_status));
         let subject = ReconcileContext {

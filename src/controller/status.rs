@@ -270,7 +270,7 @@ fn time(at: Timestamp) -> Time {
 }
 
 /// A status without the fields that change all the time although nothing happens.
-pub(super) fn without_times(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStatus {
+pub(super) fn without_figures(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStatus {
     let mut still = status.clone();
     still.observed = None;
     still.estimated_drain_seconds = None;

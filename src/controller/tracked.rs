@@ -4,7 +4,7 @@
 //! Nothing in it needs to survive a restart: such state is in the status of the update.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::ControllerSettings;
 use super::backoff::Backoffs;
@@ -16,6 +16,9 @@ use super::verdict::AnalysisRun;
 use crate::k8s::{Object, resource_version};
 use crate::resource::{AnalysisSpec, Problems};
 use crate::rollout::{Timestamp, Trial, TrialResult};
+
+/// Minimum interval between status writes if only figures have changed.
+pub(super) const FIGURES: Duration = Duration::from_secs(10);
 
 type Parsed = Result<Arc<ParsedUpdate>, Arc<Problems>>;
 
@@ -39,16 +42,6 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// The newest known version of the update. The watch has delivered `found`, which may lag behind the controller's own writes.
-    pub fn newest(&mut self, found: &Object) -> Object {
-        let newest = self.latest.take().filter(|latest| {
-            resource_version(latest) > resource_version(found)
-                && latest.metadata.uid == found.metadata.uid
-        });
-        self.latest.clone_from(&newest);
-        newest.unwrap_or_else(|| Arc::clone(found))
-    }
-
     /// Parses the update, unless that was done.
     ///
     /// # Errors
@@ -121,4 +114,25 @@ impl Tracked {
             (seen, None) => seen.cloned(),
         }
     }
+}
+
+/// The newest known version of an object. The watch has delivered `found`, which may lag behind the controller's own writes:
+/// `latest` is what was last written, and is forgotten once it is outdated.
+pub(super) fn newest(latest: &mut Option<Object>, found: &Object) -> Object {
+    *latest = latest.take().filter(|latest| {
+        resource_version(latest) > resource_version(found)
+            && latest.metadata.uid == found.metadata.uid
+    });
+    latest.clone().unwrap_or_else(|| Arc::clone(found))
+}
+
+/// Whether a status is worth writing. If only its figures have changed, it is not written more often than every [`FIGURES`].
+pub(super) fn is_worth_writing<S: PartialEq, F: PartialEq>(
+    before: &S,
+    after: &S,
+    written_at: Option<Instant>,
+    without_figures: impl Fn(&S) -> F,
+) -> bool {
+    let is_due = || written_at.is_none_or(|written_at| written_at.elapsed() >= FIGURES);
+    without_figures(before) != without_figures(after) || (before != after && is_due())
 }

@@ -2,16 +2,14 @@
 //! delivered.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::Key;
+use super::super::tracked::is_worth_writing;
 use super::{Rollouts, reconcile};
-use crate::k8s::{Object, resource_version, version_number};
+use crate::k8s::{Object, version_number};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 
-/// Minimum interval between status writes if only figures have changed.
-const FIGURES: Duration = Duration::from_secs(10);
 /// How long the watch may take to deliver a revision or an update that was written, before it counts as deleted by another
 /// client.
 const DELIVERED: Duration = Duration::from_secs(5);
@@ -112,23 +110,8 @@ impl Rollouts {
         before: &DynamoRolloutStatus,
         after: &DynamoRolloutStatus,
     ) -> bool {
-        if reconcile::without_figures(before) != reconcile::without_figures(after) {
-            return true;
-        }
-        let reported = self
-            .tracked
-            .get(key)
-            .and_then(|tracked| tracked.status_written_at);
-        before != after && reported.is_none_or(|reported| reported.elapsed() >= FIGURES)
+        let tracked = self.tracked.get(key);
+        let written_at = tracked.and_then(|tracked| tracked.status_written_at);
+        is_worth_writing(before, after, written_at, reconcile::without_figures)
     }
-}
-
-/// The newest known version of a rollout: the watch may lag behind the controller's own writes.
-pub(super) fn newest(tracked: &mut Tracked, found: &Object) -> Object {
-    tracked.latest = tracked.latest.take().filter(|latest| {
-        resource_version(latest) > resource_version(found)
-            && latest.metadata.uid == found.metadata.uid
-    });
-    let newest = tracked.latest.clone();
-    newest.unwrap_or_else(|| Arc::clone(found))
 }
