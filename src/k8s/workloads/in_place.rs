@@ -64,14 +64,14 @@ pub struct GenerationInPlace {
     pub revision: String,
     /// The pods that should belong to the other generation. The object does not replace them by itself, because it created them
     /// before the partition was raised.
-    pub leaving: Vec<PodToReplace>,
+    pub leaving: Vec<OutdatedPod>,
     /// Why this generation gets no more workers, as text for users.
     pub lost: Option<String>,
 }
 
 /// A pod that should belong to the other generation.
 #[derive(Clone, Debug)]
-pub struct PodToReplace {
+pub struct OutdatedPod {
     pub pod: Object,
     /// Whether its replica is ready.
     pub is_ready: bool,
@@ -218,7 +218,7 @@ impl<'a> ObjectInPlace<'a> {
                 if !ends && *index < self.partition {
                     let mut pods = pods.iter();
                     let leader = pods.find(|pod| in_place.leads(pod));
-                    leaving.extend(leader.map(|pod| PodToReplace {
+                    leaving.extend(leader.map(|pod| OutdatedPod {
                         pod: Object::clone(pod),
                         is_ready: since.is_some(),
                     }));
