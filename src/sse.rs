@@ -23,7 +23,7 @@ mod reference;
 
 pub use byte_order_mark::ByteOrderMark;
 pub use decoder::{Decoder, Event, Events};
-pub use family::{Api, error_body, error_event};
+pub use family::{Api, DONE, error_body, error_event};
 pub use meaning::{Meaning, Tail, is_terminal, meaning, tail_meaning};
 pub use openings::Openings;
 pub use postcommit::{TailAction, TailPolicy};

@@ -14,10 +14,7 @@ use super::chunk::{BlockEvent, Chunk};
 use super::json;
 use super::text::{Text, given};
 use super::{ContinuationReason, event};
-use crate::sse::{Api, Usage};
-
-/// The last event of a stream.
-const DONE: &[u8] = b"[DONE]";
+use crate::sse::{Api, DONE, Usage};
 
 /// How to request the rest of a response from another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,11 +16,10 @@ use crate::lifecycle::{Lifecycle, ProcessPhase};
 use crate::memory::FREE;
 use crate::proxy::{Client, ConnectionPermit, OldBackend, Proxy};
 use crate::tls::{Reloading, ServerFiles};
+use crate::transport::h2::PREFACE;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 use crate::transport::{Prefixed, Transport, Yielding, deadline};
 
-/// The connection preface of HTTP/2 (RFC 9113 §3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a drain waits for the first bytes of a connection that has sent nothing yet.
 const FIRST_BYTES_GRACE: Duration = Duration::from_secs(1);
 

@@ -3,7 +3,7 @@
 
 use bytes::{Buf, Bytes};
 
-const MARK: &[u8] = b"\xEF\xBB\xBF";
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The beginning of a stream.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl ByteOrderMark {
     }
 
     fn split_first(&mut self, mut data: Bytes) -> (&'static [u8], Bytes) {
-        let due = &MARK[usize::from(self.seen)..];
+        let due = &BYTE_ORDER_MARK[usize::from(self.seen)..];
         let found = due.iter().zip(&data).take_while(|(due, is)| due == is);
         let found = found.count();
         data.advance(found);
@@ -52,8 +52,15 @@ impl ByteOrderMark {
         let partial = usize::from(self.seen) + found;
         match partial {
             0 => (&[], data),
-            _ if partial == MARK.len() => (if self.is_dropped { &[] } else { MARK }, data),
-            _ => (&[], [&MARK[..partial], &data].concat().into()),
+            _ if partial == BYTE_ORDER_MARK.len() => {
+                let mark = if self.is_dropped {
+                    &[]
+                } else {
+                    BYTE_ORDER_MARK
+                };
+                (mark, data)
+            }
+            _ => (&[], [&BYTE_ORDER_MARK[..partial], &data].concat().into()),
         }
     }
 }

@@ -5,9 +5,9 @@
 
 mod block;
 
-use block::{
-    BOM, Block, Field, content_start, field, find_blank, line_end, past_line_end, read_block,
-};
+use block::{Block, Field, content_start, field, find_blank, line_end, past_line_end, read_block};
+
+use super::byte_order_mark::BYTE_ORDER_MARK;
 
 /// A carry buffer larger than this (bytes) is freed after its event.
 const KEEP: usize = 4096;
@@ -261,8 +261,8 @@ impl Events<'_> {
     /// Whether the byte at `scan` is the first of a line. Skips the rest of a byte order mark.
     fn resume(&mut self) -> bool {
         let Decoder { carry, first, .. } = &*self.decoder;
-        if *first && BOM.starts_with(carry) {
-            let rest = &BOM[carry.len()..];
+        if *first && BYTE_ORDER_MARK.starts_with(carry) {
+            let rest = &BYTE_ORDER_MARK[carry.len()..];
             let complete = self.slice.starts_with(rest);
             if complete {
                 self.scan = rest.len();

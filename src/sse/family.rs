@@ -12,6 +12,7 @@ mod openai_error;
 mod other;
 mod responses;
 
+pub use self::chunk::DONE;
 use serde::Serialize;
 
 use super::meaning::Tail;

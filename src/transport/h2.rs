@@ -33,6 +33,7 @@ use crate::memory::{Budget, FREE};
 
 pub use self::counted::Counted;
 pub use self::error::Http2Error;
+pub use self::frame_tracker::PREFACE;
 pub use self::frames::Broken;
 pub use self::overhead::SMALL_FRAMES;
 pub use self::received::Received;

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
-/// The byte order mark that may open a stream.
-pub(super) const BOM: &[u8] = b"\xEF\xBB\xBF";
+use crate::sse::byte_order_mark::BYTE_ORDER_MARK;
 
 /// The fields of a block, as ranges of its buffer.
 #[derive(Default)]
@@ -56,8 +55,8 @@ pub(super) fn read_block(buffer: &[u8], start: usize, first: bool) -> Option<Blo
 /// Where the first line of a block starts, after the byte order mark at the start of a stream.
 #[inline]
 pub(super) fn content_start(buffer: &[u8], start: usize, first: bool) -> usize {
-    if first && buffer[start..].starts_with(BOM) {
-        start + BOM.len()
+    if first && buffer[start..].starts_with(BYTE_ORDER_MARK) {
+        start + BYTE_ORDER_MARK.len()
     } else {
         start
     }

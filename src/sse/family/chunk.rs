@@ -13,7 +13,7 @@ use crate::sse::meaning::Tail;
 use crate::sse::openings::{MAX_EVENTS, Part, Start};
 
 /// The last event of a stream.
-pub(super) const DONE: &[u8] = b"[DONE]";
+pub const DONE: &[u8] = b"[DONE]";
 
 #[inline]
 pub(super) fn tail(event: &Event<'_>) -> Option<Tail> {
