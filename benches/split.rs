@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use criterion::{Criterion, criterion_group, criterion_main};
 use crossfade::split::{Generation, Key, RequestAttributes, SplitPolicy, Weights};
 
-/// Two sessions, one of each side at 50 %: with one alone the debt would reach its limit, where
+/// Two sessions, one of each side at 50%: with one alone the debt would reach its limit, where
 /// nothing is written any more.
 fn sessions() -> [String; 2] {
     let half = Weights::new(1, 1).expect("not both zero");

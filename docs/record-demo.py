@@ -163,7 +163,7 @@ def picture(frames):
             body.append(f'<path {how.replace("ground", "fill")}="{color}" d="{"".join(parts)}"/>')
         body.extend(texts)
         body.append("</g>")
-    label = "crossfade demo in a terminal: the split rises from 0 to 100 % under load, and streams continue when an upstream is killed"
+    label = "crossfade demo in a terminal: the split rises from 0 to 100% under load, and streams continue when an upstream is killed"
     font = '13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '

@@ -6,7 +6,7 @@ use clap::Parser;
 use crossfade::app;
 use crossfade::demo::DemoArgs;
 
-/// Two model servers, the real proxy between them, load, and a split that rises from 0 to 100 %
+/// Two model servers, the real proxy between them, load, and a split that rises from 0 to 100%
 #[derive(Debug, Parser)]
 #[command(name = "demo", max_term_width = 100)]
 struct Demo {

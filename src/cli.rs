@@ -78,7 +78,7 @@ pub enum Command {
     /// the rollout ends, 1 if it never does
     #[command(after_help = examples::SIMULATE)]
     Simulate(Box<SimulateArgs>),
-    /// Show an update from 0 to 100 % on this machine: two model servers, the real proxy, and load
+    /// Show an update from 0 to 100% on this machine: two model servers, the real proxy, and load
     #[command(after_help = examples::DEMO)]
     Demo(DemoArgs),
     /// Show an update: its phase, split, generations, proxies, and Events

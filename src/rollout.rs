@@ -20,9 +20,9 @@
 //!
 //! | old | new | split |
 //! | --- | --- | --- |
-//! | 4 of 4 workers | 1 of 4 workers | 1 : ¼, 20 % |
-//! | prefill 4 of 4, decode 2 of 2 | prefill 1 of 4, decode 1 of 2 | 1 : min(¼, ½), 20 % |
-//! | 4 of 4 workers | 8 of 4 workers | 1 : 2, 67 % |
+//! | 4 of 4 workers | 1 of 4 workers | 1 : ¼, 20% |
+//! | prefill 4 of 4, decode 2 of 2 | prefill 1 of 4, decode 1 of 2 | 1 : min(¼, ½), 20% |
+//! | 4 of 4 workers | 8 of 4 workers | 1 : 2, 67% |
 //! | prefill 4 of 4, decode 0 of 2 | 1 of 4 workers | 0 : ¼, all to new |
 //!
 //! A worker is ready before a frontend registers it. If the frontends of old have been found to report as many workers
@@ -77,7 +77,7 @@
 //! ```
 //!
 //! 1. Old's weight is 0, *and that is intended*: no replicas of old are desired, the user set `drainOld`, or the user paused at
-//!    100 %. Crashed workers are an outage, and a name under which nothing was ever found may be mistyped; in both cases old
+//!    100%. Crashed workers are an outage, and a name under which nothing was ever found may be mistyped; in both cases old
 //!    stays a fallback.
 //! 2. Every live proxy has applied it → `Draining`: old is no longer a fallback.
 //! 3. All proxies know that, and no stream runs on old or `drainDeadlineSeconds` have passed → `Complete`.

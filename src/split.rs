@@ -2,9 +2,9 @@
 //!
 //! # The rule
 //!
-//! With a weight of 5 %, `n × 5 %` of any `n` consecutive requests through one proxy go to the new generation, to within one
+//! With a weight of 5%, `n × 5%` of any `n` consecutive requests through one proxy go to the new generation, to within one
 //! request. This holds exactly from the first request on, not on average. A random number per request would miss by about
-//! `√(n·w·(1−w))`: for twenty requests at 5 %, by as much as the one request that is due.
+//! `√(n·w·(1−w))`: for twenty requests at 5%, by as much as the one request that is due.
 //!
 //! The split therefore uses error diffusion in one dimension. Each request adds the weight of the
 //! new generation to an accumulator. When the accumulator reaches a whole request, that request
@@ -22,7 +22,7 @@
 //! * Requests that bypass the split (pinned, overridden, guarded, retried) are not counted.
 //!
 //! An exact rule has a period. A client whose requests alternate in step with it (every second one
-//! large, at 50 %) sends all of one kind to one generation. Traffic from many clients does not do
+//! large, at 50%) sends all of one kind to one generation. Traffic from many clients does not do
 //! this.
 //!
 //! Does not depend on HTTP, plans, pools, clocks or a source of randomness. It is pure except for the atomic integers of

@@ -23,7 +23,7 @@ pub fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// Steps per power of two: values are kept to 0.8 %.
+/// Steps per power of two: values are kept to 0.8%.
 const STEPS: u64 = 128;
 
 /// Durations in nanoseconds.

@@ -1,7 +1,7 @@
 //! Does new crash from its first request on? This has a separate test, because each second of a crash costs more requests than
 //! any other fault.
 //!
-//! Evidence from old's requests of the same moment is slow while new gets few requests: at a share of 10 %, each failure of new
+//! Evidence from old's requests of the same moment is slow while new gets few requests: at a share of 10%, each failure of new
 //! counts at most tenfold, no matter what old did before. So this test also uses how often old failed *before* new began.
 //!
 //! # What has to be true

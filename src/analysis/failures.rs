@@ -7,7 +7,7 @@
 //! The end of a block depends only on when requests *began*, never on how they ended: if a failure could end a block, the
 //! evidence would be biased.
 //!
-//! While old begins none at all, for example at a split of 100 %, the control group consists of the second attempts that old gets
+//! While old begins none at all, for example at a split of 100%, the control group consists of the second attempts that old gets
 //! after new has failed the first. If requests fail because of their content, old fails them more often than others, which only
 //! hides a difference. How many there are depends on how often new fails, so a second's attempts on old are compared with the
 //! requests that new begins in the next one. Only failures without content count then, since only those are retried.

@@ -57,7 +57,7 @@ impl Row {
                 };
                 format!("{points:+.digits$} points")
             }
-            _ if old > 0.0 => format!("{:+.1} %", (new / old - 1.0) * 100.0),
+            _ if old > 0.0 => format!("{:+.1}%", (new / old - 1.0) * 100.0),
             _ => return None,
         })
     }
@@ -142,7 +142,7 @@ impl Report {
     }
 }
 
-/// `New fails 2.1 % of its requests, old fails 0.30 % (1,240 and 11,020 requests in 5 min)`.
+/// `New fails 2.1% of its requests, old fails 0.30% (1,240 and 11,020 requests in 5 min)`.
 struct Comparison<'a> {
     row: &'a Row,
     /// The API class that the figures are of, if not of all requests.

@@ -107,7 +107,7 @@ impl DemoFrame<'_> {
             }
             (None, 0) => "all requests go to the OLD generation".to_owned(),
             (None, 100) => "all new requests go to the NEW generation".to_owned(),
-            (None, percent) => format!("{percent} % of new requests go to the NEW generation"),
+            (None, percent) => format!("{percent}% of new requests go to the NEW generation"),
         }
     }
 

@@ -159,8 +159,8 @@ mod tests {
         assert!(text.contains("the NEW upstream is KILLED"));
         let line = text.lines().last().unwrap();
         for figure in [
-            "50.0 %",
-            "48.7 %",
+            "50.0%",
+            "48.7%",
             "27/16",
             "211/209",
             "30.3/31.3",

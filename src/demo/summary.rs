@@ -240,7 +240,7 @@ impl fmt::Display for Summary {
             let observed = format!("{new} of {answers} responses came from new");
             writeln!(
                 f,
-                "  {:<24}wanted {wanted} %, {observed}: {off:.1} points off",
+                "  {:<24}wanted {wanted}%, {observed}: {off:.1} points off",
                 "worst step"
             )?;
         }
@@ -248,7 +248,7 @@ impl fmt::Display for Summary {
             writeln!(
                 f,
                 "  {:<24}not evaluated: an upstream was down",
-                format!("step to {percent} %")
+                format!("step to {percent}%")
             )?;
         }
         if self.counts.open() > 0 {

@@ -245,8 +245,8 @@ mod tests {
         for figure in [
             "48 clients on 127.0.0.1:8123",
             "KILLED 0.7 s ago",
-            "50.0 %",
-            "48.7 %",
+            "50.0%",
+            "48.7%",
             "▲ killed",
             "plan 12",
             "page http://127.0.0.1:9090/",

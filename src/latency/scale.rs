@@ -1,6 +1,6 @@
 //! The scale of latencies: log-linear buckets, like those of HdrHistogram.
 //!
-//! Each power of two of milliseconds is divided into 32 buckets of equal width, so that a bucket is at most 1/32 (3.1 %) as
+//! Each power of two of milliseconds is divided into 32 buckets of equal width, so that a bucket is at most 1/32 (3.1%) as
 //! wide as its values. The range below one millisecond also has 32 buckets. Values above 17 minutes share the last bucket.
 //! Pure.
 

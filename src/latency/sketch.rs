@@ -63,7 +63,7 @@ impl Sketch {
     }
 
     /// The value below which the share `q` of all values lies, in seconds, linear within a bucket; `None` without values. The
-    /// error is at most 3.1 % between 1 ms and 17 minutes; longer values count as 17 minutes.
+    /// error is at most 3.1% between 1 ms and 17 minutes; longer values count as 17 minutes.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;

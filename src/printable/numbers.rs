@@ -53,12 +53,12 @@ pub const fn are(number: u64) -> &'static str {
     if number == 1 { "is" } else { "are" }
 }
 
-/// A share from 0 to 1: `5.0 %`, or with two decimals below 1 %.
+/// A share from 0 to 1: `5.0%`, or with two decimals below 1%.
 #[must_use]
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let decimals = if percent > 0.0 && percent < 1.0 { 2 } else { 1 };
-    format!("{percent:.decimals$} %")
+    format!("{percent:.decimals$}%")
 }
 
 /// A latency, to about three digits: `4.2 ms`, `312 ms`, `1.25 s`.
@@ -108,10 +108,10 @@ mod tests {
     #[test]
     fn small_shares_and_latencies_have_more_decimals() {
         for (share, text) in [
-            (0.0, "0.0 %"),
-            (0.003, "0.30 %"),
-            (0.01, "1.0 %"),
-            (1.0, "100.0 %"),
+            (0.0, "0.0%"),
+            (0.003, "0.30%"),
+            (0.01, "1.0%"),
+            (1.0, "100.0%"),
         ] {
             assert_eq!(percent(share), text);
         }

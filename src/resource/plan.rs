@@ -177,8 +177,8 @@ impl fmt::Display for Plan {
             let new = u64::from(weights.new_weight());
             let total = new + u64::from(weights.old());
             match weights.rounded_percent() {
-                percent if new * 100 == u64::from(percent) * total => format!("{percent} %"),
-                percent => format!("{new} of {total} requests ({percent} %)"),
+                percent if new * 100 == u64::from(percent) * total => format!("{percent}%"),
+                percent => format!("{new} of {total} requests ({percent}%)"),
             }
         };
         write!(f, "{} to new at ", share(&self.weights))?;

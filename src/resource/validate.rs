@@ -141,7 +141,7 @@ fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Wei
     match spec.traffic_split_percent {
         Some(percent) if percent != rounded => {
             let message = format!(
-                "is {percent}, but weights {}:{} are {rounded} % (0 and 100 only if exact); \
+                "is {percent}, but weights {}:{} are {rounded}% (0 and 100 only if exact); \
                  set only one of the two, or make them agree",
                 ratio.old, ratio.new
             );

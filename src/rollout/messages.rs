@@ -108,7 +108,7 @@ pub(super) fn why(context: &StatusContext) -> String {
         Rule::Step => {
             let step = context.memory.trial.step(assessment.settings);
             format!(
-                "held at the step of {} %{}; {}",
+                "held at the step of {}%{}; {}",
                 step.map_or(100, |step| step.percent),
                 by_capacity(context),
                 workers()
@@ -117,7 +117,7 @@ pub(super) fn why(context: &StatusContext) -> String {
         Rule::Cap => {
             let cap = assessment.settings.cap_percent.unwrap_or(100);
             format!(
-                "held at the cap of {cap} %{}; {}",
+                "held at the cap of {cap}%{}; {}",
                 by_capacity(context),
                 workers()
             )
@@ -160,7 +160,7 @@ pub(super) fn share(weights: Weights) -> String {
         Weights::ALL_OLD => "all to old".to_owned(),
         Weights::ALL_NEW => "all to new".to_owned(),
         weights => format!(
-            "{} % to new (old {} : new {})",
+            "{}% to new (old {} : new {})",
             weights.rounded_percent(),
             weights.old(),
             weights.new_weight()

@@ -67,8 +67,8 @@ impl fmt::Display for WaitFor {
             }
             Self::Resume => f.write_str("the pause to be lifted"),
             Self::Retry => write!(f, "{RETRY}, or a different new generation in the spec"),
-            Self::Hold(percent) => write!(f, "the hold at {percent} % to elapse"),
-            Self::Pass(percent) => write!(f, "new to pass the analysis at {percent} %"),
+            Self::Hold(percent) => write!(f, "the hold at {percent}% to elapse"),
+            Self::Pass(percent) => write!(f, "new to pass the analysis at {percent}%"),
         }
     }
 }

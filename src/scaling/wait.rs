@@ -258,7 +258,7 @@ fn grace_text(
     match (grace, p99) {
         (Some(grace), Some(p99)) => write!(
             f,
-            "a longer terminationGracePeriodSeconds of {side}: it is {} s, but 1 % of streams last {} s or longer",
+            "a longer terminationGracePeriodSeconds of {side}: it is {} s, but 1% of streams last {} s or longer",
             thousands(grace.as_secs()),
             thousands(p99.as_secs())
         ),

@@ -41,7 +41,7 @@ pub fn text(report: &SimulationReport) -> String {
             &row.action,
             &side(row.ready.new, row.desired.new),
             &side(row.ready.old, row.desired.old),
-            &format!("{} %", row.split.rounded_percent()),
+            &format!("{}%", row.split.rounded_percent()),
             &row.gpus.to_string(),
             &waits.next().unwrap_or_default(),
         ]);

@@ -106,10 +106,10 @@ mod tests {
                 .filter(|key| key.side(&weights) == Generation::New)
                 .count();
             let share = new as f64 / keys.len() as f64;
-            // Three and a half standard deviations are at most 1.25 %; the keys are fixed.
+            // Three and a half standard deviations are at most 1.25%; the keys are fixed.
             assert!(
                 (share - weights.share_of_new()).abs() < 0.0125,
-                "{percent} %: {share}"
+                "{percent}%: {share}"
             );
         }
     }

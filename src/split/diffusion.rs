@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn many_proxies_with_few_requests_each_do_not_starve_the_new_generation() {
-        // Five requests at 5 % are a quarter of a request for new. One proxy sends none or one,
+        // Five requests at 5% are a quarter of a request for new. One proxy sends none or one,
         // depending on its phase, so sixteen send four on average. The seeds are fixed.
         let totals: Vec<u64> = (0..100)
             .map(|seed| {
@@ -276,7 +276,7 @@ mod tests {
                     diffusion.free(&weights)
                 };
                 ledger.enter(&weights, generation);
-                assert!(ledger.within(16.0), "{share} %");
+                assert!(ledger.within(16.0), "{share}%");
             }
         }
     }

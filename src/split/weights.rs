@@ -18,7 +18,7 @@ pub enum WeightsError {
     #[error("the weights of both generations are zero")]
     BothZero,
     /// The percentage exceeds 100.
-    #[error("{0} % is more than 100 %")]
+    #[error("{0}% is more than 100%")]
     AboveHundredPercent(u8),
 }
 
@@ -96,7 +96,7 @@ impl Weights {
     }
 
     /// The new generation's share in percent, rounded to the nearest integer (halves up). Only
-    /// exact weights give 0 or 100: one request in a thousand is 1 %, all but one are 99 %.
+    /// exact weights give 0 or 100: one request in a thousand is 1%, all but one are 99%.
     #[must_use]
     pub fn rounded_percent(&self) -> u8 {
         if self.is_all_old() {

@@ -126,7 +126,7 @@ impl Verb {
             Self::Pause | Self::Resume | Self::Retry(_) => return None,
         };
         (percent > cap).then(|| {
-            format!("warning: maxTrafficSplitPercent is {cap}, so new gets no more than {cap} %")
+            format!("warning: maxTrafficSplitPercent is {cap}, so new gets no more than {cap}%")
         })
     }
 }
@@ -284,7 +284,7 @@ mod tests {
             "{resumed:?}"
         );
         spec.max_traffic_split_percent = Some(30);
-        assert!(Verb::DrainOld.caveat(&spec).unwrap().contains("30 %"));
+        assert!(Verb::DrainOld.caveat(&spec).unwrap().contains("30%"));
     }
 
     #[test]
@@ -292,6 +292,6 @@ mod tests {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.max_traffic_split_percent = Some(30);
         assert_eq!(Verb::Split(30).caveat(&spec), None);
-        assert!(Verb::Split(31).caveat(&spec).unwrap().contains("30 %"));
+        assert!(Verb::Split(31).caveat(&spec).unwrap().contains("30%"));
     }
 }

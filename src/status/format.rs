@@ -24,7 +24,7 @@ pub(super) fn share(share: Option<f64>) -> String {
     }
 }
 
-/// A share that is usually a whole percentage: `70 %`, `33.3 %`.
+/// A share that is usually a whole percentage: `70%`, `33.3%`.
 pub(super) fn percent(share: f64) -> String {
     crate::printable::percent(share).replace(".0 ", " ")
 }
@@ -43,8 +43,8 @@ mod tests {
     fn bars_fill_to_their_share() {
         assert_eq!(bar(0.5, 4), "██░░");
         assert_eq!(bar(7.0, 2), "██");
-        assert_eq!(percent(0.7), "70 %");
-        assert_eq!(percent(1.0 / 3.0), "33.3 %");
+        assert_eq!(percent(0.7), "70%");
+        assert_eq!(percent(1.0 / 3.0), "33.3%");
     }
 
     #[test]

@@ -130,9 +130,9 @@ impl Page {
             let all_to_new = update.spec.split().is_some_and(|split| split.is_all_new());
             let value = match is_lifted(Some(cap), lifted, all_to_new) {
                 true => {
-                    format!("{cap} %, lifted: no worker of old is ready, so new gets everything")
+                    format!("{cap}%, lifted: no worker of old is ready, so new gets everything")
                 }
-                false => format!("new gets at most {cap} %"),
+                false => format!("new gets at most {cap}%"),
             };
             self.line("cap", &value);
         }

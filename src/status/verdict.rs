@@ -183,7 +183,7 @@ fn described(proxy: &Compared) -> Option<String> {
     let plan = proxy.plan.as_ref()?;
     let update = update_of(plan).map(|name| format!(", by update {name}"));
     Some(format!(
-        "{} sends {} % to new at {}{}",
+        "{} sends {}% to new at {}{}",
         proxy.name,
         plan.percent,
         plan.new_targets.join(","),
@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(analysed.report.verdict.as_str(), "fail");
         let text = analysed.text();
         for part in [
-            "fail: New fails 5.0 % of its requests, old fails 0.0 % (200 and 1,800 requests in 2 min).\n",
-            "failed requests             0.0 %     5.0 %  +5.0 points",
-            "fail\nfirst token, p50                -         -            -       0.0 %  no data\n",
+            "fail: New fails 5.0% of its requests, old fails 0.0% (200 and 1,800 requests in 2 min).\n",
+            "failed requests             0.0%     5.0%  +5.0 points",
+            "fail\nfirst token, p50                -         -            -       0.0%  no data\n",
             "\n1 of 3 proxies\n  b: too old to be compared\n  c: cannot be reached\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
@@ -332,11 +332,11 @@ mod tests {
             (proxy("b", [1, 1], "", ""), ""),
             (
                 proxy("b", [3, 1], "chat", ""),
-                "b sends 25 % to new at http://new:80, by update chat.",
+                "b sends 25% to new at http://new:80, by update chat.",
             ),
             (
                 proxy("b", [1, 1], "code", ""),
-                "b sends 50 % to new at http://new:80, by update code.",
+                "b sends 50% to new at http://new:80, by update code.",
             ),
             // A failure of another one counts, too.
             (proxy("b", [1, 0], "chat", "New fails."), ""),
@@ -347,7 +347,7 @@ mod tests {
                 assert_eq!(analysed.verdict(), "fail", "{text}");
                 continue;
             }
-            let start = "inconclusive: The proxies have different plans: a sends 50 % to new at http://new:80, by update chat; ";
+            let start = "inconclusive: The proxies have different plans: a sends 50% to new at http://new:80, by update chat; ";
             assert!(text.starts_with(&format!("{start}{expected}\n")), "{text}");
             assert_eq!(analysed.json()["verdict"], "inconclusive");
         }
@@ -358,14 +358,14 @@ mod tests {
         let rules = Rules::default();
         let analysed = |rules: Rules| {
             let mut reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
-            reported.failed = "New fails 50.0 % of its requests.".to_owned();
+            reported.failed = "New fails 50.0% of its requests.".to_owned();
             reported.margins = Some(v1::Margins::from(&Rules::default()));
             let analysed = ComparisonRun::new(rules).past(&[answer("a", Ok(Some(reported)))]);
             (analysed.verdict(), analysed.text())
         };
         let (verdict, text) = analysed(rules);
         assert_eq!(verdict, "fail");
-        let expected = "fail: New has failed: New fails 50.0 % of its requests.\n";
+        let expected = "fail: New has failed: New fails 50.0% of its requests.\n";
         assert!(text.starts_with(expected), "{text}");
         let min_samples = 7;
         assert_eq!(
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn new_that_was_rolled_back_has_failed() {
         let reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
-        let rolled_back = "New fails 50.0 % of its requests.".to_owned();
+        let rolled_back = "New fails 50.0% of its requests.".to_owned();
         let answers = [answer(
             "a",
             Ok(Some(v1::Comparison {
@@ -391,14 +391,14 @@ mod tests {
         )];
         let analysed = ComparisonRun::new(Rules::default()).past(&answers);
         assert_eq!(analysed.verdict(), "fail");
-        let text = "fail: New has failed and was rolled back: New fails 50.0 % of its requests.\n";
+        let text = "fail: New has failed and was rolled back: New fails 50.0% of its requests.\n";
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
         assert_eq!(analysed.json()["verdict"], "fail");
         // The status of the update tells it even if no proxy responds.
         let answers = [answer("a", Err("cannot be reached".to_owned()))];
         let analysed = ComparisonRun::new(Rules::default())
             .past(&answers)
-            .or_rolled_back(Some("New fails 50.0 % of its requests."));
+            .or_rolled_back(Some("New fails 50.0% of its requests."));
         assert_eq!(analysed.verdict(), "fail");
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
     }

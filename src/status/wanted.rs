@@ -135,18 +135,18 @@ mod tests {
     #[test]
     fn the_split_in_force_takes_precedence_over_the_requested_one() {
         let capped = in_force(requests(70), 60, |plan| plan.max_percent = Some(60));
-        assert_eq!(capped, is(0.6, Some("70 % requested, capped at 60 %")));
+        assert_eq!(capped, is(0.6, Some("70% requested, capped at 60%")));
         let refused = in_force(requests(70), 25, |plan| {
             plan.refusal = Some(v1::Refusal::default())
         });
         assert_eq!(
             refused,
-            is(0.25, Some("70 % requested, but the edit was rejected"))
+            is(0.25, Some("70% requested, but the edit was rejected"))
         );
         let late = in_force(requests(70), 25, |_| ());
         assert_eq!(
             late,
-            is(0.25, Some("70 % requested, which is not in force yet"))
+            is(0.25, Some("70% requested, which is not in force yet"))
         );
         assert_eq!(in_force(requests(70), 70, |_| ()), is(0.7, None));
         // If the proxies were queried by address, there is no edit to compare with.
@@ -154,7 +154,7 @@ mod tests {
             plan.max_percent = Some(60);
             plan.weights_before_cap = Some(v1::Weights { old: 3, new: 7 });
         });
-        assert_eq!(alone, is(0.6, Some("70 % requested, capped at 60 %")));
+        assert_eq!(alone, is(0.6, Some("70% requested, capped at 60%")));
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         update.spec.max_traffic_split_percent = Some(60);
         assert_eq!(
             wanted(&report, None),
-            is(0.6, Some("70 % requested, capped at 60 %"))
+            is(0.6, Some("70% requested, capped at 60%"))
         );
         let update = report.update.as_mut().unwrap();
         update.status = Some(DynamoUpdateConfigStatus {
@@ -176,7 +176,7 @@ mod tests {
             }),
             ..Default::default()
         });
-        let otherwise = "70 % requested, overridden by the controller";
+        let otherwise = "70% requested, overridden by the controller";
         assert_eq!(wanted(&report, None), is(0.4, Some(otherwise)));
         // It has not seen this edit yet.
         report.update.as_mut().unwrap().metadata.generation = Some(4);

@@ -6,7 +6,7 @@
 //! An endpoint is ejected after:
 //!
 //! - [`CONNECTS`] consecutive failures to connect, or [`SILENCES`] consecutive attempts without a response in time.
-//! - A failure ratio of [`RATIO`] % over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can provoke any number
+//! - A failure ratio of [`RATIO`]% over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can provoke any number
 //!   of 503 responses, so they count only as a share of all requests, and a single later success ends the ejection.
 //! - A single failure to connect, or a single attempt without a response in time, once it has been ejected before.
 
@@ -113,7 +113,7 @@ impl Record {
     ) -> (Self, Option<Ejection>) {
         let mut record = self;
         if record.is_over(second) || record == Self::default() {
-            record.since = second as u32 % (1 << SINCE_BITS);
+            record.since = second as u32% (1 << SINCE_BITS);
             (record.failures, record.successes) = (0, 0);
         }
         if record.failures == COUNT_MAX {
@@ -147,7 +147,7 @@ impl Record {
         };
         if ejection.is_some() {
             record = Self {
-                since: second as u32 % (1 << SINCE_BITS),
+                since: second as u32% (1 << SINCE_BITS),
                 failures: 0,
                 successes: 0,
                 connects: 0,

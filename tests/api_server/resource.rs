@@ -268,7 +268,7 @@ fn the_status_accepts_what_a_controller_writes_and_the_columns_show_it() {
     let status = DynamoUpdateConfigStatus {
         observed_generation: Some(1),
         phase: Some(UpdatePhase::Progressing),
-        message: Some("25 % to new: 1 of 4 workers ready".into()),
+        message: Some("25% to new: 1 of 4 workers ready".into()),
         wanted: Some(SplitStatus { percent: 25, weights: Some(WeightsSpec { old: 3, new: 1 }) }),
         observed: Some(SplitStatus { percent: 24, weights: Some(WeightsSpec { old: 76, new: 24 }) }),
         old: Some(generation(3, 17)),

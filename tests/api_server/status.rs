@@ -186,8 +186,8 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
         "waits for a worker of new",
         "about 40 s remaining",
         "the status of the resource only: no pod of the namespace has a container port named crossfade",
-        "wanted     25.0 %",
-        "observed   24.0 %",
+        "wanted     25.0%",
+        "observed   24.0%",
         "3/4",
         "  decode",
         "! 2026-01-02T03:04:05Z  Invalid: the targets cannot be reached",
@@ -317,7 +317,7 @@ async fn status_and_edit_commands_work_against_a_real_api_server() {
     // The requested split exceeds the cap.
     let (_, text) = server.crossfade(&["status", "first"]);
     assert!(
-        text.contains("60.0 %") && text.contains("70 % requested, capped at 60 %"),
+        text.contains("60.0%") && text.contains("70% requested, capped at 60%"),
         "{text}"
     );
 

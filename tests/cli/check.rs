@@ -239,7 +239,7 @@ const PLAN: &str = "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nm
 fn check_reads_standard_input_and_prints_json() {
     let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}5\n").as_bytes());
     assert_eq!(status, Some(0));
-    assert!(stdout.starts_with("-: ok: 5 % to new"), "{stdout}");
+    assert!(stdout.starts_with("-: ok: 5% to new"), "{stdout}");
     let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}500\n").as_bytes());
     assert_eq!(status, Some(1));
     assert!(
@@ -386,7 +386,7 @@ fn check_checks_every_document_of_a_file_and_names_it_with_its_line() {
     let lines: Vec<_> = stdout.lines().collect();
     for (line, expected) in lines.iter().zip([
         "-: document 1: note: the file has several documents: `crossfade proxy --plan` rejects it",
-        "-: document 1: ok: 5 % to new",
+        "-: document 1: ok: 5% to new",
         "-: document 2: ok: a rollout from Deployment v1",
         "-: document 3, line 24: spec.trafficSplitPercent: must be from 0 to 100, not 500",
         "-: document 3: note: the file has several documents",

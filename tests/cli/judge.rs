@@ -78,7 +78,7 @@ async fn requests_that_new_fails_and_old_recovers_count_against_new() {
     assert_eq!(output.status.code(), FAIL);
     assert!(
         text.starts_with(
-            "fail: New fails 100.0 % of its requests, old fails 0.0 % (30 and 30 requests in "
+            "fail: New fails 100.0% of its requests, old fails 0.0% (30 and 30 requests in "
         ),
         "{text}"
     );
@@ -364,7 +364,7 @@ async fn judge_agrees_with_the_proxys_failure_if_the_limits_are_equal_also_while
         let (report, status) = judge(&address, more);
         assert_eq!(status, FAIL, "{report}");
         let text = report["text"].as_str().unwrap();
-        assert!(text.contains("New fails 100.0 % of its requests"), "{text}");
+        assert!(text.contains("New fails 100.0% of its requests"), "{text}");
     }
     let (report, status) = judge(&address, &["--min-samples", "7"]);
     assert_eq!(status, INCONCLUSIVE, "with other limits: {report}");
@@ -391,7 +391,7 @@ async fn proxies_with_different_plans_have_no_verdict_and_are_named() {
         );
         let url = format!("http://{}", new.url());
         let expected = format!(
-            "The proxies have different plans: {} sends 50 % to new at {url}, by update test; {} sends 0 % to new at {url}, by \
+            "The proxies have different plans: {} sends 50% to new at {url}, by update test; {} sends 0% to new at {url}, by \
              update test.",
             one.admin, other.admin
         );

@@ -54,7 +54,7 @@ async fn with_addresses_it_sums_the_proxies_and_names_those_that_do_not_respond(
     let text = output_text(&run(&["status", "--proxy", &addresses]));
     for part in [
         "2 of 3 proxies, queried by address",
-        "wanted     50.0 %",
+        "wanted     50.0%",
         "4 of 8 requests in 60 s",
         "127.0.0.1:9 ",
         "p99",
@@ -176,7 +176,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
     let calm = terminal
         .shows(&[
             "update      my-update in namespace default",
-            "wanted     25.0 %",
+            "wanted     25.0%",
         ])
         .await;
     assert!(!calm.contains("! "), "{calm}");
@@ -191,7 +191,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
     server.stop().await;
     let seen = "below is the state as of";
     terminal
-        .shows(&["! ", "cannot list the updates", seen, "wanted     25.0 %"])
+        .shows(&["! ", "cannot list the updates", seen, "wanted     25.0%"])
         .await;
     // A watch that starts now has nothing to show yet.
     watch(60)
@@ -202,7 +202,7 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_state_and_reports_errors() {
         "my-update",
         json!({"newFrontendService": "new:8000", "trafficSplitPercent": 40}),
     );
-    let again = terminal.shows(&["wanted     40.0 %"]).await;
+    let again = terminal.shows(&["wanted     40.0%"]).await;
     assert!(!again.contains(seen), "{again}");
 }
 
@@ -245,7 +245,7 @@ async fn several_updates_are_listed_in_every_format_and_watched() {
     };
     let text = status(&[]).await;
     assert!(
-        text.contains("one                              -               25 %"),
+        text.contains("one                              -               25%"),
         "{text}"
     );
     let json: Value = serde_json::from_str(&status(&["-o", "json"]).await).unwrap();
@@ -257,12 +257,12 @@ async fn several_updates_are_listed_in_every_format_and_watched() {
     let mut command = program();
     command.args(["status", "--watch", "--interval", "0.05"]);
     let terminal = Terminal::run(command.envs(server.env()), 100, 30);
-    terminal.shows(&["one", "5 %"]).await;
+    terminal.shows(&["one", "5%"]).await;
     server.apply(
         "two",
         json!({"newFrontendService": "new:8000", "trafficSplitPercent": 15}),
     );
-    terminal.shows(&["one", "15 %"]).await;
+    terminal.shows(&["one", "15%"]).await;
     // A single remaining update is shown in full.
     server.delete("one");
     terminal

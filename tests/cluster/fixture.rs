@@ -222,7 +222,7 @@ spec:
     /// Waits until every sidecar applies this split.
     pub async fn in_force(&self, percent: u8) {
         let condition = |plan: &Value| plan["trafficSplitPercent"] == percent;
-        self.until_all(&format!("{percent} %"), condition).await;
+        self.until_all(&format!("{percent}%"), condition).await;
     }
 
     /// Waits until `condition` holds for the plan of every sidecar.

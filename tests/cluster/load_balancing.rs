@@ -82,7 +82,7 @@ async fn three_new_frontends_get_equal_shares() {
     fixture.scale("new-frontend", 3);
     fixture.update(100).await;
     let by_service = shares(&fixture, 2400).await;
-    println!("by the Service's address: {by_service:.1?} %");
+    println!("by the Service's address: {by_service:.1?}%");
 
     grant_endpoint_slices(&fixture);
     set(&fixture, "CROSSFADE_KUBE_ENDPOINTS", "true").await;
@@ -95,7 +95,7 @@ async fn three_new_frontends_get_equal_shares() {
     })
     .await;
     let by_pods = shares(&fixture, 600).await;
-    println!("by the pods' addresses: {by_pods:.1?} %");
+    println!("by the pods' addresses: {by_pods:.1?}%");
 
     set(&fixture, "CROSSFADE_KUBE_ENDPOINTS", "false").await;
     fixture.scale("new-frontend", 1);

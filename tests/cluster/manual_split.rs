@@ -15,11 +15,11 @@ fn assert_exact(ended: &[crate::load::FinishedStream], percents: &[u8]) {
     for (phase, percent) in percents.iter().enumerate() {
         let (all, new) = share(ended, phase);
         let wanted = all as f64 * f64::from(*percent) / 100.0;
-        println!("phase {phase}: {percent} %: new served {new} of {all} streams");
+        println!("phase {phase}: {percent}%: new served {new} of {all} streams");
         assert!(all >= STREAMS, "phase {phase}: only {all} streams");
         assert!(
             (new as f64 - wanted).abs() <= 1.0,
-            "phase {phase}: {new} of {all}, not {percent} %"
+            "phase {phase}: {new} of {all}, not {percent}%"
         );
     }
 }

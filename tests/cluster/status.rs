@@ -52,5 +52,5 @@ async fn status_queries_the_sidecars_through_the_api_server() {
     let text = status(&reader, "text");
     let expected = "the status of the resource only: cannot list the pods: pods is forbidden";
     assert!(text.contains(expected), "{text}");
-    assert!(text.contains("wanted     25.0 %"), "{text}");
+    assert!(text.contains("wanted     25.0%"), "{text}");
 }

@@ -204,7 +204,7 @@ fn the_plans_on_the_pages_are_valid() {
         let output = run(&["check", &file.as_str()]);
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(output.status.code(), Some(0), "{printed}");
-        assert!(printed.contains("25 % to new"), "{printed}");
+        assert!(printed.contains("25% to new"), "{printed}");
     }
 }
 
@@ -271,7 +271,7 @@ fn the_table_of_simulated_rollouts_confirms_the_error_rates_of_the_verdict() {
         .skip(2)
         .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
         .collect();
-    let failed = |row: &[&str]| -> f64 { row[1].strip_suffix(" %").unwrap().parse().unwrap() };
+    let failed = |row: &[&str]| -> f64 { row[1].strip_suffix("%").unwrap().parse().unwrap() };
     let is_fine = |row: &&Vec<&str>| row[0].starts_with("equal") || row[0].ends_with("allows");
     let (fine, worse): (Vec<_>, Vec<_>) = rows.iter().partition(is_fine);
     assert!(fine.len() >= 4 && worse.len() >= 8, "{rows:#?}");

@@ -353,8 +353,8 @@ async fn bodies_without_a_failover_target_are_not_kept() {
         let metrics = fixture.proxy.metrics().await;
         let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
         let kept = 4.0 * MIB as f64;
-        assert_eq!(used >= kept, is_kept, "{used} at {split} %");
-        assert!(is_kept || used < kept / 16.0, "{used} at {split} %");
+        assert_eq!(used >= kept, is_kept, "{used} at {split}%");
+        assert!(is_kept || used < kept / 16.0, "{used} at {split}%");
         drop((streams, servers));
         fixture.gives_back().await;
     }

@@ -86,7 +86,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     browser
         .until(
             "#assessment",
-            says("New gets 50.0 % of the requests. No requests ended"),
+            says("New gets 50.0% of the requests. No requests ended"),
         )
         .await;
     // It is the first visible element.
@@ -102,7 +102,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     browser
         .until(
             "#assessment",
-            says("New gets 50.0 % of the requests. Not enough data: "),
+            says("New gets 50.0% of the requests. Not enough data: "),
         )
         .await;
     for side in ["old", "new"] {
@@ -111,7 +111,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
             .until(&rate, |text| text.parse().is_ok_and(|rate: f64| rate > 0.0))
             .await;
         let errors = format!("[data-recent='{side}.lastMinute.errors']");
-        browser.until(&errors, |text| text == "0.0 %").await;
+        browser.until(&errors, |text| text == "0.0%").await;
     }
     send("cut", 40).await;
     browser
@@ -125,7 +125,7 @@ async fn it_shows_the_state_in_one_line_then_rates_and_totals_only_on_demand() {
     );
     browser
         .until("[data-recent='new.lastMinute.errors']", |text| {
-            text == "25.0 %"
+            text == "25.0%"
         })
         .await;
     // The totals since the start are visible once opened.
@@ -207,7 +207,7 @@ async fn with_an_analysis_it_shows_the_verdict_first() {
         (
             "well",
             4,
-            "New is good enough: New is within the margins. New gets 50.0 % of the requests.",
+            "New is good enough: New is within the margins. New gets 50.0% of the requests.",
             "good",
         ),
         (
@@ -263,7 +263,7 @@ async fn a_page_that_is_opened_late_shows_earlier_events() {
     .await;
     browser.open(&url(&proxy)).await;
     let log = browser.until("#log", |text| text.contains("plan 2")).await;
-    assert!(log.contains("plan 2 in force: 25.0 % to new"), "{log}");
+    assert!(log.contains("plan 2 in force: 25.0% to new"), "{log}");
     assert!(log.contains("the process started"), "{log}");
 }
 
@@ -282,7 +282,7 @@ async fn while_the_split_changes_the_wanted_share_is_also_shown_over_the_seconds
         eventually("the share of the last minute", async || {
             proxy.chat().await;
             let text = browser.text("#share-recent").await;
-            let share = text.strip_suffix(" %").and_then(|text| text.parse().ok());
+            let share = text.strip_suffix("%").and_then(|text| text.parse().ok());
             share.is_some_and(is)
         })
         .await;
@@ -291,7 +291,7 @@ async fn while_the_split_changes_the_wanted_share_is_also_shown_over_the_seconds
     plan.write(&manifest(&new.url(), 0, 1, ""));
     lately(&mut browser, |share| 0.0 < share && share < 100.0).await;
     let now = browser.text("[data-figure='split.wanted']").await;
-    assert_eq!(now, "100.0 %");
+    assert_eq!(now, "100.0%");
 }
 
 #[tokio::test]

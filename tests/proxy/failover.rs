@@ -596,7 +596,7 @@ async fn a_failing_generation_does_not_double_the_load() {
         &[("cause", "unavailable")],
     );
     let counted = metrics.sum("crossfade_retries_refused_total", &[]);
-    assert!(saved <= 20.0, "{saved} retries at 1 %");
+    assert!(saved <= 20.0, "{saved} retries at 1%");
     assert!(
         refused as f64 <= counted,
         "{refused} refused, {counted} counted"

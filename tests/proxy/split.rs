@@ -120,7 +120,7 @@ async fn a_session_stays_on_its_generation_and_only_ever_moves_to_new_as_the_sha
         assert_eq!(proxy.access_line(1).await["reason"], "sticky");
     }
     let moved = new_among(&before);
-    assert!((14..=24).contains(&moved), "{moved} of 24 at 80 %");
+    assert!((14..=24).contains(&moved), "{moved} of 24 at 80%");
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ pub fn expected(metrics: &Metrics) -> Figures {
     is("retriesRefused", refused.to_string());
     for kind in ["wanted", "observed"] {
         let share = sum("crossfade_split_ratio", &[("kind", kind)]) / proxies;
-        is(&format!("split.{kind}"), format!("{:.1} %", share * 100.0));
+        is(&format!("split.{kind}"), format!("{:.1}%", share * 100.0));
     }
     figures
 }

@@ -13,7 +13,7 @@ fn a_failure_is_found_at_once_and_stays() {
     let report = memory.look(&rules, requests(90, 10, 9), Duration::from_secs(2));
     assert_eq!(
         report.sentence(),
-        "New fails 90.0 % of its requests, old fails 0.0 % (10 and 90 requests in 2 s)."
+        "New fails 90.0% of its requests, old fails 0.0% (10 and 90 requests in 2 s)."
     );
     for second in 3..1000 {
         let report = memory.look(&rules, requests(90, 10, 0), Duration::from_secs(second));
@@ -81,7 +81,7 @@ fn a_late_crash_is_found_as_soon() {
     );
 }
 
-/// At a share of 10 % of 50 requests a second, new's next ten requests come within two seconds.
+/// At a share of 10% of 50 requests a second, new's next ten requests come within two seconds.
 #[test]
 fn a_late_crash_is_found_after_at_most_seven_failures_at_any_time() {
     let rules = Rules::default();

@@ -19,7 +19,7 @@ pub struct Case {
     pub rollouts: u64,
     /// New is worse than its rules allow.
     pub finds: bool,
-    /// The time within which 99 % of the rollouts must fail, in seconds.
+    /// The time within which 99% of the rollouts must fail, in seconds.
     pub limit: Option<f64>,
     /// It takes so long to be found that only the table has it.
     pub is_slow: bool,
@@ -27,7 +27,7 @@ pub struct Case {
 
 const HOUR: f64 = 3600.0;
 
-/// 10 % of 50 requests per second, with a look every five seconds.
+/// 10% of 50 requests per second, with a look every five seconds.
 pub(super) fn traffic(new: Behaviour) -> Traffic {
     Traffic {
         rate: 50.0,
@@ -132,7 +132,7 @@ pub fn cases() -> Vec<Case> {
             ..case.traffic
         },
         rollouts: ROLLOUTS,
-        // In 2 s, one that fails 60 % may fail a single request.
+        // In 2 s, one that fails 60% may fail a single request.
         limit: case.limit.filter(|_| case.traffic.new.failures >= 0.9),
         ..case
     };
@@ -157,26 +157,26 @@ pub fn cases() -> Vec<Case> {
         equal("equal", rules, traffic(USUAL)),
         equal("equal; without any margin", no_margin, traffic(USUAL)),
         equal(
-            "equal; share of new 50 %, without any margin",
+            "equal; share of new 50%, without any margin",
             no_margin,
             half,
         ),
         equal("equal; new gets the larger requests", rules, larger),
         equal(
-            "failures 1 % instead of 0.5 %, as the margin allows",
+            "failures 1% instead of 0.5%, as the margin allows",
             rules,
             failing(0.01),
         ),
         slow(
-            "failures 1 % instead of 0.5 %, without a margin",
+            "failures 1% instead of 0.5%, without a margin",
             no_margin,
             0.01,
         ),
-        slow("failures 1.5 % instead of 0.5 %", rules, 0.015),
-        case("failures 2 % instead of 0.5 %", rules, failing(0.02)),
-        case("failures 5 % instead of 0.5 %", rules, failing(0.05)),
+        slow("failures 1.5% instead of 0.5%", rules, 0.015),
+        case("failures 2% instead of 0.5%", rules, failing(0.02)),
+        case("failures 5% instead of 0.5%", rules, failing(0.05)),
         case(
-            "failures 2 % instead of 0.5 %; share of new 25 %",
+            "failures 2% instead of 0.5%; share of new 25%",
             rules,
             quarter(failing(0.02)),
         ),
@@ -186,72 +186,72 @@ pub fn cases() -> Vec<Case> {
             often(0.005),
         ),
         equal(
-            "equal, both fail 5 %; a proxy evaluates new on its own, without any margin",
+            "equal, both fail 5%; a proxy evaluates new on its own, without any margin",
             no_margin,
             often(0.05),
         ),
         both_turn(
-            "equal, both begin to fail 5 % with new's first request; a proxy evaluates new on its own",
+            "equal, both begin to fail 5% with new's first request; a proxy evaluates new on its own",
             0.05,
         ),
         both_turn(
-            "equal, both begin to fail 50 % with new's first request; a proxy evaluates new on its own",
+            "equal, both begin to fail 50% with new's first request; a proxy evaluates new on its own",
             0.5,
         ),
         late(both_turn(
-            "equal, both begin to fail 50 % after ten good minutes; a proxy evaluates new on its own",
+            "equal, both begin to fail 50% after ten good minutes; a proxy evaluates new on its own",
             0.5,
         )),
-        crash("new fails 60 %", 0.6, 10),
-        crash("new fails 90 %", 0.9, 10),
-        crash("new fails 100 %", 1.0, 10),
-        late(crash("new fails 60 % after ten good minutes", 0.6, 10)),
-        late(crash("new fails 90 % after ten good minutes", 0.9, 10)),
-        late(crash("new fails 100 % after ten good minutes", 1.0, 10)),
-        polled(crash("new fails 60 %; a controller evaluates new", 0.6, 10)),
-        polled(crash("new fails 90 %; a controller evaluates new", 0.9, 10)),
+        crash("new fails 60%", 0.6, 10),
+        crash("new fails 90%", 0.9, 10),
+        crash("new fails 100%", 1.0, 10),
+        late(crash("new fails 60% after ten good minutes", 0.6, 10)),
+        late(crash("new fails 90% after ten good minutes", 0.9, 10)),
+        late(crash("new fails 100% after ten good minutes", 1.0, 10)),
+        polled(crash("new fails 60%; a controller evaluates new", 0.6, 10)),
+        polled(crash("new fails 90%; a controller evaluates new", 0.9, 10)),
         polled(crash(
-            "new fails 100 %; a controller evaluates new",
+            "new fails 100%; a controller evaluates new",
             1.0,
             10,
         )),
-        crash("new fails 90 %; share of new 100 %", 0.9, 100),
+        crash("new fails 90%; share of new 100%", 0.9, 100),
         equal(
-            "equal, both fail 5 %; share of new 100 %, a proxy evaluates new on its own, without any margin",
+            "equal, both fail 5%; share of new 100%, a proxy evaluates new on its own, without any margin",
             no_margin,
             Traffic {
                 percent: 100,
                 ..often(0.05)
             },
         ),
-        crash("new fails 90 %; share of new 25 %", 0.9, 25),
-        crash("new fails 100 %; share of new 25 %", 1.0, 25),
+        crash("new fails 90%; share of new 25%", 0.9, 25),
+        crash("new fails 100%; share of new 25%", 1.0, 25),
         case(
-            "first token 25 % later, ratio 1.1",
+            "first token 25% later, ratio 1.1",
             tenth,
             first_event(1.25),
         ),
         case(
-            "first token 25 % later, ratio 1.1; share of new 25 %",
+            "first token 25% later, ratio 1.1; share of new 25%",
             tenth,
             quarter(first_event(1.25)),
         ),
-        case("first token 40 % later", rules, first_event(1.4)),
+        case("first token 40% later", rules, first_event(1.4)),
         case(
-            "first token 40 % later; a proxy evaluates new on its own",
+            "first token 40% later; a proxy evaluates new on its own",
             rules,
             Traffic {
                 look: 0.5,
                 ..first_event(1.4)
             },
         ),
-        case("first token 100 % later", rules, first_event(2.0)),
-        case("tokens 30 % slower", rules, gap(1.3)),
-        case("tokens 50 % slower", rules, gap(1.5)),
+        case("first token 100% later", rules, first_event(2.0)),
+        case("tokens 30% slower", rules, gap(1.3)),
+        case("tokens 50% slower", rules, gap(1.5)),
     ]
 }
 
-/// The share of rollouts that failed, and within which time half and 99 % of them did, in seconds.
+/// The share of rollouts that failed, and within which time half and 99% of them did, in seconds.
 type Outcome = (f64, Option<f64>, Option<f64>);
 
 /// The times of some rollouts of a case, infinite for those that were not failed.
@@ -322,7 +322,7 @@ const END: &str = "<!-- end -->\n";
 #[test]
 #[ignore = "writes the table of docs/analysis.md, which takes minutes"]
 fn the_table_is_written() {
-    let mut table = "| new is | failed | found in half of the rollouts within | in 99 % within |\n| --- | --- | --- | --- |\n".to_owned();
+    let mut table = "| new is | failed | found in half of the rollouts within | in 99% within |\n| --- | --- | --- | --- |\n".to_owned();
     for (case, (failed, half, most)) in run_all() {
         if case.finds {
             assert!(failed >= 0.99, "{}: {failed}", case.what);
@@ -336,7 +336,7 @@ fn the_table_is_written() {
         }
         let percent = failed * 100.0;
         let [half, most] = [half, most].map(|time| time.map_or_else(|| "–".to_owned(), length));
-        let row = format!("| {} | {percent:.1} % | {half} | {most} |\n", case.what);
+        let row = format!("| {} | {percent:.1}% | {half} | {most} |\n", case.what);
         table += &row;
     }
     let text = std::fs::read_to_string(DOCUMENT).unwrap();

@@ -106,7 +106,7 @@ fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_a
         let report = looks(&Rules::default(), [counts(failed)]);
         let sentence = report.sentence();
         assert_eq!(report.verdict == Verdict::Pass, passes, "{sentence}");
-        let all = "New fails 100.0 % of its requests, old fails 100.0 % (500 and 1,000 requests of the API class 'chat' in 5 s); that is too many for a pass.";
+        let all = "New fails 100.0% of its requests, old fails 100.0% (500 and 1,000 requests of the API class 'chat' in 5 s); that is too many for a pass.";
         assert!(failed < 500 || sentence == all, "{sentence}");
     }
 }
@@ -143,7 +143,7 @@ fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
     assert!(row.metric == Metric::Failures && row.confidence < 0.99);
     assert_eq!(
         report.sentence(),
-        "New fails 0.80 % of its requests, old fails 0.0 % (250 and 1,000 requests in 5 s); that is not enough evidence yet."
+        "New fails 0.80% of its requests, old fails 0.0% (250 and 1,000 requests in 5 s); that is not enough evidence yet."
     );
 }
 
@@ -169,7 +169,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let report = looks(&Rules::default(), [counts(new(63, 43, 43))]);
     assert_eq!(
         report.sentence(),
-        "New fails 100.0 % of its requests, old fails 0.0 % (43 and 400 requests in 5 s)."
+        "New fails 100.0% of its requests, old fails 0.0% (43 and 400 requests in 5 s)."
     );
     let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
     assert_eq!(

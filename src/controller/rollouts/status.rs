@@ -237,7 +237,7 @@ pub(super) fn action_text(action: &Action) -> String {
     match action {
         Action::Split(split) => {
             format!(
-                "sending {} % of the requests to new",
+                "sending {}% of the requests to new",
                 split.rounded_percent()
             )
         }

@@ -101,7 +101,7 @@ function drawTimes(state, id, key, name) {
   const y = (share) => bottom - (share / most) * (bottom - top);
   const children = [];
   for (const share of [0, most / 2, most]) {
-    children.push(svg("line", { class: "grid", x1: left, x2: width, y1: y(share), y2: y(share) }), svg("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${Math.round(share * 100)} %`));
+    children.push(svg("line", { class: "grid", x1: left, x2: width, y1: y(share), y2: y(share) }), svg("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${Math.round(share * 100)}%`));
   }
   const every = Math.ceil(58 / step);
   for (let place = 0; place < bars; place += 1) {
@@ -121,7 +121,7 @@ function drawTimes(state, id, key, name) {
   SIDES.forEach((side, number) => {
     children.push(svg("text", { class: `text-${side}`, x: left + (number * (width - left)) / 2, y: height - 2 }, `${side} p50 ${median(number)}`));
   });
-  const quantiles = (number) => (known(reported[number]?.p50) ? `half within ${time(reported[number].p50)}, 95 % within ${time(reported[number].p95)}, 99 % within ${time(reported[number].p99)}` : FEW);
+  const quantiles = (number) => (known(reported[number]?.p50) ? `half within ${time(reported[number].p50)}, 95% within ${time(reported[number].p95)}, 99% within ${time(reported[number].p99)}` : FEW);
   const label = `${name}, last 5 minutes. ${SIDES.map((side, number) => `${side}: ${quantiles(number)}`).join(". ")}`;
   box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...children));
 }
@@ -161,7 +161,7 @@ function drawPlan(plan) {
     const { namespace, name, generation } = plan.resource;
     rows.push(["resource", html("dd", {}, `${namespace ? `${namespace}/` : ""}${name}${generation ? `, generation ${generation}` : ""}`)]);
   }
-  if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was requested`)]);
+  if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent}%; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was requested`)]);
   if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: nothing is retried on it")]);
   rows.push(["plans rejected", figure("plan.refused", count(plan.refusedTotal), "dd")]);
   updateChildren(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));

@@ -5,7 +5,7 @@ const show = (id, is) => (byId(id).hidden = !is);
 const known = (value) => value !== null && value !== undefined;
 
 const count = (number) => (number ?? 0).toLocaleString("en");
-const percent = (share) => (known(share) ? `${(share * 100).toFixed(1)} %` : "–");
+const percent = (share) => (known(share) ? `${(share * 100).toFixed(1)}%` : "–");
 function time(seconds) {
   if (!known(seconds)) return "–";
   const [value, unit] = seconds < 1 ? [seconds * 1000, "ms"] : [seconds, "s"];

@@ -44,7 +44,7 @@ function drawRollouts() {
       step: known(rollout.next) ? `${rollout.new.units} of ${rollout.units}, next ${rollout.next}` : "–",
       old: side(rollout.old),
       new: side(rollout.new),
-      split: known(rollout.percent) ? `${rollout.percent} % new` : "–",
+      split: known(rollout.percent) ? `${rollout.percent}% new` : "–",
       verdict: rollout.verdict ?? "–",
       gpus: known(rollout.gpus) ? `${count(rollout.gpus)}, peak ${count(rollout.peakGpus)}` : "–",
       waits: rollout.waits.join("; ") || (rollout.message ?? "–"),
@@ -67,7 +67,7 @@ function drawUpdate(update) {
   const side = ({ workers, capacityPercent, readyFrontends }) => {
     const parts = [];
     if (known(workers)) parts.push(`${workers} workers`);
-    if (known(capacityPercent)) parts.push(`capacity ${capacityPercent} %`);
+    if (known(capacityPercent)) parts.push(`capacity ${capacityPercent}%`);
     if (known(readyFrontends)) parts.push(`${plural(readyFrontends, "frontend")} ready`);
     return parts.join(", ") || "–";
   };
@@ -77,7 +77,7 @@ function drawUpdate(update) {
     ["edit", count(update.generation)],
   ];
   if (update.weights) facts.push(["weights", `old ${update.weights.old} : new ${update.weights.new}`]);
-  if (known(update.cap)) facts.push(["cap", `${update.cap} %${update.capIsLifted ? ", lifted: no worker of old is ready" : ""}`]);
+  if (known(update.cap)) facts.push(["cap", `${update.cap}%${update.capIsLifted ? ", lifted: no worker of old is ready" : ""}`]);
   if (update.paused) facts.push(["paused", "yes: the split is held manually"]);
   if (update.since) facts.push(["phase since", new Date(update.since).toLocaleString("en-GB")]);
   if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${duration(update.estimatedDrainSeconds)} more`]);

@@ -102,7 +102,7 @@ const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.
 function shares(x, width) {
   const [top, bottom] = [8, 160];
   const y = (share) => bottom - share * (bottom - top);
-  const parts = grid(width, [[y(0), "0 %"], [y(0.5), "50 %"], [y(1), "100 %"]]);
+  const parts = grid(width, [[y(0), "0%"], [y(0.5), "50%"], [y(1), "100%"]]);
   for (const run of runsOf((sample) => sample.observed)) {
     const line = run.map((sample) => [x(sample.at), y(sample.observed)]);
     const [from, to] = [line[0][0], line.at(-1)[0]];
@@ -175,7 +175,7 @@ function eventMarks(x, width, begin, end) {
     if (before && sample.plan !== before.plan) {
       parts.push(svg("path", { class: "mark", d: `M${at} ${rows.plan - 2}l5 5l-5 5l-5 -5z` }));
       if (at >= free && known(sample.wanted)) {
-        parts.push(svg("text", { x: at, y: rows.plan - 6, "text-anchor": "middle" }, `${Math.round(sample.wanted * 100)} %`));
+        parts.push(svg("text", { x: at, y: rows.plan - 6, "text-anchor": "middle" }, `${Math.round(sample.wanted * 100)}%`));
         free = at + 44;
       }
     }

@@ -109,7 +109,7 @@ function draw() {
 function drawHead({ process, phase, ready, plan }) {
   const serves = phase === "ready" && !ready ? "not ready: cannot reach any model server" : phase;
   setText("who", `${process?.name ?? "?"} · ${serves} · version ${process?.version ?? "?"} · up ${duration(process?.uptimeSeconds ?? 0)}`);
-  document.title = `${plan?.percent ?? "?"} % new · crossfade`;
+  document.title = `${plan?.percent ?? "?"}% new · crossfade`;
 }
 
 function drawFleetHead(update) {

@@ -247,23 +247,23 @@ fn a_report_says_what_the_plan_does() {
     for (fields, summary) in [
         (
             "  trafficSplitPercent: 25",
-            "25 % to new at http://new:1, the rest to old",
+            "25% to new at http://new:1, the rest to old",
         ),
         (
             "  weights: {old: 2, new: 1}",
-            "1 of 3 requests (33 %) to new at http://new:1, the rest to old",
+            "1 of 3 requests (33%) to new at http://new:1, the rest to old",
         ),
         (
             "  trafficSplitPercent: 25\n  maxTrafficSplitPercent: 10\n  oldDraining: true",
-            "10 % to new at http://new:1, the rest to old; 25 % requested, but capped; old drains",
+            "10% to new at http://new:1, the rest to old; 25% requested, but capped; old drains",
         ),
         (
             "  trafficSplitPercent: 25\n  failover: {continuation: {mode: SameGeneration}}",
-            "25 % to new at http://new:1, the rest to old; broken streams are continued in their generation",
+            "25% to new at http://new:1, the rest to old; broken streams are continued in their generation",
         ),
         (
             "  trafficSplitPercent: 25\n  failover: {continuation: {mode: AnyGeneration}}\n  drain: {moveAfterSeconds: 30}",
-            "25 % to new at http://new:1, the rest to old; broken streams are continued; streams move off old 30 s after its \
+            "25% to new at http://new:1, the rest to old; broken streams are continued; streams move off old 30 s after its \
              share becomes 0, 10 per second",
         ),
     ] {
@@ -286,7 +286,7 @@ fn a_manifest_for_a_cluster_may_leave_the_split_to_the_controller_and_a_plan_fil
     let report = only_report(&text);
     assert_eq!(
         report.summary.as_deref(),
-        Some("0 % to new at http://new:1, the rest to old")
+        Some("0% to new at http://new:1, the rest to old")
     );
     let note = &report.notes[0];
     assert!(note.contains("until the controller has set them"), "{note}");

@@ -234,7 +234,7 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  weights: {old: 3, new: 2}",
-            "line 5: spec.trafficSplitPercent: is 25, but weights 3:2 are 40 %",
+            "line 5: spec.trafficSplitPercent: is 25, but weights 3:2 are 40%",
         ),
         (
             "  affinity:\n    headers: [a, 'b c']",

@@ -190,7 +190,7 @@ mod tests {
                 requests(1000, 0),
                 requests(60, 2),
                 Some(
-                    "New fails more requests than old: 3.3 % versus 0.0 % in the last 5 minutes; that is not enough evidence yet.",
+                    "New fails more requests than old: 3.3% versus 0.0% in the last 5 minutes; that is not enough evidence yet.",
                 ),
             ),
             (requests(1000, 3), requests(60, 0), None),

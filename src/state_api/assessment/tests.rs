@@ -58,32 +58,32 @@ fn the_sentence_states_the_state_and_its_reason() {
         (
             state(25, good()),
             Level::Good,
-            "New gets 25.0 % of the requests. Old: 0.10 % errors, first token p95",
+            "New gets 25.0% of the requests. Old: 0.10% errors, first token p95",
         ),
         (
             state(0, [side(1000, 1, 300), None]),
             Level::Good,
-            "Old gets all requests. Old: 0.10 % errors",
+            "Old gets all requests. Old: 0.10% errors",
         ),
         (
             state(5, [side(1000, 1, 300), side(49, 0, 300)]),
             Level::NotEnoughData,
-            "New gets 5.0 % of the requests. Not enough data: new finished only 49",
+            "New gets 5.0% of the requests. Not enough data: new finished only 49",
         ),
         (
             state(5, [side(0, 0, 1), None]),
             Level::NotEnoughData,
-            "New gets 5.0 % of the requests. No requests ended",
+            "New gets 5.0% of the requests. No requests ended",
         ),
         (
             state(25, [side(1000, 3, 300), side(1000, 40, 300)]),
             Level::Attention,
-            "New fails more requests than old: 4.0 % versus 0.30 %",
+            "New fails more requests than old: 4.0% versus 0.30%",
         ),
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
             Level::Attention,
-            "Old failed 10.0 %",
+            "Old failed 10.0%",
         ),
         (
             state(25, [side(1000, 0, 300), side(1000, 0, 400)]),
@@ -94,24 +94,24 @@ fn the_sentence_states_the_state_and_its_reason() {
         (
             state(25, [side(1000, 1, 300), side(199, 0, 600)]),
             Level::NotEnoughData,
-            "New gets 25.0 % of the requests. Not enough data: new started only 199 streams in the last 5 minutes; at least 200 are needed.",
+            "New gets 25.0% of the requests. Not enough data: new started only 199 streams in the last 5 minutes; at least 200 are needed.",
         ),
         (
             state(100, [side(1000, 1, 300), side(199, 0, 600)]),
             Level::Good,
-            "New gets all requests. New: 0.0 % errors",
+            "New gets all requests. New: 0.0% errors",
         ),
         (
             state(25, [side(1000, 0, 300), side(200, 3, 300)]),
             Level::NotEnoughData,
-            "New gets 25.0 % of the requests. New fails more requests than old: 1.5 % versus 0.0 % in the last 5 minutes; that is not enough",
+            "New gets 25.0% of the requests. New fails more requests than old: 1.5% versus 0.0% in the last 5 minutes; that is not enough",
         ),
-        (off, Level::Attention, "New got 90.0 % of the requests"),
+        (off, Level::Attention, "New got 90.0% of the requests"),
         (unreachable, Level::Attention, "Not ready"),
         (
             bad_and_refused,
             Level::Attention,
-            "New fails more requests than old: 4.0 % versus 0.10 % in the last 5 minutes. The newest plan could not be applied",
+            "New fails more requests than old: 4.0% versus 0.10% in the last 5 minutes. The newest plan could not be applied",
         ),
         (
             refused,
@@ -154,26 +154,26 @@ fn the_verdict_of_an_analysis_comes_first_and_replaces_the_comparison_by_figures
             state(25, slower()),
             verdict("pass", false),
             Level::Good,
-            "New is good enough: Because. New gets 25.0 % of the requests.",
+            "New is good enough: Because. New gets 25.0% of the requests.",
         ),
         (
             state(25, fails_more()),
             verdict("inconclusive", false),
             Level::NotEnoughData,
-            "It is not yet known whether new is good enough: Because. New gets 25.0 % of the requests.",
+            "It is not yet known whether new is good enough: Because. New gets 25.0% of the requests.",
         ),
         // Nothing is left to compare.
         (
             state(100, good()),
             verdict("inconclusive", false),
             Level::Good,
-            "New gets all requests. New: 0.20 % errors, first token p95 312 ms.",
+            "New gets all requests. New: 0.20% errors, first token p95 312 ms.",
         ),
         (
             state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
             verdict("pass", false),
             Level::Attention,
-            "Old failed 10.0 % of its requests in the last 5 minutes.",
+            "Old failed 10.0% of its requests in the last 5 minutes.",
         ),
         (
             unreachable,

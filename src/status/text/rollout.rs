@@ -349,7 +349,7 @@ mod tests {
             "phase       Progressing\n            growing new\n            as of edit 2: the controller has not observed edit 3 yet\n",
             "step        new 2 units, old 3; next: new 3\n",
             "waiting for new to be ready: 1 of 2 units are ready, for 10 min\n",
-            "split       33.3 % of the requests go to new\n",
+            "split       33.3% of the requests go to new\n",
             "verdict     Pass: as good as old\n",
             "GPUs        40 in use (peak: 48)\n",
             "old         decode: Deployment/d1                2      1            1       12\n",
@@ -375,7 +375,7 @@ mod tests {
         let list = rollouts(&[rollout_of]);
         assert!(
             list.contains(
-                "chat                             Progressing          -         -    33 %\n"
+                "chat                             Progressing          -         -    33%\n"
             ),
             "{list}"
         );

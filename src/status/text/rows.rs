@@ -46,7 +46,7 @@ impl Page {
                     .to_string()
             });
             let ready = if state.ready { "yes" } else { "no" };
-            let split = format!("{} %", plan.percent);
+            let split = format!("{}%", plan.percent);
             let phase = state.phase().as_word();
             self.put(
                 0,

@@ -56,7 +56,7 @@ fn status_fits_80_columns() {
     });
     assert!(shown.contains("192.168.100.200:9464 unknown"), "{shown}");
     assert!(
-        shown.contains("66.7 % requested, capped at 50 %"),
+        shown.contains("66.7% requested, capped at 50%"),
         "{shown}"
     );
     let widest = shown.lines().map(|line| line.chars().count()).max();
@@ -201,8 +201,8 @@ fn external_text_is_escaped_in_its_field() {
 #[test]
 fn a_cap_that_is_lifted_is_said_to_be_lifted() {
     for (percent, expected) in [
-        (100, "cap         60 %, lifted: no worker of old is ready"),
-        (70, "cap         new gets at most 60 %"),
+        (100, "cap         60%, lifted: no worker of old is ready"),
+        (70, "cap         new gets at most 60%"),
     ] {
         let object = serde_json::json!({
             "metadata": {"name": "u"}, "status": {"liftedCapPercent": 60},
@@ -237,17 +237,17 @@ fn the_reason_for_a_hold_is_reported() {
     let text = text(&report);
     for line in [
         "paused      the split is held manually; `crossfade resume` returns it to the controller",
-        "cap         new gets at most 60 %",
+        "cap         new gets at most 60%",
         "phase       Degraded, by rule Paused",
         "            as of edit 4: the controller has not observed edit 5 yet",
         "conditions  Accepted, Degraded (ProxiesLag)",
         "degraded    p lags",
-        "split       wanted     25.0 %",
+        "split       wanted     25.0%",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
     assert!(
-        list(&[update]).contains("Degraded        25 %         -"),
+        list(&[update]).contains("Degraded        25%         -"),
         "{}",
         list(&[report.update.unwrap().as_ref().clone()])
     );
@@ -275,11 +275,11 @@ fn the_verdict_on_new_comes_first() {
             "metadata": {"name": "u", "namespace": "n", "generation": 5},
             "spec": {"newFrontendService": "new:8000"},
             "status": {"phase": "Progressing", "observedGeneration": observed,
-                       "analysis": {"verdict": "Fail", "message": "New fails 3.0 %.", "rolledBack": true}},
+                       "analysis": {"verdict": "Fail", "message": "New fails 3.0%.", "rolledBack": true}},
         })
     };
-    let failed = "New has failed and was rolled back: New fails 3.0 %.";
-    let unknown = "It is not yet known whether new is good enough: Said by a proxy. New gets 25.0 % of the requests.";
+    let failed = "New has failed and was rolled back: New fails 3.0%.";
+    let unknown = "It is not yet known whether new is good enough: Said by a proxy. New gets 25.0% of the requests.";
     let answers = |state| ProxyAnswer {
         name: "a".into(),
         state,

@@ -147,7 +147,7 @@ impl AnalysisReport {
                 &figure(old),
                 &figure(new),
                 &difference,
-                &format!("{:.1} %", floor(row.confidence)),
+                &format!("{:.1}%", floor(row.confidence)),
                 self.row_verdict(row),
             ]);
         }

@@ -97,7 +97,7 @@ mod tests {
         quantile(&buckets, q).unwrap()
     }
 
-    /// Values within 5 % of `middle`, evenly: times of a server vary more.
+    /// Values within 5% of `middle`, evenly: times of a server vary more.
     fn near(middle: f64) -> impl Iterator<Item = f64> {
         (0..=100).map(move |i| middle * (0.95 + 0.001 * f64::from(i)))
     }
@@ -121,7 +121,7 @@ mod tests {
                     let is_more = middle * 1.15 * 1.05 > to || other > reported * 1.01;
                     assert!(
                         is_more,
-                        "p{q} of {middle} and 15 % more: {reported} and {other}"
+                        "p{q} of {middle} and 15% more: {reported} and {other}"
                     );
                 }
                 // Even of a value that never varies, the median is as good.

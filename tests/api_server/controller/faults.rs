@@ -72,7 +72,7 @@ async fn a_dry_run_logs_its_decisions_and_writes_nothing() {
     eventually("it is logged", async || {
         controller
             .log()
-            .contains("/up: 20 % to new (old 4 : new 1): old has 4 of 4 workers ready")
+            .contains("/up: 20% to new (old 4 : new 1): old has 4 of 4 workers ready")
     })
     .await;
     // Once the workers have been stable for long enough, and not only at the next full resync.
@@ -86,7 +86,7 @@ async fn a_dry_run_logs_its_decisions_and_writes_nothing() {
     // Its own decisions do not count as edits by a user.
     fixture.worker("new", 1, "worker").await;
     eventually("the next decision is logged", async || {
-        controller.log().contains("/up: 33 % to new")
+        controller.log().contains("/up: 33% to new")
     })
     .await;
     assert!(!controller.log().contains("SplitContested"));

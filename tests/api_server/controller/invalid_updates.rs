@@ -143,13 +143,13 @@ async fn after_a_deletion_old_gets_no_more_requests_than_its_capacity() {
     fixture.delete(&updates(), "up").await;
     let message = fixture.wait_for_event("DeletedNewKept").await;
     assert!(
-        message.contains("old had 25 % of its capacity"),
+        message.contains("old had 25% of its capacity"),
         "{message}"
     );
     follows(proxy, 1, 3).await;
     let page = in_force(proxy).await;
     assert!(
-        page["remarks"][0].as_str().unwrap().contains("25 %"),
+        page["remarks"][0].as_str().unwrap().contains("25%"),
         "{page}"
     );
     // The next update takes over from there.

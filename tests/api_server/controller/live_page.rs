@@ -153,7 +153,7 @@ async fn its_figures_are_the_sums_over_all_proxies_even_if_some_restart() {
     assert_eq!(title, format!("{}/up", fixture.namespace));
     assert_eq!(browser.text("#phase").await, update["status"]["phase"]);
     let message = browser.text("#message").await;
-    assert!(message.starts_with("50 % to new"), "{message}");
+    assert!(message.starts_with("50% to new"), "{message}");
     // The page updates while requests complete, so "1 request recovered" may come first.
     browser
         .until("#log", |log| {
@@ -221,7 +221,7 @@ async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard()
     // With several updates, nothing is shown until the user chooses one.
     let list = browser
         .until("#list", |text| {
-            text.contains("/waits") && text.contains("50.0 %")
+            text.contains("/waits") && text.contains("50.0%")
         })
         .await;
     assert!(
@@ -436,7 +436,7 @@ async fn it_has_a_table_of_rollouts() {
             text.contains("there is no Deployment v1") && text.contains("1 of 4, next 4")
         })
         .await;
-    for part in ["chat", "embed", "Refused", "waiting for", "3/3", "25 % new"] {
+    for part in ["chat", "embed", "Refused", "waiting for", "3/3", "25% new"] {
         assert!(shown.contains(part), "{part} is not in {shown}");
     }
     browser.picture("controller-rollouts").await;

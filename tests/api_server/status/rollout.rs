@@ -59,7 +59,7 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
         "phase       Progressing\n            growing new\n",
         "step        new 1 unit, old 4; next: new 4\n",
         "waiting for new to be ready: 0 of 1 units are ready, for ",
-        "split       0 % of the requests go to new\n",
+        "split       0% of the requests go to new\n",
         "old         Deployment/chat-v1",
         "new         Deployment/chat-v2",
         "conditions  Reconciling True (Progressing)\n",
@@ -82,7 +82,7 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
         "{text}"
     );
     assert!(
-        text.contains("chat                             Progressing        4/4       0/1     0 %"),
+        text.contains("chat                             Progressing        4/4       0/1     0%"),
         "{text}"
     );
 

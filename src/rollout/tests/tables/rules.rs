@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn the_rules_are_asked_in_their_order() {
     use Rule::{Cap, Capacity, NeitherCanServe, NewCannotServe, OldCannotServe, Paused};
-    // Columns: old and new ready, paused, strict, cap, rule, split. The split starts at 50 %.
+    // Columns: old and new ready, paused, strict, cap, rule, split. The split starts at 50%.
     for (old, new, paused, strict, cap, rule, split) in [
         (0, 0, false, false, None, NeitherCanServe, percent(50)),
         (0, 0, true, false, Some(10), NeitherCanServe, percent(50)),
@@ -80,7 +80,7 @@ fn the_rules_are_asked_in_their_order() {
 #[test]
 fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
     use Rule::{Cap, NeitherCanServe, OldCannotServe, Paused};
-    // Columns: new ready, paused, strict, cap, rule, split. The split starts at 50 %.
+    // Columns: new ready, paused, strict, cap, rule, split. The split starts at 50%.
     for (new, paused, strict, cap, rule, split) in [
         (4, false, false, None, OldCannotServe, Weights::ALL_NEW),
         (4, false, false, Some(10), OldCannotServe, Weights::ALL_NEW),

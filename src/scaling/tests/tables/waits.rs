@@ -327,6 +327,6 @@ fn every_wait_has_a_text() {
     };
     assert_eq!(
         grace.to_string(),
-        "a longer terminationGracePeriodSeconds of old: it is 30 s, but 1 % of streams last 540 s or longer"
+        "a longer terminationGracePeriodSeconds of old: it is 30 s, but 1% of streams last 540 s or longer"
     );
 }

@@ -64,7 +64,7 @@ impl Follower {
                 return;
             }
             (true, Some(percent)) => format!(
-                "{gone}, but old had {percent} % of its capacity when it was last seen: new keeps its share, until an update \
+                "{gone}, but old had {percent}% of its capacity when it was last seen: new keeps its share, until an update \
                  says where requests should go"
             ),
             (false, _) => format!("{gone}, but old does not respond: new keeps its share"),
