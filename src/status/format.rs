@@ -15,9 +15,9 @@ pub fn printable(text: &str) -> String {
 /// A share in percent, with a bar.
 pub(super) fn share(share: Option<f64>) -> String {
     match share {
-        None => format!("{:>7}  {}", "-", bar(0.0, BAR)),
+        None => format!("{:>6}  {}", "-", bar(0.0, BAR)),
         Some(share) => format!(
-            "{:>7}  {}",
+            "{:>6}  {}",
             crate::printable::percent(share),
             bar(share, BAR)
         ),
@@ -26,7 +26,7 @@ pub(super) fn share(share: Option<f64>) -> String {
 
 /// A share that is usually a whole percentage: `70%`, `33.3%`.
 pub(super) fn percent(share: f64) -> String {
-    crate::printable::percent(share).replace(".0 ", " ")
+    crate::printable::percent(share).replace(".0%", "%")
 }
 
 /// A bar of `width` cells with this share of them filled.

@@ -272,8 +272,8 @@ mod tests {
         let text = analysed.text();
         for part in [
             "fail: New fails 5.0% of its requests, old fails 0.0% (200 and 1,800 requests in 2 min).\n",
-            "failed requests             0.0%     5.0%  +5.0 points",
-            "fail\nfirst token, p50                -         -            -       0.0%  no data\n",
+            "failed requests              0.0%      5.0%  +5.0 points",
+            "fail\nfirst token, p50                -         -            -        0.0%  no data\n",
             "\n1 of 3 proxies\n  b: too old to be compared\n  c: cannot be reached\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");

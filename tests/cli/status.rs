@@ -245,7 +245,7 @@ async fn several_updates_are_listed_in_every_format_and_watched() {
     };
     let text = status(&[]).await;
     assert!(
-        text.contains("one                              -               25%"),
+        text.contains("one                              -                25%"),
         "{text}"
     );
     let json: Value = serde_json::from_str(&status(&["-o", "json"]).await).unwrap();

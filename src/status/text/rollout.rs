@@ -375,7 +375,7 @@ mod tests {
         let list = rollouts(&[rollout_of]);
         assert!(
             list.contains(
-                "chat                             Progressing          -         -    33%\n"
+                "chat                             Progressing          -         -     33%\n"
             ),
             "{list}"
         );

@@ -247,7 +247,7 @@ fn the_reason_for_a_hold_is_reported() {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
     assert!(
-        list(&[update]).contains("Degraded        25%         -"),
+        list(&[update]).contains("Degraded         25%         -"),
         "{}",
         list(&[report.update.unwrap().as_ref().clone()])
     );

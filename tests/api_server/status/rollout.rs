@@ -82,7 +82,7 @@ async fn a_rollout_is_shown_with_both_generations_and_what_it_waits_for() {
         "{text}"
     );
     assert!(
-        text.contains("chat                             Progressing        4/4       0/1     0%"),
+        text.contains("chat                             Progressing        4/4       0/1      0%"),
         "{text}"
     );
 
