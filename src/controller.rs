@@ -59,7 +59,7 @@ pub use self::{
 
 use std::fmt;
 
-/// Namespace and name of an update.
+/// Namespace and name of an update or a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
     namespace: String,

@@ -73,7 +73,7 @@ fn line_ends_are_crlf(head: &[u8]) -> bool {
     })
 }
 
-/// `1*DIGIT` that fits (RFC 9110 §8.6): no sign, list or white space.
+/// `1*DIGIT` that fits (RFC 9110 §8.6): no sign, list or whitespace.
 fn content_length(value: &HeaderValue) -> Option<u64> {
     decimal(value.as_bytes())
 }

@@ -19,10 +19,10 @@
 //! | 7 | [`downstream`] | client connections: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
 //! | 6 | [`admin`] | the admin port of a proxy: metrics, health, plan, live page, gRPC; read-only except for drain and log level |
 //! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
-//! | 5 | [`controller`] | sets the split of every update according to the capacity; scales workers and routes clients for managed updates |
+//! | 5 | [`controller`] | sets the split of every update according to the capacity; finds out whether old can be deleted; scales workers and routes clients for managed updates |
 //! | 5 | [`snapshot`] | the plan in force with its pools, replaced atomically |
 //! | 4 | [`pages`] | the shared parts of all admin ports: responses, quotas, the live page and its history |
-//! | 4 | [`status`] | reads and edits an update or a rollout from a user's machine |
+//! | 4 | [`status`] | reads, judges, and edits an update or a rollout from a user's machine |
 //! | 4 | [`upstream`] | the pool of a generation: endpoints, connections, sending one attempt |
 //! | 3 | [`guard`] | the header that prevents forwarding a request twice for one update |
 //! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, counting and scaling workers |
@@ -32,7 +32,7 @@
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
 //! | 2 | [`resource`] | `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines |
 //! | 2 | [`scaling`] | how a managed update scales both generations, one action at a time |
-//! | 2 | [`telemetry`] | metrics, access lines, logs, traces |
+//! | 2 | [`telemetry`] | metrics, access lines, logs, traces, and the counts that the analysis compares |
 //! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail or inconclusive |
 //! | 1 | [`continuation`] | whether another server continues a broken stream, and how the two parts are joined |
 //! | 1 | [`demo`] | two model servers, load, and a live view around a given proxy |
@@ -41,18 +41,18 @@
 //! | 1 | [`next_generation`] | creates the manifests of the next generation from the current and the edited ones |
 //! | 1 | [`rollout`] | decides the split from the capacity of both generations, and the end of an update |
 //! | 1 | [`tls`] | TLS configurations that are reloaded when their files change |
-//! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
+//! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines, batching, name resolution, and file descriptors |
 //! | 0 | [`backoff`] | exponential backoff with jitter |
 //! | 0 | [`duration`] | durations as users write them: `5s`, `1m30s`, or plain seconds |
 //! | 0 | [`dynamo_graph`] | the components of a `DynamoGraphDeployment`, in both versions of its API |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
-//! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
+//! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically; output to standard output and standard error |
 //! | 0 | [`inject`] | adds crossfade to manifests as a sidecar, and removes it |
 //! | 0 | [`latency`] | the scale on which latencies are counted, and the counts themselves |
 //! | 0 | [`lifecycle`] | the phases of a process: ready, settling, draining, ending |
 //! | 0 | [`memory`] | the budget for memory that clients and servers can make the process hold |
 //! | 0 | [`model_list`] | reads and merges lists of models |
-//! | 0 | [`printable`] | escapes text from outside for printing |
+//! | 0 | [`printable`] | escapes text from outside, and formats numbers, for printing |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`sse`] | event streams: framing, one file per API family, outcomes |
 //!

@@ -186,7 +186,7 @@ impl Watch {
         self.lifecycle.phase()
     }
 
-    /// As [`Lifecycle::reached`].
+    /// Same as [`Lifecycle::reached`].
     pub fn reached(&self, phase: ProcessPhase) -> impl Future<Output = ()> + Send + use<> {
         self.lifecycle.reached(phase)
     }

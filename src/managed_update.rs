@@ -41,7 +41,7 @@ pub enum SizeError {
 /// The full sizes of both sides; `now` are the current sizes of their objects.
 ///
 /// # Errors
-/// The sizes that the spec must state, because they cannot be taken from the other side.
+/// The sizes that the spec must specify, because they cannot be taken from the other side.
 pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<Sizes>, SizeError> {
     match (now.old.is_empty(), now.new.is_empty()) {
         (true, _) => return Err(SizeError::NoRole("source")),
@@ -67,7 +67,7 @@ pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<
     Ok(Sides { old, new })
 }
 
-/// The full sizes that a side states.
+/// The full sizes that a side specifies.
 fn stated(side: &'static str, spec: &SideSpec, now: &Sizes) -> Result<Sizes, SizeError> {
     if let Some(replicas) = spec.replicas {
         return match now.len() {
@@ -134,7 +134,7 @@ pub fn settings(
     })
 }
 
-/// The roles of a side whose full size the spec states.
+/// The roles of a side whose full size the spec specifies.
 fn given(side: &SideSpec, full: &Sizes) -> BTreeSet<Role> {
     let is_given = |role: &&Role| {
         let of_role = side.roles.get(role.as_str());

@@ -15,7 +15,7 @@
 //! # Capacity
 //!
 //! The [`Capacity`] of a side is the minimum, over the roles it needs, of ready workers ÷ full size. The full size is the
-//! source's size when the update was accepted, or what the user states. It is never the current replica count, which only shows
+//! source's size when the update was accepted, or what the user specifies. It is never the current replica count, which only shows
 //! the progress of an update. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
 //!
 //! | old | new | split |
@@ -33,7 +33,7 @@
 //! [`gate()`].
 //!
 //! A missing role means no capacity. The roles a side needs are learned from the source. New may have another shape
-//! (one worker for everything where old had prefill and decode); then it needs its own roles, and the user has to state
+//! (one worker for everything where old had prefill and decode); then it needs its own roles, and the user must specify
 //! their sizes. Prefill and decode always need each other.
 //!
 //! # The rules

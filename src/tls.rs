@@ -205,7 +205,7 @@ struct LoadAttempt {
 
 impl<F: Files> Reloading<F> {
     /// # Errors
-    /// As for [`Files::load`].
+    /// Same as [`Files::load`].
     pub fn new(files: F) -> Result<Self, Error> {
         let last_attempt = LoadAttempt {
             stamps: stamps(&files),
@@ -232,7 +232,7 @@ impl<F: Files> Reloading<F> {
     /// is in force.
     ///
     /// # Errors
-    /// As for [`Files::load`], once for each cause; the last good configuration stays in force.
+    /// Same as [`Files::load`], once for each cause; the last good configuration stays in force.
     pub fn refresh(&self) -> Result<bool, Error> {
         let stamps = stamps(&self.files);
         let mut last_attempt = self

@@ -47,7 +47,7 @@ pub enum Error {
     /// All endpoints are ejected after failures, and the caller can fail over to another target.
     #[error("every address is ejected after failures")]
     Ejected,
-    /// This host cannot open a connection: it is out of descriptors, memory, or ports towards the address. Not a failure of the
+    /// This host cannot open a connection: it is out of descriptors, memory, or ports for connections to the address. Not a failure of the
     /// model server.
     #[error("this host cannot open a connection")]
     Exhausted {
@@ -96,7 +96,7 @@ pub enum Error {
     NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] Http2Error),
-    /// The server reset only this stream, because it takes the request for malformed, or because of its number of fields. Like a
+    /// The server reset only this stream, because it considers the request malformed, or because of its number of fields. Like a
     /// response with status 400, that is not its fault: a client could otherwise eject servers with requests that only crossfade
     /// accepts.
     #[error("the model server rejected the request as malformed")]

@@ -22,7 +22,7 @@ pub(super) fn read_bytes(path: &Path, most: usize) -> Result<Vec<u8>, String> {
     if path != Path::new(STDIN) {
         return files::read(path, most as u64).map_err(|error| {
             let hint = match error {
-                files::Error::NotRegular => "; `-` reads standard input, also from a pipe",
+                files::Error::NotRegular => "; use `-` to read standard input, which may be a pipe",
                 _ => "",
             };
             match std::error::Error::source(&error) {

@@ -90,7 +90,7 @@ impl Probe {
     /// A request that a server rejects if it can continue messages.
     ///
     /// In Chat, because the two fields contradict each other. In Messages, because a message to be continued must not end in
-    /// white space.
+    /// whitespace.
     #[must_use]
     pub fn body(self, model: &str) -> Vec<u8> {
         let mut body = json!({

@@ -133,7 +133,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// As [`Request::is_plain`], for Messages.
+    /// Same as [`Request::is_plain`], for Messages.
     fn is_plain_message(&self) -> Result<(), ContinuationReason> {
         let object = &self.object;
         // The type of a field that is an object with one; something else has none.

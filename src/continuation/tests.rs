@@ -202,7 +202,7 @@ fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
         (&broken.text()[..], broken.tokens()),
         (&br"ab\n\n c\n"[..], 5)
     );
-    // If there is only white space, it is requested again.
+    // If there is only whitespace, it is requested again.
     // The server repeats only the end of what was withheld.
     let mut partial = sent(&[&text("a  \n", 1)]);
     partial.join(Resumption::Continue, 0);

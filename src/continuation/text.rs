@@ -10,7 +10,7 @@ const STEP: usize = 128;
 
 /// The part of the client's text that another server is given.
 ///
-/// Messages rejects white space at the end. Chat templates may drop or keep it, so a line break is left out, and the model
+/// Messages rejects whitespace at the end. Chat templates may drop or keep it, so a line break is left out, and the model
 /// generates it again. Spaces are included: tokens rarely end with a space, so the next token would rarely begin with the missing
 /// one.
 pub fn given(api: Api, text: &str) -> &str {

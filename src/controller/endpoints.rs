@@ -35,7 +35,7 @@ pub(super) fn endpoints(
 /// The same, with each endpoint of a pod.
 ///
 /// # Errors
-/// As [`endpoints`].
+/// Same as [`endpoints`].
 pub(super) fn all_endpoints(
     cache: &Cache,
     namespace: &str,

@@ -85,7 +85,7 @@ impl Default for Metrics {
             )),
             reconciles: new.add(IntCounter::new(
                 "crossfade_controller_reconciles_total",
-                "Reconciles of an update",
+                "Reconciliations of an update",
             )),
             errors: new.add(IntCounterVec::new(
                 Opts::new(

@@ -56,10 +56,10 @@ use crate::rollout::{Observation, Sides, Silence};
 /// How long a proxy or frontend may take for its first report before it counts as silent.
 const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why an observation is incomplete.
 /// Something has not been listed or reported yet.
 pub(super) struct NotYetObserved;
 
+/// Why an observation is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]

@@ -78,7 +78,7 @@ impl ParsedUpdate {
     /// Parses an update that may use the targets of `scope`.
     ///
     /// # Errors
-    /// As for [`Self::read`].
+    /// Same as [`Self::read`].
     pub fn read_within(object: &Object, scope: &TargetScope) -> Result<Self, Problems> {
         let key = key(object);
         let (status, lost) = status(object);

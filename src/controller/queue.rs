@@ -1,4 +1,4 @@
-//! The work queue: schedules the next reconcile of each update.
+//! The work queue: schedules the next reconcile of each update or rollout.
 //!
 //! Of the updates that are due, the next one is from the namespace that has recently used the least time, so that a namespace with
 //! many or expensive updates does not delay the others.
@@ -63,7 +63,7 @@ struct Entry {
     busy: bool,
 }
 
-/// An update that is due.
+/// An object that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub key: Key,

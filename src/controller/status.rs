@@ -146,15 +146,15 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
         let (found, what) = match evidence {
             Evidence::NoOtherRoute => (
                 &seen.clients.other_ways,
-                "these lead to the frontends of old",
+                "these route to the frontends of old",
             ),
             Evidence::NoUpdateToOld => (
                 &seen.updates_to_old,
-                "these updates and proxies lead to the frontends of old",
+                "these updates and proxies route to the frontends of old",
             ),
             Evidence::NoBypass => (
                 &seen.clients.bypasses,
-                "these lead to the frontends of old and bypass their proxies",
+                "these route to the frontends of old and bypass their proxies",
             ),
             Evidence::NewNotOwnedByOld => (
                 &seen.clients.deleted_with_old,
@@ -301,7 +301,7 @@ fn since(mut new: Condition, before: &[Condition]) -> Condition {
     new
 }
 
-/// The phase for users. Degraded and Paused hide how far the rollout is, but not that old drains or that the update is
+/// The phase for users. Degraded and Paused hide how far the update is, but not that old drains or that the update is
 /// complete or superseded.
 fn phase(decision: &Decision) -> UpdatePhase {
     let is_degraded = decision

@@ -84,7 +84,7 @@ impl Tracked {
         Some(self.run.as_mut()?.observe(trial, comparisons, now))
     }
 
-    /// Forgets everything that only an update that is followed needs.
+    /// Drops the state that only a followed update needs.
     pub fn shrink(&mut self) {
         (self.parsed, self.valid, self.run) = (None, None, None);
     }

@@ -55,7 +55,7 @@ enum State {
         value: u64,
         digits: u8,
     },
-    /// White space after the size. Only more white space, an extension or the end of the line may follow.
+    /// Whitespace after the size. Only more whitespace, an extension or the end of the line may follow.
     Padding {
         value: u64,
         length: u16,

@@ -130,7 +130,7 @@ pub(super) fn of_accounts(accounts: &[(usize, Json)], injected: &[Injected]) -> 
 fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
     if let Some(protocol) = port["protocol"].as_str().filter(|name| *name != "TCP") {
         note.add_detail(format!(
-            "its {protocol} port {} does not lead to crossfade, which serves TCP",
+            "its {protocol} port {} does not route to crossfade, which serves TCP",
             port["port"]
         ));
         return;
@@ -155,16 +155,16 @@ fn add_detail(note: &mut Note, port: &Json, pods: &Injected) {
     let other = pods.others.iter().find(is_it);
     match other {
         Some((name, _)) if FRONTEND_NAMES.contains(&name.as_str()) => note.warn(format!(
-            "its targetPort {shown} leads to the frontend of {} and bypasses crossfade, so that its requests are not split: \
+            "its targetPort {shown} routes to the frontend of {} and bypasses crossfade, so that its requests are not split: \
              write {}",
             pods.name, pods.port
         )),
         _ if !target.is_string() => note.add_detail(format!(
-            "its targetPort {shown} does not lead to crossfade in {}, which has port {}",
+            "its targetPort {shown} does not route to crossfade in {}, which has port {}",
             pods.name, pods.port
         )),
         Some((_, number)) => note.add_detail(format!(
-            "its targetPort '{shown}' leads to port {number} of {}, not to crossfade, which has port {}",
+            "its targetPort '{shown}' routes to port {number} of {}, not to crossfade, which has port {}",
             pods.name, pods.port
         )),
         None => note.warn(format!(

@@ -87,7 +87,7 @@ impl Cache {
     /// Returns one object of a kind.
     ///
     /// # Errors
-    /// As for [`Self::of`].
+    /// Same as [`Self::of`].
     pub fn one(
         &self,
         kind: &ApiResource,
@@ -104,7 +104,7 @@ impl Cache {
     /// Returns the objects of a kind in all namespaces of the scope.
     ///
     /// # Errors
-    /// As for [`Self::of`].
+    /// Same as [`Self::of`].
     pub fn all(&self, kind: &ApiResource) -> Result<Vec<Object>, NotSynced> {
         let store = self.store(kind);
         store.widen();
@@ -117,7 +117,7 @@ impl Cache {
     /// The objects of a kind in the first of these versions that the cluster serves; empty if it serves none of them.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// Same as [`Self::of`].
     pub fn all_of_any(&self, versions: &[ApiResource]) -> Result<Vec<Object>, NotSynced> {
         self.first_served(versions, |version| self.all(version))
     }
@@ -125,7 +125,7 @@ impl Cache {
     /// The objects of a kind in the first version that the cluster serves; empty if it does not serve the kind.
     ///
     /// # Errors
-    /// As [`Self::of`], and if the groups of the API cannot be looked up.
+    /// Same as [`Self::of`], and if the groups of the API cannot be looked up.
     pub fn all_served(&self, kind: &GroupKind) -> Result<Vec<Object>, NotSynced> {
         self.groups.follow(&self.client, &self.changed);
         self.all_of_any(&self.groups.versions(kind)?)
@@ -134,7 +134,7 @@ impl Cache {
     /// The objects of a kind in a namespace, in the first version that the cluster serves; empty if it does not serve the kind.
     ///
     /// # Errors
-    /// As for [`Self::all_served`].
+    /// Same as [`Self::all_served`].
     pub fn of_group(&self, kind: &GroupKind, namespace: &str) -> Result<Vec<Object>, NotSynced> {
         self.groups.follow(&self.client, &self.changed);
         let versions = self.groups.versions(kind)?;
@@ -171,7 +171,7 @@ impl Cache {
     /// The objects of a kind in a namespace. If the cluster does not serve the kind, it is not listed.
     ///
     /// # Errors
-    /// As [`Self::of`] and [`Self::serves`].
+    /// Same as [`Self::of`] and [`Self::serves`].
     pub fn of_served(&self, kind: &ApiResource, namespace: &str) -> Result<Vec<Object>, NotSynced> {
         match self.serves(kind)? {
             true => self.of(kind, namespace),

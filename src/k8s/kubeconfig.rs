@@ -149,7 +149,7 @@ fn authority<'a>(file: &'a Kubeconfig, options: &'a KubeConfigOptions) -> Option
     }
 }
 
-/// Checks the user's token. Like `kubectl`, ignores white space around a token in a file.
+/// Checks the user's token. Like `kubectl`, ignores whitespace around a token in a file.
 fn check_token(user: &mut AuthInfo) -> Result<(), ConfigError> {
     let is_valid = |token: &str| HeaderValue::try_from(format!("Bearer {token}")).is_ok();
     if user.token.is_some() {
@@ -168,7 +168,7 @@ fn check_token(user: &mut AuthInfo) -> Result<(), ConfigError> {
         return Err(ConfigError::TokenFile { path: path.into() });
     }
     if token.len() != bytes.len() {
-        // The library would send the white space, too. The price is that it does not read this file again.
+        // The library would send the whitespace, too. The price is that it does not read this file again.
         (user.token, user.token_file) = (Some(token.to_owned().into()), None);
     }
     Ok(())

@@ -18,7 +18,7 @@ use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 pub const MAX_HEAD: usize = 32 * 1024;
 /// Maximum number of open connections, unless descriptors are scarce.
 const MAX_CONNECTIONS: usize = 512;
-/// Maximum number of them per peer.
+/// A peer may hold this fraction of them: one in four.
 const OF_ONE: usize = 4;
 /// How long a client may leave data unread.
 const UNREAD: Duration = Duration::from_secs(30);

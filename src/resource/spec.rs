@@ -166,7 +166,7 @@ pub struct DynamoUpdateConfigSpec {
     #[serde(default)]
     pub old_draining: bool,
 
-    /// What keeps the requests of one session on one generation.
+    /// How the requests of a session are kept on one generation.
     #[serde(default)]
     pub affinity: AffinitySpec,
 

@@ -1,6 +1,6 @@
 //! Estimates the remaining time of a drain from the durations of past streams.
 //!
-//! The estimate is only displayed and does not affect decisions. This is the only module of the rollout that uses floating point.
+//! The estimate is only displayed and does not affect decisions. This is the only part of the decision's module that uses floating point.
 
 use std::time::Duration;
 

@@ -131,7 +131,7 @@ impl Evidence {
                 "it is not confirmed that spec.clientService no longer routes to the frontends of old"
             }
             Self::NoOtherRoute => {
-                "it is not confirmed that no other Service, Ingress, or route leads to the frontends of old"
+                "it is not confirmed that no other Service, Ingress, or route sends requests to the frontends of old"
             }
             Self::NewNotOwnedByOld => {
                 "it is not confirmed that nothing that clients or new need is deleted together with old"

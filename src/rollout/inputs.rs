@@ -38,7 +38,7 @@ impl<T> Sides<T> {
     }
 }
 
-/// The fields of the resource's `spec` that the rollout uses.
+/// The fields of the resource's `spec` that the decision uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpdateSettings {
     /// Identifies the update: any text that changes when `sourceDeployment` or `targetDeployment` do. A [`Memory`] with
@@ -62,7 +62,7 @@ pub struct UpdateSettings {
     pub ack_timeout: Duration,
     /// `drainDeadlineSeconds`: how long streams may keep running on old once it drains.
     pub drain_deadline: Option<Duration>,
-    /// `workers.{old,new}.replicas`: the full size of each role, if the user states it.
+    /// `workers.{old,new}.replicas`: the full size of each role, if the user specifies it.
     pub full_sizes: Sides<BTreeMap<Role, u32>>,
     /// `models`: what new must serve. Defaults to everything that old serves.
     pub models: Option<BTreeSet<String>>,

@@ -65,7 +65,7 @@ pub struct Memory {
     /// Whether a deadline ended the drain while streams were open.
     pub overdue: bool,
     /// The `newFrontendService` with which the proxies last confirmed that the update is complete. It may be edited once there are
-    /// none left to confirm it. Kept while a proxy does not respond, which may have ended.
+    /// none left to confirm it. Kept while a proxy does not respond, because it may have ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complete_with: Option<String>,
     /// The analysis of new so far.

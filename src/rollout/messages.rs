@@ -184,7 +184,7 @@ fn ready(capacity: &Capacity) -> String {
     format!("{} ready", roles.collect::<Vec<_>>().join(" and "))
 }
 
-/// The size that the user must state before new can get a share.
+/// The size that the user must specify before new can get a share.
 pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     let capacity = &context.assessment.capacity.new;
     let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;

@@ -27,9 +27,9 @@ pub enum Meaning {
 pub enum Tail {
     /// Neither an error nor the end.
     Nothing,
-    /// As [`Meaning::Error`].
+    /// Same as [`Meaning::Error`].
     Error { code: Option<u16> },
-    /// As [`Meaning::Terminal`].
+    /// Same as [`Meaning::Terminal`].
     Terminal,
 }
 

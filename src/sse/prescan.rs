@@ -27,7 +27,7 @@ impl Prescan {
         }
     }
 
-    /// As [`usage`], for an event of the slice.
+    /// Same as [`usage`], for an event of the slice.
     #[must_use]
     #[inline]
     pub fn usage(self, api: Api, event: &Event<'_>) -> Option<Usage> {
@@ -38,7 +38,7 @@ impl Prescan {
         }
     }
 
-    /// As [`tail_meaning`](super::tail_meaning), for an event of the slice.
+    /// Same as [`tail_meaning`](super::tail_meaning), for an event of the slice.
     #[must_use]
     #[inline]
     pub fn tail_meaning(self, api: Api, event: &Event<'_>) -> Tail {

@@ -200,7 +200,7 @@ impl Cluster {
     /// The same for a rollout.
     ///
     /// # Errors
-    /// As for [`Self::apply`].
+    /// Same as [`Self::apply`].
     pub async fn apply_to_rollout(
         &self,
         shown: &DynamoRollout,

@@ -25,7 +25,7 @@ use crate::memory::Budget;
 use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
 
-/// Why a request or connection was rejected before it became an exchange. A closed set.
+/// Why crossfade rejected a request, or counts it as abandoned. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     MalformedHead,

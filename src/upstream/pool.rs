@@ -278,7 +278,7 @@ impl Pool {
     /// Sends to a specific endpoint of this pool, healthy or not. Used by probes.
     ///
     /// # Errors
-    /// As [`Pool::send`].
+    /// Same as [`Pool::send`].
     pub async fn send_to(
         &self,
         endpoint: &Arc<Endpoint>,

@@ -72,7 +72,7 @@ const MAX_REPLAY_BYTES: u64 = 1 << 30;
     next_help_heading = "Affinity and failover (not with a plan file or a cluster, which set these)"
 )]
 pub(super) struct PolicyArgs {
-    /// Headers that name a session; the first one present counts [default: the plan's default list]
+    /// Headers that name a session; the first header that is present is used [default: the plan's default list]
     #[arg(
         long,
         env = "CROSSFADE_AFFINITY_HEADER",

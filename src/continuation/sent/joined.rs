@@ -33,12 +33,12 @@ pub struct Rewritten {
 pub(super) struct Joined {
     /// Tokens that earlier servers generated for it.
     earlier: u64,
-    /// White space at the end of the text that was withheld from the current server (see [`given`]). If the server repeats it,
+    /// Whitespace at the end of the text that was withheld from the current server (see [`given`]). If the server repeats it,
     /// the repetition is dropped.
     repeats: String,
     /// Nothing of the current server has been compared with it.
     is_first: bool,
-    /// The number of events of the current server with only this white space. Each is a token that the client has counted.
+    /// The number of events of the current server with only this whitespace. Each is a token that the client has counted.
     repeated: u64,
     /// The next event is forwarded without its reasoning, because the client has the reasoning of the first server.
     drops_reasoning: bool,
@@ -52,7 +52,7 @@ impl Joined {
         size_of::<Self>() + self.repeats.capacity()
     }
 
-    /// The rest of a quoted text after the white space that the client already has, without the quotes; `None` if nothing is
+    /// The rest of a quoted text after the whitespace that the client already has, without the quotes; `None` if nothing is
     /// left.
     fn without_repeats(&mut self, quoted: &[u8]) -> Option<Vec<u8>> {
         if self.repeats.is_empty() {
@@ -76,7 +76,7 @@ impl Joined {
         (same > 0).then(|| rest.as_bytes()[1..rest.len() - 1].to_vec())
     }
 
-    /// The server may repeat only the end of the white space, for example a line break without the blanks before it.
+    /// The server may repeat only the end of the whitespace, for example a line break without the blanks before it.
     fn align(&mut self, text: &str) {
         let starts = self.repeats.char_indices().map(|(at, _)| at);
         let start = starts
@@ -161,7 +161,7 @@ impl Sent {
         if earlier == 0 {
             return reported;
         }
-        // Neither the reasoning nor the withheld white space.
+        // Neither the reasoning nor the withheld whitespace.
         let in_prompt = earlier.saturating_sub(u64::from(self.reasoned) + self.repeated());
         let own = reported.prompt_tokens.saturating_sub(in_prompt);
         Usage {

@@ -184,7 +184,7 @@ fn blocks_and_counts_continue_and_repeated_white_space_is_dropped() {
         prompt_tokens: 0,
         completion_tokens: 4,
     };
-    // Two events of the first server. One of the second had nothing but white space that the client has.
+    // Two events of the first server. One of the second had nothing but whitespace that the client has.
     assert_eq!(first.corrected(usage).completion_tokens, 5);
     assert_eq!(
         passed(&mut first, r#"{"type":"content_block_stop","index":1}"#),

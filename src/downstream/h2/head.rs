@@ -45,13 +45,13 @@ fn refusal<B>(request: &Request<B>) -> Option<Refusal> {
     if !expectations_are_known(request.headers()) {
         return Some(HeadError::Expect.into());
     }
-    // RFC 9113 §8.2.1. HTTP/1.1 would strip this white space, so the model server would not receive the value checked here.
+    // RFC 9113 §8.2.1. HTTP/1.1 would strip this whitespace, so the model server would not receive the value checked here.
     let is_padded = |value: &HeaderValue| {
         let ends = [value.as_bytes().first(), value.as_bytes().last()];
         ends.iter().any(|end| matches!(end, Some(b' ' | b'\t')))
     };
     if request.headers().values().any(is_padded) {
-        let message = "a header value begins or ends with white space";
+        let message = "a header value begins or ends with whitespace";
         return Some(Refusal::malformed(message));
     }
     // RFC 9113 §8.3.1: a path begins with a slash, except `*` for OPTIONS of the server as a whole.

@@ -92,7 +92,7 @@ impl Groups {
     /// Whether the cluster serves a kind in its version.
     ///
     /// # Errors
-    /// As for [`Self::versions`].
+    /// Same as [`Self::versions`].
     pub fn serves(&self, kind: &ApiResource) -> Result<bool, NotSynced> {
         self.of_group(&kind.group, |versions| {
             let mut versions = versions.iter();

@@ -15,7 +15,7 @@ pub struct TrafficSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub models: Option<Vec<String>>,
-    /// What keeps the requests of one session on one generation.
+    /// How the requests of a session are kept on one generation.
     pub affinity: AffinitySpec,
     /// What happens to a request when its generation fails.
     pub failover: FailoverSpec,

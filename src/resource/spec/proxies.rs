@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ContinuationSpec;
 use crate::resource::rules;
 
-/// Request headers that name a session; the first one present counts.
+/// Request headers that name a session; the first header that is present is used.
 pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
     "x-dynamo-session-id",
     "x-claude-code-session-id",
@@ -17,12 +17,12 @@ pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
     "x-session-id",
 ];
 
-/// What keeps the requests of one session on one generation.
+/// How the requests of a session are kept on one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AffinitySpec {
-    /// Names of request headers that name a session; the first one present counts. A list replaces the default; an empty list
-    /// disables this.
+    /// Names of request headers that name a session; the first header that is present is used. A list replaces the default; with
+    /// an empty list, no header names a session.
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)), extend("x-kubernetes-validations" = rules::header_names()))]
     pub headers: Vec<String>,
     /// Top-level text fields of the request's JSON body that name a session, such as `prompt_cache_key` or `user`; used if no
@@ -129,7 +129,8 @@ impl Default for ProbeSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::tls()))]
 pub struct TlsSpec {
-    /// A file on the proxy with the certificate authorities to trust instead of the system's, PEM.
+    /// A PEM file, at this path on the proxies and in the controller's pods, with the certificate authorities to trust instead of
+    /// the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub ca_file: Option<String>,
@@ -137,11 +138,12 @@ pub struct TlsSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub server_name: Option<String>,
-    /// A file on the proxy with the client certificate, PEM; requires `clientKeyFile`.
+    /// A PEM file, at this path on the proxies and in the controller's pods, with the client certificate; requires `clientKeyFile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub client_cert_file: Option<String>,
-    /// A file on the proxy with the key of the client certificate, PEM; requires `clientCertFile`.
+    /// A PEM file, at this path on the proxies and in the controller's pods, with the key of the client certificate; requires
+    /// `clientCertFile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub client_key_file: Option<String>,

@@ -119,7 +119,7 @@ impl AnalysisReport {
     /// Renders the verdict and the figures.
     #[must_use]
     pub fn text(&self) -> String {
-        // The sentence contains texts of proxies and of the cluster.
+        // The sentence contains text from proxies and from the cluster.
         let sentence = printable(&self.sentence());
         let mut text = format!("{}: {sentence}\n\n", self.verdict());
         if self.has_data() {

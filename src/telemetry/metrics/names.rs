@@ -76,7 +76,7 @@ impl Default for Metrics {
         ));
         let events = by_generation.counters(
             "crossfade_events_total",
-            "Forwarded events from the first content on, without errors and the terminal event",
+            "Forwarded events, starting with the first content, without errors and the terminal event",
             &["generation"],
         );
         let bytes = by_generation.counters(
@@ -205,7 +205,7 @@ impl Default for Metrics {
             continuation_gap: by_generation.add(Histogram::with_opts(
                 HistogramOpts::new(
                     "crossfade_continuation_gap_seconds",
-                    "Time from when a stream breaks until the first content from the server that continues it",
+                    "Time from when a stream breaks, or starts to move, until the first content from the server that continues it",
                 )
                 .buckets(TAKEOVER_BUCKETS.to_vec()),
             )),

@@ -97,7 +97,7 @@ impl Metrics {
         reasons
     }
 
-    /// Requests rejected before they reached a model server.
+    /// Requests rejected before a model server had received the whole request, or abandoned by their clients before they were assigned.
     pub fn rejects_by_cause(&self) -> impl Iterator<Item = (Reject, u64)> {
         Reject::ALL
             .into_iter()

@@ -83,7 +83,7 @@ async fn old_is_not_safe_to_delete_while_an_unknown_pod_gets_clients_or_another_
     fixture.update("back", back).await;
     let leads_back = lacks(
         false,
-        "these updates and proxies lead to the frontends of old: back",
+        "these updates and proxies route to the frontends of old: back",
     );
     fixture
         .until("up", "another update needs old", leads_back)
@@ -179,7 +179,7 @@ async fn old_is_not_safe_to_delete_while_an_update_that_became_invalid_may_lead_
     fixture.update("back", back).await;
     let leads_back = lacks(
         false,
-        "these updates and proxies lead to the frontends of old: back",
+        "these updates and proxies route to the frontends of old: back",
     );
     fixture
         .until("up", "another update needs old", leads_back)
@@ -211,7 +211,7 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_a_deleted_upd
     fixture.proxy_of("new", "back").await;
     let leads_back = lacks(
         false,
-        "these updates and proxies lead to the frontends of old: back",
+        "these updates and proxies route to the frontends of old: back",
     );
     fixture
         .until("up", "another update needs old", leads_back)
@@ -224,7 +224,7 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_a_deleted_upd
         .await;
     fixture.delete(&updates(), "back").await;
     fixture.wait_for_event("DeletedNewKept").await;
-    let leads = "lead to the frontends of old: the proxy of new-frontend-1";
+    let leads = "route to the frontends of old: the proxy of new-frontend-1";
     fixture.until("up", "led to", lacks(false, leads)).await;
     fixture.delete(&pods(), "new-frontend-1").await;
     fixture.until("up", "safe again", is_safe).await;
@@ -266,7 +266,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
         "ports": [{"name": "http", "port": fixture.old.address.port()}],
     });
     fixture.create(&slices(), "direct-1", direct).await;
-    let around = "lead to the frontends of old and bypass their proxies: Service direct";
+    let around = "route to the frontends of old and bypass their proxies: Service direct";
     fixture
         .until("up", "around the proxy", lacks(false, around))
         .await;
@@ -283,7 +283,7 @@ async fn old_is_not_safe_to_delete_while_a_slice_a_selector_or_another_name_lead
         "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     fixture.update("by-alias", by_alias).await;
-    let leads = "these updates and proxies lead to the frontends of old: by-alias";
+    let leads = "these updates and proxies route to the frontends of old: by-alias";
     fixture
         .until("up", "by another name", lacks(false, leads))
         .await;
@@ -305,7 +305,7 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_an_update_tha
     fixture.proxy_of("new", "back").await;
     let leads_back = lacks(
         false,
-        "these updates and proxies lead to the frontends of old: back",
+        "these updates and proxies route to the frontends of old: back",
     );
     fixture
         .until("up", "another update needs old", leads_back)
@@ -320,14 +320,14 @@ async fn old_is_not_safe_to_delete_while_a_proxy_keeps_the_plan_of_an_update_tha
         .edit("back", json!({"sourceDeployment": "elsewhere"}))
         .await;
     fixture.wait_for_event("DeletedNewKept").await;
-    let leads = "lead to the frontends of old: back, the proxy of new-frontend-1";
+    let leads = "route to the frontends of old: back, the proxy of new-frontend-1";
     fixture.until("up", "led to", lacks(false, leads)).await;
     fixture.delete(&pods(), "new-frontend-1").await;
     // Other proxies may follow that update where no controller finds them.
     fixture
         .until("up", "perhaps led to", |object| {
             let missing = object["status"]["missingForDeletion"].to_string();
-            missing.contains("lead to the frontends of old: back")
+            missing.contains("route to the frontends of old: back")
                 && !missing.contains("new-frontend-1")
         })
         .await;

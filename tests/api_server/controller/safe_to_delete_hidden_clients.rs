@@ -192,7 +192,7 @@ async fn old_is_not_safe_to_delete_while_a_third_deployment_keeps_the_plan_of_a_
     fixture.proxy_of("third", "gone").await;
     let leads = lacks(
         false,
-        "lead to the frontends of old: gone, the proxy of third-frontend-1",
+        "route to the frontends of old: gone, the proxy of third-frontend-1",
     );
     fixture.until("up", "another update needs old", leads).await;
     fixture.pod_ready("third-worker-0", false).await;
@@ -702,7 +702,7 @@ async fn old_is_not_safe_to_delete_while_a_proxy_that_follows_another_plan_has_i
     let ports = json!([{"name": "crossfade", "containerPort": third.admin.port()}]);
     fixture.pod("third", json!({"app": "third"}), ports).await;
     fixture.pod_ready("third", true).await;
-    let leads = "lead to the frontends of old: the proxy of third";
+    let leads = "route to the frontends of old: the proxy of third";
     fixture
         .until("up", "it uses old", lacks(false, leads))
         .await;

@@ -657,7 +657,7 @@ async fn old_is_not_safe_to_delete_while_an_object_in_any_namespace_needs_the_se
         fixture.update("back", back).await;
         let leads = lacks(
             false,
-            "these updates and proxies lead to the frontends of old: back",
+            "these updates and proxies route to the frontends of old: back",
         );
         fixture.until("up", leak(target), leads).await;
         fixture.delete(&updates(), "back").await;

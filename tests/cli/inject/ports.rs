@@ -412,7 +412,7 @@ fn the_report_says_where_a_named_service_port_routes() {
         (
             format!("{VLLM}{http}"),
             Some(8000),
-            "its targetPort 'http' leads to port 9000 of Deployment/server, not to crossfade, which has port 8000",
+            "its targetPort 'http' routes to port 9000 of Deployment/server, not to crossfade, which has port 8000",
         ),
         (
             format!("{VLLM}        ports: [{{name: api, containerPort: 8000}}]\n"),
@@ -451,7 +451,7 @@ fn a_service_that_leads_past_crossfade_is_a_warning() {
     for target in ["frontend", "8080"] {
         let warnings = targets(target);
         let expected = format!(
-            "its targetPort {target} leads to the frontend of Deployment/server and bypasses crossfade, so that its requests are not \
+            "its targetPort {target} routes to the frontend of Deployment/server and bypasses crossfade, so that its requests are not \
              split: write 8000"
         );
         assert_eq!(warnings, [expected]);

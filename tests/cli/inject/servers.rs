@@ -827,7 +827,7 @@ fn services_are_mentioned_and_never_changed() {
     let udp = service("8000").replace("{port: 80,", "{port: 53, protocol: UDP,");
     let report = injected(&format!("{server}{udp}")).unwrap();
     let note = report.notes[1].to_string();
-    let expected = "its UDP port 53 does not lead to crossfade, which serves TCP";
+    let expected = "its UDP port 53 does not route to crossfade, which serves TCP";
     assert!(note.ends_with(expected), "{note}");
     for (target, expected) in [
         ("8000", "its targetPort 8000 now routes to crossfade"),
