@@ -30,11 +30,11 @@ pub use self::{
     amount::{Amount, AmountSpec},
     file::{RolloutManifest, load_rollout, rollout_schema},
     handover::{ClientsSpec, HandoverSpec, Intent, RetireSpec},
-    strategy::StrategySpec,
+    strategy::{ScaleStepSpec, StrategySpec},
     traffic::TrafficSpec,
     workers::{FrontendsSpec, IN_PLACE_KINDS, SCALED_KINDS, SideSpec, WorkloadSpec},
 };
-use super::{rules as shared, spec::AnalysisSpec, spec::StepSpec};
+use super::{rules as shared, spec::AnalysisSpec};
 
 /// The kind of the resource.
 pub const ROLLOUT_KIND: &str = "DynamoRollout";
@@ -93,7 +93,7 @@ pub struct DynamoRolloutSpec {
     /// The sizes of the new generation at which the rollout pauses for a while, in percent of its full size, in increasing order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-validations" = shared::steps()))]
-    pub steps: Vec<StepSpec>,
+    pub steps: Vec<ScaleStepSpec>,
 
     /// What the rollout should do now. `Run` moves to the new generation. `Hold` changes neither sizes nor split, except to move
     /// requests away from a generation that cannot serve. `Promote` moves to the new generation without analysis and steps.

@@ -14,7 +14,7 @@ use super::{
     rules, schema,
     spec::{
         AffinitySpec, ContinuationSpec, DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
-        StepSpec, TlsSpec, WorkerSourceSpec, WorkersSpec,
+        TlsSpec, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, TargetAddress, parse_targets},
     tree::Node,
@@ -93,7 +93,9 @@ pub(super) fn validate(
     let failover = failover(&spec.failover, problems);
     let drain = drain(&spec.drain, failover.continuation.mode, problems);
     names(spec, problems);
-    steps(spec.steps.as_deref().unwrap_or_default(), problems);
+    let steps_set = spec.steps.as_deref().unwrap_or_default();
+    let percents: Vec<u8> = steps_set.iter().map(|step| step.percent).collect();
+    steps(&percents, problems);
     let probe = spec.probe.as_ref().and_then(|spec| probe(spec, problems));
     let tls = spec
         .tls
@@ -233,9 +235,9 @@ fn distinguishes_generations(workers: &WorkersSpec) -> bool {
 }
 
 /// Checks that steps go up.
-pub(super) fn steps(steps: &[StepSpec], problems: &mut Problems) {
-    for (index, pair) in steps.windows(2).enumerate() {
-        if pair[0].percent >= pair[1].percent {
+pub(super) fn steps(percents: &[u8], problems: &mut Problems) {
+    for (index, pair) in percents.windows(2).enumerate() {
+        if pair[0] >= pair[1] {
             let path = format!("spec.steps[{}].percent", index + 1);
             problems.push(Problem::new(path, rules::STEPS_MESSAGE));
         }

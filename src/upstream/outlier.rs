@@ -113,7 +113,7 @@ impl Record {
     ) -> (Self, Option<Ejection>) {
         let mut record = self;
         if record.is_over(second) || record == Self::default() {
-            record.since = second as u32% (1 << SINCE_BITS);
+            record.since = second as u32 % (1 << SINCE_BITS);
             (record.failures, record.successes) = (0, 0);
         }
         if record.failures == COUNT_MAX {
@@ -147,7 +147,7 @@ impl Record {
         };
         if ejection.is_some() {
             record = Self {
-                since: second as u32% (1 << SINCE_BITS),
+                since: second as u32 % (1 << SINCE_BITS),
                 failures: 0,
                 successes: 0,
                 connects: 0,

@@ -210,11 +210,7 @@ pub fn cases() -> Vec<Case> {
         late(crash("new fails 100% after ten good minutes", 1.0, 10)),
         polled(crash("new fails 60%; a controller evaluates new", 0.6, 10)),
         polled(crash("new fails 90%; a controller evaluates new", 0.9, 10)),
-        polled(crash(
-            "new fails 100%; a controller evaluates new",
-            1.0,
-            10,
-        )),
+        polled(crash("new fails 100%; a controller evaluates new", 1.0, 10)),
         crash("new fails 90%; share of new 100%", 0.9, 100),
         equal(
             "equal, both fail 5%; share of new 100%, a proxy evaluates new on its own, without any margin",
@@ -226,11 +222,7 @@ pub fn cases() -> Vec<Case> {
         ),
         crash("new fails 90%; share of new 25%", 0.9, 25),
         crash("new fails 100%; share of new 25%", 1.0, 25),
-        case(
-            "first token 25% later, ratio 1.1",
-            tenth,
-            first_event(1.25),
-        ),
+        case("first token 25% later, ratio 1.1", tenth, first_event(1.25)),
         case(
             "first token 25% later, ratio 1.1; share of new 25%",
             tenth,

@@ -43,7 +43,8 @@ pub(super) fn validate(spec: &DynamoRolloutSpec, problems: &mut Problems) {
     ] {
         validate::object_name(path, name, problems);
     }
-    validate::steps(&spec.steps, problems);
+    let percents: Vec<u8> = spec.steps.iter().map(|step| step.percent).collect();
+    validate::steps(&percents, problems);
     let traffic = &spec.traffic;
     let mut found = Problems::default();
     validate::affinity(&traffic.affinity, &mut found);

@@ -39,6 +39,19 @@ pub struct StrategySpec {
     pub allow_short_grace: bool,
 }
 
+/// A size of the new generation at which a rollout pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScaleStepSpec {
+    /// The size of the new generation at which the rollout pauses, in percent of its full size.
+    #[schemars(range(min = 1, max = 100))]
+    pub percent: u8,
+    /// How long the rollout pauses once the new generation is ready at this size, in seconds.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub hold_seconds: u32,
+}
+
 impl Default for StrategySpec {
     fn default() -> Self {
         Self {

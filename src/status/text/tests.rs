@@ -55,10 +55,7 @@ fn status_fits_80_columns() {
         ..StatusReport::default()
     });
     assert!(shown.contains("192.168.100.200:9464 unknown"), "{shown}");
-    assert!(
-        shown.contains("66.7% requested, capped at 50%"),
-        "{shown}"
-    );
+    assert!(shown.contains("66.7% requested, capped at 50%"), "{shown}");
     let widest = shown.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(80), "{widest:?}\n{shown}");
 }

@@ -142,10 +142,7 @@ async fn after_a_deletion_old_gets_no_more_requests_than_its_capacity() {
     follows(proxy, 1, 3).await;
     fixture.delete(&updates(), "up").await;
     let message = fixture.wait_for_event("DeletedNewKept").await;
-    assert!(
-        message.contains("old had 25% of its capacity"),
-        "{message}"
-    );
+    assert!(message.contains("old had 25% of its capacity"), "{message}");
     follows(proxy, 1, 3).await;
     let page = in_force(proxy).await;
     assert!(
