@@ -49,7 +49,8 @@ pub struct State {
     /// Failovers to another generation that the retry budget denied.
     #[prost(uint64, tag = "11")]
     pub retries_refused: u64,
-    /// Requests rejected before any model server saw them, by cause. Omits zeros.
+    /// Requests rejected before a model server had received the whole request, or abandoned by their clients before they were assigned,
+    /// by cause. Omits zeros.
     #[prost(btree_map = "string, uint64", tag = "12")]
     pub rejected_requests: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,

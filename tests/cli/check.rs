@@ -184,7 +184,7 @@ fn check_reads_only_regular_files_of_bounded_size() {
         assert_eq!(status, Some(1), "{stdout}{stderr}");
         assert!(stderr.contains(path) && stderr.contains(why), "{stderr}");
         // A shell passes `<(...)` as such a file.
-        let hint = stderr.contains("`-` reads standard input, also from a pipe");
+        let hint = stderr.contains("use `-` to read standard input, which may be a pipe");
         assert_eq!(hint, why == "not a regular file", "{stderr}");
         let args = [
             "proxy",

@@ -65,7 +65,7 @@ fn sizes_gpus_and_grace_periods_are_read_from_the_manifests() {
     let words: Vec<_> = first.split_whitespace().collect();
     assert_eq!(
         words[..9],
-        ["0:00", "grow", "new", "to", "1", "0/1", "2/2", "0", "%"]
+        ["0:00", "grow", "new", "to", "1", "0/1", "2/2", "0%"]
     );
     for expected in [
         "new to be ready: 0 of 1 unit is ready",

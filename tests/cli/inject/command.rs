@@ -80,7 +80,7 @@ fn errors_exit_with_status_2_and_print_no_manifest() {
         (
             &["inject", "/"],
             b"",
-            "is not a regular file; `-` reads standard input",
+            "is not a regular file; use `-` to read standard input",
         ),
         (&["inject"], b"", "standard input: the input is empty"),
         (
