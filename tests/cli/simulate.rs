@@ -64,7 +64,7 @@ fn sizes_gpus_and_grace_periods_are_read_from_the_manifests() {
     let first = out.lines().nth(1).unwrap();
     let words: Vec<_> = first.split_whitespace().collect();
     assert_eq!(
-        words[..9],
+        words[..8],
         ["0:00", "grow", "new", "to", "1", "0/1", "2/2", "0%"]
     );
     for expected in [
