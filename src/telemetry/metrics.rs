@@ -323,7 +323,7 @@ impl Metrics {
         })
     }
 
-    /// Another server continues a stream, `gap` after it broke.
+    /// Another server continues a stream, `gap` after it broke or started to move.
     pub fn continued(&self, cause: continuation::ContinuationCause, gap: Duration) {
         let outcome = continuation::ContinuationOutcome::Continued.as_str();
         let labels = [outcome, cause.as_str()];

@@ -149,7 +149,7 @@ impl Exchange {
         }
     }
 
-    /// Records that a server of `generation` continues the stream, `gap` after it broke.
+    /// Records that a server of `generation` continues the stream, `gap` after it broke or started to move.
     pub fn continued(&mut self, generation: Generation, cause: ContinuationCause, gap: Duration) {
         self.carried_by(generation);
         let parts = self.parts.get_or_insert_default();
