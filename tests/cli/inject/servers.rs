@@ -294,7 +294,7 @@ fn used_ports_are_avoided() {
         flat.contains("value: \"127.0.0.1:18080\"") && flat.contains("value: \"0.0.0.0:19464\""),
         "{flat}"
     );
-    // Services with the target port 'frontend' now lead to crossfade.
+    // Services with the target port 'frontend' now route to crossfade.
     assert!(
         flat.contains(
             "ports:\n- name: frontend\ncontainerPort: 8000\n- name: crossfade\ncontainerPort: 19464"
