@@ -620,6 +620,22 @@ async fn incomplete_response_heads_and_trailers_share_the_budget() {
 }
 
 #[tokio::test]
+async fn request_trailers_share_the_budget() {
+    let fields = format!("x: {}\r\n", "x".repeat(16_000));
+    for end in ["", "\r\n"] {
+        let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
+        let trailers = format!("1\r\nx\r\n0\r\n{fields}{end}");
+        let streams = fixture
+            .attack(3000, |_| {
+                [chunked(), trailers.clone().into_bytes()].concat()
+            })
+            .await;
+        drop(streams);
+        fixture.gives_back().await;
+    }
+}
+
+#[tokio::test]
 async fn pipelined_requests_behind_a_waiting_one_are_not_read() {
     let fixture = Fixture::start(Manner::ReadsOn, &[]).await;
     let ahead = format!(

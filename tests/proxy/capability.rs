@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::rig::*;
 
-const QUESTION: &str = "x-crossfade-question";
+const PROBE: &str = "x-crossfade-probe";
 const CAPABILITY: &str = "crossfade_continuation_capability";
 const ON: [&str; 2] = ["--continuation", "same-generation"];
 const TINY: &str = r#"{"object":"list","data":[{"id":"tiny"}]}"#;
@@ -28,7 +28,7 @@ fn server(
     move |request| {
         if request.target == MODELS {
             Script::new().json(200, &models)
-        } else if request.header(QUESTION).is_some() {
+        } else if request.header(PROBE).is_some() {
             answer.clone()
         } else {
             serve(request)
@@ -39,7 +39,7 @@ fn server(
 /// The probes that a server received from the proxy.
 fn questions(server: &Upstream) -> Vec<Arc<Received>> {
     let mut questions = server.requests();
-    questions.retain(|request| request.header(QUESTION).is_some() && request.method == "POST");
+    questions.retain(|request| request.header(PROBE).is_some() && request.method == "POST");
     questions
 }
 
@@ -177,7 +177,7 @@ async fn another_proxy_responds_to_a_probe_itself_and_does_not_count_it_as_a_req
     assert!(sibling.access().is_empty());
     // A client that forges a probe is counted.
     let mut client = Client::connect(sibling.address).await;
-    let headers = [(QUESTION, "1"), ("content-type", "application/json")];
+    let headers = [(PROBE, "1"), ("content-type", "application/json")];
     client.post(CHAT, &headers, STREAMING).await;
     assert_eq!(client.response().await.status, 200);
     let line = sibling.access_line(1).await;

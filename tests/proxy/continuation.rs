@@ -800,7 +800,7 @@ async fn a_server_that_needs_a_key_is_probed_with_that_of_the_client() {
         let mut all = new.requests();
         all.retain(|received| {
             received.method == "POST"
-                && received.header("x-crossfade-question").is_some()
+                && received.header("x-crossfade-probe").is_some()
                 && received.header("authorization").is_some() == key
         });
         all.len()

@@ -172,7 +172,7 @@ async fn a_silent_stream_moves_to_new_when_old_has_no_share_left() {
     let requests = old.requests();
     let first = requests
         .iter()
-        .find(|request| request.header("x-crossfade-question").is_none() && request.target == CHAT)
+        .find(|request| request.header("x-crossfade-probe").is_none() && request.target == CHAT)
         .unwrap();
     eventually("old's request is cancelled", async || first.is_gone()).await;
     let moved = [("outcome", "continued"), ("reason", "planned_move")];

@@ -249,7 +249,7 @@ fn client_head(client: &Head) -> Head {
 const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// Marks a probe of a proxy. A proxy that receives it, with its own update's guard, does not count it as a request.
-pub const PROBE_HEADER: HeaderName = HeaderName::from_static("x-crossfade-question");
+pub const PROBE_HEADER: HeaderName = HeaderName::from_static("x-crossfade-probe");
 
 /// The first models of a list; `None` if this is not a list of models.
 fn models(list: &[u8]) -> Option<Models> {

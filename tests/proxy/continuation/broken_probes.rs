@@ -14,8 +14,7 @@ fn breaking_probes(
     let server = server.handler();
     let probes = Arc::new(AtomicUsize::new(0));
     move |received| {
-        let is_probe =
-            received.method == "POST" && received.header("x-crossfade-question").is_some();
+        let is_probe = received.method == "POST" && received.header("x-crossfade-probe").is_some();
         if is_probe && is_counted(received) {
             let number = probes.fetch_add(1, Ordering::Relaxed) + 1;
             if breaks.contains(&number) {

@@ -6,7 +6,7 @@ use super::*;
 use crate::rig::tls::Authority;
 
 const CAPABILITY: &str = "crossfade_continuation_capability";
-const QUESTION: &str = "x-crossfade-question";
+const PROBE: &str = "x-crossfade-probe";
 /// A header of the client, which distinguishes probes for its stream from the proxy's own probes.
 const OF_CLIENT: (&str, &str) = ("x-asked-by", "client");
 
@@ -35,7 +35,7 @@ fn ignoring(name: &'static str) -> Counting {
 fn questions_in_need(server: &Upstream) -> Vec<Arc<Received>> {
     let mut requests = server.requests();
     requests.retain(|received| {
-        received.header(QUESTION).is_some() && received.header(OF_CLIENT.0).is_some()
+        received.header(PROBE).is_some() && received.header(OF_CLIENT.0).is_some()
     });
     requests
 }

@@ -27,7 +27,7 @@ async fn assert_moved(proxy: &Proxy, old: &Upstream) {
     let requests = old.requests();
     let stream = requests
         .iter()
-        .find(|request| request.header("x-crossfade-question").is_none() && request.target == CHAT)
+        .find(|request| request.header("x-crossfade-probe").is_none() && request.target == CHAT)
         .unwrap();
     eventually("old's request is cancelled", async || stream.is_gone()).await;
 }

@@ -19,7 +19,7 @@ async fn proven(proxy: &Proxy) {
 fn streams(server: &Upstream) -> Vec<std::sync::Arc<Received>> {
     let mut requests = server.requests();
     requests.retain(|received| {
-        received.method == "POST" && received.header("x-crossfade-question").is_none()
+        received.method == "POST" && received.header("x-crossfade-probe").is_none()
     });
     requests
 }
@@ -101,7 +101,7 @@ async fn a_stream_that_moves_has_a_span_for_each_attempt_and_old_is_not_marked_a
         let fails = fails.handler();
         Upstream::start(move |received| {
             let is_stream =
-                received.method == "POST" && received.header("x-crossfade-question").is_none();
+                received.method == "POST" && received.header("x-crossfade-probe").is_none();
             match is_stream && asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
                 true => fails(received),
                 false => works(received),
