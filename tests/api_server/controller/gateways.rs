@@ -169,7 +169,7 @@ async fn old_is_not_safe_to_delete_while_a_kind_of_a_gateway_cannot_be_read_or_a
     ];
     let _controller = Controller::start(&place.to_string_lossy(), &args).await;
     left(&fixture).await;
-    let unknown = lacks(false, "no other Service, Ingress, or route leads");
+    let unknown = lacks(false, "no other Service, Ingress, or route sends");
     let only_that = |object: &Value| {
         let missing = object["status"]["missingForDeletion"].as_array();
         unknown(object) && missing.is_some_and(|all| all.len() == 3)
