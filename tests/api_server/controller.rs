@@ -17,6 +17,7 @@ mod moving_streams;
 mod rollouts;
 mod rules;
 mod safe_to_delete;
+mod safe_to_delete_elsewhere;
 mod safe_to_delete_faults;
 mod safe_to_delete_hidden_clients;
 mod safe_to_delete_routes;

@@ -28,31 +28,20 @@ pub(super) struct OtherProxies {
     pub follow: BTreeSet<String>,
 }
 
-/// Pods whose proxies are asked besides those of the namespace.
-#[derive(Default)]
-pub(super) struct PodsToAsk {
-    /// Each of them counts, even without a proxy.
-    pub required: Vec<Object>,
-    /// Each of them counts only if its proxy reports that it leads to old.
-    pub others: Vec<Object>,
-}
-
 /// A pod with a proxy that is asked.
 struct PolledProxy {
-    is_required: bool,
     pod: String,
     namespace: String,
     address: String,
 }
 
 impl Observer {
-    /// Asks all proxies of the namespace except old's own, those of new's frontends in any namespace, and those of
-    /// `more`. `None` if one of them may still answer, or something is not
-    /// listed.
+    /// Asks all proxies of the namespace except old's own, those of new's frontends in any namespace, and those of `more`, of
+    /// which each counts even without a proxy. `None` if one of them may still answer, or something is not listed.
     pub(super) fn other_proxies(
         &self,
         parsed: &ParsedUpdate,
-        more: PodsToAsk,
+        more: Vec<Object>,
         old: &OldPods,
         to_old: &ServicesToOld,
     ) -> Option<OtherProxies> {
@@ -63,43 +52,35 @@ impl Observer {
             ..OtherProxies::default()
         };
         let mut polled = Vec::new();
-        let elsewhere: Vec<Object> = more.required.iter().chain(&more.others).cloned().collect();
-        let shared = self.shared_addresses(parsed, &pods, &elsewhere).ok()?;
+        let shared = self.shared_addresses(parsed, &pods, &more).ok()?;
         let has_port = |pod: &&Object| !old_frontends::ports(pod, port).is_empty();
-        let required = pods.iter().filter(has_port).chain(&more.required);
-        let required = required.map(|pod| (pod, true));
-        for (pod, is_required) in required.chain(more.others.iter().map(|pod| (pod, false))) {
+        for pod in pods.iter().filter(has_port).chain(&more) {
             let name = parsed::key(pod).name_relative_to(&parsed.key);
             match old_frontends::address_of(pod, port) {
                 Some(address) if !shared.contains(&address) => polled.push(PolledProxy {
-                    is_required,
                     pod: name,
                     namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                     address,
                 }),
-                _ if !is_required => {}
                 // It has several such ports, or another pod may answer instead.
                 _ => others.found.push(unknown(&name)),
             }
         }
-        let required = polled.iter().filter(|one| one.is_required).count();
-        if required > MAX_POLLED {
-            let more = required - MAX_POLLED;
-            let name = format!("{more} more proxies in the namespace, which are too many to query");
+        if polled.len() > MAX_POLLED {
+            let more = polled.len() - MAX_POLLED;
+            let name = format!("{more} more proxies, which are too many to query");
             others.found.push(name);
+            polled.truncate(MAX_POLLED);
         }
-        polled.truncate(MAX_POLLED);
         let mut is_known = true;
         for one in &polled {
             let Some(last) = self.last_report(&self.other_proxies, &parsed.key, &one.address)
             else {
-                if one.is_required {
-                    let name = format!(
-                        "the proxy of {}, which is not queried because there are too many",
-                        one.pod
-                    );
-                    others.found.push(name);
-                }
+                let name = format!(
+                    "the proxy of {}, which is not queried because there are too many",
+                    one.pod
+                );
+                others.found.push(name);
                 continue;
             };
             match last.map(|last| last.report()) {
@@ -113,8 +94,7 @@ impl Observer {
                     }
                     self.note(&mut others, parsed, one, report, (old, to_old))?;
                 }
-                Ok(None) if one.is_required => others.found.push(unknown(&one.pod)),
-                Ok(None) => {}
+                Ok(None) => others.found.push(unknown(&one.pod)),
             }
         }
         let addresses = polled.into_iter().map(|one| one.address);

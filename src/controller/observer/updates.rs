@@ -14,7 +14,7 @@ use super::super::parsed::{self, ParsedUpdate};
 use super::Observer;
 use super::kinds::{pods, services};
 use super::old_pods::OldPods;
-use super::other_proxies::{OtherProxies, PodsToAsk};
+use super::other_proxies::OtherProxies;
 use super::route_match::services_of_host;
 use super::services::ServicesToOld;
 use super::update_targets::UpdateTargets;
@@ -72,7 +72,7 @@ impl Observer {
         let all = updates.iter().chain(elsewhere.clone());
         self.update_targets.keep(all.clone());
         let mut elsewhere = self.proxies_elsewhere(parsed, elsewhere, rests_on).ok()?;
-        elsewhere.required.extend(unlabelled);
+        elsewhere.extend(unlabelled);
         let others = self.other_proxies(parsed, elsewhere, old, to_old)?;
         let mut found = Vec::new();
         if self.lead_to(&parsed.plan.new, own, old, to_old).ok()? {
@@ -89,50 +89,36 @@ impl Observer {
     }
 
     /// The pods whose proxies may follow an earlier plan of an update of another namespace. What the update names does not show
-    /// where they send requests: a proxy that cannot use the last edit, or has not received it, keeps its plan. If the spec is
-    /// valid, only what such a proxy reports counts: otherwise every proxy in the cluster that does not respond would keep the flags
-    /// of all updates false.
+    /// where they send requests: a proxy that cannot use the last edit, or has not received it, keeps its plan.
     fn proxies_elsewhere<'a>(
         &self,
         parsed: &ParsedUpdate,
         elsewhere: impl Iterator<Item = &'a Object>,
         rests_on: &mut BTreeSet<String>,
-    ) -> Result<PodsToAsk, NotSynced> {
-        let (mut required, mut others) = (BTreeMap::new(), BTreeMap::new());
+    ) -> Result<Vec<Object>, NotSynced> {
+        let mut found = BTreeMap::new();
         // According to the user, nothing of another namespace leads to old.
         if self.settings.assume_isolated {
-            return Ok(PodsToAsk::default());
+            return Ok(Vec::new());
         }
-        for update in elsewhere {
-            // All of its proxies have confirmed this edit.
-            if is_complete(update) {
-                continue;
-            }
+        // All proxies of a complete update have applied its last edit.
+        for update in elsewhere.filter(|update| !is_complete(update)) {
             let lead = self.lead_of(update, parsed);
             let key = parsed::key(update);
+            rests_on.insert(key.namespace.clone());
             let port = &self.settings.proxies.port;
             let has_port = |pod: &Object| !old_frontends::ports(pod, port).is_empty();
             let mut frontends = self.frontends_of(&key, &lead.sources)?;
-            let found = match lead.is_usable {
-                true => &mut others,
-                false => &mut required,
-            };
             if lead.is_usable {
                 frontends.retain(has_port);
-            } else {
-                rests_on.insert(key.namespace.clone());
-            }
-            if !lead.is_usable && lead.sources.is_empty() {
+            } else if lead.sources.is_empty() {
                 let mut all = self.cache.of(&pods(), &key.namespace)?;
                 all.retain(|pod| is_alive(pod) && has_port(pod));
                 frontends.extend(all);
             }
             found.extend(frontends.into_iter().map(|pod| (parsed::key(&pod), pod)));
         }
-        Ok(PodsToAsk {
-            required: required.into_values().collect(),
-            others: others.into_values().collect(),
-        })
+        Ok(found.into_values().collect())
     }
 
     /// The frontends of all these deployments.

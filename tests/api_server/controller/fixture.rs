@@ -318,6 +318,14 @@ impl Fixture {
         fixture
     }
 
+    /// Like [`Self::with_update`], on a server of its own, for controllers for which objects of other namespaces count.
+    pub async fn alone_with_update(spec: Value) -> (Cluster, Self) {
+        let server = tokio::task::spawn_blocking(new_server).await.unwrap();
+        let mut fixture = Self::start_on(&server).await;
+        fixture.begin(spec).await;
+        (server, fixture)
+    }
+
     pub async fn begin(&mut self, spec: Value) {
         for i in 0..4 {
             self.worker("old", i, "worker").await;

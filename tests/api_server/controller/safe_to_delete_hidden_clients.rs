@@ -7,9 +7,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::fixture::{Controller, Fixture, pods, resource, updates};
-use super::safe_to_delete::{
-    clients, is_safe, lacks, lead_clients_to, safe, services, slice, slices,
-};
+use super::safe_to_delete::{clients, is_safe, lacks, lead_clients_to, safe, services, slices};
 use crate::rig::*;
 
 /// An update without workers and clients of old, for a controller that starts afterwards.
@@ -29,12 +27,18 @@ const NO_CLIENT: &str = "the pods of old's frontends have received requests rece
 #[tokio::test]
 async fn a_controller_of_one_namespace_reports_old_as_safe_to_delete_only_if_configured_that_nothing_else_leads_there()
  {
-    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
+    let clients = json!({"clientService": "clients"});
+    let (server, fixture) = Fixture::alone_with_update(clients).await;
     // With the permissions in `deploy/`, which do not allow it to read all objects in all namespaces.
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-namespace.kubeconfig");
+    let server = Arc::new(server);
     tokio::task::spawn_blocking({
-        let (admin, place) = (fixture.kubeconfig.clone(), place.clone());
-        move || super::fixture::as_service_account(&admin, &place)
+        let (server, admin, place) = (
+            Arc::clone(&server),
+            fixture.kubeconfig.clone(),
+            place.clone(),
+        );
+        move || super::fixture::as_service_account_of(&server, &admin, &place)
     })
     .await
     .unwrap();
@@ -235,142 +239,6 @@ async fn old_is_not_safe_to_delete_while_new_is_behind_a_proxy_whose_targets_can
         .await;
     fixture.pod_ready("new-frontend-1", true).await;
     fixture.until("up", "safe again", is_safe).await;
-}
-
-#[tokio::test]
-async fn old_is_not_safe_to_delete_while_an_update_of_another_namespace_leads_to_it() {
-    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
-    let server = server.unwrap();
-    let mut fixture = Fixture::start_on(&server).await;
-    fixture.begin(json!({"clientService": "clients"})).await;
-    let mut other = Fixture::start_on(&server).await;
-    let args = [
-        "--all-namespaces",
-        "--allow-any-target",
-        "--quiet-period",
-        "1",
-        "--lease-namespace",
-        &fixture.namespace,
-    ];
-    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
-    left(&fixture).await;
-    fixture.until("up", "safe", is_safe).await;
-    let (old, invalid) = (fixture.old.url(), "https://a:1,http://b:2");
-    let leading = json!({
-        "newFrontendService": old, "trafficSplitPercent": 50, "paused": true, "strict": true,
-    });
-    // Its proxy may run where no controller finds it: in a pod without labels, or outside the cluster.
-    other.update("there", leading).await;
-    let reason: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    fixture
-        .until("up", "led to, perhaps by nobody", lacks(false, reason))
-        .await;
-    other.proxy("there").await;
-    fixture.until("up", "led to", lacks(false, reason)).await;
-    // An update that names nothing in this namespace has no effect, whether it is valid or not.
-    other
-        .edit("there", json!({"newFrontendService": invalid}))
-        .await;
-    other
-        .until("there", "refused", |object| {
-            object["status"]["phase"] == "Degraded"
-        })
-        .await;
-    // The last valid spec, which its proxies still follow, leads to old.
-    fixture
-        .until("up", "still led to", lacks(false, reason))
-        .await;
-    other.delete(&updates(), "there").await;
-    fixture.until("up", "safe again", is_safe).await;
-    other
-        .update("bad", json!({"newFrontendService": invalid}))
-        .await;
-    other
-        .until("bad", "refused", |object| {
-            object["status"]["phase"] == "Degraded"
-        })
-        .await;
-    fixture.until("up", "safe after all", is_safe).await;
-}
-
-#[tokio::test]
-async fn old_is_not_safe_to_delete_while_a_proxy_elsewhere_keeps_the_plan_of_an_update_that_became_invalid_without_a_controller()
- {
-    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
-    let server = server.unwrap();
-    let mut fixture = Fixture::start_on(&server).await;
-    fixture.begin(json!({"clientService": "clients"})).await;
-    let mut other = Fixture::start_on(&server).await;
-    let args = [
-        "--all-namespaces",
-        "--allow-any-target",
-        "--quiet-period",
-        "1",
-        "--lease-namespace",
-        &fixture.namespace,
-    ];
-    let mut controller = Controller::start(&fixture.kubeconfig, &args).await;
-    left(&fixture).await;
-    fixture.until("up", "safe", is_safe).await;
-    let leading = json!({
-        "newFrontendService": fixture.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
-    });
-    other.update("there", leading).await;
-    other.proxy("there").await;
-    let reason: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    fixture.until("up", "led to", lacks(false, reason)).await;
-    // Nobody records the last valid spec.
-    controller.kill();
-    other
-        .edit(
-            "there",
-            json!({"newFrontendService": "https://a:1,http://b:2"}),
-        )
-        .await;
-    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
-    let leads = format!("of old: the proxy of {}/old-frontend-0", other.namespace);
-    let leads: &'static str = Box::leak(leads.into_boxed_str());
-    fixture
-        .until("up", "its proxy leads to old", lacks(false, leads))
-        .await;
-    // A proxy that does not respond may send requests anywhere.
-    drop(other.proxies.pop());
-    let silent = format!(
-        "{}/old-frontend-0, whose proxy does not report where it routes",
-        other.namespace
-    );
-    let silent: &'static str = Box::leak(silent.into_boxed_str());
-    fixture.until("up", "unknown", lacks(false, silent)).await;
-    other.delete(&pods(), "old-frontend-0").await;
-    fixture.until("up", "safe again", is_safe).await;
-}
-
-#[tokio::test]
-async fn a_silent_proxy_of_an_invalid_update_elsewhere_counts_unless_the_namespace_is_said_to_be_isolated()
- {
-    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
-    let server = server.unwrap();
-    let mut fixture = Fixture::start_on(&server).await;
-    fixture.begin(json!({"clientService": "clients"})).await;
-    let other = Fixture::start_on(&server).await;
-    let invalid = json!({"newFrontendService": "https://a:1,http://b:2"});
-    other.update("bad", invalid).await;
-    let labels = json!({
-        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
-    });
-    other.pod("old-frontend-0", labels, json!([])).await;
-    other.pod_ready("old-frontend-0", true).await;
-    let wary = fixture.wary_controller(&["--quiet-period", "1"]).await;
-    left(&fixture).await;
-    let silent = format!(
-        "{}/old-frontend-0, whose proxy does not report where it routes",
-        other.namespace
-    );
-    let silent: &'static str = Box::leak(silent.into_boxed_str());
-    fixture.until("up", "unknown", lacks(false, silent)).await;
-    drop(wary);
-    let _controller = fixture.controller(&[]).await;
-    fixture.until("up", "safe", is_safe).await;
 }
 
 #[tokio::test]
@@ -585,45 +453,6 @@ async fn old_is_not_safe_to_delete_while_the_proxy_of_a_started_frontend_has_not
 }
 
 #[tokio::test]
-async fn old_is_not_safe_to_delete_while_an_update_elsewhere_leads_to_it_that_this_controller_rejects()
- {
-    let server = tokio::task::spawn_blocking(super::fixture::new_server).await;
-    let server = server.unwrap();
-    let mut fixture = Fixture::start_on(&server).await;
-    let by_name = json!({"clientService": "clients", "newFrontendService": "new-frontend:8000"});
-    fixture.begin(by_name).await;
-    let mut other = Fixture::start_on(&server).await;
-    let mut of_new = slice("new-frontend-0");
-    of_new["metadata"]["labels"]["kubernetes.io/service-name"] = "new-frontend".into();
-    fixture.create(&slices(), "new-frontend-1", of_new).await;
-    let name = format!("new-frontend.{}.svc.cluster.local:8000", fixture.namespace);
-    let place = format!("{name}={}", fixture.new.address);
-    // The updates of this controller may only target Services in their namespace.
-    let args = [
-        "--all-namespaces",
-        "--resolve",
-        &place,
-        "--quiet-period",
-        "1",
-        "--lease-namespace",
-        &fixture.namespace,
-    ];
-    let _controller = Controller::start(&fixture.kubeconfig, &args).await;
-    left(&fixture).await;
-    fixture.until("up", "safe", is_safe).await;
-    // The proxies of the other namespace allow any target.
-    let leading = json!({
-        "newFrontendService": fixture.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
-    });
-    other.update("there", leading).await;
-    other.proxy("there").await;
-    let reason: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
-    fixture.until("up", "led to", lacks(false, reason)).await;
-    other.delete(&updates(), "there").await;
-    fixture.until("up", "safe again", is_safe).await;
-}
-
-#[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_proxy_outside_of_its_frontends_follows_the_update_and_uses_old()
  {
     let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
@@ -707,6 +536,32 @@ async fn old_is_not_safe_to_delete_while_a_proxy_that_follows_another_plan_has_i
         .until("up", "it uses old", lacks(false, leads))
         .await;
     fixture.delete(&pods(), "third").await;
+    fixture.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_is_needed_while_a_service_leads_to_the_proxy_of_a_pod_of_it_that_does_not_say_what_it_is()
+ {
+    let (fixture, _controller) = safe().await;
+    let odd = Proxy::before(&fixture.old, &[]).await;
+    let ports = json!([
+        {"name": "http", "containerPort": odd.address.port()},
+        {"name": "frontend", "containerPort": fixture.old.address.port()},
+        {"name": "crossfade", "containerPort": odd.admin.port()},
+    ]);
+    let labels = json!({"nvidia.com/dynamo-graph-deployment-name": "old", "app": "odd"});
+    fixture.pod("odd", labels, ports).await;
+    fixture.pod_ready("odd", true).await;
+    let to_proxy = json!({"spec": {"selector": {"app": "odd"}, "ports": [{"port": 8000, "targetPort": "http"}]}});
+    fixture.create(&services(), "legacy", to_proxy).await;
+    // Its proxy uses old's frontend, and with it old's workers.
+    let leads = lacks(false, "the proxy of odd");
+    fixture.until("up", "its proxy leads to old", leads).await;
+    drop(odd);
+    let silent = lacks(false, "odd, whose proxy does not report where it routes");
+    fixture.until("up", "unknown", silent).await;
+    fixture.delete(&pods(), "odd").await;
+    fixture.delete(&services(), "legacy").await;
     fixture.until("up", "safe again", is_safe).await;
 }
 

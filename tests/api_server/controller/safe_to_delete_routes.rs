@@ -17,8 +17,9 @@ fn leak(text: String) -> &'static str {
 
 #[tokio::test]
 async fn old_is_not_safe_to_delete_while_a_forged_object_elsewhere_routes_to_it() {
-    let fixture = Fixture::with_update(json!({"clientService": "clients"})).await;
-    let other = Fixture::start().await;
+    let clients = json!({"clientService": "clients"});
+    let (server, fixture) = Fixture::alone_with_update(clients).await;
+    let other = Fixture::start_on(&server).await;
     fixture.frontend_of_new("new-frontend-0").await;
     lead_clients_to(&fixture, "new-frontend-0").await;
     for i in 0..4 {
