@@ -162,6 +162,32 @@ async fn at_the_drain_limit_open_streams_end_with_an_error_event_and_status_3() 
 }
 
 #[tokio::test]
+async fn at_the_drain_limit_a_stream_that_is_complete_gets_no_error_event() {
+    let message = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n\
+                   event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n\
+                   event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let chat = content("old", 0) + DONE;
+    for (path, text) in [(MESSAGES, message), (CHAT, &chat)] {
+        // The server sends its last event and leaves the body open.
+        let script = Script::new().sse().chunk(text).hang();
+        let old = Upstream::always(script).await;
+        let mut proxy = Proxy::before(&old, &["--drain", "0.2"]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(path, &[], STREAMING).await;
+        client.head().await;
+        let seen = client.until(text).await;
+        proxy.terminate();
+        let rest = String::from_utf8(client.body().await).unwrap();
+        assert_eq!(
+            (seen + &rest, client.end),
+            (text.to_owned(), Some(End::Clean))
+        );
+        proxy.end().await;
+        assert_eq!(proxy.access().last().unwrap()["outcome"], "completed");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_whose_client_does_not_read_gets_its_access_line_when_the_process_ends() {
     let event = content("old", 0) + &format!(": {}\n\n", "x".repeat(100_000));
     let script = Script::new().sse().chunk(event.repeat(200)).hang();
