@@ -162,28 +162,38 @@ async fn at_the_drain_limit_open_streams_end_with_an_error_event_and_status_3() 
 }
 
 #[tokio::test]
-async fn at_the_drain_limit_a_stream_that_is_complete_gets_no_error_event() {
-    let message = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n\
-                   event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n\
-                   event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
-    let chat = content("old", 0) + DONE;
-    for (path, text) in [(MESSAGES, message), (CHAT, &chat)] {
-        // The server sends its last event and leaves the body open.
-        let script = Script::new().sse().chunk(text).hang();
+async fn nothing_follows_the_terminal_event_or_an_error_event_of_the_server() {
+    let begun = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n\
+                 event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n";
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"own\"}}\n\n";
+    let failed = "data: {\"error\":{\"message\":\"own\",\"code\":400}}\n\n";
+    for (path, text, is_complete) in [
+        (MESSAGES, begun.to_owned() + stop, true),
+        (MESSAGES, begun.to_owned() + error, false),
+        (CHAT, content("old", 0) + DONE, true),
+        (CHAT, content("old", 0) + failed, false),
+    ] {
+        // The server leaves the body open.
+        let script = Script::new().sse().chunk(&text).hang();
         let old = Upstream::always(script).await;
-        let mut proxy = Proxy::before(&old, &["--drain", "0.2"]).await;
-        let mut client = Client::connect(proxy.address).await;
-        client.post(path, &[], STREAMING).await;
-        client.head().await;
-        let seen = client.until(text).await;
-        proxy.terminate();
-        let rest = String::from_utf8(client.body().await).unwrap();
-        assert_eq!(
-            (seen + &rest, client.end),
-            (text.to_owned(), Some(End::Clean))
-        );
-        proxy.end().await;
-        assert_eq!(proxy.access().last().unwrap()["outcome"], "completed");
+        for flags in [["--drain", "0.2"], ["--gap-timeout", "0.3"]] {
+            let mut proxy = Proxy::before(&old, &flags).await;
+            let mut client = Client::connect(proxy.address).await;
+            client.post(path, &[], STREAMING).await;
+            client.head().await;
+            let seen = client.until(&text).await;
+            if flags[0] == "--drain" {
+                proxy.terminate();
+            }
+            let rest = String::from_utf8(client.body().await).unwrap();
+            assert_eq!(seen + &rest, text, "{flags:?}");
+            let end = client.end.unwrap();
+            assert_eq!(end.is_unclean(), !is_complete, "{flags:?} {text}: {end:?}");
+            let outcome = if is_complete { "completed" } else { "failed" };
+            let line = proxy.access_line(1).await;
+            assert_eq!(line["outcome"], outcome, "{flags:?} {text}");
+        }
     }
 }
 

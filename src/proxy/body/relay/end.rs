@@ -74,15 +74,34 @@ impl Relay {
         rest
     }
 
+    /// Ends an event stream to which nothing may be added: the client has its terminal event, or an error event of its server.
+    /// Returns false if there is no such event.
+    fn ends_after_last_event(&mut self, why: &str, end: End) -> bool {
+        if self.sse.is_none() {
+            return false;
+        }
+        let exchange = self.exchange();
+        let has_ended = exchange.timeline.terminal();
+        if !has_ended && exchange.timeline.error().is_none() {
+            return false;
+        }
+        exchange.because(why);
+        self.source = UpstreamBody::empty();
+        if has_ended {
+            self.finish(end);
+        } else {
+            self.exchange().ended(end);
+            self.state = State::Cut(why.into());
+        }
+        true
+    }
+
     /// Ends the response because a time limit has passed.
     pub(super) fn silent(&mut self, limit_passed: &str) {
         let side = self.side();
-        if self.sse.is_some() && self.exchange().timeline.terminal() {
-            // The client has everything that it was waiting for.
-            let why = format!("{side} {limit_passed} after the terminal event");
-            self.exchange().because(why);
-            self.source = UpstreamBody::empty();
-            return self.finish(End::Cut);
+        let why = format!("{side} {limit_passed} after the last event");
+        if self.ends_after_last_event(&why, End::Cut) {
+            return;
         }
         let is_committed = self.sse.as_ref().is_some_and(SseRelay::committed);
         let message = match is_committed && self.lacks_its_end() {
@@ -95,30 +114,22 @@ impl Relay {
 
     /// Ends a response that broke.
     pub(super) fn break_off(&mut self, for_client: &str, why: &str) {
-        let exchange = self.exchange();
-        exchange.because(why);
-        let terminal = exchange.timeline.terminal();
-        let failed = exchange.timeline.error().is_some();
-        match &self.sse {
-            // The client has everything that it was waiting for.
-            Some(_) if terminal => self.finish(End::Cut),
-            Some(_) if !failed => {
-                let side = self.side();
-                let message = match self.lacks_its_end() {
-                    true => {
-                        format!(
-                            "{side} ended the stream early, without its terminal event: {for_client}"
-                        )
-                    }
-                    false => format!("{side} ended the stream early: {for_client}"),
-                };
-                self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
-            }
-            _ => {
-                self.exchange().ended(End::Cut);
-                self.state = State::Cut(why.into());
-            }
+        if self.ends_after_last_event(why, End::Cut) {
+            return;
         }
+        self.exchange().because(why);
+        if self.sse.is_none() {
+            self.exchange().ended(End::Cut);
+            self.state = State::Cut(why.into());
+            return;
+        }
+        let side = self.side();
+        let early = match self.lacks_its_end() {
+            true => "early, without its terminal event",
+            false => "early",
+        };
+        let message = format!("{side} ended the stream {early}: {for_client}");
+        self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
     }
 
     /// Counts a failure before the first content against the endpoint.
@@ -190,11 +201,8 @@ impl Relay {
             return;
         }
         self.exchange().excuse();
-        if self.sse.is_some() && self.exchange().timeline.terminal() {
-            // The client has everything that it was waiting for.
-            self.exchange().because(message);
-            self.source = UpstreamBody::empty();
-            return self.finish(End::Deadline);
+        if self.ends_after_last_event(message, End::Deadline) {
+            return;
         }
         if self.sse.is_some() {
             self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
