@@ -61,8 +61,12 @@ impl<O: OldBackend> Proxy<O> {
                 Err(error) => return self.reject(&request, client.as_deref(), route.api(), &error),
             };
             let now = Instant::now();
-            // Clients do not know the guard, so they cannot hide requests this way.
-            let is_probe = guard.is_none() && names.contains(request.headers(), &PROBE_HEADER);
+            // Clients do not know the guard, so they can hide requests neither from this proxy nor from the next one.
+            let mut is_probe = names.contains(request.headers(), &PROBE_HEADER);
+            if is_probe && guard.is_some() {
+                request.headers_mut().remove(&PROBE_HEADER);
+                is_probe = false;
+            }
             if route.is_client_use() && !is_probe {
                 self.context.metrics.used(now);
             }

@@ -43,6 +43,24 @@ async fn another_proxy_of_the_same_update_sends_requests_to_its_old() {
 }
 
 #[tokio::test]
+async fn a_client_cannot_hide_a_request_as_a_probe() {
+    let sibling_old = Upstream::start(healthy("sibling")).await;
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let plan = |target: &str| PlanFile::new(&manifest(target, 0, 1, ""));
+    let key = ["--guard-key", "secret"];
+    let sibling = Proxy::planned(&sibling_old, &plan(&new.url()), &key).await;
+    let proxy = Proxy::planned(&old, &plan(&sibling.address.to_string()), &key).await;
+    let probe = [("x-crossfade-probe", "1")];
+    let response = client::post(proxy.address, CHAT, &probe, STREAMING).await;
+    response.assert_is(chat_text("sibling"));
+    assert_eq!(sibling_old.last().header("x-crossfade-probe"), None);
+    for proxy in [proxy, sibling] {
+        assert_eq!(proxy.access_line(1).await["outcome"], "completed");
+    }
+}
+
+#[tokio::test]
 async fn two_updates_in_a_chain_both_split() {
     let (old_1, old_2) = (
         Upstream::start(healthy("old")).await,
