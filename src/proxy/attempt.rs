@@ -97,6 +97,9 @@ impl<O: OldBackend> Retry for Attempts<O> {
         let attempted = self.attempted.and(self.target);
         let target = next_target(&self.snapshot.rules(), attempted, self.target, cause)?;
         self.body.for_retry()?;
+        if !self.may_resend(cause) {
+            return None;
+        }
         // Every move spends from the budget, even if nothing was sent: it adds load to the other generation.
         self.proxy
             .context
@@ -250,6 +253,13 @@ impl<O: OldBackend> Attempts<O> {
             },
             ..Failure::without_answer(cause)
         })
+    }
+
+    /// Whether the body may be sent again. One that is complete in memory may be longer than the plan allows.
+    fn may_resend(&self, cause: Cause) -> bool {
+        let most = self.snapshot.plan.failover.max_replay_bytes;
+        let is_unsent = matches!(cause, Cause::Connect | Cause::Local | Cause::LocalPorts);
+        is_unsent || self.body.as_whole().is_none_or(|body| body.len() <= most)
     }
 
     async fn send(&self) -> Result<Response<UpstreamBody>, upstream::Error> {

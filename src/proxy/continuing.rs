@@ -151,6 +151,7 @@ impl<O: OldBackend> Resume for Source<O> {
         let length = self
             .body
             .kept_length()
+            .filter(|length| *length <= snapshot.plan.failover.max_replay_bytes)
             .ok_or(ContinuationReason::BodyNotKept)?;
         let mut charge = Charge::default();
         // Before the copies are made: the body in one piece, the new body, and the text in several forms.

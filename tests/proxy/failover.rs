@@ -486,21 +486,29 @@ async fn other_old_pods_are_tried_when_both_generations_fail() {
 
 #[tokio::test]
 async fn a_body_beyond_the_limit_is_forwarded_but_not_resent() {
-    let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(200_000));
-    let lines = "failover: {maxReplayBytes: 100000}";
-    let new = Upstream::always(Script::new().reset()).await;
-    let old = Upstream::start(healthy("old")).await;
-    let proxy = Proxy::planned(&old, &mostly_new(&new, lines), &[]).await;
-    let response = client::post(proxy.address, CHAT, &[], &body).await;
-    assert_eq!(response.status, 502);
-    response.own_error();
-    assert_eq!((new.count(), old.count()), (1, 0));
-    assert_eq!(new.last().body_length(), body.len());
+    // A short body is complete in memory before it is sent.
+    for (limit, length, more) in [
+        (100_000, 200_000, ""),
+        (1000, 1100, ""),
+        (0, 100, ""),
+        (1000, 50_000, "affinity: {bodyFields: [user]}"),
+    ] {
+        let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(length));
+        let lines = format!("failover: {{maxReplayBytes: {limit}}}\n{more}");
+        let new = Upstream::always(Script::new().reset()).await;
+        let old = Upstream::start(healthy("old")).await;
+        let proxy = Proxy::planned(&old, &mostly_new(&new, &lines), &[]).await;
+        let response = client::post(proxy.address, CHAT, &[], &body).await;
+        assert_eq!(response.status, 502, "{limit} {length}");
+        response.own_error();
+        assert_eq!((new.count(), old.count()), (1, 0), "{limit} {length}");
+        assert_eq!(new.last().body_length(), body.len());
 
-    let new = Upstream::start(healthy("new")).await;
-    let proxy = Proxy::planned(&old, &mostly_new(&new, lines), &[]).await;
-    let response = client::post(proxy.address, CHAT, &[], &body).await;
-    response.assert_is(chat_text("new"));
+        let new = Upstream::start(healthy("new")).await;
+        let proxy = Proxy::planned(&old, &mostly_new(&new, &lines), &[]).await;
+        let response = client::post(proxy.address, CHAT, &[], &body).await;
+        response.assert_is(chat_text("new"));
+    }
 }
 
 #[tokio::test]

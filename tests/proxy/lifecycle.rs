@@ -178,7 +178,7 @@ async fn nothing_follows_the_terminal_event_or_an_error_event_of_the_server() {
         let script = Script::new().sse().chunk(&text).hang();
         let old = Upstream::always(script).await;
         for flags in [["--drain", "0.2"], ["--gap-timeout", "0.3"]] {
-            let mut proxy = Proxy::before(&old, &flags).await;
+            let proxy = Proxy::before(&old, &flags).await;
             let mut client = Client::connect(proxy.address).await;
             client.post(path, &[], STREAMING).await;
             client.head().await;
