@@ -103,20 +103,15 @@ impl Observer {
         }
         // All proxies of a complete update have applied its last edit.
         for update in elsewhere.filter(|update| !is_complete(update)) {
-            let lead = self.lead_of(update, parsed);
             let key = parsed::key(update);
             rests_on.insert(key.namespace.clone());
             let port = &self.settings.proxies.port;
-            let has_port = |pod: &Object| !old_frontends::ports(pod, port).is_empty();
-            let mut frontends = self.frontends_of(&key, &lead.sources)?;
-            if lead.is_usable {
-                frontends.retain(has_port);
-            } else if lead.sources.is_empty() {
-                let mut all = self.cache.of(&pods(), &key.namespace)?;
-                all.retain(|pod| is_alive(pod) && has_port(pod));
-                frontends.extend(all);
-            }
-            found.extend(frontends.into_iter().map(|pod| (parsed::key(&pod), pod)));
+            let mut asked = self.cache.of(&pods(), &key.namespace)?;
+            asked.retain(|pod| is_alive(pod) && !old_frontends::ports(pod, port).is_empty());
+            // An earlier edit may have named other frontends, so these are not all of its proxies.
+            let sources = &self.lead_of(update, parsed).sources;
+            asked.extend(self.frontends_of(&key, sources)?);
+            found.extend(asked.into_iter().map(|pod| (parsed::key(&pod), pod)));
         }
         Ok(found.into_values().collect())
     }

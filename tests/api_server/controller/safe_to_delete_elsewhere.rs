@@ -205,3 +205,37 @@ async fn old_is_not_safe_to_delete_while_a_proxy_elsewhere_cannot_use_a_valid_ed
     other.proxy("there").await;
     fixture.until("up", "safe again", is_safe).await;
 }
+
+#[tokio::test]
+async fn old_is_not_safe_to_delete_while_a_proxy_elsewhere_keeps_a_plan_of_frontends_that_its_update_no_longer_names()
+ {
+    let (_server, fixture, mut other, _controller) = safe_beside_another().await;
+    other.update("there", leading_to(&fixture.old)).await;
+    other.proxy("there").await;
+    let update = leak(format!("{}/there", other.namespace));
+    fixture.until("up", "led to", lacks(false, update)).await;
+    // The proxy of `old` has a plan of this update until it learns that the update is not for its frontends any more.
+    drop(other.proxies.pop());
+    let elsewhere = json!({"newFrontendService": other.new.url(), "sourceDeployment": "third"});
+    other.edit("there", elsewhere).await;
+    let silent = leak(format!(
+        "{}/old-frontend-0, whose proxy does not report where it routes",
+        other.namespace
+    ));
+    fixture.until("up", "unknown", lacks(false, silent)).await;
+    other.delete(&pods(), "old-frontend-0").await;
+    fixture.until("up", "safe again", is_safe).await;
+    // A frontend that the update names, whose proxy cannot be asked.
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "third", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    other.pod("third-frontend-0", labels, json!([])).await;
+    other.pod_ready("third-frontend-0", true).await;
+    let unknown = leak(format!(
+        "{}/third-frontend-0, whose proxy does not report where it routes",
+        other.namespace
+    ));
+    fixture.until("up", "no port", lacks(false, unknown)).await;
+    other.delete(&pods(), "third-frontend-0").await;
+    fixture.until("up", "safe at the end", is_safe).await;
+}
