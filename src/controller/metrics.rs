@@ -25,10 +25,10 @@ const BUCKETS: [f64; 14] = [
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-const VERDICTS: [(TrialVerdict, &str); 3] = [
-    (TrialVerdict::Pass, "pass"),
-    (TrialVerdict::Fail, "fail"),
-    (TrialVerdict::Inconclusive, "inconclusive"),
+const VERDICTS: [TrialVerdict; 3] = [
+    TrialVerdict::Pass,
+    TrialVerdict::Fail,
+    TrialVerdict::Inconclusive,
 ];
 
 /// A metric's description, available even while the metric has no series.
@@ -199,8 +199,8 @@ impl Metrics {
             };
             self.weight.with_label_values(&labels).set(weight.into());
         }
-        for (verdict, name) in VERDICTS {
-            let labels = [&*key.namespace, &*key.name, name];
+        for verdict in VERDICTS {
+            let labels = [&*key.namespace, &*key.name, verdict.as_str()];
             match &decision.analysis {
                 Some(analysis) => {
                     let is_it = i64::from(analysis.verdict == verdict);
@@ -236,10 +236,10 @@ impl Metrics {
                 .weight
                 .remove_label_values(&[namespace, name, side.as_str()]);
         }
-        for (_, verdict) in VERDICTS {
+        for verdict in VERDICTS {
             let _ = self
                 .analysis
-                .remove_label_values(&[namespace, name, verdict]);
+                .remove_label_values(&[namespace, name, verdict.as_str()]);
         }
         for reason in Reason::ALL {
             let _ = self

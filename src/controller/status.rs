@@ -8,8 +8,8 @@ use k8s_openapi::jiff;
 use super::observer::Observed;
 use super::parsed::ParsedUpdate;
 use crate::resource::status::{
-    AnalysisStatus, AnalysisVerdict, FrontendsStatus, GenerationStatus, RoleStatus, SplitStatus,
-    StepStatus, UpdatePhase, VALIDITY, WaitStatus, condition,
+    AnalysisStatus, FrontendsStatus, GenerationStatus, RoleStatus, SplitStatus, StepStatus,
+    UpdatePhase, VALIDITY, WaitStatus, condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
@@ -252,11 +252,7 @@ fn wait(wait: &Waiting) -> WaitStatus {
 fn analysis(analysis: &rollout::Analysis) -> AnalysisStatus {
     let failure = analysis.failure.as_ref();
     AnalysisStatus {
-        verdict: match analysis.verdict {
-            TrialVerdict::Pass => AnalysisVerdict::Pass,
-            TrialVerdict::Fail => AnalysisVerdict::Fail,
-            TrialVerdict::Inconclusive => AnalysisVerdict::Inconclusive,
-        },
+        verdict: analysis.verdict,
         message: truncate_message(&analysis.sentence),
         failed_at: failure.map(|failure| time(failure.at)),
         rolled_back: failure.is_some_and(|failure| failure.on_failure == OnFailure::RollBack),
@@ -277,7 +273,7 @@ pub(super) fn without_figures(status: &DynamoUpdateConfigStatus) -> DynamoUpdate
     // A borderline verdict changes with every look.
     still.analysis = still
         .analysis
-        .filter(|analysis| analysis.verdict == AnalysisVerdict::Fail);
+        .filter(|analysis| analysis.verdict == TrialVerdict::Fail);
     let is_verdict = |reported: &&mut Condition| {
         reported.type_ == condition::ANALYSIS_FAILED && reported.status == "False"
     };

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use super::last_valid::LastValidStatus;
 pub use super::phase::UpdatePhase;
 use super::weights::{WeightsSpec, requested_split};
-use crate::rollout::Memory;
+use crate::rollout::{Memory, TrialVerdict};
 use crate::split::Weights;
 
 /// The state of the update. The controller writes it; without a controller, it stays empty.
@@ -301,35 +301,13 @@ pub struct WaitStatus {
     pub until: Option<Time>,
 }
 
-/// A verdict on the new generation.
-// No doc comments on the variants: the schema is then a plain list of names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum AnalysisVerdict {
-    Pass,
-    Fail,
-    #[default]
-    Inconclusive,
-}
-
-impl AnalysisVerdict {
-    /// The name in JSON, on pages and in metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Fail => "fail",
-            Self::Inconclusive => "inconclusive",
-        }
-    }
-}
-
 /// The result of comparing the new generation with the old one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisStatus {
     /// The verdict. A `Fail` stays until you retry (with `crossfade retry`; for a DynamoRollout, with
     /// `crossfade rollout retry`) or the spec names a different new generation.
-    pub verdict: AnalysisVerdict,
+    pub verdict: TrialVerdict,
     /// The reason in one sentence, with the figures.
     #[schemars(length(max = 4096))]
     pub message: String,

@@ -19,6 +19,7 @@ use crate::split::Weights;
 pub(super) const RETRY: &str = "`crossfade retry` (for a rollout, `crossfade rollout retry`)";
 
 /// What to do if new fails the analysis.
+// No doc comments on the variants: the schema is then a plain list of names. The same below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     // New gets no more than it has.
@@ -45,16 +46,28 @@ impl SplitStep {
     }
 }
 
-/// A verdict on new.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A verdict on the new generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TrialVerdict {
-    /// New is within the margins.
+    // New is within the margins.
     Pass,
-    /// New is worse than the margins allow.
+    // New is worse than the margins allow.
     Fail,
-    /// There is not enough data.
+    // There is not enough data.
     #[default]
     Inconclusive,
+}
+
+impl TrialVerdict {
+    /// The name in JSON, on pages and in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
 }
 
 /// The result of the analysis, and the trial to which it belongs.

@@ -6,8 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value as Json, json};
 
-use crate::resource::status::{AnalysisStatus, AnalysisVerdict};
+use crate::resource::status::AnalysisStatus;
 use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, RETRIED_AT};
+use crate::rollout::TrialVerdict;
 
 /// The requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +177,7 @@ pub(super) fn retry(
     at: Timestamp,
 ) -> Option<Change> {
     let annotations = metadata.annotations.as_ref();
-    let failed = analysis?.verdict == AnalysisVerdict::Fail;
+    let failed = analysis?.verdict == TrialVerdict::Fail;
     failed.then(|| Change {
         section: Section::Annotations,
         field: RETRIED_AT,
@@ -230,7 +231,7 @@ mod tests {
         let spec = DynamoUpdateConfigSpec::to("new:8000");
         let mut update = DynamoUpdateConfig::new("u", spec);
         assert_eq!(Verb::Retry(at).changes(&update), []);
-        for (verdict, count) in [(AnalysisVerdict::Pass, 0), (AnalysisVerdict::Fail, 1)] {
+        for (verdict, count) in [(TrialVerdict::Pass, 0), (TrialVerdict::Fail, 1)] {
             update.status = Some(DynamoUpdateConfigStatus {
                 analysis: Some(AnalysisStatus {
                     verdict,

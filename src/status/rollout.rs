@@ -139,7 +139,8 @@ mod tests {
     use super::*;
     use crate::resource::DynamoRolloutSpec;
     use crate::resource::rollout_status::DynamoRolloutStatus;
-    use crate::resource::status::{AnalysisStatus, AnalysisVerdict};
+    use crate::resource::status::AnalysisStatus;
+    use crate::rollout::TrialVerdict;
 
     fn rollout(intent: Intent, undo_to: Option<i64>) -> DynamoRollout {
         let spec = json!({
@@ -192,7 +193,7 @@ mod tests {
         let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let mut rollout = rollout(Intent::Run, None);
         assert_eq!(shown(RolloutVerb::Retry(at), &rollout), [""; 0]);
-        for (verdict, count) in [(AnalysisVerdict::Pass, 0), (AnalysisVerdict::Fail, 1)] {
+        for (verdict, count) in [(TrialVerdict::Pass, 0), (TrialVerdict::Fail, 1)] {
             let analysis = AnalysisStatus {
                 verdict,
                 ..AnalysisStatus::default()

@@ -18,9 +18,9 @@ use crate::error_chain::error_chain;
 use crate::k8s::{NotSynced, Object};
 use crate::managed_update::{self, Direction};
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, RolloutPhase};
-use crate::resource::status::{AnalysisStatus, AnalysisVerdict, UpdatePhase, condition};
+use crate::resource::status::{AnalysisStatus, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
-use crate::rollout::Sides;
+use crate::rollout::{Sides, TrialVerdict};
 use crate::scaling::{self, Action, Decision, Progress, RolloutObservation};
 use crate::split::{Generation, Weights};
 
@@ -351,8 +351,8 @@ fn analysis(
     update: &DynamoUpdateConfigStatus,
     seen: &RolloutObservation,
 ) -> Option<AnalysisStatus> {
-    let has_failed = seen.verdict == scaling::TrialVerdict::Fail;
-    let is_known = |known: &&AnalysisStatus| known.verdict == AnalysisVerdict::Fail && has_failed;
+    let has_failed = seen.verdict == TrialVerdict::Fail;
+    let is_known = |known: &&AnalysisStatus| known.verdict == TrialVerdict::Fail && has_failed;
     let known = before.analysis.as_ref().filter(is_known);
     let of_update = update.analysis.as_ref();
     let of_update = of_update.filter(|analysis| is_of_rollout(analysis, accepted));

@@ -4,7 +4,7 @@ use super::update;
 use crate::k8s::Object;
 use crate::resource::DynamoUpdateConfigStatus;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus};
-use crate::resource::status::{AnalysisStatus, AnalysisVerdict, condition};
+use crate::resource::status::{AnalysisStatus, condition};
 use crate::scaling::{Serves, TrialVerdict};
 
 /// Whether new serves, as observed by the controller of updates. Distinguishes frontends that do not serve from those that have
@@ -31,15 +31,15 @@ pub(super) fn verdict(
     let analysis = analysis.filter(|analysis| is_of_rollout(analysis, accepted));
     let verdict = analysis.map(|analysis| analysis.verdict);
     let before = before.analysis.as_ref();
-    let has_failed = before.is_some_and(|before| before.verdict == AnalysisVerdict::Fail);
+    let has_failed = before.is_some_and(|before| before.verdict == TrialVerdict::Fail);
     let is_retried = update::retried_at(rollout).is_some_and(|at| {
         let failed_at = before.and_then(|before| before.failed_at.as_ref());
         failed_at.is_none_or(|failed_at| at > failed_at.0)
     });
     match verdict {
-        Some(AnalysisVerdict::Fail) => TrialVerdict::Fail,
+        Some(TrialVerdict::Fail) => TrialVerdict::Fail,
         _ if has_failed && !is_retried => TrialVerdict::Fail,
-        Some(AnalysisVerdict::Pass) if is_of_update => TrialVerdict::Pass,
+        Some(TrialVerdict::Pass) if is_of_update => TrialVerdict::Pass,
         _ => TrialVerdict::Inconclusive,
     }
 }
@@ -94,7 +94,7 @@ mod tests {
             (None, true),
         ] {
             let analysis = AnalysisStatus {
-                verdict: AnalysisVerdict::Fail,
+                verdict: TrialVerdict::Fail,
                 failed_at: at.map(time),
                 ..AnalysisStatus::default()
             };
