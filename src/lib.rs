@@ -21,17 +21,17 @@
 //! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
 //! | 5 | [`controller`] | sets the split of every update according to the capacity; finds out whether old can be deleted; scales workers and routes clients for managed updates |
 //! | 5 | [`snapshot`] | the plan in force with its pools, replaced atomically |
+//! | 4 | [`managed_update`] | translates a `DynamoRollout` for `scaling` |
 //! | 4 | [`pages`] | the shared parts of all admin ports: responses, quotas, the live page and its history |
+//! | 4 | [`simulation`] | predicts the duration and cost of a managed update by running its decisions on a modelled cluster |
 //! | 4 | [`status`] | reads, judges, and edits an update or a rollout from a user's machine |
 //! | 4 | [`upstream`] | the pool of a generation: endpoints, connections, sending one attempt |
 //! | 3 | [`guard`] | the header that prevents forwarding a request twice for one update |
 //! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, counting and scaling workers |
-//! | 3 | [`managed_update`] | translates a `DynamoRollout` for `scaling` |
-//! | 3 | [`simulation`] | predicts the duration and cost of a managed update by running its decisions on a modelled cluster |
+//! | 3 | [`scaling`] | how a managed update scales both generations, one action at a time |
 //! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions and client |
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
 //! | 2 | [`resource`] | `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines |
-//! | 2 | [`scaling`] | how a managed update scales both generations, one action at a time |
 //! | 2 | [`telemetry`] | metrics, access lines, logs, traces, and the counts that the analysis compares |
 //! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail or inconclusive |
 //! | 1 | [`continuation`] | whether another server continues a broken stream, and how the two parts are joined |

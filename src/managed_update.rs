@@ -6,13 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::continuation::Mode;
-use crate::resource::{
-    self, Amount, AmountSpec, ClientsSpec, DynamoRolloutSpec, RetireSpec, SideSpec,
-};
+use crate::resource::{DynamoRolloutSpec, SideSpec};
 use crate::rollout::{Role, Sides};
-use crate::scaling::{
-    self, Handover, Intent, Retire, RolloutSettings, ScaleStep, Shape, Sizes, Strategy, Switch,
-};
+use crate::scaling::{Amount, Intent, RolloutSettings, ScaleStep, Shape, Sizes, Strategy};
 
 /// The sizes and GPUs that a rollout moves, as accepted when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,31 +101,20 @@ pub enum Direction {
 pub fn settings(
     spec: &DynamoRolloutSpec,
     accepted: &Accepted,
-    course: Direction,
+    direction: Direction,
 ) -> Option<RolloutSettings> {
     Some(RolloutSettings {
         shape: Shape::of(accepted.full.clone())?,
         given: given(&spec.source, &accepted.full.old),
         gpus: accepted.gpus.clone(),
         strategy: strategy(spec)?,
-        intent: match (spec.intent, course) {
-            (resource::Intent::Hold, _) | (_, Direction::Impossible) => Intent::Hold,
-            (_, Direction::RollBack) | (resource::Intent::Abort, _) => Intent::Abort,
-            (resource::Intent::Run, _) => Intent::Run,
-            (resource::Intent::Promote, _) => Intent::Promote,
+        intent: match (spec.intent, direction) {
+            (Intent::Hold, _) | (_, Direction::Impossible) => Intent::Hold,
+            (_, Direction::RollBack) => Intent::Abort,
+            (intent, Direction::AsSpecified | Direction::Superseded) => intent,
         },
-        superseded: course == Direction::Superseded,
-        handover: Handover {
-            clients: match spec.handover.clients {
-                ClientsSpec::Manual => Switch::Manual,
-                ClientsSpec::Automatic => Switch::Automatic,
-            },
-            retire: match spec.handover.retire {
-                RetireSpec::Keep => Retire::Keep,
-                RetireSpec::ScaleToZero => Retire::ScaleToZero,
-                RetireSpec::Delete => Retire::Delete,
-            },
-        },
+        superseded: direction == Direction::Superseded,
+        handover: spec.handover,
         in_place: spec.is_in_place(),
     })
 }
@@ -147,13 +132,13 @@ fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {
     let strategy = &spec.strategy;
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     let steps = spec.steps.iter().map(|step| ScaleStep {
-        new: scaling::Amount::Percent(step.percent.into()),
+        new: Amount::Percent(step.percent.into()),
         hold: seconds(step.hold_seconds),
     });
     let continuation = Mode::from(spec.traffic.failover.continuation.mode);
     Some(Strategy {
-        max_surge: amount(&strategy.max_surge)?,
-        max_unavailable: amount(&strategy.max_unavailable)?,
+        max_surge: strategy.max_surge.read()?,
+        max_unavailable: strategy.max_unavailable.read()?,
         partition: strategy.partition,
         steps: steps.collect(),
         gpu_budget: strategy.gpu_budget,
@@ -163,13 +148,6 @@ fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {
         analysis: spec.analysis.as_ref().map(|analysis| analysis.on_failure),
         continuation: continuation != Mode::Off,
         allow_short_grace: strategy.allow_short_grace,
-    })
-}
-
-fn amount(spec: &AmountSpec) -> Option<scaling::Amount> {
-    Some(match spec.read()? {
-        Amount::Count(count) => scaling::Amount::Count(count),
-        Amount::Percent(percent) => scaling::Amount::Percent(percent),
     })
 }
 

@@ -71,11 +71,12 @@ pub use self::{
         Traffic, Workers,
     },
     progress::Progress,
-    settings::{Amount, Handover, Intent, Retire, RolloutSettings, ScaleStep, Strategy, Switch},
+    settings::{RolloutSettings, ScaleStep, Strategy},
     shape::{Shape, Sizes},
     wait::Wait,
 };
 
+pub use crate::resource::{Amount, ClientHandover, Handover, Intent, Retire};
 pub use crate::rollout::{OnFailure, TrialVerdict};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::scaling::{ClientHandover, Handover, Retire};
 
 fn spec(change: &Value) -> DynamoRolloutSpec {
     let mut spec = json!({
@@ -55,11 +56,11 @@ fn each_field_is_one_of_the_settings() {
     }));
     let seconds = Duration::from_secs;
     let expected = Strategy {
-        max_surge: scaling::Amount::Percent(50),
-        max_unavailable: scaling::Amount::Count(1),
+        max_surge: Amount::Percent(50),
+        max_unavailable: Amount::Count(1),
         partition: 2,
         steps: vec![ScaleStep {
-            new: scaling::Amount::Percent(25),
+            new: Amount::Percent(25),
             hold: seconds(30),
         }],
         gpu_budget: Some(40),
@@ -73,7 +74,7 @@ fn each_field_is_one_of_the_settings() {
     assert_eq!(settings.strategy, expected);
     assert_eq!(settings.intent, Intent::Promote);
     let handover = Handover {
-        clients: Switch::Automatic,
+        clients: ClientHandover::Automatic,
         retire: Retire::Delete,
     };
     assert_eq!(settings.handover, handover);
@@ -84,7 +85,7 @@ fn each_field_is_one_of_the_settings() {
 #[test]
 fn a_direction_overrides_the_intent_except_for_a_hold() {
     use Direction::{AsSpecified, Impossible, RollBack, Superseded};
-    for (intent, course, expected) in [
+    for (intent, direction, expected) in [
         ("Run", AsSpecified, Intent::Run),
         ("Run", RollBack, Intent::Abort),
         ("Promote", RollBack, Intent::Abort),
@@ -100,9 +101,9 @@ fn a_direction_overrides_the_intent_except_for_a_hold() {
             },
             gpus: Sides::default(),
         };
-        let settings = settings(&spec(&json!({"intent": intent})), &accepted, course).unwrap();
-        assert_eq!(settings.intent, expected, "{intent} {course:?}");
-        assert_eq!(settings.superseded, course == Superseded);
+        let settings = settings(&spec(&json!({"intent": intent})), &accepted, direction).unwrap();
+        assert_eq!(settings.intent, expected, "{intent} {direction:?}");
+        assert_eq!(settings.superseded, direction == Superseded);
     }
 }
 

@@ -29,7 +29,7 @@ use self::status::DynamoRolloutStatus;
 pub use self::{
     amount::{Amount, AmountSpec},
     file::{RolloutManifest, load_rollout, rollout_schema},
-    handover::{ClientsSpec, HandoverSpec, Intent, RetireSpec},
+    handover::{ClientHandover, Handover, Intent, Retire},
     strategy::{ScaleStepSpec, StrategySpec},
     traffic::TrafficSpec,
     workers::{FrontendsSpec, IN_PLACE_KINDS, SCALED_KINDS, SideSpec, WorkloadSpec},
@@ -103,7 +103,7 @@ pub struct DynamoRolloutSpec {
 
     /// What happens once the new generation serves everything.
     #[serde(default)]
-    pub handover: HandoverSpec,
+    pub handover: Handover,
 
     /// What proxies do with the requests of this rollout.
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! The end of a rollout: routing the clients, and retiring old.
 
 use super::{
-    Action, Retire, Switch, Wait,
+    Action, ClientHandover, Retire, Wait,
     assessment::Assessment,
     obstacles,
     progress::{Next, Progress},
@@ -12,7 +12,7 @@ use crate::split::Generation;
 pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
     let clients = &assessment.seen.clients;
     let has_moved =
-        assessment.settings.handover.clients == Switch::Automatic && clients.selector_saved;
+        assessment.settings.handover.clients == ClientHandover::Automatic && clients.selector_saved;
     if !has_moved || assessment.targets.old == 0 || clients.service != Some(Generation::New) {
         return None;
     }
@@ -72,14 +72,14 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
     let wait = |wait| (None, Next::Wait(vec![wait]));
     if clients.service != Some(Generation::New) {
         return match handover.clients {
-            Switch::Manual => wait(Wait::Clients),
+            ClientHandover::Manual => wait(Wait::Clients),
             // Its owner has intentionally changed it since.
-            Switch::Automatic if clients.handed_over => wait(Wait::Clients),
-            Switch::Automatic if assessment.seen.sides.new.frontends == 0 => {
+            ClientHandover::Automatic if clients.handed_over => wait(Wait::Clients),
+            ClientHandover::Automatic if assessment.seen.sides.new.frontends == 0 => {
                 wait(Wait::Frontend(Generation::New))
             }
-            Switch::Automatic if !clients.selector_saved => act(Action::SaveSelector),
-            Switch::Automatic => act(Action::Retarget(Generation::New)),
+            ClientHandover::Automatic if !clients.selector_saved => act(Action::SaveSelector),
+            ClientHandover::Automatic => act(Action::Retarget(Generation::New)),
         };
     }
     if let Some(retire_obstacle) = obstacles::retire_obstacle(assessment) {

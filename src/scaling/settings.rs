@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Shape;
-use crate::rollout::{OnFailure, Role, Sides};
+use super::{Amount, Handover, Intent, OnFailure, Shape};
+use crate::rollout::{Role, Sides};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The settings of a rollout.
@@ -74,13 +74,6 @@ impl Default for Strategy {
     }
 }
 
-/// A number of units, or a percentage of all units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
-    Count(u32),
-    Percent(u32),
-}
-
 impl Amount {
     /// The amount in units, out of `whole`, rounded up.
     #[must_use]
@@ -113,51 +106,6 @@ pub struct ScaleStep {
     pub new: Amount,
     /// How long it pauses, once new is ready at this size.
     pub hold: Duration,
-}
-
-/// The intent of a rollout's owner.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Intent {
-    /// Continue to the new generation according to the strategy.
-    #[default]
-    Run,
-    /// Move nothing.
-    Hold,
-    /// Continue to the new generation without analysis and steps.
-    Promote,
-    /// Go back.
-    Abort,
-}
-
-/// What happens once new serves everything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handover {
-    /// Who routes clients to the frontends of new.
-    pub clients: Switch,
-    /// What happens to old.
-    pub retire: Retire,
-}
-
-/// Who routes clients to the frontends of new.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Switch {
-    /// A person.
-    #[default]
-    Manual,
-    /// The controller.
-    Automatic,
-}
-
-/// What happens to old once nothing needs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Retire {
-    /// Its objects stay, without workers.
-    #[default]
-    Keep,
-    /// Its frontends are scaled to zero.
-    ScaleToZero,
-    /// Its objects are deleted.
-    Delete,
 }
 
 impl RolloutSettings {

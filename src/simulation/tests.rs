@@ -3,7 +3,7 @@
 use super::*;
 use crate::rollout::{Role, Sides};
 use crate::scaling::{
-    Amount, Handover, Intent, Progress, ScaleStep, Shape, Sizes, Strategy, Switch,
+    Amount, ClientHandover, Handover, Intent, Progress, ScaleStep, Shape, Sizes, Strategy,
 };
 
 fn scenario(roles: &[(Role, u32)]) -> Scenario {
@@ -189,7 +189,7 @@ fn steps_partition_and_an_automatic_end_are_in_the_timeline() {
     assert_eq!(report.ended, SimulationEnd::At(Progress::Partition));
     assert!(report.totals.time > Duration::from_secs(3600));
     scenario.settings.strategy = Strategy::default();
-    scenario.settings.handover.clients = Switch::Automatic;
+    scenario.settings.handover.clients = ClientHandover::Automatic;
     scenario.settings.handover.retire = crate::scaling::Retire::Delete;
     let report = run(&scenario);
     let actions = actions(&report);

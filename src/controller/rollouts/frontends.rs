@@ -11,7 +11,7 @@ use super::objects;
 use crate::k8s::kinds::{deployments, stateful_sets};
 use crate::k8s::workloads::{self, COMPONENT, GRAPH, controller, is_selected, label, labels_at};
 use crate::k8s::{Cache, NotSynced, Object};
-use crate::resource::RetireSpec;
+use crate::resource::Retire;
 use crate::resource::rollout_status::AcceptedSide;
 
 /// The kind of a graph, whose frontends belong to the same object as its workers.
@@ -42,7 +42,7 @@ pub(super) struct RetireQuery<'a> {
     /// The running frontend pods of the new generation.
     pub new_pods: &'a [Object],
     /// What must happen to them.
-    pub retire: RetireSpec,
+    pub retire: Retire,
     /// Whether new serves everything, so that some of the objects may have been retired.
     pub handed_over: bool,
 }
@@ -63,7 +63,7 @@ pub(super) fn owners(
         retire,
         handed_over,
     } = wanted;
-    if retire == RetireSpec::Keep {
+    if retire == Retire::Keep {
         return Ok(Ok(Vec::new()));
     }
     let source = &*old.frontends;
@@ -73,7 +73,7 @@ pub(super) fn owners(
     if of_graph {
         let graph = cache.one(&workloads::graphs(), namespace, source)?;
         let stay = graph.as_deref().and_then(workloads::frontends_stay);
-        if let Some(why) = stay.filter(|_| retire == RetireSpec::ScaleToZero) {
+        if let Some(why) = stay.filter(|_| retire == Retire::ScaleToZero) {
             found.refuse(format!("they belong to {GRAPH_KIND} {source}, and {why}"));
         }
         found.owners.extend(graph.map(Owner::Graph));
@@ -123,12 +123,12 @@ pub(super) fn owners(
 }
 
 /// Whether an owner is in the state that `retire` requests.
-pub(super) fn is_retired(owner: &Owner, retire: RetireSpec) -> bool {
+pub(super) fn is_retired(owner: &Owner, retire: Retire) -> bool {
     match (retire, owner) {
-        (RetireSpec::ScaleToZero, Owner::Workload { object, .. }) => {
+        (Retire::ScaleToZero, Owner::Workload { object, .. }) => {
             object.data["spec"]["replicas"] == 0
         }
-        (RetireSpec::ScaleToZero, Owner::Graph(graph)) => !workloads::wants_frontends(graph),
+        (Retire::ScaleToZero, Owner::Graph(graph)) => !workloads::wants_frontends(graph),
         _ => false,
     }
 }

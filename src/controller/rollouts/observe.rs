@@ -25,7 +25,7 @@ use crate::k8s::workloads::{ScaleDownOrder, Scaled, pod_is_ready};
 use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, SideStatus,
 };
-use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
+use crate::resource::{DynamoUpdateConfigStatus, Retire, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
     Clients, LastWorker, PodToReplace, RemovalOrder, RolloutObservation, Serves, Side, Traffic,
@@ -64,7 +64,7 @@ pub(super) struct ObserveInput<'a> {
     pub before: &'a DynamoRolloutStatus,
     pub accepted: &'a AcceptedStatus,
     pub client_service: &'a str,
-    pub retire: RetireSpec,
+    pub retire: Retire,
     pub update: &'a Object,
     pub manager: &'a str,
     /// Whether pods can be marked to be removed first.
@@ -348,10 +348,9 @@ fn is_retired(input: &ObserveInput, old: &Objects, frontends: Option<&[Owner]>) 
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
     let is_left = |owner: &Owner| !frontends::is_retired(owner, input.retire);
     let frontends_left = frontends.is_none_or(|owners| owners.iter().any(is_left));
-    let workers_left = input.retire == RetireSpec::Delete
-        && !old.is_empty()
-        && !objects::is_in_place(input.accepted);
-    let retires = input.retire != RetireSpec::Keep;
+    let workers_left =
+        input.retire == Retire::Delete && !old.is_empty() && !objects::is_in_place(input.accepted);
+    let retires = input.retire != Retire::Keep;
     memory.is_some_and(|memory| memory.retired)
         || handed_over && retires && !frontends_left && !workers_left
 }

@@ -21,7 +21,7 @@ use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, Rollo
 use crate::resource::status::{AnalysisStatus, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
 use crate::rollout::{Sides, TrialVerdict};
-use crate::scaling::{self, Action, Decision, Progress, RolloutObservation};
+use crate::scaling::{self, Action, Decision, Intent, Progress, RolloutObservation};
 use crate::split::{Generation, Weights};
 
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
@@ -237,7 +237,7 @@ impl Rollouts {
                 return Ok(refused(subject, why.0, why.1));
             }
             // Requests still move away from anything that cannot serve.
-            settings.intent = scaling::Intent::Hold;
+            settings.intent = Intent::Hold;
             decision = scaling::decide(&settings, &seen);
             obstacle = obstacle.or(Some(why));
         }

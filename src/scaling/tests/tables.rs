@@ -19,7 +19,7 @@ fn run(settings: RolloutSettings) -> (Decision, String) {
 fn four_workers_move_one_by_one_and_old_keeps_its_last_until_its_streams_have_ended() {
     let mut four = settings(&FOUR);
     four.handover = Handover {
-        clients: Switch::Automatic,
+        clients: ClientHandover::Automatic,
         retire: Retire::Delete,
     };
     let (decision, way) = run(four);
@@ -36,7 +36,7 @@ fn clients_that_somebody_routes_back_after_the_end_are_not_moved_again() {
     for retire in [Retire::Keep, Retire::ScaleToZero] {
         let mut four = settings(&FOUR);
         four.handover = Handover {
-            clients: Switch::Automatic,
+            clients: ClientHandover::Automatic,
             retire,
         };
         let mut cluster = Cluster::of(four);
@@ -218,7 +218,7 @@ fn workers_that_restart_are_not_taken_for_workers_that_are_not_needed() {
 #[test]
 fn workers_that_were_taken_away_get_no_requests_while_they_are_still_ready() {
     let mut four = settings(&FOUR);
-    four.handover.clients = Switch::Automatic;
+    four.handover.clients = ClientHandover::Automatic;
     let mut cluster = Cluster::of(four);
     assert_eq!(cluster.run(500).0.progress, Progress::Complete);
     // Nothing has removed the last pod yet.

@@ -48,7 +48,11 @@ pub(super) fn any_settings(draw: &mut Draw) -> RolloutSettings {
     strategy.continuation = draw.one_in(3);
     strategy.allow_short_grace = draw.one_in(3);
     settings.handover = Handover {
-        clients: [Switch::Automatic, Switch::Automatic, Switch::Manual][draw.below(3) as usize],
+        clients: [
+            ClientHandover::Automatic,
+            ClientHandover::Automatic,
+            ClientHandover::Manual,
+        ][draw.below(3) as usize],
         retire: [Retire::Keep, Retire::ScaleToZero, Retire::Delete][draw.below(3) as usize],
     };
     settings
@@ -274,7 +278,7 @@ impl Simulation {
         }
         // A person moves the clients where the controller does not.
         let back = cluster.settings.intent == Intent::Abort || cluster.settings.superseded;
-        if cluster.settings.handover.clients == Switch::Manual || cluster.retired {
+        if cluster.settings.handover.clients == ClientHandover::Manual || cluster.retired {
             let moves = !back && cluster.settings.strategy.partition == 0;
             cluster.service = match moves {
                 true => Generation::New,

@@ -84,7 +84,7 @@ impl Simulation {
             }
             Action::Retarget(Generation::New) => {
                 assert!(is.seen.clients.selector_saved, "there is a way back");
-                assert!(is.settings.handover.clients == Switch::Automatic);
+                assert!(is.settings.handover.clients == ClientHandover::Automatic);
             }
             _ => {}
         }

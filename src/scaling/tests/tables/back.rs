@@ -27,7 +27,7 @@ fn an_abort_brings_old_up_before_new_goes_down() {
 #[test]
 fn an_abort_after_the_hand_over_brings_the_clients_back_first() {
     let mut four = settings(&FOUR);
-    four.handover.clients = Switch::Automatic;
+    four.handover.clients = ClientHandover::Automatic;
     let mut cluster = Cluster::of(four);
     let (decision, _) = cluster.run(500);
     assert_eq!(decision.progress, Progress::Complete);
@@ -64,7 +64,7 @@ fn a_failing_generation_loses_all_requests_immediately_and_is_rolled_back() {
 #[test]
 fn clients_come_back_only_to_proxies_that_have_applied_the_split() {
     let mut four = settings(&FOUR);
-    four.handover.clients = Switch::Automatic;
+    four.handover.clients = ClientHandover::Automatic;
     let mut cluster = Cluster::of(four);
     cluster.run(500);
     cluster.settings.intent = Intent::Abort;

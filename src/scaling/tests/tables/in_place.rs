@@ -13,7 +13,7 @@ fn in_place(roles: &[(Role, u32)]) -> RolloutSettings {
 #[test]
 fn in_place_old_shrinks_and_new_gets_what_it_loses() {
     let mut four = in_place(&FOUR);
-    four.handover.clients = Switch::Automatic;
+    four.handover.clients = ClientHandover::Automatic;
     let (decision, way) = run(four);
     assert_eq!(way, "old-3 2:1 old-2 1:2 old-1 0:1 old-0 save clients>new");
     assert_eq!(decision.progress, Progress::Complete);
