@@ -1,6 +1,20 @@
-//! The components of a `DynamoGraphDeployment`, in both versions of its API: `services` (v1alpha1) and `components` (v1beta1).
+//! The components of a `DynamoGraphDeployment`, in both versions of its API: `services` (v1alpha1) and `components` (v1beta1);
+//! and the labels of their pods.
 
 use serde_json::Value as Json;
+
+/// Dynamo's label with the name of the `DynamoGraphDeployment`.
+pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+/// Dynamo's label with the name of the component.
+pub const COMPONENT_NAME: &str = "nvidia.com/dynamo-component";
+/// Dynamo's label with the type of the component.
+pub const COMPONENT: &str = "nvidia.com/dynamo-component-type";
+/// Dynamo's label with `prefill` or `decode`, if the type is `worker`.
+pub const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
+/// Dynamo's label with the hash that identifies the generation of the workers.
+pub const WORKER_HASH: &str = "nvidia.com/dynamo-worker-hash";
+/// Dynamo's label with the namespace in which frontends find workers.
+pub const DYNAMO_NAMESPACE: &str = "nvidia.com/dynamo-namespace";
 
 /// A component of a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -44,7 +44,7 @@
 //! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines, batching, name resolution, and file descriptors |
 //! | 0 | [`backoff`] | exponential backoff with jitter |
 //! | 0 | [`duration`] | durations as users write them: `5s`, `1m30s`, or plain seconds |
-//! | 0 | [`dynamo_graph`] | the components of a `DynamoGraphDeployment`, in both versions of its API |
+//! | 0 | [`dynamo_graph`] | the components of a `DynamoGraphDeployment`, in both versions of its API, and the labels of their pods |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically; output to standard output and standard error |
 //! | 0 | [`inject`] | adds crossfade to manifests as a sidecar, and removes it |

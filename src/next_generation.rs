@@ -18,14 +18,11 @@ mod services;
 use serde_json::Value as Json;
 
 use self::{change::Change, names::Names, parts::Parts};
+use crate::dynamo_graph::{COMPONENT, DYNAMO_NAMESPACE, GRAPH, SUB_COMPONENT};
 use crate::inject::{self, Options};
 
 /// The label with the generation of an object.
 pub const GENERATION: &str = "crossfade/generation";
-pub(crate) const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
-const COMPONENT: &str = "nvidia.com/dynamo-component-type";
-const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
-const NAMESPACE: &str = "nvidia.com/dynamo-namespace";
 
 /// The request.
 #[derive(Clone, Copy, Debug, Default)]

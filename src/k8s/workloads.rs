@@ -33,20 +33,9 @@ pub use self::scaling::{
     Part, PodsOf, Resize, ScaleDownOrder, Scaled, Scaling, ScalingError, of_kind, roles,
 };
 use super::{Cache, NotSynced};
+use crate::dynamo_graph::COMPONENT_NAME;
+pub use crate::dynamo_graph::{COMPONENT, DYNAMO_NAMESPACE, GRAPH, SUB_COMPONENT, WORKER_HASH};
 use crate::rollout::{Role, Workers};
-
-/// Dynamo's label with the name of the `DynamoGraphDeployment`.
-pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
-/// Dynamo's label with the name of the component.
-const COMPONENT_NAME: &str = "nvidia.com/dynamo-component";
-/// Dynamo's label with the type of the component.
-pub const COMPONENT: &str = "nvidia.com/dynamo-component-type";
-/// Dynamo's label with `prefill` or `decode`, if the type is `worker`.
-pub const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
-/// Dynamo's label with the hash that identifies the generation of the workers.
-pub const WORKER_HASH: &str = "nvidia.com/dynamo-worker-hash";
-/// Dynamo's label with the namespace in which frontends find workers.
-pub const DYNAMO_NAMESPACE: &str = "nvidia.com/dynamo-namespace";
 
 /// The ready and desired workers of a generation, by role.
 pub type Counts = BTreeMap<Role, Workers>;

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{COMPONENT, GENERATION, GRAPH, NAMESPACE, SUB_COMPONENT, names::Names, parts::labels};
+use super::{
+    COMPONENT, DYNAMO_NAMESPACE, GENERATION, GRAPH, SUB_COMPONENT, names::Names, parts::labels,
+};
 
 /// Whether a Service selects pods with these labels.
 pub(super) fn selects(service: &Json, labels: &Json) -> bool {
@@ -43,7 +45,7 @@ pub(super) fn move_labels(
         *value = match label.as_str() {
             GRAPH => graph.map_or_else(|| names.next_in(value), Json::from),
             COMPONENT | SUB_COMPONENT | GENERATION => continue,
-            NAMESPACE => names.next_in(value),
+            DYNAMO_NAMESPACE => names.next_in(value),
             label if selecting.contains(label) => names.next_in(value),
             _ => continue,
         };
