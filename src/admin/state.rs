@@ -103,7 +103,7 @@ impl Admin {
             split_total: Some(split_total(metrics)),
             old: Some(side(metrics, Generation::Old, old, &recent)),
             new: Some(side(metrics, Generation::New, new, &recent)),
-            saves: counts(
+            recovered_requests: counts(
                 metrics
                     .recovered_by_cause()
                     .map(|(cause, n)| (cause.as_str(), n)),

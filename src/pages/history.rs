@@ -110,7 +110,7 @@ impl Counters {
         };
         Self {
             refused_plans: state.plan.as_ref().map_or(0, |plan| plan.refused_total),
-            recovered: state.saves.values().sum(),
+            recovered: state.recovered_requests.values().sum(),
             broken: broken(&state.old) + broken(&state.new),
             ended: [&state.old, &state.new].map(|side| {
                 let outcomes = side.as_ref().and_then(|side| side.outcomes);
@@ -236,7 +236,7 @@ mod tests {
             assigned_last_five_seconds: Some(v1::Requests { old: 0, new: 2 }),
             old: side(5),
             new: side(6),
-            saves: [("connect".to_owned(), 2), ("status".to_owned(), 3)].into(),
+            recovered_requests: [("connect".to_owned(), 2), ("status".to_owned(), 3)].into(),
             ..Default::default()
         };
         let now = UNIX_EPOCH + std::time::Duration::from_millis(1500);

@@ -28,7 +28,7 @@ impl v1::State {
             split_total,
             old,
             new,
-            saves,
+            recovered_requests,
             retries_refused,
             rejected_requests,
             assigned_last_five_seconds,
@@ -58,7 +58,7 @@ impl v1::State {
             "splitTotal": split_total.as_ref().map(requests),
             "old": old.as_ref().map(generation),
             "new": new.as_ref().map(generation),
-            "recoveredRequests": saves,
+            "recoveredRequests": recovered_requests,
             "recovered": moved.iter().map(recovered).collect::<Vec<_>>(),
             "retriesRefused": retries_refused,
             "rejectedRequests": rejected_requests,
@@ -412,7 +412,7 @@ mod tests {
                 }),
                 ..Default::default()
             }),
-            saves: [("connect".to_owned(), 4)].into(),
+            recovered_requests: [("connect".to_owned(), 4)].into(),
             ..Default::default()
         };
         let json = state.to_json();

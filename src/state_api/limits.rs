@@ -50,7 +50,7 @@ impl Limited for v1::State {
         let sides = [&self.old, &self.new].into_iter().flatten();
         self.plan.as_ref().is_none_or(plan)
             && sides.into_iter().all(generation)
-            && [&self.saves, &self.rejected_requests]
+            && [&self.recovered_requests, &self.rejected_requests]
                 .into_iter()
                 .all(causes)
             && self.recovered.len() <= MAX_CAUSES
@@ -200,7 +200,7 @@ mod tests {
                 let recent = old.last_minute.as_mut().unwrap();
                 recent.gap.as_mut().unwrap().counts = vec![1; BUCKETS + 1];
             }),
-            Box::new(move |state| state.saves = many()),
+            Box::new(move |state| state.recovered_requests = many()),
             Box::new(move |state| state.rejected_requests = many()),
             Box::new(|state| state.recovered = vec![v1::Recovered::default(); 10_000]),
             Box::new(move |state| {

@@ -48,7 +48,7 @@ fn add(all: &mut v1::State, one: &v1::State) {
     });
     merge(&mut all.old, &one.old, generation);
     merge(&mut all.new, &one.new, generation);
-    counts(&mut all.saves, &one.saves);
+    counts(&mut all.recovered_requests, &one.recovered_requests);
     recovered(&mut all.recovered, &one.recovered);
     all.retries_refused = all.retries_refused.saturating_add(one.retries_refused);
     counts(&mut all.rejected_requests, &one.rejected_requests);
@@ -259,7 +259,7 @@ mod tests {
                 }),
                 ..Default::default()
             }),
-            saves: [("connect".to_owned(), 2)].into(),
+            recovered_requests: [("connect".to_owned(), 2)].into(),
             continuations: Some(v1::Continuations {
                 mode: v1::ContinuationMode::AnyGeneration.into(),
                 continued: [("connection".to_owned(), open)].into(),
@@ -288,7 +288,7 @@ mod tests {
         let old = all.old.unwrap();
         assert_eq!(old.failed_attempts.as_ref().unwrap().counts["connect"], 6);
         assert_eq!((old.open_streams, old.gap.unwrap().count), (12, 8));
-        assert_eq!(all.saves["connect"], 4);
+        assert_eq!(all.recovered_requests["connect"], 4);
         let continuations = all.continuations.unwrap();
         assert_eq!((continuations.count(), continuations.moving), (12, 12));
         assert_eq!(continuations.old.unwrap().supported, 1);
@@ -313,7 +313,7 @@ mod tests {
         let forged = |of: usize| {
             let mut state = state(1, 1, &[]);
             let names = || (0..MAX_CAUSES).map(move |i| format!("{of}-{i}"));
-            state.saves = names().map(|name| (name, 1)).collect();
+            state.recovered_requests = names().map(|name| (name, 1)).collect();
             state.recovered = names()
                 .map(|cause| v1::Recovered {
                     cause,
@@ -325,7 +325,7 @@ mod tests {
         };
         let all = total(&[forged(1), forged(2), forged(3)]).unwrap();
         assert_eq!(
-            (all.saves.len(), all.recovered.len()),
+            (all.recovered_requests.len(), all.recovered.len()),
             (MAX_CAUSES, MAX_CAUSES)
         );
         assert_eq!(all.plan.unwrap().remarks.len(), MAX_REMARKS);

@@ -42,7 +42,7 @@ pub struct State {
     pub new: ::core::option::Option<Generation>,
     /// Requests recovered by failover, by the cause of the failure. Omits zeros.
     #[prost(btree_map = "string, uint64", tag = "10")]
-    pub saves: ::prost::alloc::collections::BTreeMap<
+    pub recovered_requests: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
@@ -71,7 +71,7 @@ pub struct State {
     /// Streams continued by another server. Absent from older proxies.
     #[prost(message, optional, tag = "16")]
     pub continuations: ::core::option::Option<Continuations>,
-    /// `saves`, broken down by generation. Omits zeros; empty from older proxies.
+    /// `recovered_requests`, broken down by generation. Omits zeros; empty from older proxies.
     #[prost(message, repeated, tag = "17")]
     pub recovered: ::prost::alloc::vec::Vec<Recovered>,
     /// Where requests may go besides the targets of the plan. Absent from older proxies.

@@ -259,7 +259,8 @@ impl Page {
             let all = thousands(answered.new + answered.old);
             let (by, new) = (share(Some(by)), thousands(answered.new));
             // The shares also differ while many requests wait for their first response.
-            let failed_over = shown.is_some_and(|all| all.saves.values().any(|count| *count > 0));
+            let failed_over =
+                shown.is_some_and(|all| all.recovered_requests.values().any(|count| *count > 0));
             let remark = if failed_over { ", after failover" } else { "" };
             self.line("", &format!("answered  {by}   {new} of {all}{remark}"));
         }
@@ -347,7 +348,7 @@ impl Page {
                 false => format!("{sum} ({})", causes.join(", ")),
             }
         };
-        let mut recovered = by_cause(&all.saves);
+        let mut recovered = by_cause(&all.recovered_requests);
         if all.retries_refused > 0 {
             let refused = thousands(all.retries_refused);
             recovered += &format!("; the retry budget denied {refused} more");

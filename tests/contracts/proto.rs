@@ -285,7 +285,7 @@ fn state_of_0_1_0() -> v1::State {
         split_total: Some(v1::Requests { old: 750, new: 250 }),
         old: Some(generation(10)),
         new: Some(generation(20)),
-        saves: [("connect".into(), 4), ("broken".into(), 1)].into(),
+        recovered_requests: [("connect".into(), 4), ("broken".into(), 1)].into(),
         retries_refused: 5,
         rejected_requests: [("loop".into(), 6)].into(),
         // Came later.

@@ -194,11 +194,6 @@ const MODULES: &[&str] = &[
 
 /// Exceptions to [`NAMES`], [`TYPES`], [`FUNCTIONS`], [`IDENTIFIERS`] and [`MODULES`]: a path prefix, the name, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    (
-        "",
-        "saves",
-        "the field of crossfade.v1, whose names are fixed (`tests/corpus/state`)",
-    ),
     ("src/cli", "judge", "the subcommand, which users type"),
     ("src/main", "judge", "the subcommand, which users type"),
     ("tests/cli", "judge", "the subcommand, which users type"),

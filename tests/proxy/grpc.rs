@@ -248,12 +248,12 @@ async fn the_figures_of_the_state_equal_the_metrics() {
     let minute = state.assigned_last_minute.unwrap();
     assert_eq!(minute.share_of_new(), Some(observed), "{minute:?}");
 
-    let saves = BTreeMap::from([(
+    let recovered = BTreeMap::from([(
         "unavailable".to_owned(),
         sum("crossfade_recovered_requests_total", &[]),
     )]);
-    assert_eq!(state.saves, saves);
-    assert!(saves["unavailable"] > 0);
+    assert_eq!(state.recovered_requests, recovered);
+    assert!(recovered["unavailable"] > 0);
     let rejects = BTreeMap::from([("malformed_head".to_owned(), 1)]);
     assert_eq!(state.rejected_requests, rejects);
     assert_eq!(

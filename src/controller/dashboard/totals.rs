@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::state_api::v1::Process;
 
-    fn state(started: i64, saves: u64) -> State {
+    fn state(started: i64, recovered: u64) -> State {
         State {
             process: Some(Process {
                 started: Some(prost_types::Timestamp {
@@ -52,7 +52,7 @@ mod tests {
                 }),
                 ..Default::default()
             }),
-            saves: [("connect".to_owned(), saves)].into(),
+            recovered_requests: [("connect".to_owned(), recovered)].into(),
             ..Default::default()
         }
     }
@@ -60,18 +60,18 @@ mod tests {
     #[test]
     fn only_what_is_new_is_counted_whoever_comes_and_goes() {
         let mut totals = Totals::default();
-        let mut saves = |pod: &str, started, saves| {
-            totals.add(pod, &state(started, saves));
+        let mut total = |pod: &str, started, recovered| {
+            totals.add(pod, &state(started, recovered));
             totals.sum().recovered
         };
-        assert_eq!(saves("a", 1, 100), 0);
-        assert_eq!(saves("b", 1, 0), 0);
-        assert_eq!(saves("a", 1, 103), 3);
+        assert_eq!(total("a", 1, 100), 0);
+        assert_eq!(total("b", 1, 0), 0);
+        assert_eq!(total("a", 1, 103), 3);
         // A proxy that was silent for a while loses no counts.
-        assert_eq!(saves("b", 1, 2), 5);
-        assert_eq!(saves("a", 1, 104), 6);
+        assert_eq!(total("b", 1, 2), 5);
+        assert_eq!(total("a", 1, 104), 6);
         // The process has restarted.
-        assert_eq!(saves("a", 2, 1), 7);
+        assert_eq!(total("a", 2, 1), 7);
         totals.keep(|pod| pod == "b");
         totals.add("a", &state(2, 50));
         assert_eq!(totals.sum().recovered, 7);

@@ -62,11 +62,11 @@ fn status_fits_80_columns() {
 
 #[test]
 fn failover_is_named_only_where_there_was_one() {
-    let said = |saves: &[(&str, u64)], refused| {
+    let said = |recovered_requests: &[(&str, u64)], refused| {
         let state = v1::State {
             assigned_last_minute: Some(v1::Requests { old: 100, new: 0 }),
             answered_last_minute: Some(v1::Requests { old: 90, new: 10 }),
-            saves: saves
+            recovered_requests: recovered_requests
                 .iter()
                 .map(|(cause, count)| ((*cause).to_owned(), *count))
                 .collect(),
