@@ -131,8 +131,8 @@ pub use self::{
     evidence::Evidence,
     gate::{ByProxies, Gate, GateInput, Obstacle, RequiredModels, gate},
     inputs::{
-        Clients, Experience, Frontend, Frontends, Observation, ObservedProxy, ProxyState,
-        QueryResult, Sides, Silence, UpdateSettings,
+        Clients, Experience, Frontend, Frontends, NoReport, Observation, ObservedProxy, ProxyState,
+        QueryResult, Sides, UpdateSettings,
     },
     memory::{Change, Memory},
     ratio::Ratio,

@@ -70,11 +70,11 @@ pub enum Error {
     /// The server closed the connection before any part of the request reached it, as can happen to an idle connection.
     #[error("the connection was closed before the request arrived")]
     Unread(#[source] std::io::Error),
-    /// The connection broke before a single byte of the response. The server may still have read the request.
+    /// The connection broke before the first byte of the response. The server may still have read the request.
     #[error("the connection broke before the response")]
-    Silent(#[source] std::io::Error),
+    BrokenBeforeResponse(#[source] std::io::Error),
     #[error("the connection broke before the response head")]
-    Broken(#[source] std::io::Error),
+    BrokenInHead(#[source] std::io::Error),
     /// The client's fault, not the model server's.
     #[error("the request body was cut off")]
     RequestBody(#[source] std::io::Error),
@@ -133,7 +133,10 @@ impl Error {
     pub const fn is_break(&self) -> bool {
         matches!(
             self,
-            Self::Unread(_) | Self::Silent(_) | Self::Broken(_) | Self::Http2(_)
+            Self::Unread(_)
+                | Self::BrokenBeforeResponse(_)
+                | Self::BrokenInHead(_)
+                | Self::Http2(_)
         )
     }
 
@@ -166,11 +169,11 @@ impl Error {
     pub const fn of_endpoint(&self) -> Option<Failure> {
         match self {
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
-            Self::HeadTimeout(_) | Self::Deadline => Some(Failure::Silence),
+            Self::HeadTimeout(_) | Self::Deadline => Some(Failure::Timeout),
             // The server may have closed the connection because of what the client sent.
             Self::Unread(_)
-            | Self::Silent(_)
-            | Self::Broken(_)
+            | Self::BrokenBeforeResponse(_)
+            | Self::BrokenInHead(_)
             | Self::Http2(_)
             | Self::Head(_)
             | Self::HeadTooLarge => Some(Failure::Answer),
@@ -206,12 +209,14 @@ impl Error {
             },
             Self::ConnectTimeout { .. } => "connecting timed out",
             Self::Unread(_) => "the connection was closed before the request arrived",
-            Self::Silent(source) | Self::Broken(source) => match source.kind() {
-                ErrorKind::ConnectionReset => "connection reset before the response",
-                ErrorKind::UnexpectedEof => "connection closed before the response",
-                ErrorKind::TimedOut => "timed out before the response",
-                _ => "connection broken before the response",
-            },
+            Self::BrokenBeforeResponse(source) | Self::BrokenInHead(source) => {
+                match source.kind() {
+                    ErrorKind::ConnectionReset => "connection reset before the response",
+                    ErrorKind::UnexpectedEof => "connection closed before the response",
+                    ErrorKind::TimedOut => "timed out before the response",
+                    _ => "connection broken before the response",
+                }
+            }
             Self::RequestBody(_) => "the request body was cut off",
             Self::RequestHeadTooLarge(_) => "the request head is too large for the model server",
             Self::HeadTimeout(_) => "timed out before the response",

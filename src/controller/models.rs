@@ -86,7 +86,7 @@ async fn served(
             how: match &error {
                 error if error.was_not_sent() => QueryFailure::NotSent,
                 error if error.is_answer() => QueryFailure::Bad,
-                _ => QueryFailure::Silent,
+                _ => QueryFailure::NoResponse,
             },
         })
     };

@@ -51,7 +51,7 @@ use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
 use crate::k8s::{Cache, NotSynced, Object, Scope, update_of, workloads};
 use crate::resource::precedence::{self, Standing};
-use crate::rollout::{Observation, Sides, Silence};
+use crate::rollout::{NoReport, Observation, Sides};
 
 /// How long a proxy or frontend may take for its first report before it counts as silent.
 const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -106,7 +106,7 @@ pub(super) struct ProxyPod {
     pub pod: String,
     pub ready: bool,
     /// The address of its admin port, or why it cannot be polled.
-    address: Result<String, Silence>,
+    address: Result<String, NoReport>,
 }
 
 /// Observes updates.

@@ -111,26 +111,29 @@ fn verdict(
         return (TrialVerdict::Fail, whole.reason(), whole.sentence());
     }
     let report = step.unwrap_or(whole);
-    let silent: Vec<String> = comparisons
+    let unavailable: Vec<String> = comparisons
         .iter()
-        .filter_map(ProxyComparison::silence)
+        .filter_map(ProxyComparison::obstacle)
         .collect();
-    let silence = match silent.first() {
+    let obstacle = match unavailable.first() {
         _ if comparisons.is_empty() => "No proxy can be compared.".to_owned(),
         None => String::new(),
         Some(first) => {
-            let (count, all) = (silent.len(), counted(comparisons.len() as u64, "proxy"));
+            let (count, all) = (
+                unavailable.len(),
+                counted(comparisons.len() as u64, "proxy"),
+            );
             format!("{count} of {all} cannot be compared: {first}.")
         }
     };
     let reason = report.reason();
     let has_passed = report.verdict == analysis::Verdict::Pass;
-    match (has_passed, silence.is_empty()) {
+    match (has_passed, obstacle.is_empty()) {
         (true, true) => (TrialVerdict::Pass, reason, report.sentence()),
-        (true, false) => (TrialVerdict::Inconclusive, Reason::NotComparable, silence),
+        (true, false) => (TrialVerdict::Inconclusive, Reason::NotComparable, obstacle),
         (false, true) => (TrialVerdict::Inconclusive, reason, report.sentence()),
         (false, false) => {
-            let sentence = format!("{} {silence}", report.sentence());
+            let sentence = format!("{} {obstacle}", report.sentence());
             (TrialVerdict::Inconclusive, Reason::NotComparable, sentence)
         }
     }
@@ -142,7 +145,7 @@ impl ProxyComparison {
             ComparisonResult::Counts(compared) => {
                 compared.counts.as_ref().ok()?.reading(&self.name)
             }
-            ComparisonResult::NotYet | ComparisonResult::Silent(_) => None,
+            ComparisonResult::NotYet | ComparisonResult::Unavailable(_) => None,
         }
     }
 
@@ -150,7 +153,7 @@ impl ProxyComparison {
     fn first_reading(&self) -> Option<Reading> {
         match &self.answer {
             ComparisonResult::Counts(compared) => compared.past.as_ref()?.1.reading(&self.name),
-            ComparisonResult::NotYet | ComparisonResult::Silent(_) => None,
+            ComparisonResult::NotYet | ComparisonResult::Unavailable(_) => None,
         }
     }
 
@@ -165,14 +168,15 @@ impl ProxyComparison {
         Some(counts.map(|(age, counts)| (age + since, counts)).collect())
     }
 
-    fn silence(&self) -> Option<String> {
+    /// Why its counts cannot be compared, if they cannot.
+    fn obstacle(&self) -> Option<String> {
         match &self.answer {
             ComparisonResult::Counts(_) if self.reading().is_some() => None,
             ComparisonResult::Counts(_) => {
                 Some(format!("{} does not identify its process", self.name))
             }
             ComparisonResult::NotYet => Some(format!("{} has not responded yet", self.name)),
-            ComparisonResult::Silent(why) => Some(format!("{} {why}", self.name)),
+            ComparisonResult::Unavailable(why) => Some(format!("{} {why}", self.name)),
         }
     }
 }
@@ -264,23 +268,23 @@ mod tests {
         let begun = |proxies: &[ProxyComparison]| {
             AnalysisRun::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
         };
-        let silent = || {
+        let unavailable = || {
             proxy_comparison(
                 "b",
-                ComparisonResult::Silent("is too old to be compared".to_owned()),
+                ComparisonResult::Unavailable("is too old to be compared".to_owned()),
             )
         };
         let nobody = begun(&[]).observe(&trial, &[], now);
         assert_eq!(nobody.verdict, TrialVerdict::Inconclusive);
         for (others, failed, expected) in [
             (vec![], 0, TrialVerdict::Pass),
-            (vec![silent()], 0, TrialVerdict::Inconclusive),
+            (vec![unavailable()], 0, TrialVerdict::Inconclusive),
             (
                 vec![proxy_comparison("b", ComparisonResult::NotYet)],
                 0,
                 TrialVerdict::Inconclusive,
             ),
-            (vec![silent()], 100, TrialVerdict::Fail),
+            (vec![unavailable()], 100, TrialVerdict::Fail),
         ] {
             let mut run = begun(&[reported([0, 0], 0, None)]);
             run.observe(&trial, &[reported([0, 0], 0, None)], now);

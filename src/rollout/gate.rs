@@ -93,7 +93,7 @@ pub struct GateInput<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByProxies {
     /// Whether no proxy responds. In that case, the controller itself may be disconnected, and a missing response proves nothing.
-    pub are_silent: bool,
+    pub none_responds: bool,
     /// Whether the requests of at least one proxy are answered there.
     pub serves: bool,
     /// Whether at least one proxy excludes an endpoint there, or has none.
@@ -183,22 +183,22 @@ impl GateInput<'_> {
                 FrontendState::Unknown
             }
             QueryResult::Bad(why) => FrontendState::Fails(Obstacle::NoAnswer(why.clone())),
-            QueryResult::Silent(why) if self.is_silence_of_frontend() => {
+            QueryResult::NoResponse(why) if self.is_fault_of_frontend() => {
                 FrontendState::Fails(Obstacle::NoAnswer(why.clone()))
             }
-            QueryResult::Silent(_) => FrontendState::Unknown,
+            QueryResult::NoResponse(_) => FrontendState::Unknown,
         }
     }
 
     /// Whether the frontend is at fault for a missing response, and not the controller's network.
-    fn is_silence_of_frontend(&self) -> bool {
+    fn is_fault_of_frontend(&self) -> bool {
         let mut others = self.frontends.queried.iter();
         let some_answer = others
             .any(|other| matches!(other.answer, QueryResult::Responded | QueryResult::Bad(_)));
         let proxies = self.by_proxies;
         match proxies.serves {
             true => some_answer && proxies.is_impaired,
-            false => some_answer || !proxies.are_silent,
+            false => some_answer || !proxies.none_responds,
         }
     }
 

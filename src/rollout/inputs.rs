@@ -188,7 +188,7 @@ pub enum QueryResult {
     /// The query was not sent, for a reason within the controller: `models` holds what was known before.
     NotQueried(String),
     /// No response was received. The frontend or the network may be at fault.
-    Silent(String),
+    NoResponse(String),
     /// It responded, but not as expected.
     Bad(String),
 }
@@ -205,7 +205,7 @@ impl QueryResult {
     pub fn trouble(&self) -> Option<&str> {
         match self {
             Self::Responded | Self::NotYet => None,
-            Self::NotQueried(why) | Self::Silent(why) | Self::Bad(why) => Some(why),
+            Self::NotQueried(why) | Self::NoResponse(why) | Self::Bad(why) => Some(why),
         }
     }
 }
@@ -275,12 +275,12 @@ pub struct ObservedProxy {
     /// Whether its pod is ready and thus receives client traffic.
     pub ready: bool,
     /// Its reported state, or why there is none.
-    pub state: Result<ProxyState, Silence>,
+    pub state: Result<ProxyState, NoReport>,
 }
 
 /// Why the state of a proxy is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Silence {
+pub enum NoReport {
     /// It has just been queried and may still respond.
     #[error("no response yet")]
     NotYet,
@@ -297,7 +297,7 @@ pub enum Silence {
     TooMany(usize),
 }
 
-impl Silence {
+impl NoReport {
     /// Whether its process may just have ended: the pod is gone only a moment later.
     pub(super) const fn may_end(&self) -> bool {
         matches!(self, Self::NotYet | Self::NoAnswer | Self::NoOwnAddress)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Experience, ObservedProxy, Sides, Silence, gate::ByProxies};
+use super::{Experience, NoReport, ObservedProxy, Sides, gate::ByProxies};
 
 /// Which proxies have applied the resource's last change and which lag, and their streams and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct ProxySummary {
     /// How many have no port on which they can be queried.
     without_port: usize,
     /// How many do not answer and have such a port.
-    silent: usize,
+    without_report: usize,
     /// How many have applied the last change and send no requests to old, and in how many of those old also drains.
     left_old: usize,
     drain_old: usize,
@@ -48,14 +48,14 @@ impl ProxySummary {
         lagging_alive.sort_by(|a, b| a.name.cmp(&b.name));
         let name = |proxy: &ObservedProxy| match &proxy.state {
             Ok(_) => proxy.name.clone(),
-            Err(silence) => format!("{} ({silence})", proxy.name),
+            Err(no_report) => format!("{} ({no_report})", proxy.name),
         };
         let ready = || lagging_alive.iter().filter(|proxy| proxy.ready);
         let responding = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());
         let left_old = responding().filter(|state| state.applied >= generation && state.leaves_old);
         Self {
             see_new: ByProxies {
-                are_silent: responding().next().is_none(),
+                none_responds: responding().next().is_none(),
                 serves: responding().any(|state| state.new_serves == Experience::Good),
                 is_impaired: responding().any(|state| state.new_is_impaired),
             },
@@ -63,13 +63,13 @@ impl ProxySummary {
             count: proxies.len(),
             without_port: proxies
                 .iter()
-                .filter(|proxy| matches!(proxy.state, Err(Silence::NoPort(_))))
+                .filter(|proxy| matches!(proxy.state, Err(NoReport::NoPort(_))))
                 .count(),
-            silent: proxies
+            without_report: proxies
                 .iter()
                 .filter(|proxy| {
-                    let silence = proxy.state.as_ref().err();
-                    silence.is_some_and(Silence::may_end)
+                    let no_report = proxy.state.as_ref().err();
+                    no_report.is_some_and(NoReport::may_end)
                 })
                 .count(),
             drain_old: left_old.clone().filter(|state| state.old_drains).count(),
@@ -84,7 +84,7 @@ impl ProxySummary {
                 .min()
                 .flatten(),
             lagging: ready().map(|proxy| name(proxy)).collect(),
-            lagging_is_sure: ready().any(|proxy| proxy.state != Err(Silence::NotYet)),
+            lagging_is_sure: ready().any(|proxy| proxy.state != Err(NoReport::NotYet)),
             lagging_alive: lagging_alive.iter().map(|proxy| name(proxy)).collect(),
             moving: responding()
                 .map(|state| state.moving)
@@ -123,7 +123,7 @@ impl ProxySummary {
 
     /// Whether none of those that answer uses old as a fallback, and the others may just have ended.
     pub const fn let_old_drain_or_end(&self) -> bool {
-        self.count > 0 && self.drain_old + self.silent == self.count
+        self.count > 0 && self.drain_old + self.without_report == self.count
     }
 
     /// Whether, according to all of them, nothing runs on old and nothing can still be sent to it.

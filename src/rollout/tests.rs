@@ -61,8 +61,8 @@ fn not_queried() -> QueryResult {
     QueryResult::NotQueried("Too many open files".to_owned())
 }
 
-fn silent() -> QueryResult {
-    QueryResult::Silent("timed out".to_owned())
+fn no_response() -> QueryResult {
+    QueryResult::NoResponse("timed out".to_owned())
 }
 
 fn proxy(name: &str) -> ObservedProxy {

@@ -100,7 +100,7 @@ impl Endpoint {
 
     /// Whether it did not respond to the last probe of whether it can continue a text of `model`.
     #[must_use]
-    pub fn is_silent(&self, probe: Probe, model: &str) -> bool {
+    pub fn left_probe_unanswered(&self, probe: Probe, model: &str) -> bool {
         let by_model = self.proofs.of(probe).load();
         by_model
             .get(model)
@@ -243,7 +243,10 @@ mod tests {
             1,
             0,
         );
-        assert!(endpoint.is_silent(Probe::Chat, "m") && !endpoint.is_silent(Probe::Chat, "n"));
+        assert!(
+            endpoint.left_probe_unanswered(Probe::Chat, "m")
+                && !endpoint.left_probe_unanswered(Probe::Chat, "n")
+        );
         let probed = start + RENEWAL;
         assert_eq!(
             endpoint.capability(Probe::Chat, "m", probed),

@@ -106,13 +106,13 @@ impl Endpoint {
     /// Whether it is unlikely to respond at all at `now`. Not if it was ejected only because of error responses.
     #[must_use]
     pub fn is_gone(&self, now: Instant) -> bool {
-        self.is_unreachable(now) || self.is_ejected_as_silent(now)
+        self.is_unreachable(now) || self.is_ejected_as_unresponsive(now)
     }
 
     /// Whether it is ejected at `now` because it did not respond in time.
     #[must_use]
-    pub fn is_ejected_as_silent(&self, now: Instant) -> bool {
-        self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
+    pub fn is_ejected_as_unresponsive(&self, now: Instant) -> bool {
+        self.is_ejected(now) && self.ejected_for() == Some(Ejection::Unresponsive)
     }
 
     /// Whether the last active probe failed. Only the next probe can clear this, or the end of probing.

@@ -242,11 +242,11 @@ async fn drive(
                 let has_ended = error.kind() == io::ErrorKind::UnexpectedEof;
                 let why = sender.error().unwrap_or(error);
                 if !is_first {
-                    Error::Broken(why)
+                    Error::BrokenInHead(why)
                 } else if has_ended && unread.is_certain(transport, sender.written()) {
                     Error::Unread(why)
                 } else {
-                    Error::Silent(why)
+                    Error::BrokenBeforeResponse(why)
                 }
             })?;
             gathered.add(bytes, outgoing.memory)?;

@@ -5,15 +5,15 @@
 //!
 //! An endpoint is ejected after:
 //!
-//! - [`CONNECTS`] consecutive failures to connect, or [`SILENCES`] consecutive attempts without a response in time.
+//! - [`CONNECTS`] consecutive failures to connect, or [`TIMEOUTS`] consecutive attempts without a response in time.
 //! - A failure ratio of [`RATIO`]% over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can provoke any number
 //!   of 503 responses, so they count only as a share of all requests, and a single later success ends the ejection.
 //! - A single failure to connect, or a single attempt without a response in time, once it has been ejected before.
 
 /// Consecutive failures to connect that eject an endpoint.
 pub const CONNECTS: u8 = 3;
-/// Consecutive attempts without a response that eject an endpoint.
-pub const SILENCES: u8 = 5;
+/// Consecutive attempts without a response in time that eject an endpoint.
+pub const TIMEOUTS: u8 = 5;
 /// Minimum number of requests in a window for the ratio to count.
 pub const VOLUME: u16 = 10;
 /// Failure ratio, in percent, at which an endpoint is ejected.
@@ -27,7 +27,7 @@ pub enum Failure {
     /// The connection could not be opened.
     Connect,
     /// No response in time.
-    Silence,
+    Timeout,
     /// The endpoint responded with a gateway error (502–504) or began with an error event, or the response ended before the
     /// first content.
     Answer,
@@ -39,7 +39,7 @@ pub enum Ejection {
     /// It does not accept connections.
     Unreachable,
     /// It accepts requests but does not respond.
-    Silent,
+    Unresponsive,
     /// Too many of its responses are errors.
     Failing,
 }
@@ -53,8 +53,8 @@ pub struct Record {
     successes: u16,
     /// Consecutive failures to connect.
     connects: u8,
-    /// Consecutive attempts without a response. Failures to connect in between do not reset it.
-    silences: u8,
+    /// Consecutive attempts without a response in time. Failures to connect in between do not reset it.
+    timeouts: u8,
     ejections: u8,
     why: Option<Ejection>,
 }
@@ -98,7 +98,7 @@ impl Record {
             failures,
             successes,
             connects: 0,
-            silences: 0,
+            timeouts: 0,
             ..self
         }
     }
@@ -123,11 +123,11 @@ impl Record {
         record.failures += 1;
         match failure {
             Failure::Connect => record.connects = (record.connects + 1).min(SMALL_MAX),
-            Failure::Silence => {
+            Failure::Timeout => {
                 record.connects = 0;
-                record.silences = (record.silences + 1).min(SMALL_MAX);
+                record.timeouts = (record.timeouts + 1).min(SMALL_MAX);
             }
-            Failure::Answer => (record.connects, record.silences) = (0, 0),
+            Failure::Answer => (record.connects, record.timeouts) = (0, 0),
         }
         if is_ejected {
             return (record, None);
@@ -136,8 +136,8 @@ impl Record {
         let limit = |limit: u8| if record.ejections > 0 { 1 } else { limit };
         let ejection = if record.connects >= limit(CONNECTS) {
             Some(Ejection::Unreachable)
-        } else if record.silences >= limit(SILENCES) {
-            Some(Ejection::Silent)
+        } else if record.timeouts >= limit(TIMEOUTS) {
+            Some(Ejection::Unresponsive)
         } else if all >= VOLUME
             && u32::from(record.failures) * 100 >= u32::from(all) * u32::from(RATIO)
         {
@@ -151,7 +151,7 @@ impl Record {
                 failures: 0,
                 successes: 0,
                 connects: 0,
-                silences: 0,
+                timeouts: 0,
                 ejections: record.ejections.saturating_add(1).min(SMALL_MAX),
                 why: ejection,
             };
@@ -165,7 +165,7 @@ impl Record {
         let why = match self.why {
             None => 0,
             Some(Ejection::Unreachable) => 1,
-            Some(Ejection::Silent) => 2,
+            Some(Ejection::Unresponsive) => 2,
             Some(Ejection::Failing) => 3,
         };
         let fields = [
@@ -173,7 +173,7 @@ impl Record {
             (u64::from(self.failures), COUNT_BITS),
             (u64::from(self.successes), COUNT_BITS),
             (u64::from(self.connects), SMALL_BITS),
-            (u64::from(self.silences), SMALL_BITS),
+            (u64::from(self.timeouts), SMALL_BITS),
             (u64::from(self.ejections), SMALL_BITS),
             (why, 2),
         ];
@@ -193,17 +193,17 @@ impl Record {
         let why = match take(2) {
             0 => None,
             1 => Some(Ejection::Unreachable),
-            2 => Some(Ejection::Silent),
+            2 => Some(Ejection::Unresponsive),
             _ => Some(Ejection::Failing),
         };
-        let [ejections, silences, connects] = [(); 3].map(|()| take(SMALL_BITS) as u8);
+        let [ejections, timeouts, connects] = [(); 3].map(|()| take(SMALL_BITS) as u8);
         let [successes, failures] = [(); 2].map(|()| take(COUNT_BITS) as u16);
         Self {
             since: take(SINCE_BITS) as u32,
             failures,
             successes,
             connects,
-            silences,
+            timeouts,
             ejections,
             why,
         }
@@ -237,22 +237,22 @@ mod tests {
     }
 
     const C: Option<Failure> = Some(Failure::Connect);
-    const S: Option<Failure> = Some(Failure::Silence);
+    const S: Option<Failure> = Some(Failure::Timeout);
     const A: Option<Failure> = Some(Failure::Answer);
     const OK: Option<Failure> = None;
 
     #[test]
-    fn an_endpoint_is_ejected_by_failures_to_connect_by_silence_or_by_a_ratio_over_enough_requests()
-    {
+    fn an_endpoint_is_ejected_by_failures_to_connect_by_timeouts_or_by_a_ratio_over_enough_requests()
+     {
         for (results, expected) in [
             (vec![C; 2], None),
             (vec![C; 3], Some(Ejection::Unreachable)),
             (vec![C, C, OK, C], None),
             (vec![C, C, A, C], None),
             (vec![S; 4], None),
-            (vec![S; 5], Some(Ejection::Silent)),
+            (vec![S; 5], Some(Ejection::Unresponsive)),
             (vec![S, S, S, S, OK, S], None),
-            (vec![S, S, S, S, C, S], Some(Ejection::Silent)),
+            (vec![S, S, S, S, C, S], Some(Ejection::Unresponsive)),
             (vec![A; 3], None),
             (vec![A; 9], None),
             (vec![A; 10], Some(Ejection::Failing)),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn any_failure() -> impl Strategy<Value = Failure> {
-        prop::sample::select(&[Failure::Connect, Failure::Silence, Failure::Answer][..])
+        prop::sample::select(&[Failure::Connect, Failure::Timeout, Failure::Answer][..])
     }
 
     proptest! {

@@ -41,7 +41,7 @@ pub enum QueryFailure {
     /// No request reached the frontend, so the failure says nothing about it: what was known before still holds.
     NotSent,
     /// There was no response.
-    Silent,
+    NoResponse,
     /// The response was not usable.
     Bad,
 }
@@ -116,7 +116,7 @@ mod tests {
             });
             let results = reading.take(served.map_err(|()| Missing {
                 why: "late".to_owned(),
-                how: QueryFailure::Silent,
+                how: QueryFailure::NoResponse,
             }));
             results.map_or_else(
                 || ".".to_owned(),

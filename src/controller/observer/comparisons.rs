@@ -22,7 +22,7 @@ pub(in crate::controller) enum ComparisonResult {
     /// It has just been asked.
     NotYet,
     /// It reports nothing, or nothing about this update, for this reason.
-    Silent(String),
+    Unavailable(String),
 }
 
 impl Observer {
@@ -55,7 +55,7 @@ impl Observer {
             let is_of_trial = applied.is_some_and(|state| state.applied >= begun);
             let answer = match answer {
                 ComparisonResult::Counts(_) if !is_of_trial => {
-                    ComparisonResult::Silent("has not applied the update".to_owned())
+                    ComparisonResult::Unavailable("has not applied the update".to_owned())
                 }
                 answer => answer,
             };
@@ -80,19 +80,19 @@ impl Observer {
     ) -> ComparisonResult {
         let address = match &pod.address {
             Ok(address) => address,
-            Err(silence) => return ComparisonResult::Silent(format!("has {silence}")),
+            Err(no_report) => return ComparisonResult::Unavailable(format!("has {no_report}")),
         };
         let key = &parsed.key;
         let permit = || self.limits.proxy(&key.namespace);
         let follow = |sink, share| comparisons::follow(address.clone(), sink, share);
         match self.comparisons.poll(key, address, pace, permit, follow) {
-            None => ComparisonResult::Silent("is not queried: too many proxies".to_owned()),
+            None => ComparisonResult::Unavailable("is not queried: too many proxies".to_owned()),
             Some(Ok(compared)) => match &compared.counts {
                 Ok(_) => ComparisonResult::Counts(compared),
-                Err(why) => ComparisonResult::Silent(why.to_string()),
+                Err(why) => ComparisonResult::Unavailable(why.to_string()),
             },
             Some(Err(since)) if !Observed::misses(early_until, since) => ComparisonResult::NotYet,
-            Some(Err(_)) => ComparisonResult::Silent("does not respond".to_owned()),
+            Some(Err(_)) => ComparisonResult::Unavailable("does not respond".to_owned()),
         }
     }
 }

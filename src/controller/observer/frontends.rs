@@ -214,7 +214,7 @@ fn frontend(served: Served) -> Frontend {
     let answer = match served.trouble {
         Some(missing) => match missing.how {
             QueryFailure::NotSent => QueryResult::NotQueried(missing.why),
-            QueryFailure::Silent => QueryResult::Silent(missing.why),
+            QueryFailure::NoResponse => QueryResult::NoResponse(missing.why),
             QueryFailure::Bad => QueryResult::Bad(missing.why),
         },
         None if served.is_trying => QueryResult::NotYet,

@@ -13,7 +13,7 @@ use super::super::proxies::{self, LastReport, ProxyReport};
 use super::{Observed, Observer, ProxyPod, kinds};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
-use crate::rollout::{Experience, Lengths, ObservedProxy, ProxyState, Sides, Silence};
+use crate::rollout::{Experience, Lengths, NoReport, ObservedProxy, ProxyState, Sides};
 
 /// The reports of all proxies together.
 pub(super) struct ProxyReports {
@@ -78,10 +78,10 @@ impl Observer {
             let state = match last {
                 None => Err({ proxy_pod.address }
                     .err()
-                    .unwrap_or(Silence::TooMany(Limits::MAX_PROXIES))),
-                Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
-                Some(Err(_)) => Err(Silence::NoAnswer),
-                Some(Ok(last)) => last.report().ok_or(Silence::NoAnswer).map(|report| {
+                    .unwrap_or(NoReport::TooMany(Limits::MAX_PROXIES))),
+                Some(Err(since)) if !Observed::misses(early_until, since) => Err(NoReport::NotYet),
+                Some(Err(_)) => Err(NoReport::NoAnswer),
+                Some(Ok(last)) => last.report().ok_or(NoReport::NoAnswer).map(|report| {
                     assigned.old = u64::saturating_add(assigned.old, report.assigned.old);
                     assigned.new = u64::saturating_add(assigned.new, report.assigned.new);
                     lengths.add(&report.lengths);
@@ -104,11 +104,13 @@ impl Observer {
 }
 
 /// The address of the admin port of a pod, whose name is `port`, unless it is one of `shared`.
-fn admin_address(pod: &Object, port: &str, shared: &BTreeSet<String>) -> Result<String, Silence> {
+fn admin_address(pod: &Object, port: &str, shared: &BTreeSet<String>) -> Result<String, NoReport> {
     match old_frontends::address_of(pod, port) {
         Some(address) if !shared.contains(&address) => Ok(address),
-        None if old_frontends::ports(pod, port).len() != 1 => Err(Silence::NoPort(port.to_owned())),
-        _ => Err(Silence::NoOwnAddress),
+        None if old_frontends::ports(pod, port).len() != 1 => {
+            Err(NoReport::NoPort(port.to_owned()))
+        }
+        _ => Err(NoReport::NoOwnAddress),
     }
 }
 
@@ -155,8 +157,8 @@ mod tests {
         let address = |pod| admin_address(pod, "crossfade", &shared);
         assert_eq!(address(own).as_deref(), Ok("10.0.0.1:9464"));
         for pod in [one, other, nowhere] {
-            assert_eq!(address(pod), Err(Silence::NoOwnAddress), "{pod:?}");
+            assert_eq!(address(pod), Err(NoReport::NoOwnAddress), "{pod:?}");
         }
-        assert_eq!(address(bare), Err(Silence::NoPort("crossfade".to_owned())));
+        assert_eq!(address(bare), Err(NoReport::NoPort("crossfade".to_owned())));
     }
 }

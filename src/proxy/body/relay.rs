@@ -377,7 +377,7 @@ impl Relay {
                     self.timers.first_event = extended;
                     return Poll::Ready(Bytes::new());
                 }
-                self.failed(Failure::Silence, "sent no first event in time");
+                self.failed(Failure::Timeout, "sent no first event in time");
                 if let Some(attempts) = &mut self.attempts
                     && let Some(target) = attempts.next_target_after_head(Cause::Deadline)
                 {

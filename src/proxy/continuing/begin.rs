@@ -31,7 +31,7 @@ pub enum NotContinued {
     /// Another server may.
     TryNext(Cause),
     /// As above. It sends nothing, and may just be slow.
-    Silent,
+    NoResponse,
     /// No other server would.
     GiveUp(ContinuationReason),
 }
@@ -41,7 +41,7 @@ impl NotContinued {
     pub const fn cause(&self) -> Cause {
         match self {
             Self::TryNext(cause) => *cause,
-            Self::Silent => Cause::Deadline,
+            Self::NoResponse => Cause::Deadline,
             Self::GiveUp(ContinuationReason::NoMemory) => Cause::Local,
             Self::GiveUp(_) => Cause::NoContinuation,
         }
@@ -52,7 +52,7 @@ impl NotContinued {
     pub const fn of_endpoint(&self) -> Option<Failure> {
         match self {
             Self::TryNext(Cause::Broken | Cause::ErrorEvent) => Some(Failure::Answer),
-            Self::TryNext(Cause::Deadline) => Some(Failure::Silence),
+            Self::TryNext(Cause::Deadline) => Some(Failure::Timeout),
             _ => None,
         }
     }
@@ -167,7 +167,7 @@ async fn within<T>(
         None => Ok(reading.await),
         Some((until, _)) => deadline::timeout_at(until, Box::pin(reading))
             .await
-            .ok_or(NotContinued::Silent),
+            .ok_or(NotContinued::NoResponse),
     }
 }
 

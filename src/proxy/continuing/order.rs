@@ -17,14 +17,14 @@ pub enum Order {
     /// Nothing is known of it.
     Open,
     /// It did not respond to a probe.
-    Silent,
+    Unresponsive,
     /// It is ejected, but not because it did not respond in time. An attempt is better than the end of the stream.
     Ejected,
 }
 
 impl Order {
     /// Every one, in the order of asking.
-    pub const ALL: [Self; 4] = [Self::Proven, Self::Open, Self::Silent, Self::Ejected];
+    pub const ALL: [Self; 4] = [Self::Proven, Self::Open, Self::Unresponsive, Self::Ejected];
 }
 
 impl PreparedContinuation {
@@ -36,7 +36,7 @@ impl PreparedContinuation {
         match endpoint.capability(*probe, model, now) {
             Capability::Supported => Some(Order::Proven),
             Capability::Unsupported => None,
-            _ if endpoint.is_silent(*probe, model) => Some(Order::Silent),
+            _ if endpoint.left_probe_unanswered(*probe, model) => Some(Order::Unresponsive),
             Capability::Unknown | Capability::Unauthorized => Some(Order::Open),
         }
     }
@@ -58,7 +58,8 @@ impl PreparedContinuation {
                 Candidates::Others(_) if !endpoint.is_healthy(now) => {
                     // A stream that has to move still has its server.
                     let moves = self.cause == ContinuationCause::PlannedMove;
-                    let may_hang = endpoint.failed_probe() || endpoint.is_ejected_as_silent(now);
+                    let may_hang =
+                        endpoint.failed_probe() || endpoint.is_ejected_as_unresponsive(now);
                     (!moves && !may_hang).then_some(Order::Ejected)
                 }
                 _ => Some(known),

@@ -23,7 +23,7 @@ const MAX_PER_POOL: usize = 3;
 /// How long an attempt waits for a token if the plan sets no limit on the first content. This is longer than a move may take,
 /// because there is no server to return to, and a server that takes over all streams of a failed one processes many prompts at
 /// the same time.
-const SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 impl<O: OldBackend> Source<O> {
     pub(super) async fn run(
@@ -152,7 +152,7 @@ impl<O: OldBackend> Source<O> {
         let now = Instant::now();
         let limit = prepared.snapshot.plan.failover.first_event_timeout;
         let until = limit.map(|limit| now + limit);
-        let silent = now + SILENCE;
+        let silent = now + MAX_SILENCE;
         let outgoing = self.outgoing(prepared, &head, target);
         let options = SendOptions {
             fail_fast: FailFast::Never,
@@ -169,7 +169,7 @@ impl<O: OldBackend> Source<O> {
             Some(_) => sending.await,
             None => match deadline::timeout_at(silent, Box::pin(sending)).await {
                 Some(response) => response,
-                None => return Err(NotContinued::Silent),
+                None => return Err(NotContinued::NoResponse),
             },
         };
         let response = match response {
@@ -179,7 +179,7 @@ impl<O: OldBackend> Source<O> {
                 return Err(NotContinued::TryNext(cause_of(&error)));
             }
         };
-        let silence = until.is_none().then_some((silent, SILENCE));
+        let silence = until.is_none().then_some((silent, MAX_SILENCE));
         let reading = begin(
             exchange.api(),
             response,

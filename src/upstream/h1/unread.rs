@@ -112,7 +112,7 @@ mod tests {
                 drop(server);
             };
             let (error, ()) = tokio::join!(failure(client, true, "x"), serving);
-            assert!(matches!(error, Error::Silent(_)), "{error:?}");
+            assert!(matches!(error, Error::BrokenBeforeResponse(_)), "{error:?}");
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
             server.write_all(begun.as_bytes()).await.expect("written");
             drop(server);
             let error = failure(client, false, "x").await;
-            assert!(matches!(error, Error::Broken(_)), "{error:?}");
+            assert!(matches!(error, Error::BrokenInHead(_)), "{error:?}");
         }
     }
 
@@ -145,6 +145,6 @@ mod tests {
         let (client, mut server) = full().await;
         server.write_all(answer).await.expect("written");
         let error = failure(client, true, "x").await;
-        assert!(matches!(error, Error::Silent(_)), "{error:?}");
+        assert!(matches!(error, Error::BrokenBeforeResponse(_)), "{error:?}");
     }
 }

@@ -174,7 +174,7 @@ impl Pool {
 fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
     match error {
         Error::Unread(_) => true,
-        Error::Silent(_) => may_repeat && since.elapsed() < STALE,
+        Error::BrokenBeforeResponse(_) => may_repeat && since.elapsed() < STALE,
         _ => false,
     }
 }

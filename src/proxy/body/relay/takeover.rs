@@ -384,7 +384,7 @@ fn is_on_old(exchange: &Exchange) -> bool {
 fn record_failure(endpoint: &Endpoint, cause: ContinuationCause, now: Instant) {
     match cause {
         ContinuationCause::PlannedMove => {}
-        ContinuationCause::GapTimeout => endpoint.failed(Failure::Silence, now, &SILENT),
+        ContinuationCause::GapTimeout => endpoint.failed(Failure::Timeout, now, &SILENT),
         ContinuationCause::ErrorEvent => {
             endpoint.failed(Failure::Answer, now, &"sent an error event")
         }

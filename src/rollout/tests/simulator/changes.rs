@@ -74,9 +74,9 @@ impl Simulation {
         let proxy = &mut self.fixture.seen.proxies[self.draw.below(count) as usize];
         match self.draw.below(9) {
             0 => proxy.ready = !proxy.ready,
-            1 => proxy.state = Err(Silence::NoAnswer),
-            2 => proxy.state = Err(Silence::NotYet),
-            3 => proxy.state = Err(Silence::NoPort("crossfade".to_owned())),
+            1 => proxy.state = Err(NoReport::NoAnswer),
+            2 => proxy.state = Err(NoReport::NotYet),
+            3 => proxy.state = Err(NoReport::NoPort("crossfade".to_owned())),
             // It follows another update.
             4 => {
                 if let Ok(state) = &mut proxy.state {
@@ -236,7 +236,7 @@ fn any_answer(draw: &mut Draw) -> QueryResult {
     match draw.below(8) {
         0 => QueryResult::NotYet,
         1 => not_queried(),
-        2 => silent(),
+        2 => no_response(),
         3 => QueryResult::Bad("503".to_owned()),
         _ => QueryResult::Responded,
     }

@@ -27,7 +27,7 @@ fn without_proxies_there_is_no_confirmation() {
     }
     let mut fixture = Fixture::settled(4, 4);
     for proxy in &mut fixture.seen.proxies {
-        proxy.state = Err(Silence::NoPort("crossfade".into()));
+        proxy.state = Err(NoReport::NoPort("crossfade".into()));
     }
     let decision = fixture.scale_old(0).settle();
     assert_eq!(decision.phase, Phase::Progressing);

@@ -89,7 +89,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
         "to tell who lags"
     );
     // Proxy b does not receive the change.
-    fixture.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
+    fixture.applied().seen.proxies[1].state = Err(NoReport::NoAnswer);
     fixture.new_ready(3).step();
     let decision = fixture.wait(seconds(10)).step();
     assert_eq!(decision.actions, []);

@@ -56,7 +56,7 @@ fn the_end_comes_in_its_order() {
         Phase::Draining,
         "no proxy has been told yet"
     );
-    fixture.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
+    fixture.applied().seen.proxies[1].state = Err(NoReport::NoAnswer);
     assert_eq!(
         fixture.step().phase,
         Phase::Draining,
@@ -94,12 +94,12 @@ fn proxies_that_end_before_their_pods_leave_the_update_complete() {
     assert_eq!(fixture.scale_old(0).settle().phase, Phase::Complete);
     assert!(fixture.step().safe_to_delete_old);
     // The process of the first proxy ends, then its pod, and then the second one in the same way.
-    fixture.seen.proxies[0].state = Err(Silence::NoAnswer);
+    fixture.seen.proxies[0].state = Err(NoReport::NoAnswer);
     for _ in 0..2 {
         let decision = fixture.wait(seconds(1)).step();
         assert_eq!(decision.phase, Phase::Draining, "it may have streams");
         assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
-        fixture.seen.proxies[1].state = Err(Silence::NoOwnAddress);
+        fixture.seen.proxies[1].state = Err(NoReport::NoOwnAddress);
     }
     let mut restarted = fixture.clone();
     let mut edited = fixture.clone();
@@ -121,7 +121,7 @@ fn proxies_that_end_before_their_pods_leave_the_update_complete() {
     // A frontend without a proxy is not one that has ended.
     let mut bare = Fixture::settled(1, 4);
     assert_eq!(bare.scale_old(0).settle().phase, Phase::Complete);
-    bare.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
+    bare.seen.proxies[1].state = Err(NoReport::NoPort("crossfade".to_owned()));
     assert_eq!(bare.step().phase, Phase::Draining);
     bare.seen.proxies.clear();
     assert_eq!(bare.step().phase, Phase::Progressing);
@@ -165,7 +165,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
 fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
     let mut fixture = Fixture::settled(1, 4);
     fixture.clients_left();
-    fixture.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
+    fixture.seen.proxies[1].state = Err(NoReport::NoPort("crossfade".to_owned()));
     let decision = fixture.scale_old(0).settle();
     assert_eq!(decision.phase, Phase::Progressing);
     let expected = "waiting for 1 proxy to apply the last change: b (no port crossfade)";
@@ -176,7 +176,7 @@ fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
     assert_eq!(fixture.settle().phase, Phase::Complete);
     let mut with_one_more = fixture.clone();
     let proxy = ObservedProxy {
-        state: Err(Silence::NoPort("crossfade".to_owned())),
+        state: Err(NoReport::NoPort("crossfade".to_owned())),
         ..proxy("late")
     };
     with_one_more.seen.proxies.push(proxy);

@@ -44,7 +44,7 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "a proxy that is not queried, as there are too many",
-            |fixture| fixture.seen.proxies[1].state = Err(Silence::TooMany(4096)),
+            |fixture| fixture.seen.proxies[1].state = Err(NoReport::TooMany(4096)),
             NoNewRequestOnOld,
         ),
         (
@@ -130,18 +130,18 @@ fn old_is_not_safe_to_delete_while_one_piece_of_evidence_is_missing() {
                     .seen
                     .proxies
                     .iter_mut()
-                    .for_each(|proxy| proxy.state = Err(Silence::NoAnswer))
+                    .for_each(|proxy| proxy.state = Err(NoReport::NoAnswer))
             },
             ProxySeen,
         ),
         (
             "a frontend without a proxy",
-            |fixture| fixture.seen.proxies[1].state = Err(Silence::NoPort("crossfade".into())),
+            |fixture| fixture.seen.proxies[1].state = Err(NoReport::NoPort("crossfade".into())),
             NoNewRequestOnOld,
         ),
         (
             "a proxy that was not heard yet",
-            |fixture| fixture.seen.proxies[1].state = Err(Silence::NotYet),
+            |fixture| fixture.seen.proxies[1].state = Err(NoReport::NotYet),
             NoNewRequestOnOld,
         ),
         (

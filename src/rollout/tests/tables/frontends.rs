@@ -33,7 +33,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
         answer: QueryResult::Bad("status 503".to_owned()),
         ..Frontend::default()
     };
-    let is_silent = || frontend(silent());
+    let unresponsive = || frontend(no_response());
     for (frontends, weights) in [
         (
             vec![serves(), serves(), serves(), without_model()],
@@ -41,12 +41,18 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
         ),
         (vec![serves(), serves(), serves(), bad()], ratio(4, 3)),
         // Other frontends answered, so the controller's network works.
-        (vec![serves(), serves(), serves(), is_silent()], ratio(4, 3)),
         (
-            vec![serves(), without_model(), bad(), is_silent()],
+            vec![serves(), serves(), serves(), unresponsive()],
+            ratio(4, 3),
+        ),
+        (
+            vec![serves(), without_model(), bad(), unresponsive()],
             ratio(4, 1),
         ),
-        (vec![without_model(), bad(), is_silent()], Weights::ALL_OLD),
+        (
+            vec![without_model(), bad(), unresponsive()],
+            Weights::ALL_OLD,
+        ),
         (vec![serves(), serves()], ratio(1, 1)),
     ] {
         let mut fixture = even(frontends.clone());
@@ -117,7 +123,7 @@ fn old_stays_a_fallback_while_a_frontend_of_new_does_not_serve_and_old_could() {
 #[test]
 fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports() {
     use Experience::{Bad, Good, None};
-    let all_silent = || even(vec![frontend(silent()), frontend(silent())]);
+    let none_responds = || even(vec![frontend(no_response()), frontend(no_response())]);
     for (experience, is_impaired, keeps) in [
         (Good, false, true),
         // Some endpoint failed a proxy; the rest serve.
@@ -125,7 +131,7 @@ fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports
         (None, false, false),
         (Bad, true, false),
     ] {
-        let mut fixture = all_silent();
+        let mut fixture = none_responds();
         see_new(&mut fixture, experience, is_impaired);
         let decision = fixture.step();
         let (rule, split) = match keeps {
@@ -149,7 +155,7 @@ fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports
         }
     }
     // One proxy that is served is enough: another proxy's network may be broken like the controller's.
-    let mut fixture = all_silent();
+    let mut fixture = none_responds();
     see_new(&mut fixture, Bad, true);
     fixture.seen.proxies[0]
         .state
@@ -158,15 +164,15 @@ fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports
         .new_serves = Good;
     assert_eq!(fixture.next(), ratio(1, 1));
     // A network fault at the controller: nothing answers, so nothing is known.
-    let mut fixture = all_silent();
+    let mut fixture = none_responds();
     for proxy in &mut fixture.seen.proxies {
-        proxy.state = Err(Silence::NoAnswer);
+        proxy.state = Err(NoReport::NoAnswer);
     }
     assert_eq!(fixture.settle().actions, []);
     assert_eq!(fixture.seen.split, ratio(1, 1));
     // New without a share gets none while its frontends are unknown.
     let mut fixture = Fixture::settled(4, 0);
-    fixture.seen.frontends.new.queried = vec![frontend(silent())];
+    fixture.seen.frontends.new.queried = vec![frontend(no_response())];
     see_new(&mut fixture, Good, false);
     let decision = fixture.new_ready(4).settle();
     assert_eq!(
@@ -178,7 +184,7 @@ fn an_unreachable_new_keeps_its_share_while_proxies_see_it_serve_or_none_reports
 
 #[test]
 fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
-    let frontends = || vec![frontend(QueryResult::Responded), frontend(silent())];
+    let frontends = || vec![frontend(QueryResult::Responded), frontend(no_response())];
     let mut fixture = even(frontends());
     see_new(&mut fixture, Experience::Good, false);
     assert_eq!(
@@ -201,7 +207,7 @@ fn unknown_capacity_of_old_does_not_reduce_new() {
     // A controller with an empty memory that cannot reach old.
     fixture.memory.models.clear();
     fixture.seen.frontends.old.queried = vec![Frontend {
-        answer: silent(),
+        answer: no_response(),
         ..Frontend::default()
     }];
     let decision = fixture.settle();

@@ -70,7 +70,7 @@ fn a_frontend_that_cannot_be_queried_is_reported_with_the_cause() {
         left_out: 0,
         endpoints: 1,
         queried: vec![Frontend {
-            answer: QueryResult::Silent("new:8000 cannot be reached: refused".to_owned()),
+            answer: QueryResult::NoResponse("new:8000 cannot be reached: refused".to_owned()),
             ..Frontend::default()
         }],
         trouble: None,
@@ -181,7 +181,7 @@ fn missing_reports_cause_neither_gains_nor_losses() {
 
     // Wait for a proxy that has not been queried before. This is not a fault.
     let mut fixture = Fixture::settled(4, 1);
-    fixture.seen.proxies[1].state = Err(Silence::NotYet);
+    fixture.seen.proxies[1].state = Err(NoReport::NotYet);
     fixture.seen.resource_generation += 1;
     fixture.new_ready(2).applied().step();
     let decision = fixture.wait(seconds(10)).step();

@@ -67,11 +67,11 @@ fn doubtful(fixture: &Fixture) -> (u64, u64) {
             QueryResult::Responded | QueryResult::NotYet if serves => {}
             QueryResult::Responded | QueryResult::Bad(_) => failing += 1,
             QueryResult::NotYet | QueryResult::NotQueried(_) => unknown += 1,
-            QueryResult::Silent(_) if is_vouched_for && !(one_answers && is_complained_of) => {
+            QueryResult::NoResponse(_) if is_vouched_for && !(one_answers && is_complained_of) => {
                 unknown += 1;
             }
-            QueryResult::Silent(_) if !one_answers && proxies.is_empty() => unknown += 1,
-            QueryResult::Silent(_) => failing += 1,
+            QueryResult::NoResponse(_) if !one_answers && proxies.is_empty() => unknown += 1,
+            QueryResult::NoResponse(_) => failing += 1,
         }
     }
     (failing, unknown)

@@ -68,7 +68,7 @@ pub(super) fn the_end_is_in_order(before: &Fixture, decision: &Decision, next: W
             .filter_map(|one| one.state.as_ref().ok());
         assert!(
             answers.all(confirms),
-            "only silence leaves the confirmation as it is"
+            "only a missing report leaves the confirmation as it is"
         );
     }
     if to == Phase::Complete && from != Phase::Complete && !seen.proxies.is_empty() {
