@@ -140,7 +140,9 @@ pub use self::{
     rules::Rule,
     step::{Decision, step},
     timestamp::Timestamp,
-    trial::{Analysis, AtStep, Failure, OnFailure, SplitStep, Trial, TrialResult, TrialVerdict},
+    trial::{
+        Analysis, AtStep, FailedTrial, OnFailure, SplitStep, Trial, TrialResult, TrialVerdict,
+    },
     wait::{WaitFor, Waiting},
 };
 

@@ -29,7 +29,7 @@ pub use head::{
     X_REQUEST_ID,
 };
 pub use lifetime::LifetimeLimits;
-pub use outlier::Failure;
+pub use outlier::EndpointFailure;
 pub use pool::{FailFast, Pool, PoolSettings, Protocol, Resolved, SendOptions};
 
 use std::io::ErrorKind;
@@ -166,17 +166,17 @@ impl Error {
 
     /// How the endpoint failed, or `None` if the failure is not its fault.
     #[must_use]
-    pub const fn of_endpoint(&self) -> Option<Failure> {
+    pub const fn of_endpoint(&self) -> Option<EndpointFailure> {
         match self {
-            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
-            Self::HeadTimeout(_) | Self::Deadline => Some(Failure::Timeout),
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(EndpointFailure::Connect),
+            Self::HeadTimeout(_) | Self::Deadline => Some(EndpointFailure::Timeout),
             // The server may have closed the connection because of what the client sent.
             Self::Unread(_)
             | Self::BrokenBeforeResponse(_)
             | Self::BrokenInHead(_)
             | Self::Http2(_)
             | Self::Head(_)
-            | Self::HeadTooLarge => Some(Failure::Answer),
+            | Self::HeadTooLarge => Some(EndpointFailure::Answer),
             Self::NoEndpoint
             | Self::Ejected
             | Self::Exhausted { .. }

@@ -43,7 +43,7 @@ pub struct Attempts<O> {
 pub type TargetResponse = (Target, Response<UpstreamBody>);
 
 /// How an attempt failed, with the response if there was one.
-struct Failure {
+struct FailedAttempt {
     cause: Cause,
     answer: Option<Response<UpstreamBody>>,
     /// Nothing was sent, because all endpoints of the target are ejected.
@@ -52,7 +52,7 @@ struct Failure {
     refused: Option<Error>,
 }
 
-impl Failure {
+impl FailedAttempt {
     const fn without_answer(cause: Cause) -> Self {
         Self {
             cause,
@@ -237,21 +237,21 @@ impl<O: OldBackend> Attempts<O> {
         }
     }
 
-    async fn attempt(&mut self) -> Result<Response<UpstreamBody>, Failure> {
+    async fn attempt(&mut self) -> Result<Response<UpstreamBody>, FailedAttempt> {
         let error = match self.send().await {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
         let cause = cause_of(&error);
         self.record_failure_as(error.in_general(), &error_chain(&error));
-        Err(Failure {
+        Err(FailedAttempt {
             not_attempted: matches!(error, upstream::Error::Ejected),
             refused: match error {
                 upstream::Error::RequestHeadTooLarge(limit) => Some(Error::HeadTooLarge(limit)),
                 upstream::Error::NoUpgrade => Some(Error::NoUpgrade),
                 _ => None,
             },
-            ..Failure::without_answer(cause)
+            ..FailedAttempt::without_answer(cause)
         })
     }
 
@@ -305,7 +305,7 @@ impl<O: OldBackend> Attempts<O> {
     async fn classify_response(
         &mut self,
         response: Response<UpstreamBody>,
-    ) -> Result<Response<UpstreamBody>, Failure> {
+    ) -> Result<Response<UpstreamBody>, FailedAttempt> {
         let status = response.status();
         let (cause, response) = match status {
             StatusCode::NOT_FOUND => {
@@ -320,7 +320,7 @@ impl<O: OldBackend> Attempts<O> {
                 };
                 read.map_err(|cause| {
                     self.record_failure("ended a 404 early");
-                    Failure::without_answer(cause)
+                    FailedAttempt::without_answer(cause)
                 })?
             }
             _ => (Cause::of_status(status.as_u16()), response),
@@ -329,9 +329,9 @@ impl<O: OldBackend> Attempts<O> {
             None => Ok(response),
             Some(cause) => {
                 self.record_failure(&format!("answered {status}"));
-                Err(Failure {
+                Err(FailedAttempt {
                     answer: Some(response),
-                    ..Failure::without_answer(cause)
+                    ..FailedAttempt::without_answer(cause)
                 })
             }
         }

@@ -95,7 +95,7 @@ pub struct Analysis {
     /// The verdict in one sentence.
     pub sentence: String,
     /// The failure that is remembered, if new has failed.
-    pub failure: Option<Failure>,
+    pub failure: Option<FailedTrial>,
 }
 
 /// The step that limits the split.
@@ -124,7 +124,7 @@ pub struct Trial {
     pub retry: Option<String>,
     /// The failure that was found.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
+    pub failure: Option<FailedTrial>,
     /// The last step that was passed, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passed_percent: Option<u8>,
@@ -136,7 +136,7 @@ pub struct Trial {
 /// New has failed the analysis.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Failure {
+pub struct FailedTrial {
     /// The figures, in one sentence.
     pub sentence: String,
     /// The name of the reason, as in the metrics.
@@ -155,7 +155,7 @@ pub struct Failure {
     pub reported: bool,
 }
 
-impl Failure {
+impl FailedTrial {
     fn follow(&mut self, on_failure: OnFailure) {
         self.on_failure = on_failure;
         if on_failure == OnFailure::RollBack {
@@ -217,7 +217,7 @@ impl Trial {
         if let (Some(trial_result), Some(on_failure)) = (trial_result, settings.on_failure)
             && trial_result.verdict == TrialVerdict::Fail
         {
-            let mut failure = Failure {
+            let mut failure = FailedTrial {
                 sentence: trial_result.sentence.clone(),
                 reason: trial_result.reason.clone(),
                 at: now,

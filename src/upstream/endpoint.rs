@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::kept::Slot;
 use super::lifetime::RemainingLifetime;
-use super::outlier::{Ejection, Failure, Record};
+use super::outlier::{Ejection, EndpointFailure, Record};
 use super::proofs::Proofs;
 use super::quick_ack::DelayTests;
 
@@ -163,7 +163,7 @@ impl Endpoint {
     }
 
     /// Records an attempt that failed because of the endpoint. This may eject it. `why` is logged.
-    pub fn failed(&self, failure: Failure, now: Instant, why: &dyn std::fmt::Display) {
+    pub fn failed(&self, failure: EndpointFailure, now: Instant, why: &dyn std::fmt::Display) {
         self.proven.store(false, Ordering::Relaxed);
         let is_ejected = self.is_ejected(now);
         let mut ejected = (Record::default(), None);
@@ -261,7 +261,7 @@ mod tests {
     fn an_endpoint_that_takes_no_connection_is_ejected_and_longer_each_time() {
         let endpoint = endpoint();
         let mut now = Instant::now();
-        let fails = |now| endpoint.failed(Failure::Connect, now, &"a test");
+        let fails = |now| endpoint.failed(EndpointFailure::Connect, now, &"a test");
         for _ in 0..2 {
             fails(now);
             assert!(endpoint.is_healthy(now));
@@ -288,11 +288,11 @@ mod tests {
         let endpoint = endpoint();
         let now = Instant::now();
         for _ in 0..3 {
-            endpoint.failed(Failure::Answer, now, &"a test");
+            endpoint.failed(EndpointFailure::Answer, now, &"a test");
         }
         assert!(endpoint.is_healthy(now));
         for _ in 0..7 {
-            endpoint.failed(Failure::Answer, now, &"a test");
+            endpoint.failed(EndpointFailure::Answer, now, &"a test");
         }
         assert!(!endpoint.is_healthy(now) && !endpoint.is_gone(now));
         endpoint.succeeded(now);

@@ -23,7 +23,7 @@ pub const WINDOW: u32 = 30;
 
 /// How an attempt failed, if the endpoint is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum EndpointFailure {
     /// The connection could not be opened.
     Connect,
     /// No response in time.
@@ -107,7 +107,7 @@ impl Record {
     #[must_use]
     pub fn failed(
         self,
-        failure: Failure,
+        failure: EndpointFailure,
         second: u64,
         is_ejected: bool,
     ) -> (Self, Option<Ejection>) {
@@ -122,12 +122,12 @@ impl Record {
         }
         record.failures += 1;
         match failure {
-            Failure::Connect => record.connects = (record.connects + 1).min(SMALL_MAX),
-            Failure::Timeout => {
+            EndpointFailure::Connect => record.connects = (record.connects + 1).min(SMALL_MAX),
+            EndpointFailure::Timeout => {
                 record.connects = 0;
                 record.timeouts = (record.timeouts + 1).min(SMALL_MAX);
             }
-            Failure::Answer => (record.connects, record.timeouts) = (0, 0),
+            EndpointFailure::Answer => (record.connects, record.timeouts) = (0, 0),
         }
         if is_ejected {
             return (record, None);
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     /// The ejection after the last of `results`, each a failure or a success at second 7.
-    fn after(results: &[Option<Failure>]) -> Option<Ejection> {
+    fn after(results: &[Option<EndpointFailure>]) -> Option<Ejection> {
         let mut record = Record::default();
         let mut last = None;
         for result in results {
@@ -236,10 +236,10 @@ mod tests {
         last
     }
 
-    const C: Option<Failure> = Some(Failure::Connect);
-    const S: Option<Failure> = Some(Failure::Timeout);
-    const A: Option<Failure> = Some(Failure::Answer);
-    const OK: Option<Failure> = None;
+    const C: Option<EndpointFailure> = Some(EndpointFailure::Connect);
+    const S: Option<EndpointFailure> = Some(EndpointFailure::Timeout);
+    const A: Option<EndpointFailure> = Some(EndpointFailure::Answer);
+    const OK: Option<EndpointFailure> = None;
 
     #[test]
     fn an_endpoint_is_ejected_by_failures_to_connect_by_timeouts_or_by_a_ratio_over_enough_requests()
@@ -271,25 +271,27 @@ mod tests {
     fn after_an_ejection_one_failure_to_connect_is_enough_until_a_calm_window_has_passed() {
         let mut record = Record::default();
         for _ in 0..3 {
-            record = record.failed(Failure::Connect, 0, false).0;
+            record = record.failed(EndpointFailure::Connect, 0, false).0;
         }
         assert_eq!(record.ejections(), 1);
-        let (again, ejection) = record.succeeded(1).failed(Failure::Connect, 2, false);
+        let (again, ejection) = record
+            .succeeded(1)
+            .failed(EndpointFailure::Connect, 2, false);
         assert_eq!(
             (ejection, again.ejections()),
             (Some(Ejection::Unreachable), 2)
         );
-        assert_eq!(record.failed(Failure::Answer, 2, false).1, None);
+        assert_eq!(record.failed(EndpointFailure::Answer, 2, false).1, None);
         let calm = record.succeeded(u64::from(WINDOW));
         assert_eq!(calm, Record::default());
-        assert_eq!(calm.failed(Failure::Connect, 40, false).1, None);
+        assert_eq!(calm.failed(EndpointFailure::Connect, 40, false).1, None);
     }
 
     #[test]
     fn nothing_follows_from_failures_while_an_ejection_lasts() {
         let mut record = Record::default();
         for _ in 0..100 {
-            let (next, ejection) = record.failed(Failure::Connect, 0, true);
+            let (next, ejection) = record.failed(EndpointFailure::Connect, 0, true);
             assert_eq!(ejection, None);
             record = next;
         }
@@ -300,14 +302,20 @@ mod tests {
         let mut record = Record::default();
         for window in 0..100 {
             let (next, ejection) =
-                record.failed(Failure::Answer, window * u64::from(WINDOW), false);
+                record.failed(EndpointFailure::Answer, window * u64::from(WINDOW), false);
             assert_eq!(ejection, None);
             record = next;
         }
     }
 
-    fn any_failure() -> impl Strategy<Value = Failure> {
-        prop::sample::select(&[Failure::Connect, Failure::Timeout, Failure::Answer][..])
+    fn any_failure() -> impl Strategy<Value = EndpointFailure> {
+        prop::sample::select(
+            &[
+                EndpointFailure::Connect,
+                EndpointFailure::Timeout,
+                EndpointFailure::Answer,
+            ][..],
+        )
     }
 
     proptest! {
@@ -343,7 +351,7 @@ mod tests {
                     if failures > 0 { record = record.succeeded(0); }
                     continue;
                 }
-                let (next, ejection) = record.failed(Failure::Answer, 0, false);
+                let (next, ejection) = record.failed(EndpointFailure::Answer, 0, false);
                 let expected = all >= u32::from(VOLUME) && failures * 2 >= all;
                 prop_assert_eq!(ejection.is_some(), expected);
                 record = next;

@@ -14,7 +14,7 @@ use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::kept::Connection;
 use super::lifetime::LifetimeLimits;
-use super::{Endpoint, Error, Failure, ProvenConnection, UpstreamBody, h1, h2};
+use super::{Endpoint, EndpointFailure, Error, ProvenConnection, UpstreamBody, h1, h2};
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
 use crate::resource::{Host, TargetAddress};
@@ -302,7 +302,7 @@ fn note(
     match result {
         Ok(response) if matches!(response.status().as_u16(), 502..=504) => {
             let why = format_args!("answered {}", response.status());
-            endpoint.failed(Failure::Answer, now, &why);
+            endpoint.failed(EndpointFailure::Answer, now, &why);
         }
         // With a deadline for the first event, the head of an event stream is not a success yet: the reader of the body
         // records it.

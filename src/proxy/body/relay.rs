@@ -24,7 +24,7 @@ use crate::proxy::attempt::{Retry, Retrying};
 use crate::proxy::continuing::Continuing;
 use crate::proxy::exchange::Exchange;
 use crate::sse::End;
-use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody};
+use crate::upstream::{BodyError, Endpoint, EndpointFailure, UpstreamBody};
 use takeover::{ContinuationState, IfNotContinued};
 
 enum State {
@@ -287,7 +287,10 @@ impl Relay {
             self.commit(true);
         }
         if let Some((target, cause)) = taken.retry {
-            self.failed(Failure::Answer, "the stream began with an error event");
+            self.failed(
+                EndpointFailure::Answer,
+                "the stream began with an error event",
+            );
             self.retry(target, cause);
             return taken.forward;
         }
@@ -377,7 +380,7 @@ impl Relay {
                     self.timers.first_event = extended;
                     return Poll::Ready(Bytes::new());
                 }
-                self.failed(Failure::Timeout, "sent no first event in time");
+                self.failed(EndpointFailure::Timeout, "sent no first event in time");
                 if let Some(attempts) = &mut self.attempts
                     && let Some(target) = attempts.next_target_after_head(Cause::Deadline)
                 {

@@ -17,7 +17,7 @@ use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::{Api, Decoder, Tail, tail_meaning};
 use crate::transport::deadline;
-use crate::upstream::{Failure, UpstreamBody};
+use crate::upstream::{EndpointFailure, UpstreamBody};
 
 /// Maximum length of an incomplete event before the first content, in bytes.
 const MAX_EVENT: usize = 256 * 1024;
@@ -49,10 +49,10 @@ impl NotContinued {
 
     /// The failure of the endpoint after it responded. The status of a response has already been counted, and a response that is
     /// not a continuation says nothing about other requests.
-    pub const fn of_endpoint(&self) -> Option<Failure> {
+    pub const fn of_endpoint(&self) -> Option<EndpointFailure> {
         match self {
-            Self::TryNext(Cause::Broken | Cause::ErrorEvent) => Some(Failure::Answer),
-            Self::TryNext(Cause::Deadline) => Some(Failure::Timeout),
+            Self::TryNext(Cause::Broken | Cause::ErrorEvent) => Some(EndpointFailure::Answer),
+            Self::TryNext(Cause::Deadline) => Some(EndpointFailure::Timeout),
             _ => None,
         }
     }

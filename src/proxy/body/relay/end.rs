@@ -16,13 +16,13 @@ use crate::proxy::exchange::SHUTTING_DOWN;
 use crate::proxy::head::remove_hop_by_hop;
 use crate::proxy::media::{is_event_stream, is_readable};
 use crate::sse::End;
-use crate::upstream::{Failure, UpstreamBody};
+use crate::upstream::{EndpointFailure, UpstreamBody};
 
 impl Relay {
     /// The body failed. `for_client` is the reason without system error texts; `why` contains all details for the log. Returns
     /// what still has to be forwarded.
     pub(super) fn handle_break(&mut self, for_client: &str, why: &str) -> Bytes {
-        self.failed(Failure::Answer, why);
+        self.failed(EndpointFailure::Answer, why);
         if let Some(attempts) = &mut self.attempts
             && let Some(target) = attempts.next_target_after_head(Cause::Broken)
         {
@@ -133,7 +133,7 @@ impl Relay {
     }
 
     /// Counts a failure before the first content against the endpoint.
-    pub(super) fn failed(&mut self, failure: Failure, why: &str) {
+    pub(super) fn failed(&mut self, failure: EndpointFailure, why: &str) {
         if let Some(endpoint) = self.endpoint.take() {
             endpoint.failed(failure, Instant::now(), &why);
         }

@@ -18,7 +18,7 @@ use crate::proxy::continuing::{Continued, Joined, OpenStream, Resume};
 use crate::proxy::exchange::Exchange;
 use crate::snapshot::{MoveDecision, MoveWatch};
 use crate::split::Generation;
-use crate::upstream::{Endpoint, Failure, UpstreamBody};
+use crate::upstream::{Endpoint, EndpointFailure, UpstreamBody};
 
 /// The state that another server needs to continue a stream.
 pub struct ContinuationState {
@@ -384,13 +384,13 @@ fn is_on_old(exchange: &Exchange) -> bool {
 fn record_failure(endpoint: &Endpoint, cause: ContinuationCause, now: Instant) {
     match cause {
         ContinuationCause::PlannedMove => {}
-        ContinuationCause::GapTimeout => endpoint.failed(Failure::Timeout, now, &SILENT),
+        ContinuationCause::GapTimeout => endpoint.failed(EndpointFailure::Timeout, now, &SILENT),
         ContinuationCause::ErrorEvent => {
-            endpoint.failed(Failure::Answer, now, &"sent an error event")
+            endpoint.failed(EndpointFailure::Answer, now, &"sent an error event")
         }
         ContinuationCause::Connection | ContinuationCause::Truncated => {
             endpoint.may_have_restarted();
-            endpoint.failed(Failure::Answer, now, &"ended a stream early");
+            endpoint.failed(EndpointFailure::Answer, now, &"ended a stream early");
         }
     }
 }
