@@ -15,7 +15,6 @@
 
 mod admission;
 mod apply;
-mod backoff;
 mod comparisons;
 mod dashboard;
 mod dry_run;
@@ -39,6 +38,7 @@ mod proof;
 mod proxies;
 mod queue;
 mod reconcile;
+mod rejected_writes;
 mod rollouts;
 mod settings;
 mod spec_fields;

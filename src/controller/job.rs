@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Key;
 use super::apply::{self, Current, Writer};
-use super::backoff::Part;
+use super::rejected_writes::Part;
 use crate::k8s::{Notice, Object};
 use crate::resource::DynamoUpdateConfigStatus;
 use crate::rollout::{Action, DesiredSplit};

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use super::Key;
 use super::apply;
-use super::backoff::Part;
 use super::dry_run::DryRun;
 use super::job::{Applied, Job};
+use super::rejected_writes::Part;
 use super::tracked::Tracked;
 use super::work_loop::{Controller, RETRY_DELAY};
 use crate::rollout::Action;
@@ -39,10 +39,10 @@ impl Controller {
 
     pub(super) fn apply(&mut self, mut job: Job, since: Option<Instant>) {
         let (key, now) = (job.key.clone(), Instant::now());
-        let backoffs = &self.tracked.entry(key.clone()).or_default().backoffs;
-        let mut untold_until = backoffs.until(&Part::Status, now);
+        let rejected_writes = &self.tracked.entry(key.clone()).or_default().rejected_writes;
+        let mut untold_until = rejected_writes.until(&Part::Status, now);
         let actions = std::mem::take(&mut job.actions);
-        for (action, until) in backoffs.of_actions(actions, now) {
+        for (action, until) in rejected_writes.of_actions(actions, now) {
             let Some(until) = until else {
                 job.actions.push(action);
                 continue;
@@ -98,7 +98,7 @@ impl Controller {
             tracked.latest = Some(object);
         }
         for part in &done.written {
-            tracked.backoffs.written(part);
+            tracked.rejected_writes.record_success(part);
         }
         let is_reported = done.written.contains(&Part::Status);
         if is_reported {
@@ -138,7 +138,9 @@ impl Controller {
                 self.metrics.errors.with_label_values(&["write"]).inc();
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(update = %key, cause, "{error}");
-                let until = tracked.backoffs.refused(part, now, fastrand::f64());
+                let until = tracked
+                    .rejected_writes
+                    .record_rejection(part, now, fastrand::f64());
                 self.queue.done(&key);
                 self.queue.wake_at(key, until);
             }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Key;
-use super::backoff::WRITES;
+use super::rejected_writes::WRITES;
 
 /// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);

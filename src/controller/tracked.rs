@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::ControllerSettings;
-use super::backoff::Backoffs;
 use super::dry_run::DryRun;
 use super::last_valid::LastValid;
 use super::observer::ProxyComparison;
 use super::parsed::ParsedUpdate;
+use super::rejected_writes::RejectedWrites;
 use super::verdict::AnalysisRun;
 use crate::k8s::{Object, resource_version};
 use crate::resource::{AnalysisSpec, Problems};
@@ -37,7 +37,7 @@ pub(super) struct Tracked {
     pub is_contested: bool,
     /// Its state in a dry run, which keeps none in the cluster.
     pub dry_run: Option<DryRun>,
-    pub backoffs: Backoffs,
+    pub rejected_writes: RejectedWrites,
     run: Option<AnalysisRun>,
 }
 

@@ -13,7 +13,6 @@ use tokio::task::{self, JoinSet};
 
 use super::admission::Admission;
 use super::apply::Writer;
-use super::backoff::Backoffs;
 use super::dashboard::Dashboard;
 use super::index::DependencyIndex;
 use super::job::Applied;
@@ -21,6 +20,7 @@ use super::leader_client::LeaderClient;
 use super::observer::Observer;
 use super::parsed;
 use super::queue::Queue;
+use super::rejected_writes::RejectedWrites;
 use super::rollouts::{Done as RolloutDone, Rollouts};
 use super::spec_fields::SpecFields;
 use super::tracked::Tracked;
@@ -204,7 +204,7 @@ impl Controller {
             self.metrics.leads.set(leads);
             // The rejections belong to an earlier term as leader.
             for tracked in self.tracked.values_mut() {
-                tracked.backoffs = Backoffs::default();
+                tracked.rejected_writes = RejectedWrites::default();
             }
             if !self.leads() {
                 self.observer.stop_polling();

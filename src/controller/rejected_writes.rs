@@ -1,15 +1,15 @@
-//! Backoff after writes that the API server rejected.
+//! The writes that the API server rejected, and when they may be tried again.
 //!
 //! Each kind of action and the status back off separately, and a different split is tried immediately: moving traffic away must
 //! not wait because another write was rejected. Pure: `now` and the jitter are arguments.
 
 use std::time::{Duration, Instant};
 
-use crate::backoff;
+use crate::backoff::Backoff;
 use crate::rollout::Action;
 
 /// The delays after rejected writes.
-pub(super) const WRITES: backoff::Backoff = backoff::Backoff {
+pub(super) const WRITES: Backoff = Backoff {
     first: Duration::from_millis(500),
     longest: Duration::from_secs(60),
 };
@@ -33,40 +33,40 @@ impl Part {
 
 /// The last rejected write of each kind, for one update.
 #[derive(Debug, Default)]
-pub(super) struct Backoffs(Vec<Backoff>);
+pub(super) struct RejectedWrites(Vec<RejectedWrite>);
 
 #[derive(Debug)]
-struct Backoff {
+struct RejectedWrite {
     part: Part,
     until: Instant,
     failures: u32,
 }
 
-impl Backoffs {
+impl RejectedWrites {
     /// When `part` may be written again; `None` if it may be written now.
     pub fn until(&self, part: &Part, now: Instant) -> Option<Instant> {
-        let refused = self.0.iter().find(|refused| refused.part == *part)?;
-        Some(refused.until).filter(|until| *until > now)
+        let rejected = self.0.iter().find(|rejected| rejected.part == *part)?;
+        Some(rejected.until).filter(|until| *until > now)
     }
 
     /// When each of `actions` may be carried out; `None` if it may be now.
     pub fn of_actions(&self, actions: Vec<Action>, now: Instant) -> Vec<(Action, Option<Instant>)> {
         let until = |action| {
-            let is_it = |refused: &&Backoff| matches!(&refused.part, Part::Action(other) if *other == action);
-            let refused = self.0.iter().find(is_it);
-            let until = refused.map(|refused| refused.until);
+            let is_it = |rejected: &&RejectedWrite| matches!(&rejected.part, Part::Action(other) if *other == action);
+            let rejected = self.0.iter().find(is_it);
+            let until = rejected.map(|rejected| rejected.until);
             (action, until.filter(|until| *until > now))
         };
         actions.into_iter().map(until).collect()
     }
 
-    /// Records that `part` was refused. Returns when it may be tried again.
-    pub fn refused(&mut self, part: Part, now: Instant, chance: f64) -> Instant {
-        let before = self.0.iter().find(|refused| refused.part.is_like(&part));
+    /// Records that `part` was rejected. Returns when it may be tried again.
+    pub fn record_rejection(&mut self, part: Part, now: Instant, chance: f64) -> Instant {
+        let before = self.0.iter().find(|rejected| rejected.part.is_like(&part));
         let failures = before.map_or(0, |before| before.failures + 1);
         let until = now + WRITES.jittered(failures, chance);
-        self.written(&part);
-        self.0.push(Backoff {
+        self.record_success(&part);
+        self.0.push(RejectedWrite {
             part,
             until,
             failures,
@@ -75,8 +75,8 @@ impl Backoffs {
     }
 
     /// Resets the backoff of `part` after a successful write.
-    pub fn written(&mut self, part: &Part) {
-        self.0.retain(|refused| !refused.part.is_like(part));
+    pub fn record_success(&mut self, part: &Part) {
+        self.0.retain(|rejected| !rejected.part.is_like(part));
     }
 }
 
@@ -94,33 +94,37 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_write_delays_only_its_own_kind() {
-        let (mut backoffs, now) = (Backoffs::default(), Instant::now());
+    fn a_rejected_write_delays_only_its_own_kind() {
+        let (mut rejected_writes, now) = (RejectedWrites::default(), Instant::now());
         let (to_new, to_old) = (spec(Weights::ALL_NEW), spec(Weights::ALL_OLD));
-        let until = backoffs.refused(to_new.clone(), now, 1.0);
+        let until = rejected_writes.record_rejection(to_new.clone(), now, 1.0);
         assert_eq!(until, now + WRITES.first);
-        assert_eq!(backoffs.until(&to_new, now), Some(until));
-        assert_eq!(backoffs.until(&to_new, until), None);
-        assert_eq!(backoffs.until(&to_old, now), None, "moves away immediately");
-        assert_eq!(backoffs.until(&Part::Status, now), None);
-        backoffs.refused(Part::Status, now, 1.0);
-        backoffs.written(&to_new);
-        assert_eq!(backoffs.until(&to_new, now), None);
-        assert!(backoffs.until(&Part::Status, now).is_some());
+        assert_eq!(rejected_writes.until(&to_new, now), Some(until));
+        assert_eq!(rejected_writes.until(&to_new, until), None);
+        assert_eq!(
+            rejected_writes.until(&to_old, now),
+            None,
+            "moves away immediately"
+        );
+        assert_eq!(rejected_writes.until(&Part::Status, now), None);
+        rejected_writes.record_rejection(Part::Status, now, 1.0);
+        rejected_writes.record_success(&to_new);
+        assert_eq!(rejected_writes.until(&to_new, now), None);
+        assert!(rejected_writes.until(&Part::Status, now).is_some());
     }
 
     #[test]
     fn delays_grow_up_to_a_limit() {
-        let (mut backoffs, now) = (Backoffs::default(), Instant::now());
+        let (mut rejected_writes, now) = (RejectedWrites::default(), Instant::now());
         let mut before = Duration::ZERO;
         for i in 0..12 {
             let part = spec(Weights::percent(i).unwrap());
-            let pause = backoffs.refused(part, now, 1.0) - now;
+            let pause = rejected_writes.record_rejection(part, now, 1.0) - now;
             assert!(pause > before || pause == WRITES.longest, "{pause:?}");
             before = pause;
         }
         assert_eq!(before, WRITES.longest);
-        let half = backoffs.refused(Part::Status, now, 0.0) - now;
+        let half = rejected_writes.record_rejection(Part::Status, now, 0.0) - now;
         assert_eq!(half, WRITES.first / 2);
     }
 }
