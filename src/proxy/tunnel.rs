@@ -57,7 +57,7 @@ impl Tunnel {
         let Some((upgraded, mut exchange)) = taken else {
             return;
         };
-        let Some((mut upstream, _lease)) = upgraded.take() else {
+        let Some((mut upstream, _in_flight)) = upgraded.take() else {
             return;
         };
         // Unless both sides end cleanly, close with a reset, even if the process dies: otherwise a truncated stream

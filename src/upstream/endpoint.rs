@@ -216,7 +216,7 @@ impl Endpoint {
 
 /// One exchange in flight at an endpoint, counted until it is dropped.
 #[derive(Debug)]
-pub struct Lease {
+pub struct InFlight {
     endpoint: Arc<Endpoint>,
     /// The lifetime of the connection that the exchange uses.
     pub(super) life: RemainingLifetime,
@@ -224,7 +224,7 @@ pub struct Lease {
     pub(super) slot: Option<Slot>,
 }
 
-impl Lease {
+impl InFlight {
     pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
         endpoint.open.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -235,7 +235,7 @@ impl Lease {
     }
 }
 
-impl std::ops::Deref for Lease {
+impl std::ops::Deref for InFlight {
     type Target = Arc<Endpoint>;
 
     fn deref(&self) -> &Arc<Endpoint> {
@@ -243,7 +243,7 @@ impl std::ops::Deref for Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.endpoint.open.fetch_sub(1, Ordering::Relaxed);
     }

@@ -19,7 +19,7 @@ use http::header::{HOST, UPGRADE};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 
-use super::endpoint::Lease;
+use super::endpoint::InFlight;
 use super::{AnsweredBy, Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
 use crate::memory::{Budget, Charge, Purpose, holding_cost};
@@ -43,24 +43,24 @@ const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 /// before.
 ///
 /// # Errors
-/// The error, with the lease and the body, so that the caller can retry over a new connection.
+/// The error, with the exchange in flight and the body, so that the caller can retry over a new connection.
 pub(super) async fn exchange(
-    lease: Lease,
+    in_flight: InFlight,
     mut transport: Transport,
     used: bool,
     outgoing: Outgoing<'_>,
     body: RequestBody,
-) -> Result<Response<UpstreamBody>, (Error, Lease, RequestBody)> {
+) -> Result<Response<UpstreamBody>, (Error, InFlight, RequestBody)> {
     let original = body.for_retry();
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
     let unread = Unread::before(&transport);
-    let mut sender = begin(&transport, outgoing, lease.address, body, waits);
+    let mut sender = begin(&transport, outgoing, in_flight.address, body, waits);
     let outcome = drive(&mut transport, used, &mut sender, &unread, outgoing).await;
     let (head, rest) = match outcome {
         Ok(found) => found,
         Err(error) => {
             let body = original.or(sender.into_rest());
-            return Err((error, lease, body.unwrap_or(RequestBody::empty())));
+            return Err((error, in_flight, body.unwrap_or(RequestBody::empty())));
         }
     };
     // RFC 9110 §7.8, §15.2.2: a server must not switch to a protocol that was not requested, nor before the request is complete.
@@ -71,11 +71,11 @@ pub(super) async fn exchange(
             true => (!sender.is_done()).then_some(Error::SwitchedEarly),
         };
         if let Some(error) = error {
-            return Err((error, lease, RequestBody::empty()));
+            return Err((error, in_flight, RequestBody::empty()));
         }
     }
     Ok(respond(
-        lease,
+        in_flight,
         transport,
         sender,
         (head, rest),
@@ -282,7 +282,7 @@ async fn drive(
 }
 
 fn respond(
-    lease: Lease,
+    in_flight: InFlight,
     transport: Transport,
     sender: Sender,
     (head, rest): (ResponseHead, BytesMut),
@@ -293,12 +293,14 @@ fn respond(
     *response.headers_mut() = head.headers;
     let has_body = !matches!(head.framing, Framing::None | Framing::Length(0));
     if !has_body || head.status == StatusCode::SWITCHING_PROTOCOLS {
-        let answered_by = AnsweredBy(Arc::clone(&lease));
+        let answered_by = AnsweredBy(Arc::clone(&in_flight));
         response.extensions_mut().insert(answered_by);
     }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let io = Prefixed::new(rest.freeze(), transport);
-        response.extensions_mut().insert(Upgraded::new(io, lease));
+        response
+            .extensions_mut()
+            .insert(Upgraded::new(io, in_flight));
         return response;
     }
     let incoming = Incoming::new(
@@ -306,7 +308,7 @@ fn respond(
         head.keep_alive,
         rest,
         transport,
-        lease,
+        in_flight,
         sender,
         memory,
     );
@@ -318,16 +320,16 @@ fn respond(
 
 /// The connection behind `101 Switching Protocols`. It can be taken once.
 #[derive(Clone)]
-pub struct Upgraded(Arc<Mutex<Option<(Prefixed, Lease)>>>);
+pub struct Upgraded(Arc<Mutex<Option<(Prefixed, InFlight)>>>);
 
 impl Upgraded {
-    fn new(io: Prefixed, lease: Lease) -> Self {
-        Self(Arc::new(Mutex::new(Some((io, lease)))))
+    fn new(io: Prefixed, in_flight: InFlight) -> Self {
+        Self(Arc::new(Mutex::new(Some((io, in_flight)))))
     }
 
-    /// The connection, with the lease to hold while it is in use.
+    /// The connection, with the exchange in flight, to hold while it is in use.
     #[must_use]
-    pub fn take(&self) -> Option<(Prefixed, Lease)> {
+    pub fn take(&self) -> Option<(Prefixed, InFlight)> {
         self.0.lock().ok()?.take()
     }
 }

@@ -19,7 +19,7 @@ use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 use self::upload::{Task, Upload};
 use self::waiting::{NoHead, PendingResponse};
-use super::endpoint::Lease;
+use super::endpoint::InFlight;
 use super::h2_link::{self, Answered, Link, Reserved};
 use super::kept::Connection;
 use super::lifetime::RemainingLifetime;
@@ -32,24 +32,24 @@ use crate::transport::h2::{FIELD_COST, Received, field_list_size, prepare};
 
 /// Sends a request over a new connection and keeps the connection for others.
 pub(super) async fn send_over(
-    lease: Lease,
+    in_flight: InFlight,
     transport: Transport,
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    let link = h2_link::begin(lease.id, transport, lease.life, outgoing.memory).await?;
-    let sent = over(lease, link, outgoing, body).await;
+    let link = h2_link::begin(in_flight.id, transport, in_flight.life, outgoing.memory).await?;
+    let sent = over(in_flight, link, outgoing, body).await;
     sent.map_err(Failed::into)
 }
 
 /// Sends a request over this connection and no other.
 pub(super) async fn send_on(
-    lease: Lease,
+    in_flight: InFlight,
     reserved: Reserved,
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    let sent = over(lease, reserved.link.clone(), outgoing, body).await;
+    let sent = over(in_flight, reserved.link.clone(), outgoing, body).await;
     sent.map_err(Failed::into)
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Failed {
     /// The server has not begun to process the request, so it may be retried whatever its method is.
     Unprocessed {
         error: ::h2::Error,
-        lease: Lease,
+        in_flight: InFlight,
         /// `None` if the body cannot be sent again.
         body: Option<RequestBody>,
     },
@@ -102,7 +102,7 @@ fn is_bad_request(error: &::h2::Error) -> bool {
 
 /// Sends a request over a connection that has room for it.
 pub(super) async fn over(
-    mut lease: Lease,
+    mut in_flight: InFlight,
     mut link: Link,
     outgoing: Outgoing<'_>,
     body: RequestBody,
@@ -111,7 +111,7 @@ pub(super) async fn over(
     let stream = link.stream();
     let sent_before = link.sent();
     let ends = body.is_end_stream();
-    let Some(request) = request(&lease, outgoing, &body) else {
+    let Some(request) = request(&in_flight, outgoing, &body) else {
         return Err(Failed::TooLarge(MAX_TARGET));
     };
     if !link.accepts(|| header_list_size(&request)).await {
@@ -121,7 +121,11 @@ pub(super) async fn over(
         Ok(begun) => begun,
         Err(error) => {
             let body = original;
-            return Err(Failed::Unprocessed { error, lease, body });
+            return Err(Failed::Unprocessed {
+                error,
+                in_flight,
+                body,
+            });
         }
     };
     let upload = (!ends).then(|| Upload::new(stream_out, body, link.clone(), outgoing.memory));
@@ -138,7 +142,7 @@ pub(super) async fn over(
                 Some(fault) => Failed::Client(fault),
                 None if unsent || is_unprocessed(&error, interim) => Failed::Unprocessed {
                     error,
-                    lease,
+                    in_flight,
                     body: original,
                 },
                 None if is_bad_request(&error) => Failed::Malformed(error),
@@ -150,7 +154,7 @@ pub(super) async fn over(
     if head.headers.len() > MAX_HEADERS {
         return Err(Failed::ResponseTooLarge);
     }
-    if let Some(slot) = lease.slot.take() {
+    if let Some(slot) = in_flight.slot.take() {
         let reserved = Reserved::new(link.clone());
         // The link counts its own exchanges.
         slot.put(Connection::Http2(reserved), RemainingLifetime::ENDLESS);
@@ -165,7 +169,7 @@ pub(super) async fn over(
         held: Some(HeldUpload {
             upload: upload.map(Upload::continue_in_task),
             stream,
-            lease,
+            in_flight,
         }),
     };
     Ok(Response::from_parts(
@@ -178,7 +182,7 @@ pub(super) async fn over(
 struct HeldUpload {
     upload: Option<Task>,
     stream: Answered,
-    lease: Lease,
+    in_flight: InFlight,
 }
 
 impl HeldUpload {
@@ -222,7 +226,7 @@ impl Incoming {
     }
 
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
-        self.held.as_ref().map(|held| &*held.lease)
+        self.held.as_ref().map(|held| &*held.in_flight)
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
@@ -266,7 +270,11 @@ fn header_list_size(request: &Request<()>) -> u64 {
 const MAX_TARGET: u32 = u16::MAX as u32 - 1;
 
 /// In HTTP/2 the target includes the authority (RFC 9113 §8.3.1). `None` if the target is too long.
-fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Option<Request<()>> {
+fn request(
+    in_flight: &InFlight,
+    outgoing: Outgoing<'_>,
+    body: &RequestBody,
+) -> Option<Request<()>> {
     let head = outgoing.head;
     let mut request = Request::new(());
     *request.version_mut() = Version::HTTP_2;
@@ -279,9 +287,9 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Option<
     let host = request.headers_mut().remove(HOST);
     let authority = host
         .and_then(|host| Authority::try_from(host.as_bytes()).ok())
-        .or_else(|| lease.address.to_string().parse().ok());
+        .or_else(|| in_flight.address.to_string().parse().ok());
     let mut parts = head.uri.clone().into_parts();
-    parts.scheme = Some(if lease.server_name.is_some() {
+    parts.scheme = Some(if in_flight.server_name.is_some() {
         Scheme::HTTPS
     } else {
         Scheme::HTTP

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::endpoint::Lease;
+use super::endpoint::InFlight;
 use super::lifetime::RemainingLifetime;
 use crate::transport::{Transport, descriptors};
 
@@ -40,13 +40,13 @@ pub(super) fn take(endpoint: u64) -> Option<(Transport, RemainingLifetime)> {
 }
 
 /// Returns a connection to the pool after an exchange, unless its lifetime is over.
-pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
-    let mut life = lease.life;
+pub(super) fn put(in_flight: &InFlight, transport: Transport, now: Instant) {
+    let mut life = in_flight.life;
     if !life.spend() || life.is_over(now) {
         return;
     }
     IDLES.with_borrow_mut(|idles| {
-        let stack = idles.entry(lease.id).or_default();
+        let stack = idles.entry(in_flight.id).or_default();
         // The first is the oldest. This keeps old connections from piling up if `sweep` is not called.
         let is_old = |idle: &Idle| now.saturating_duration_since(idle.since) >= IDLE;
         if stack.first().is_some_and(is_old) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use http::{Response, StatusCode};
 
-use super::endpoint::Lease;
+use super::endpoint::InFlight;
 use super::head::Outgoing;
 use super::kept::Connection;
 use super::lifetime::LifetimeLimits;
@@ -207,16 +207,18 @@ impl Pool {
     ) -> Result<Response<UpstreamBody>, Error> {
         batching::before_head_write().await;
         let endpoint = proven.endpoint;
-        let mut lease = Lease::new(Arc::clone(&endpoint));
-        lease.life = proven.life;
+        let mut in_flight = InFlight::new(Arc::clone(&endpoint));
+        in_flight.life = proven.life;
         let view = body.view();
         let sending = async {
             match proven.connection {
                 Connection::Http1(transport) => {
-                    let sent = h1::exchange(lease, transport, true, outgoing, body).await;
+                    let sent = h1::exchange(in_flight, transport, true, outgoing, body).await;
                     sent.map_err(|(error, ..)| error)
                 }
-                Connection::Http2(reserved) => h2::send_on(lease, reserved, outgoing, body).await,
+                Connection::Http2(reserved) => {
+                    h2::send_on(in_flight, reserved, outgoing, body).await
+                }
             }
         };
         let result = match self.limit(Instant::now(), options, &view) {
@@ -255,17 +257,18 @@ impl Pool {
         now: Instant,
         options: SendOptions,
     ) -> Result<Response<UpstreamBody>, Error> {
-        let lease = Lease::new(Arc::clone(endpoint));
+        let in_flight = InFlight::new(Arc::clone(endpoint));
         let view = body.view();
         // Here and below, rare paths are boxed to keep the future of every request small. The common path is awaited in place
         // to avoid a move.
         let result = match self.limit(now, options, &body) {
             None => {
-                self.attempt(lease, outgoing, body, now, options.was_sent)
+                self.attempt(in_flight, outgoing, body, now, options.was_sent)
                     .await
             }
             Some((at, error)) => {
-                let attempt = Box::pin(self.attempt(lease, outgoing, body, now, options.was_sent));
+                let attempt =
+                    Box::pin(self.attempt(in_flight, outgoing, body, now, options.was_sent));
                 deadline::timeout_excluding(at, || view.awaited(), attempt)
                     .await
                     .unwrap_or(Err(error))
@@ -285,8 +288,8 @@ impl Pool {
         outgoing: Outgoing<'_>,
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Error> {
-        let lease = Lease::new(Arc::clone(endpoint));
-        self.attempt(lease, outgoing, body, Instant::now(), false)
+        let in_flight = InFlight::new(Arc::clone(endpoint));
+        self.attempt(in_flight, outgoing, body, Instant::now(), false)
             .await
     }
 }

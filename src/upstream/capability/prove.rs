@@ -15,7 +15,7 @@ use crate::memory::Budget;
 use crate::model_list;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
-use crate::upstream::endpoint::Lease;
+use crate::upstream::endpoint::InFlight;
 use crate::upstream::kept::{Connection, Slot};
 use crate::upstream::lifetime::RemainingLifetime;
 use crate::upstream::{Added, Endpoint, Error, Head, Outgoing, Pool};
@@ -132,8 +132,8 @@ impl Pool {
             extra: guard,
             memory: &Budget::new(2 * MAX_LIST),
         };
-        let lease = Lease::new(Arc::clone(endpoint));
-        let listing = self.send_own_request(lease, outgoing, Vec::new(), MAX_LIST);
+        let in_flight = InFlight::new(Arc::clone(endpoint));
+        let listing = self.send_own_request(in_flight, outgoing, Vec::new(), MAX_LIST);
         let answer = deadline::timeout(TIMEOUT, listing).await;
         let models = answer
             .and_then(Result::ok)
@@ -153,9 +153,9 @@ impl Pool {
         slot: Option<&Slot>,
     ) -> Result<ProbeResponse, Option<Error>> {
         let send = || {
-            let mut lease = Lease::new(Arc::clone(endpoint));
-            lease.slot = slot.cloned();
-            self.send_own_request(lease, outgoing, probe.body(model), MAX_ANSWER)
+            let mut in_flight = InFlight::new(Arc::clone(endpoint));
+            in_flight.slot = slot.cloned();
+            self.send_own_request(in_flight, outgoing, probe.body(model), MAX_ANSWER)
         };
         match send().await {
             Err(error) if error.as_ref().is_none_or(Error::is_break) => send().await,
@@ -167,14 +167,14 @@ impl Pool {
     /// response ended early or is too long.
     async fn send_own_request(
         &self,
-        lease: Lease,
+        in_flight: InFlight,
         outgoing: Outgoing<'_>,
         body: Vec<u8>,
         most: usize,
     ) -> Result<ProbeResponse, Option<Error>> {
-        let endpoint = Arc::clone(&lease);
+        let endpoint = Arc::clone(&in_flight);
         let body = RequestBody::whole(body.into());
-        let sent = self.attempt(lease, outgoing, body, Instant::now(), false);
+        let sent = self.attempt(in_flight, outgoing, body, Instant::now(), false);
         let response = sent.await.map_err(|error| {
             if matches!(error, Error::Connect { .. }) {
                 endpoint.went_away();

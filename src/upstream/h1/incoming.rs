@@ -14,7 +14,7 @@ use crate::http1::{Chunked, Framing, decoding_work};
 use crate::memory::{Budget, FREE};
 use crate::transport::allowance::Allowance;
 use crate::transport::{MIN_READ, Transport, batching};
-use crate::upstream::endpoint::Lease;
+use crate::upstream::endpoint::InFlight;
 use crate::upstream::kept::Connection;
 use crate::upstream::quick_ack::QuickAck;
 use crate::upstream::{BodyError, Endpoint, idle};
@@ -32,7 +32,7 @@ const LEAST: usize = 8 * 1024;
 
 struct Link {
     transport: Transport,
-    lease: Lease,
+    in_flight: InFlight,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Incoming {
         keep_alive: bool,
         mut rest: BytesMut,
         transport: Transport,
-        lease: Lease,
+        in_flight: InFlight,
         sender: Sender,
         memory: &Arc<Budget>,
     ) -> Self {
@@ -97,7 +97,10 @@ impl Incoming {
             has_waited: false,
             allowance: Allowance::default(),
             trailers: None,
-            link: Some(Link { transport, lease }),
+            link: Some(Link {
+                transport,
+                in_flight,
+            }),
             sender: (!sender.is_done()).then(|| Box::new(sender)),
             unsent: false,
             acks: QuickAck::default(),
@@ -179,13 +182,18 @@ impl Incoming {
 
     /// The endpoint, while its connection is held.
     pub(in crate::upstream) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
-        self.link.as_ref().map(|link| &*link.lease)
+        self.link.as_ref().map(|link| &*link.in_flight)
     }
 
     /// Reports that the last slice arrived `gap` after the previous one.
     pub(in crate::upstream) fn paced(&mut self, gap: Duration) {
-        if let Some(Link { transport, lease }) = &self.link {
-            self.acks.read(gap, transport.socket(), &lease.delay_tests);
+        if let Some(Link {
+            transport,
+            in_flight,
+        }) = &self.link
+        {
+            self.acks
+                .read(gap, transport.socket(), &in_flight.delay_tests);
         }
     }
 
@@ -245,7 +253,7 @@ impl Incoming {
         Ok(bytes.freeze())
     }
 
-    /// Returns the connection to the idle pool, or to the slot of its lease, if it can be reused, and ends the lease.
+    /// Returns the connection to the idle pool, or to the slot of its exchange, if it can be reused, and ends the exchange.
     fn release(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.unsent |= !sender.is_done();
@@ -254,11 +262,11 @@ impl Incoming {
             return;
         };
         self.acks
-            .ended(link.transport.socket(), &link.lease.delay_tests);
+            .ended(link.transport.socket(), &link.in_flight.delay_tests);
         if self.keep_alive && !self.unsent && self.rest.is_empty() {
-            match link.lease.slot.take() {
-                None => idle::put(&link.lease, link.transport, Instant::now()),
-                Some(slot) => slot.put(Connection::Http1(link.transport), link.lease.life),
+            match link.in_flight.slot.take() {
+                None => idle::put(&link.in_flight, link.transport, Instant::now()),
+                Some(slot) => slot.put(Connection::Http1(link.transport), link.in_flight.life),
             }
         }
     }
@@ -320,7 +328,7 @@ mod tests {
             false,
             BytesMut::new(),
             Transport::Tcp(transport),
-            Lease::new(Arc::new(Endpoint::new(address, None, false))),
+            InFlight::new(Arc::new(Endpoint::new(address, None, false))),
             sender,
             &Budget::new(usize::MAX),
         );
@@ -370,7 +378,7 @@ mod tests {
                     false,
                     BytesMut::new(),
                     connection.take().expect("taken once").transport(),
-                    Lease::new(Arc::new(Endpoint::new(
+                    InFlight::new(Arc::new(Endpoint::new(
                         ([127, 0, 0, 1], 1).into(),
                         None,
                         false,

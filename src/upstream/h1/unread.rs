@@ -52,7 +52,7 @@ mod tests {
     use crate::memory::Budget;
     use crate::request_body::RequestBody;
     use crate::transport::Transport;
-    use crate::upstream::endpoint::{Endpoint, Lease};
+    use crate::upstream::endpoint::{Endpoint, InFlight};
     use crate::upstream::{Added, Error, Head, Outgoing};
 
     async fn pair() -> (TcpStream, TcpStream) {
@@ -78,9 +78,9 @@ mod tests {
             extra: None,
             memory: &Budget::new(1 << 20),
         };
-        let lease = Lease::new(Arc::new(Endpoint::new(address, None, false)));
+        let in_flight = InFlight::new(Arc::new(Endpoint::new(address, None, false)));
         let body = RequestBody::whole(body.into());
-        match exchange(lease, Transport::Tcp(transport), used, outgoing, body).await {
+        match exchange(in_flight, Transport::Tcp(transport), used, outgoing, body).await {
             Ok(response) => panic!("answered {}", response.status()),
             Err((error, ..)) => error,
         }

@@ -9,7 +9,7 @@ use http_body::Body;
 use super::{Pool, Protocol};
 use crate::request_body::RequestBody;
 use crate::upstream::connect::Connector;
-use crate::upstream::endpoint::Lease;
+use crate::upstream::endpoint::InFlight;
 use crate::upstream::head::Outgoing;
 use crate::upstream::{Endpoint, Error, UpstreamBody, h1, h2, h2_link, idle};
 
@@ -30,7 +30,7 @@ struct Attempt<'a> {
 impl Pool {
     pub(in crate::upstream) async fn attempt(
         &self,
-        mut lease: Lease,
+        mut in_flight: InFlight,
         outgoing: Outgoing<'_>,
         body: RequestBody,
         now: Instant,
@@ -38,21 +38,21 @@ impl Pool {
     ) -> Result<Response<UpstreamBody>, Error> {
         let attempt = Attempt {
             outgoing,
-            http2: self.version(&lease, outgoing)?,
+            http2: self.version(&in_flight, outgoing)?,
             since: now,
             was_sent,
         };
         // The last result of ALPN only decides which connections are looked for first: the servers behind an address may differ,
         // or be replaced by others.
-        let http2_first = attempt.http2.unwrap_or_else(|| lease.spoke_http2());
-        if !http2_first && let Some((transport, life)) = idle::take(lease.id) {
-            lease.life = life;
-            return match h1::exchange(lease, transport, true, outgoing, body).await {
+        let http2_first = attempt.http2.unwrap_or_else(|| in_flight.spoke_http2());
+        if !http2_first && let Some((transport, life)) = idle::take(in_flight.id) {
+            in_flight.life = life;
+            return match h1::exchange(in_flight, transport, true, outgoing, body).await {
                 Ok(response) => Ok(response),
                 Err(failed) => Box::pin(self.after(failed, attempt)).await,
             };
         }
-        Box::pin(self.send_over_another(lease, body, attempt, http2_first)).await
+        Box::pin(self.send_over_another(in_flight, body, attempt, http2_first)).await
     }
 
     /// The HTTP version of a request to the endpoint, as [`Attempt::http2`]. Only HTTP/1.1 has `Upgrade` (RFC 9113 §8.2.2).
@@ -71,43 +71,47 @@ impl Pool {
     /// connection.
     async fn send_over_another(
         &self,
-        mut lease: Lease,
+        mut in_flight: InFlight,
         body: RequestBody,
         attempt: Attempt<'_>,
         http2_first: bool,
     ) -> Result<Response<UpstreamBody>, Error> {
         let outgoing = attempt.outgoing;
         if attempt.http2 != Some(false)
-            && let Some(link) = h2_link::existing(lease.id, body.size_hint().exact())
+            && let Some(link) = h2_link::existing(in_flight.id, body.size_hint().exact())
         {
-            return match h2::over(lease, link, outgoing, body).await {
-                Err(h2::Failed::Unprocessed { error, lease, body }) => {
+            return match h2::over(in_flight, link, outgoing, body).await {
+                Err(h2::Failed::Unprocessed {
+                    error,
+                    in_flight,
+                    body,
+                }) => {
                     let Some(body) = body.and_then(|body| body.for_retry()) else {
                         return Err(Error::Http2(error.into()));
                     };
-                    Box::pin(self.fresh(lease, body, attempt)).await
+                    Box::pin(self.fresh(in_flight, body, attempt)).await
                 }
                 sent => sent.map_err(h2::Failed::into),
             };
         }
         if http2_first
             && attempt.http2.is_none()
-            && let Some((transport, life)) = idle::take(lease.id)
+            && let Some((transport, life)) = idle::take(in_flight.id)
         {
-            lease.life = life;
-            let sending = h1::exchange(lease, transport, true, outgoing, body);
+            in_flight.life = life;
+            let sending = h1::exchange(in_flight, transport, true, outgoing, body);
             return match Box::pin(sending).await {
                 Ok(response) => Ok(response),
                 Err(failed) => Box::pin(self.after(failed, attempt)).await,
             };
         }
-        Box::pin(self.fresh(lease, body, attempt)).await
+        Box::pin(self.fresh(in_flight, body, attempt)).await
     }
 
     /// Repeats an exchange over a new connection if it failed because the server had already closed the reused one.
     async fn after(
         &self,
-        (error, lease, body): (Error, Lease, RequestBody),
+        (error, in_flight, body): (Error, InFlight, RequestBody),
         attempt: Attempt<'_>,
     ) -> Result<Response<UpstreamBody>, Error> {
         let may_repeat = !attempt.was_sent && attempt.outgoing.head.method.is_idempotent();
@@ -115,7 +119,7 @@ impl Pool {
             return Err(error);
         }
         match body.for_retry() {
-            Some(body) => self.fresh(lease, body, attempt).await,
+            Some(body) => self.fresh(in_flight, body, attempt).await,
             None => Err(error),
         }
     }
@@ -123,15 +127,15 @@ impl Pool {
     /// Opens a connection and sends over it, by the version that ALPN selected for this connection.
     async fn fresh(
         &self,
-        mut lease: Lease,
+        mut in_flight: InFlight,
         body: RequestBody,
         attempt: Attempt<'_>,
     ) -> Result<Response<UpstreamBody>, Error> {
         // An upgrade to a server that may speak HTTP/2.
         let needs_http1 = self.settings.protocol == Protocol::Auto
             && attempt.http2 == Some(false)
-            && lease.server_name.is_some();
-        let connector = self.connector(&lease, attempt.http2);
+            && in_flight.server_name.is_some();
+        let connector = self.connector(&in_flight, attempt.http2);
         let connected = connector.connect().await;
         let (transport, agreed, life) = connected.map_err(|error| {
             // A server without HTTP/1.1 works; only this request cannot be sent to it.
@@ -140,19 +144,19 @@ impl Pool {
                 false => error,
             }
         })?;
-        lease.life = life;
-        if needs_http1 && agreed.is_none() && lease.spoke_http2() {
+        in_flight.life = life;
+        if needs_http1 && agreed.is_none() && in_flight.spoke_http2() {
             // A server that ignores what ALPN offers speaks HTTP/2 anyway.
             return Err(Error::NoUpgrade);
         }
         let agreed = agreed == Some(true);
         if attempt.http2.is_none() {
-            lease.spoke(agreed);
+            in_flight.spoke(agreed);
         }
         if attempt.http2.unwrap_or(agreed) {
-            return h2::send_over(lease, transport, attempt.outgoing, body).await;
+            return h2::send_over(in_flight, transport, attempt.outgoing, body).await;
         }
-        h1::exchange(lease, transport, false, attempt.outgoing, body)
+        h1::exchange(in_flight, transport, false, attempt.outgoing, body)
             .await
             .map_err(|(error, ..)| error)
     }
