@@ -36,7 +36,7 @@ pub enum Mode {
 
 /// What the plan allows: the mode and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct ContinuationPolicy {
     pub mode: Mode,
     /// How much text of a stream is kept, in bytes. A longer one is not continued.
     pub max_text_bytes: usize,
@@ -46,7 +46,7 @@ pub struct Rules {
     pub comment: bool,
 }
 
-impl Rules {
+impl ContinuationPolicy {
     /// Whether any stream is continued.
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -54,7 +54,7 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
+impl Default for ContinuationPolicy {
     fn default() -> Self {
         Self {
             mode: Mode::Off,

@@ -183,7 +183,7 @@ impl Attempted {
 
 /// The retries that the plan allows.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct FailoverPolicy {
     /// Whether failover is on.
     pub enabled: bool,
     pub weights: Weights,
@@ -202,26 +202,26 @@ pub struct Rules {
 /// A generation of weight 0 is not a target, except old, until it drains.
 #[must_use]
 pub fn next_target(
-    rules: &Rules,
+    policy: &FailoverPolicy,
     attempted: Attempted,
     failed: Target,
     cause: Cause,
 ) -> Option<Target> {
-    let may_retry = rules.enabled
+    let may_retry = policy.enabled
         && match cause {
-            Cause::Overloaded => rules.overloaded,
+            Cause::Overloaded => policy.overloaded,
             Cause::Local | Cause::Malformed => false,
             // The new generation is on trial: its faults must not reach clients while old can respond.
-            Cause::ServerError => failed == Target::New || rules.old_server_errors,
+            Cause::ServerError => failed == Target::New || policy.old_server_errors,
             _ => true,
         };
     [Target::Old, Target::New, Target::Peers]
         .into_iter()
         .filter(|target| may_retry && !attempted.has(*target))
-        .find(|target| rules.serves(*target))
+        .find(|target| policy.serves(*target))
 }
 
-impl Rules {
+impl FailoverPolicy {
     /// Whether a request that has failed elsewhere may be sent there.
     const fn serves(&self, target: Target) -> bool {
         let old_serves = !self.weights.is_all_new() || !self.old_drains;
@@ -237,8 +237,8 @@ impl Rules {
 mod tests {
     use super::*;
 
-    fn rules(percent: u8) -> Rules {
-        Rules {
+    fn policy(percent: u8) -> FailoverPolicy {
+        FailoverPolicy {
             enabled: true,
             weights: Weights::percent(percent).expect("valid"),
             old_drains: false,
@@ -249,8 +249,8 @@ mod tests {
         }
     }
 
-    fn next(rules: &Rules, failed: Target, cause: Cause) -> Option<Target> {
-        next_target(rules, Attempted::default().and(failed), failed, cause)
+    fn next(policy: &FailoverPolicy, failed: Target, cause: Cause) -> Option<Target> {
+        next_target(policy, Attempted::default().and(failed), failed, cause)
     }
 
     #[test]
@@ -259,12 +259,12 @@ mod tests {
             let never = [Cause::Overloaded, Cause::Local, Cause::Malformed];
             let retried = !never.contains(&cause);
             assert_eq!(
-                next(&rules(50), Target::New, cause),
+                next(&policy(50), Target::New, cause),
                 retried.then_some(Target::Old)
             );
             let retried = retried && cause != Cause::ServerError;
             assert_eq!(
-                next(&rules(50), Target::Old, cause),
+                next(&policy(50), Target::Old, cause),
                 retried.then_some(Target::New)
             );
         }
@@ -272,20 +272,20 @@ mod tests {
 
     #[test]
     fn a_generation_of_weight_0_is_not_a_target_except_old_until_it_drains() {
-        assert_eq!(next(&rules(0), Target::Old, Cause::Connect), None);
+        assert_eq!(next(&policy(0), Target::Old, Cause::Connect), None);
         assert_eq!(
-            next(&rules(100), Target::New, Cause::Connect),
+            next(&policy(100), Target::New, Cause::Connect),
             Some(Target::Old)
         );
-        let draining = Rules {
+        let draining = FailoverPolicy {
             old_drains: true,
             has_peers: true,
-            ..rules(100)
+            ..policy(100)
         };
         assert_eq!(next(&draining, Target::New, Cause::Connect), None);
-        let not_yet = Rules {
+        let not_yet = FailoverPolicy {
             old_drains: true,
-            ..rules(99)
+            ..policy(99)
         };
         assert_eq!(
             next(&not_yet, Target::New, Cause::Connect),
@@ -295,28 +295,28 @@ mod tests {
 
     #[test]
     fn the_sibling_pods_are_the_last_target() {
-        let rules = Rules {
+        let policy = FailoverPolicy {
             has_peers: true,
-            ..rules(25)
+            ..policy(25)
         };
         let attempted = Attempted::default().and(Target::Old);
         assert_eq!(
-            next_target(&rules, attempted, Target::Old, Cause::Connect),
+            next_target(&policy, attempted, Target::Old, Cause::Connect),
             Some(Target::New)
         );
         let attempted = attempted.and(Target::New);
         assert_eq!(
-            next_target(&rules, attempted, Target::New, Cause::Connect),
+            next_target(&policy, attempted, Target::New, Cause::Connect),
             Some(Target::Peers)
         );
         let attempted = attempted.and(Target::Peers);
         assert_eq!(
-            next_target(&rules, attempted, Target::Peers, Cause::Connect),
+            next_target(&policy, attempted, Target::Peers, Cause::Connect),
             None
         );
-        let all_old = Rules {
+        let all_old = FailoverPolicy {
             weights: Weights::ALL_OLD,
-            ..rules
+            ..policy
         };
         assert_eq!(
             next(&all_old, Target::Old, Cause::Unavailable),
@@ -326,22 +326,22 @@ mod tests {
 
     #[test]
     fn optional_features_can_be_enabled() {
-        let rules = Rules {
+        let policy = FailoverPolicy {
             overloaded: true,
             old_server_errors: true,
-            ..rules(50)
+            ..policy(50)
         };
         assert_eq!(
-            next(&rules, Target::Old, Cause::Overloaded),
+            next(&policy, Target::Old, Cause::Overloaded),
             Some(Target::New)
         );
         assert_eq!(
-            next(&rules, Target::Old, Cause::ServerError),
+            next(&policy, Target::Old, Cause::ServerError),
             Some(Target::New)
         );
-        let off = Rules {
+        let off = FailoverPolicy {
             enabled: false,
-            ..rules
+            ..policy
         };
         assert_eq!(next(&off, Target::Old, Cause::Connect), None);
     }

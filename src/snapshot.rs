@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use self::moves::Moves;
 pub use self::moves::{MoveDecision, MoveWatch};
 use crate::analysis::{Reason, Report, Verdict};
-use crate::failover::{Rules, Target};
+use crate::failover::{FailoverPolicy, Target};
 use crate::guard::Guard;
 use crate::resource::{Manifest, Plan, Problems};
 use crate::split::SplitPolicy;
@@ -42,11 +42,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The failover rules of the plan.
+    /// The failover policy of the plan.
     #[must_use]
-    pub fn rules(&self) -> Rules {
+    pub fn failover_policy(&self) -> FailoverPolicy {
         let failover = &self.plan.failover;
-        Rules {
+        FailoverPolicy {
             enabled: failover.enabled,
             weights: self.plan.weights,
             old_drains: self.plan.old_drains,

@@ -1,6 +1,6 @@
 //! Selects the targets that may be asked to continue a stream after its first content.
 
-use super::{Rules, Target};
+use super::{FailoverPolicy, Target};
 
 /// Why another server has to take over a stream, as far as this affects which servers are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,22 +29,22 @@ pub enum Candidates {
 /// A generation of weight 0 is not asked, except old, until it drains.
 #[must_use]
 pub fn candidates(
-    rules: &Rules,
+    policy: &FailoverPolicy,
     from: Target,
     any_generation: bool,
     why: TakeoverCause,
 ) -> Vec<Candidates> {
-    if !rules.enabled {
+    if !policy.enabled {
         return Vec::new();
     }
     if why == TakeoverCause::Move {
-        let may_move = from != Target::New && rules.serves(Target::New);
+        let may_move = from != Target::New && policy.serves(Target::New);
         return may_move
             .then_some(Candidates::Others(Target::New))
             .into_iter()
             .collect();
     }
-    let same = rules.serves(from).then_some(Candidates::Same);
+    let same = policy.serves(from).then_some(Candidates::Same);
     let own = |target: &Target| target.generation() == from.generation();
     let mut targets = vec![from];
     let rest = [Target::Old, Target::Peers, Target::New];
@@ -56,7 +56,7 @@ pub fn candidates(
         rest.into_iter()
             .filter(|target| any_generation && !own(target)),
     );
-    let others = targets.into_iter().filter(|target| rules.serves(*target));
+    let others = targets.into_iter().filter(|target| policy.serves(*target));
     let mut candidates: Vec<Candidates> = others.map(Candidates::Others).collect();
     match why {
         TakeoverCause::BackendLost if same.is_some() => candidates.insert(1, Candidates::Same),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::split::Weights;
 
-    const BOTH: Rules = Rules {
+    const BOTH: FailoverPolicy = FailoverPolicy {
         enabled: true,
         weights: Weights::ALL_OLD,
         old_drains: false,
@@ -80,8 +80,8 @@ mod tests {
         old_server_errors: false,
     };
 
-    fn rules(percent: u8, old_drains: bool) -> Rules {
-        Rules {
+    fn policy(percent: u8, old_drains: bool) -> FailoverPolicy {
+        FailoverPolicy {
             weights: Weights::percent(percent).expect("valid"),
             old_drains,
             ..BOTH
@@ -93,7 +93,7 @@ mod tests {
         use Candidates::{Others, Same};
         use TakeoverCause::{BackendLost, ServerLost};
         use Target::{New, Old, Peers};
-        let rules = rules(50, false);
+        let policy = policy(50, false);
         for (from, any, why, expected) in [
             (
                 Old,
@@ -134,7 +134,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                candidates(&rules, from, any, why),
+                candidates(&policy, from, any, why),
                 expected,
                 "{from:?} {any} {why:?}"
             );
@@ -145,22 +145,24 @@ mod tests {
     fn a_generation_without_weight_is_not_a_target_except_old_until_it_drains() {
         use Candidates::{Others, Same};
         use Target::{New, Old};
-        let gone = |rules: &Rules, from| candidates(rules, from, true, TakeoverCause::ServerLost);
-        let no_peers = |rules| Rules {
-            has_peers: false,
-            ..rules
+        let gone = |policy: &FailoverPolicy, from| {
+            candidates(policy, from, true, TakeoverCause::ServerLost)
         };
-        assert_eq!(gone(&no_peers(rules(100, true)), Old), [Others(New)]);
-        assert_eq!(gone(&no_peers(rules(100, true)), New), [Others(New), Same]);
+        let no_peers = |policy| FailoverPolicy {
+            has_peers: false,
+            ..policy
+        };
+        assert_eq!(gone(&no_peers(policy(100, true)), Old), [Others(New)]);
+        assert_eq!(gone(&no_peers(policy(100, true)), New), [Others(New), Same]);
         assert_eq!(
-            gone(&no_peers(rules(100, false)), New),
+            gone(&no_peers(policy(100, false)), New),
             [Others(New), Others(Old), Same]
         );
-        assert_eq!(gone(&no_peers(rules(0, false)), New), [Others(Old)]);
-        assert_eq!(gone(&no_peers(rules(0, false)), Old), [Others(Old), Same]);
-        let off = Rules {
+        assert_eq!(gone(&no_peers(policy(0, false)), New), [Others(Old)]);
+        assert_eq!(gone(&no_peers(policy(0, false)), Old), [Others(Old), Same]);
+        let off = FailoverPolicy {
             enabled: false,
-            ..rules(50, false)
+            ..policy(50, false)
         };
         assert_eq!(gone(&off, Old), []);
     }
@@ -168,7 +170,7 @@ mod tests {
     #[test]
     fn a_stream_moves_from_old_to_new_only() {
         let moved =
-            |percent, from| candidates(&rules(percent, true), from, true, TakeoverCause::Move);
+            |percent, from| candidates(&policy(percent, true), from, true, TakeoverCause::Move);
         assert_eq!(moved(100, Target::Old), [Candidates::Others(Target::New)]);
         assert_eq!(moved(100, Target::Peers), [Candidates::Others(Target::New)]);
         assert_eq!(moved(100, Target::New), []);

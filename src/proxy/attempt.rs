@@ -95,7 +95,12 @@ impl<O: OldBackend> Retry for Attempts<O> {
             return None;
         }
         let attempted = self.attempted.and(self.target);
-        let target = next_target(&self.snapshot.rules(), attempted, self.target, cause)?;
+        let target = next_target(
+            &self.snapshot.failover_policy(),
+            attempted,
+            self.target,
+            cause,
+        )?;
         self.body.for_retry()?;
         if !self.may_resend(cause) {
             return None;
@@ -290,7 +295,7 @@ impl<O: OldBackend> Attempts<O> {
         }
         let attempted = self.attempted.and(self.target);
         match next_target(
-            &self.snapshot.rules(),
+            &self.snapshot.failover_policy(),
             attempted,
             self.target,
             Cause::Connect,

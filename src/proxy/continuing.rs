@@ -140,12 +140,12 @@ impl<O: OldBackend> Resume for Source<O> {
     ) -> Result<PreparedContinuation, ContinuationReason> {
         let context = &self.proxy.context;
         let snapshot = context.snapshots.load();
-        let rules = snapshot.plan.failover.continuation;
-        if !rules.is_on() {
+        let policy = snapshot.plan.failover.continuation;
+        if !policy.is_on() {
             return Err(ContinuationReason::NoTarget);
         }
         let resumption = sent.resumption()?;
-        if times >= rules.max_per_stream {
+        if times >= policy.max_per_stream {
             return Err(ContinuationReason::TooOften);
         }
         let length = self
@@ -176,8 +176,8 @@ impl<O: OldBackend> Resume for Source<O> {
             | ContinuationCause::Truncated
             | ContinuationCause::GapTimeout => TakeoverCause::ServerLost,
         };
-        let any = rules.mode == Mode::AnyGeneration;
-        let candidates = candidates(&snapshot.rules(), self.target, any, takeover);
+        let any = policy.mode == Mode::AnyGeneration;
+        let candidates = candidates(&snapshot.failover_policy(), self.target, any, takeover);
         if candidates.is_empty() {
             return Err(ContinuationReason::NoTarget);
         }

@@ -223,7 +223,14 @@ impl<O: OldBackend> Proxy<O> {
     fn keep(&self, snapshot: &Snapshot, body: &RequestBody, target: Target, api: Api) {
         let attempted = Attempted::default().and(target);
         let continues = snapshot.plan.failover.continuation.is_on() && Sent::is_for(api);
-        if continues || next_target(&snapshot.rules(), attempted, target, Cause::Connect).is_some()
+        if continues
+            || next_target(
+                &snapshot.failover_policy(),
+                attempted,
+                target,
+                Cause::Connect,
+            )
+            .is_some()
         {
             let most = snapshot.plan.failover.max_replay_bytes;
             body.keep(most);

@@ -12,7 +12,7 @@ use super::{
     target::{Host, TargetAddress},
 };
 use crate::analysis::Rules;
-use crate::continuation::{self, Mode};
+use crate::continuation::{ContinuationPolicy, Mode};
 use crate::printable::{seconds, thousands};
 use crate::split::Weights;
 
@@ -80,7 +80,7 @@ pub struct Failover {
     /// Whether status 500 from old triggers a retry on new.
     pub retry_old_server_errors: bool,
     /// Whether and how a stream that breaks after its first content is continued.
-    pub continuation: continuation::Rules,
+    pub continuation: ContinuationPolicy,
 }
 
 /// When streams are moved off old, and how fast.

@@ -19,7 +19,7 @@ use super::{
     target::{Host, TargetAddress, parse_targets},
     tree::Node,
 };
-use crate::continuation::{self, Mode};
+use crate::continuation::{ContinuationPolicy, Mode};
 use crate::split::Weights;
 
 /// The message for a missing split where no controller can set it.
@@ -290,8 +290,8 @@ pub(super) fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover
     }
 }
 
-fn continuation(spec: &ContinuationSpec) -> continuation::Rules {
-    continuation::Rules {
+fn continuation(spec: &ContinuationSpec) -> ContinuationPolicy {
+    ContinuationPolicy {
         mode: spec.mode.into(),
         max_text_bytes: usize::try_from(spec.max_text_bytes).unwrap_or(usize::MAX),
         max_per_stream: spec.max_per_stream,

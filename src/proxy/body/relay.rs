@@ -87,11 +87,11 @@ impl Relay {
         relay.timers.comments = comments;
         relay.timers.first_event = attempts.first_event_deadline();
         relay.timers.forwarded = Some(Instant::now());
-        let rules = failover.continuation;
+        let policy = failover.continuation;
         let api = relay.exchange().api();
         let mut sse = SseRelay::new(api, hold);
-        if rules.is_on() && Sent::is_for(api) {
-            sse.sent = Some(Box::new(Sent::new(api, rules.max_text_bytes)));
+        if policy.is_on() && Sent::is_for(api) {
+            sse.sent = Some(Box::new(Sent::new(api, policy.max_text_bytes)));
         }
         relay.sse = Some(sse);
         relay.endpoint = relay.source.endpoint().cloned();

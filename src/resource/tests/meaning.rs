@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::continuation::{Mode, Rules};
+use crate::continuation::{Mode, ContinuationPolicy};
 use crate::split::Weights;
 
 fn plan(fields: &str) -> Plan {
@@ -31,7 +31,7 @@ fn a_minimal_manifest_has_good_defaults() {
             hold: Duration::from_secs(5),
             retry_overloaded: false,
             retry_old_server_errors: false,
-            continuation: Rules {
+            continuation: ContinuationPolicy {
                 mode: Mode::Off,
                 max_text_bytes: 262_144,
                 max_per_stream: 2,
@@ -76,7 +76,7 @@ fn a_plan_says_whether_streams_are_continued_and_when_they_move_off_old() {
     );
     assert_eq!(
         plan.failover.continuation,
-        Rules {
+        ContinuationPolicy {
             mode: Mode::AnyGeneration,
             max_text_bytes: 1024,
             max_per_stream: 1,
