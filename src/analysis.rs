@@ -1,7 +1,7 @@
 //! Is new good enough? Compares new with old on the same traffic at the same time.
 //!
 //! [`Memory::look`] takes what both generations did since the last look and returns a [`Verdict`]. It may be called as often and
-//! for as long as the caller likes: if both sides are equal, or new is worse by no more than the margins of the [`Rules`], the
+//! for as long as the caller likes: if both sides are equal, or new is worse by no more than the [`Margins`] allow, the
 //! probability that it ever returns [`Verdict::Fail`] is at most `1 - confidence`. See [`evidence`] for the method.
 //!
 //! - Requests are compared within strata (API class and size of the body), so a different mix on the two sides does not affect
@@ -28,10 +28,10 @@ mod evidence;
 mod failures;
 mod figures;
 mod late_crash;
+mod margins;
 mod outcomes;
 mod reason;
 mod replay;
-mod rules;
 mod text;
 mod window;
 
@@ -47,10 +47,10 @@ use self::evidence::{Block, Evidence, Law};
 use self::failures::Failures;
 pub use self::figures::Row;
 use self::late_crash::LateCrash;
+pub use self::margins::{Margins, Metric};
 pub use self::outcomes::Outcomes;
 pub use self::reason::Reason;
 pub use self::replay::replay;
-pub use self::rules::{Metric, Rules};
 use self::window::Window;
 use crate::latency::{ENOUGH, Scale, Sketch};
 
@@ -166,24 +166,24 @@ impl Memory {
     }
 
     /// Processes the counts since the last look. The first look only sets the time. `now` is from any monotonic clock.
-    pub fn look(&mut self, rules: &Rules, counts: Counts, now: Duration) -> Report {
+    pub fn look(&mut self, margins: &Margins, counts: Counts, now: Duration) -> Report {
         let last = *self.last.get_or_insert(now);
         if now > last {
-            self.weigh_failures(rules, &(&counts).into(), now, false);
+            self.weigh_failures(margins, &(&counts).into(), now, false);
             self.taken = Outcomes::default();
-            self.weigh_latencies(rules, &counts, last, now);
+            self.weigh_latencies(margins, &counts, last, now);
             self.last = Some(now);
-            self.window.add(counts, last, now, rules.window);
+            self.window.add(counts, last, now, margins.window);
         }
         let (total, covers) = self.window.total();
         self.learn(&total, covers);
         let rows: Vec<Row> = Metric::ALL
             .into_iter()
-            .map(|metric| figures::row(metric, rules, (&total, covers), self.confidence(metric)))
+            .map(|metric| figures::row(metric, margins, (&total, covers), self.confidence(metric)))
             .collect();
-        self.latch(rules, &rows);
+        self.latch(margins, &rows);
         Report {
-            verdict: self.verdict(rules, &total, &rows),
+            verdict: self.verdict(margins, &total, &rows),
             rows,
             covers,
         }
@@ -211,18 +211,18 @@ impl Memory {
     /// Processes only how requests have ended since the last look. May be called many times between two looks, each time with a
     /// larger part of what the next look gets. Returns whether the evidence is sufficient now; a look should then follow
     /// immediately, and returns the verdict.
-    pub fn interim_look(&mut self, rules: &Rules, outcomes: &Outcomes, now: Duration) -> bool {
+    pub fn interim_look(&mut self, margins: &Margins, outcomes: &Outcomes, now: Duration) -> bool {
         if self.last.is_none_or(|last| now <= last) {
             return false;
         }
-        self.weigh_failures(rules, outcomes, now, true);
+        self.weigh_failures(margins, outcomes, now, true);
         self.taken = outcomes.clone();
-        self.failed.is_none() && self.confidence(Metric::Failures) >= rules.confidence
+        self.failed.is_none() && self.confidence(Metric::Failures) >= margins.confidence
     }
 
-    fn weigh_failures(&mut self, rules: &Rules, all: &Outcomes, now: Duration, interim: bool) {
+    fn weigh_failures(&mut self, margins: &Margins, all: &Outcomes, now: Duration, interim: bool) {
         let outcomes = all.since(&self.taken);
-        self.crash.add(&outcomes, rules.max_failure_rate_increase);
+        self.crash.add(&outcomes, margins.max_failure_rate_increase);
         let blocks = self.failures.add(&outcomes, now, interim);
         if blocks.is_empty() {
             return;
@@ -233,12 +233,18 @@ impl Memory {
             evidence.begin();
             self.product_began = Some(now);
         }
-        let margin = rules.max_failure_rate_increase;
+        let margin = margins.max_failure_rate_increase;
         evidence.multiply(Law::Failed { margin }, &blocks, f64::INFINITY);
         self.late_crash.add(&blocks, margin, now);
     }
 
-    fn weigh_latencies(&mut self, rules: &Rules, counts: &Counts, last: Duration, now: Duration) {
+    fn weigh_latencies(
+        &mut self,
+        margins: &Margins,
+        counts: &Counts,
+        last: Duration,
+        now: Duration,
+    ) {
         let unweighed = &mut self.unweighed;
         if unweighed.since.is_none() {
             (unweighed.before, _) = self.window.total();
@@ -260,7 +266,7 @@ impl Memory {
                 let values = metric.values(new).map_or(0, Sketch::count);
                 self.seen[index] = self.seen[index].saturating_add(values);
             }
-            let blocks = slow(metric, rules, &counts, &before);
+            let blocks = slow(metric, margins, &counts, &before);
             if !blocks.is_empty() {
                 self.evidence[index].begin();
                 self.evidence[index].multiply(Law::Slow, &blocks, most);
@@ -269,20 +275,20 @@ impl Memory {
     }
 
     /// Keeps the first failure.
-    fn latch(&mut self, rules: &Rules, rows: &[Row]) {
+    fn latch(&mut self, margins: &Margins, rows: &[Row]) {
         if self.failed.is_some() {
             return;
         }
         let failed = rows.iter().find(|row| {
             // Evidence on failures needs no minimum: a new side that fails everything must be detected immediately.
             let enough = row.metric == Metric::Failures
-                || self.seen[row.metric as usize] >= rules.min_samples;
-            enough && row.confidence >= rules.confidence
+                || self.seen[row.metric as usize] >= margins.min_samples;
+            enough && row.confidence >= margins.confidence
         });
         self.failed = failed.cloned();
     }
 
-    fn verdict(&self, rules: &Rules, counts: &Counts, rows: &[Row]) -> Verdict {
+    fn verdict(&self, margins: &Margins, counts: &Counts, rows: &[Row]) -> Verdict {
         if let Some(row) = &self.failed {
             return Verdict::Fail(row.clone());
         }
@@ -291,12 +297,12 @@ impl Memory {
             return Verdict::Inconclusive(NoVerdict::NoTraffic);
         }
         for (name, side) in [("new", new), ("old", old)] {
-            if side.started < rules.min_samples {
-                let why = NoVerdict::TooFew(name, side.started, rules.min_samples);
+            if side.started < margins.min_samples {
+                let why = NoVerdict::TooFew(name, side.started, margins.min_samples);
                 return Verdict::Inconclusive(why);
             }
         }
-        if let Some(hung) = in_flight(rules, [old, new]) {
+        if let Some(hung) = in_flight(margins, [old, new]) {
             return Verdict::Inconclusive(NoVerdict::InFlight(hung));
         }
         for row in rows {
@@ -313,21 +319,21 @@ impl Memory {
             let matter = row.metric == Metric::Failures
                 || old_values.saturating_mul(10) >= old.started
                 || new_values.saturating_mul(10) >= new.started;
-            if few < rules.min_samples && matter {
-                let why = NoVerdict::TooFewValues(row.metric, side, few, rules.min_samples);
+            if few < margins.min_samples && matter {
+                let why = NoVerdict::TooFewValues(row.metric, side, few, margins.min_samples);
                 return Verdict::Inconclusive(why);
             }
         }
         // Two sides that are down are equal, and so are two sides that all clients abandon. Equality alone is therefore not a
         // pass.
-        if new.completed < rules.min_samples {
-            let why = NoVerdict::FewCompleted(new.completed, rules.min_samples);
+        if new.completed < margins.min_samples {
+            let why = NoVerdict::FewCompleted(new.completed, margins.min_samples);
             return Verdict::Inconclusive(why);
         }
         if let Some((class, of_class)) = fails_most(counts) {
             let covers = rows.first().map_or(Duration::ZERO, |row| row.covers);
             let confidence = self.confidence(Metric::Failures);
-            let row = figures::row(Metric::Failures, rules, (&of_class, covers), confidence);
+            let row = figures::row(Metric::Failures, margins, (&of_class, covers), confidence);
             return Verdict::Inconclusive(NoVerdict::MostFail(class, row));
         }
         Verdict::Pass
@@ -352,17 +358,17 @@ fn fails_most(counts: &Counts) -> Option<(Box<str>, Counts)> {
 
 /// New's requests in flight without content, if there are too many compared with old's: their result is unknown, and they may be
 /// stuck.
-fn in_flight(rules: &Rules, [old, new]: [&Attempts; 2]) -> Option<u64> {
+fn in_flight(margins: &Margins, [old, new]: [&Attempts; 2]) -> Option<u64> {
     let undecided = |side: &Attempts| side.started.saturating_sub(side.decided);
     let share = undecided(old) as f64 / old.started.max(1) as f64;
-    let expected = (share + rules.max_failure_rate_increase) * new.started as f64;
+    let expected = (share + margins.max_failure_rate_increase) * new.started as f64;
     // An excess of three standard deviations is not a coincidence.
     let most = expected + 3.0 * (expected + 1.0).sqrt();
     (undecided(new) as f64 > most).then(|| undecided(new))
 }
 
 /// Slow requests of each stratum in which old is known.
-fn slow(metric: Metric, rules: &Rules, counts: &Counts, before: &Counts) -> Vec<Block> {
+fn slow(metric: Metric, margins: &Margins, counts: &Counts, before: &Counts) -> Vec<Block> {
     let quantile = metric.quantile();
     let blocks = counts.0.iter().filter_map(|(stratum, sides)| {
         let [old, new] = [&sides[0], &sides[1]].map(|side| metric.values(side));
@@ -373,7 +379,7 @@ fn slow(metric: Metric, rules: &Rules, counts: &Counts, before: &Counts) -> Vec<
             return None;
         }
         let threshold = known.quantile_bucket(quantile)?;
-        let slower = Scale::lower(threshold + 1) * metric.ratio(rules);
+        let slower = Scale::lower(threshold + 1) * metric.ratio(margins);
         let threshold_of_new = Scale::index((slower * 1e9) as u64);
         let above = known.count_above(threshold) as f64;
         Some(Block {

@@ -74,7 +74,7 @@ impl Admin {
             margins: plan
                 .analysis
                 .as_ref()
-                .map(|analysis| v1::Margins::from(&analysis.rules)),
+                .map(|analysis| v1::Margins::from(&analysis.margins)),
             rolled_back: plan.failed_analysis.as_deref().unwrap_or_default().into(),
             failed: self.status.failed(plan).unwrap_or_default(),
         }

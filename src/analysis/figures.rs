@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Attempts, Counts, Metric, Rules};
+use super::{Attempts, Counts, Margins, Metric};
 use crate::latency::{Scale, Sketch};
 
 /// One metric of both sides, old first.
@@ -37,7 +37,7 @@ impl Row {
 /// The row of a metric, from the counts of a window.
 pub(super) fn row(
     metric: Metric,
-    rules: &Rules,
+    margins: &Margins,
     (counts, covers): (&Counts, Duration),
     confidence: f64,
 ) -> Row {
@@ -46,8 +46,8 @@ pub(super) fn row(
         _ => quantiles(counts, metric),
     };
     let limit = figures[0].map(|old| match metric {
-        Metric::Failures => old + rules.max_failure_rate_increase,
-        _ => old * metric.ratio(rules),
+        Metric::Failures => old + margins.max_failure_rate_increase,
+        _ => old * metric.ratio(margins),
     });
     Row {
         metric,

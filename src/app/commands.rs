@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::frame::Frame;
 pub use self::rollout::{RolloutOptions, edit_rollout, rollout, rollout_history};
-pub use self::verdict::{JudgeOptions, RuleChanges, judge};
+pub use self::verdict::{JudgeOptions, MarginChanges, judge};
 use crate::error_chain::error_chain;
 use crate::files;
 use crate::printable::{self, printable};

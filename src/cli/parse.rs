@@ -13,7 +13,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 
-use crate::analysis::Rules;
+use crate::analysis::Margins;
 use crate::duration::{between, whole_seconds};
 use crate::guard::GUARD;
 use crate::resource::{AmountSpec, Host, is_object_name};
@@ -207,7 +207,7 @@ pub(super) fn limit(text: &str) -> Result<f64, String> {
 
 /// `judge --window`, within the bounds of `analysis.windowSeconds`.
 pub(super) fn window(text: &str) -> Result<Duration, String> {
-    let (least, most) = Rules::WINDOW.into_inner();
+    let (least, most) = Margins::WINDOW.into_inner();
     between(text, least, most).map(Duration::from_secs_f64)
 }
 
@@ -218,13 +218,13 @@ pub(super) fn increase(text: &str) -> Result<f64, String> {
 
 /// A ratio, within the bounds of `analysis.ttftP95Ratio` and `analysis.gapP99Ratio`.
 pub(super) fn margin(text: &str) -> Result<f64, String> {
-    let (least, most) = Rules::RATIO.into_inner();
+    let (least, most) = Margins::RATIO.into_inner();
     number(text, least, most)
 }
 
 /// A confidence, within the bounds of `analysis.confidence`.
 pub(super) fn confidence(text: &str) -> Result<f64, String> {
-    let (least, most) = Rules::CONFIDENCE.into_inner();
+    let (least, most) = Margins::CONFIDENCE.into_inner();
     number(text, least, most)
 }
 

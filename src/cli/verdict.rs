@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::connection::Connection;
 use super::parse::{confidence, count, increase, kubernetes_name, margin, seconds, window};
-use crate::app::commands::{JudgeOptions, OutputFormat, RuleChanges};
+use crate::app::commands::{JudgeOptions, MarginChanges, OutputFormat};
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
@@ -66,7 +66,7 @@ impl JudgeArgs {
             wait: self.wait,
             every: self.interval,
             form: self.output,
-            rules: RuleChanges {
+            margins: MarginChanges {
                 window: self.window,
                 min_samples: self.min_samples.map(|count| count as u64),
                 max_failure_rate_increase: self.max_failure_rate_increase,

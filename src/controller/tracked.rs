@@ -72,15 +72,15 @@ impl Tracked {
         comparisons: &[ProxyComparison],
         wall: Timestamp,
     ) -> Option<TrialResult> {
-        let rules = parsed.spec.analysis.as_ref().map(AnalysisSpec::rules);
-        let begun = rules.filter(|_| trial.since > Timestamp::default());
-        let Some(rules) = begun else {
+        let margins = parsed.spec.analysis.as_ref().map(AnalysisSpec::margins);
+        let begun = margins.filter(|_| trial.since > Timestamp::default());
+        let Some(margins) = begun else {
             self.run = None;
             return None;
         };
         let now = Instant::now();
-        let known = self.run.take().filter(|run| run.is_of(trial, &rules));
-        self.run = known.or_else(|| AnalysisRun::begin(trial, rules, comparisons, (now, wall)));
+        let known = self.run.take().filter(|run| run.is_of(trial, &margins));
+        self.run = known.or_else(|| AnalysisRun::begin(trial, margins, comparisons, (now, wall)));
         Some(self.run.as_mut()?.observe(trial, comparisons, now))
     }
 

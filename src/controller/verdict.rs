@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::observer::{ComparisonResult, ProxyComparison};
-use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Reason, Report, Rules};
+use crate::analysis::{self, Accumulator, Counts, Margins, Memory, Reading, Reason, Report};
 use crate::printable::counted;
 use crate::rollout::{Timestamp, Trial, TrialResult, TrialVerdict};
 
@@ -11,7 +11,7 @@ use crate::rollout::{Timestamp, Trial, TrialResult, TrialVerdict};
 #[derive(Debug)]
 pub(super) struct AnalysisRun {
     trial: Timestamp,
-    rules: Rules,
+    margins: Margins,
     began: Instant,
     /// The time before `began` that the comparison covers, because the proxies remember it.
     past: Duration,
@@ -22,16 +22,16 @@ pub(super) struct AnalysisRun {
 }
 
 impl AnalysisRun {
-    /// Whether it is about this trial, by these rules.
-    pub fn is_of(&self, trial: &Trial, rules: &Rules) -> bool {
-        self.trial == trial.since && self.rules == *rules
+    /// Whether it is about this trial, by these margins.
+    pub fn is_of(&self, trial: &Trial, margins: &Margins) -> bool {
+        self.trial == trial.since && self.margins == *margins
     }
 
     /// Begins with what the proxies remember of the trial, so that a restarted controller finds what its predecessor found.
     /// `None` while a proxy may still answer.
     pub fn begin(
         trial: &Trial,
-        rules: Rules,
+        margins: Margins,
         comparisons: &[ProxyComparison],
         (now, wall): (Instant, Timestamp),
     ) -> Option<Self> {
@@ -50,10 +50,10 @@ impl AnalysisRun {
         let past = remembered(trial.since);
         let oldest = past.iter().flatten().map(|(age, _)| *age).max();
         let mut whole = Memory::default();
-        analysis::replay(&mut whole, &rules, past);
+        analysis::replay(&mut whole, &margins, past);
         let step = trial.at_step_since.map(|since| {
             let mut memory = Memory::default();
-            analysis::replay(&mut memory, &rules, remembered(since));
+            analysis::replay(&mut memory, &margins, remembered(since));
             (since, memory)
         });
         let mut accumulator = Accumulator::default();
@@ -63,7 +63,7 @@ impl AnalysisRun {
         accumulator.since_last(remembered, oldest.unwrap_or_default());
         Some(Self {
             trial: trial.since,
-            rules,
+            margins,
             began: now,
             past: oldest.unwrap_or_default(),
             accumulator,
@@ -82,14 +82,14 @@ impl AnalysisRun {
         let at = self.past + now.saturating_duration_since(self.began);
         let readings = comparisons.iter().filter_map(ProxyComparison::reading);
         let counts = self.accumulator.since_last(readings, at);
-        let whole = self.whole.look(&self.rules, counts.clone(), at);
+        let whole = self.whole.look(&self.margins, counts.clone(), at);
         if self.step.as_ref().map(|(since, _)| *since) != trial.at_step_since {
             let begin = |since| (since, Memory::default());
             self.step = trial.at_step_since.map(begin);
         }
-        let rules = &self.rules;
+        let margins = &self.margins;
         let step = self.step.as_mut();
-        let step = step.map(|(_, memory)| memory.look(rules, counts, at));
+        let step = step.map(|(_, memory)| memory.look(margins, counts, at));
         let (verdict, reason, sentence) = verdict(whole, step, comparisons);
         TrialResult {
             trial: self.trial,
@@ -248,7 +248,7 @@ mod tests {
         let proxies = [reported([1800, 200], 50, Some((now, past)))];
         for (ago, expected) in [(300, TrialVerdict::Fail), (90, TrialVerdict::Inconclusive)] {
             let trial = trial(ago);
-            let run = AnalysisRun::begin(&trial, Rules::default(), &proxies, (now, WALL));
+            let run = AnalysisRun::begin(&trial, Margins::default(), &proxies, (now, WALL));
             let trial_result = run.unwrap().observe(&trial, &proxies, now);
             assert_eq!(
                 trial_result.verdict, expected,
@@ -258,7 +258,7 @@ mod tests {
             assert_eq!(trial_result.trial, trial.since);
         }
         let waits = [proxy_comparison("a", ComparisonResult::NotYet)];
-        assert!(AnalysisRun::begin(&trial(1), Rules::default(), &waits, (now, WALL)).is_none());
+        assert!(AnalysisRun::begin(&trial(1), Margins::default(), &waits, (now, WALL)).is_none());
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
         let now = Instant::now();
         let mut trial = trial(0);
         let begun = |proxies: &[ProxyComparison]| {
-            AnalysisRun::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
+            AnalysisRun::begin(&self::trial(0), Margins::default(), proxies, (now, WALL)).unwrap()
         };
         let unavailable = || {
             proxy_comparison(

@@ -54,7 +54,7 @@ impl Comparison {
     fn of(plan: &Plan, counted: Counts, earlier: Counts, now: Instant) -> Option<Self> {
         let subject = AnalyzedGeneration::of(plan)?;
         let mut memory = Memory::after(earlier);
-        memory.look(&subject.analysis.rules, Counts::default(), Duration::ZERO);
+        memory.look(&subject.analysis.margins, Counts::default(), Duration::ZERO);
         Some(Self {
             subject,
             began: now,
@@ -76,8 +76,8 @@ impl Comparison {
         }
         let since = outcomes.since(&Outcomes::from(&self.counted));
         let now = now.saturating_duration_since(self.began);
-        let rules = &self.subject.analysis.rules;
-        self.memory.interim_look(rules, &since, now)
+        let margins = &self.subject.analysis.margins;
+        self.memory.interim_look(margins, &since, now)
     }
 
     fn evaluate(&mut self, counted: Counts, now: Instant) -> Report {
@@ -85,7 +85,7 @@ impl Comparison {
         self.counted = counted;
         self.checked = now;
         let now = now.saturating_duration_since(self.began);
-        self.memory.look(&self.subject.analysis.rules, since, now)
+        self.memory.look(&self.subject.analysis.margins, since, now)
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     spec::OnFailure,
     target::{Host, TargetAddress},
 };
-use crate::analysis::Rules;
+use crate::analysis::Margins;
 use crate::continuation::{ContinuationPolicy, Mode};
 use crate::printable::{seconds, thousands};
 use crate::split::Weights;
@@ -96,7 +96,7 @@ pub struct Drain {
 /// How much worse than old new may be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Analysis {
-    pub rules: Rules,
+    pub margins: Margins,
     /// How long the latencies of a newly added frontend of new are ignored.
     pub warmup: Duration,
     pub on_failure: OnFailure,

@@ -117,7 +117,7 @@ pub(super) fn validate(
         old_drains: spec.old_draining,
         probe,
         analysis: spec.analysis.as_ref().map(|spec| Analysis {
-            rules: spec.rules(),
+            margins: spec.margins(),
             warmup: Duration::from_secs(spec.warmup_seconds.into()),
             on_failure: spec.on_failure,
         }),

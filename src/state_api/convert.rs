@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::v1;
-use crate::analysis::{Attempts, Counts, MAX_STRATA, Reading, Rules, Side, Stratum};
+use crate::analysis::{self, Attempts, Counts, MAX_STRATA, Reading, Side, Stratum};
 use crate::continuation::Mode;
 use crate::lifecycle::ProcessPhase;
 use crate::resource::{Identity, Problem};
@@ -187,15 +187,15 @@ impl v1::Counts {
     }
 }
 
-impl From<&Rules> for v1::Margins {
-    fn from(rules: &Rules) -> Self {
+impl From<&analysis::Margins> for v1::Margins {
+    fn from(margins: &analysis::Margins) -> Self {
         Self {
-            window: prost_types::Duration::try_from(rules.window).ok(),
-            min_samples: rules.min_samples,
-            max_failure_rate_increase: rules.max_failure_rate_increase,
-            ttft_ratio: rules.ttft_ratio,
-            gap_ratio: rules.gap_ratio,
-            confidence: rules.confidence,
+            window: prost_types::Duration::try_from(margins.window).ok(),
+            min_samples: margins.min_samples,
+            max_failure_rate_increase: margins.max_failure_rate_increase,
+            ttft_ratio: margins.ttft_ratio,
+            gap_ratio: margins.gap_ratio,
+            confidence: margins.confidence,
         }
     }
 }
@@ -203,8 +203,8 @@ impl From<&Rules> for v1::Margins {
 impl v1::Margins {
     /// `None` if a value is outside the bounds of a plan.
     #[must_use]
-    pub fn rules(&self) -> Option<Rules> {
-        let rules = Rules {
+    pub fn to_analysis(&self) -> Option<analysis::Margins> {
+        let margins = analysis::Margins {
             window: self.window.map(from_proto)?,
             min_samples: self.min_samples,
             max_failure_rate_increase: self.max_failure_rate_increase,
@@ -212,7 +212,7 @@ impl v1::Margins {
             gap_ratio: self.gap_ratio,
             confidence: self.confidence,
         };
-        rules.is_valid().then_some(rules)
+        margins.is_valid().then_some(margins)
     }
 }
 
@@ -309,9 +309,9 @@ mod tests {
 
     #[test]
     fn margins_survive_the_wire_and_what_is_made_up_is_left_out() {
-        let rules = Rules::default();
-        let sent = v1::Margins::from(&rules);
-        assert_eq!(sent.rules(), Some(rules));
+        let margins = analysis::Margins::default();
+        let sent = v1::Margins::from(&margins);
+        assert_eq!(sent.to_analysis(), Some(margins));
         for made_up in [
             v1::Margins {
                 confidence: 1.0,
@@ -330,7 +330,7 @@ mod tests {
                 ..sent
             },
         ] {
-            assert_eq!(made_up.rules(), None, "{made_up:?}");
+            assert_eq!(made_up.to_analysis(), None, "{made_up:?}");
         }
     }
 

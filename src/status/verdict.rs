@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use self::report::{AnalysisReport, no_report};
-use crate::analysis::{self, Accumulator, Memory, Report, Rules};
+use crate::analysis::{self, Accumulator, Margins, Memory, Report};
 use crate::state_api::v1;
 
 /// The response of one proxy.
@@ -23,7 +23,7 @@ pub struct Compared {
 /// A comparison of old and new over many looks.
 #[derive(Debug)]
 pub struct ComparisonRun {
-    rules: Rules,
+    margins: Margins,
     memory: Memory,
     accumulator: Accumulator,
     /// The last series of each proxy: one for each new generation.
@@ -33,13 +33,15 @@ pub struct ComparisonRun {
 /// The margins in the plans of these proxies: each once, with the name of the first proxy that has it. A proxy without an
 /// analysis, or too old to report one, has the defaults.
 #[must_use]
-pub fn rules(answers: &[Compared]) -> Vec<(&str, Rules)> {
-    let mut all: Vec<(&str, Rules)> = Vec::new();
+pub fn margins(answers: &[Compared]) -> Vec<(&str, Margins)> {
+    let mut all: Vec<(&str, Margins)> = Vec::new();
     for (name, reported) in answers.iter().filter_map(comparison) {
         let margins = reported.margins.as_ref();
-        let rules = margins.and_then(v1::Margins::rules).unwrap_or_default();
-        if all.iter().all(|(_, known)| *known != rules) {
-            all.push((name, rules));
+        let margins = margins
+            .and_then(v1::Margins::to_analysis)
+            .unwrap_or_default();
+        if all.iter().all(|(_, known)| *known != margins) {
+            all.push((name, margins));
         }
     }
     all
@@ -47,9 +49,9 @@ pub fn rules(answers: &[Compared]) -> Vec<(&str, Rules)> {
 
 impl ComparisonRun {
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(margins: Margins) -> Self {
         Self {
-            rules,
+            margins,
             memory: Memory::default(),
             accumulator: Accumulator::default(),
             series: BTreeMap::new(),
@@ -62,7 +64,7 @@ impl ComparisonRun {
         let answers = distinct(answers);
         let past = answers.iter().copied().filter_map(comparison);
         let past = past.map(|(_, reported)| reported.past()).collect();
-        let report = analysis::replay(&mut self.memory, &self.rules, past);
+        let report = analysis::replay(&mut self.memory, &self.margins, past);
         self.report(report, &answers)
     }
 
@@ -83,7 +85,7 @@ impl ComparisonRun {
             .iter()
             .filter_map(|(name, reported)| reported.reading(name));
         let counts = self.accumulator.since_last(readings, now);
-        let report = self.memory.look(&self.rules, counts, now);
+        let report = self.memory.look(&self.margins, counts, now);
         self.report(report, &answers)
     }
 
@@ -114,12 +116,12 @@ impl ComparisonRun {
         // With other margins, it may not have failed.
         let mut reported = answers.iter().copied().filter_map(comparison);
         let failed = reported.find(|(_, reported)| {
-            let margins = reported.margins.as_ref().and_then(v1::Margins::rules);
-            !reported.failed.is_empty() && margins == Some(self.rules)
+            let margins = reported.margins.as_ref().and_then(v1::Margins::to_analysis);
+            !reported.failed.is_empty() && margins == Some(self.margins)
         });
         AnalysisReport {
             report,
-            needed: self.rules.min_samples,
+            needed: self.margins.min_samples,
             queried: answers.len(),
             silent: silent.collect(),
             differ: targets.len() > 1,
@@ -267,7 +269,7 @@ mod tests {
             answer("b", Ok(None)),
             answer("c", Err("cannot be reached".to_owned())),
         ];
-        let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+        let analysed = ComparisonRun::new(Margins::default()).past(&answers);
         assert_eq!(analysed.report.verdict.as_str(), "fail");
         let text = analysed.text();
         for part in [
@@ -297,7 +299,7 @@ mod tests {
                 answer("a", at("http://new:80", 5)),
                 answer("b", at(second, 6)),
             ];
-            ComparisonRun::new(Rules::default()).past(&answers)
+            ComparisonRun::new(Margins::default()).past(&answers)
         };
         assert_eq!(analysed("http://new:80").verdict(), "fail");
         let analysed = analysed("http://newer:80");
@@ -341,7 +343,7 @@ mod tests {
             // A failure of another one counts, too.
             (proxy("b", [1, 0], "chat", "New fails."), ""),
         ] {
-            let analysed = ComparisonRun::new(Rules::default()).past(&[one.clone(), other]);
+            let analysed = ComparisonRun::new(Margins::default()).past(&[one.clone(), other]);
             let text = analysed.text();
             if expected.is_empty() {
                 assert_eq!(analysed.verdict(), "fail", "{text}");
@@ -355,23 +357,23 @@ mod tests {
 
     #[test]
     fn new_that_a_proxy_has_failed_by_the_same_margins_has_failed() {
-        let rules = Rules::default();
-        let analysed = |rules: Rules| {
+        let margins = Margins::default();
+        let analysed = |margins: Margins| {
             let mut reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
             reported.failed = "New fails 50.0% of its requests.".to_owned();
-            reported.margins = Some(v1::Margins::from(&Rules::default()));
-            let analysed = ComparisonRun::new(rules).past(&[answer("a", Ok(Some(reported)))]);
+            reported.margins = Some(v1::Margins::from(&Margins::default()));
+            let analysed = ComparisonRun::new(margins).past(&[answer("a", Ok(Some(reported)))]);
             (analysed.verdict(), analysed.text())
         };
-        let (verdict, text) = analysed(rules);
+        let (verdict, text) = analysed(margins);
         assert_eq!(verdict, "fail");
         let expected = "fail: New has failed: New fails 50.0% of its requests.\n";
         assert!(text.starts_with(expected), "{text}");
         let min_samples = 7;
         assert_eq!(
-            analysed(Rules {
+            analysed(Margins {
                 min_samples,
-                ..rules
+                ..margins
             })
             .0,
             "inconclusive"
@@ -389,14 +391,14 @@ mod tests {
                 ..reported
             })),
         )];
-        let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+        let analysed = ComparisonRun::new(Margins::default()).past(&answers);
         assert_eq!(analysed.verdict(), "fail");
         let text = "fail: New has failed and was rolled back: New fails 50.0% of its requests.\n";
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
         assert_eq!(analysed.json()["verdict"], "fail");
         // The status of the update tells it even if no proxy responds.
         let answers = [answer("a", Err("cannot be reached".to_owned()))];
-        let analysed = ComparisonRun::new(Rules::default())
+        let analysed = ComparisonRun::new(Margins::default())
             .past(&answers)
             .or_rolled_back(Some("New fails 50.0% of its requests."));
         assert_eq!(analysed.verdict(), "fail");
@@ -408,7 +410,7 @@ mod tests {
         let hostile = "\u{1b}[31m\u{9b}X\u{202e}\r\npass: All is well.\u{2028}\u{7}";
         let of = |change: &dyn Fn(&mut v1::Comparison)| {
             let mut reported = reported([900, 900], 0, 500, &[(60, 1), (0, 2)]);
-            reported.margins = Some((&Rules::default()).into());
+            reported.margins = Some((&Margins::default()).into());
             change(&mut reported);
             reported
         };
@@ -426,7 +428,7 @@ mod tests {
             [answer("a", Err(hostile.to_owned()))],
             [answer(hostile, Ok(None))],
         ] {
-            let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+            let analysed = ComparisonRun::new(Margins::default()).past(&answers);
             let text = analysed.text();
             assert!(
                 text.contains("\\u001b[31m\\u009bX\\u202e\\r\\npass: "),
@@ -443,9 +445,9 @@ mod tests {
 
     #[test]
     fn each_set_of_margins_is_reported_once() {
-        let strict = Rules {
+        let strict = Margins {
             ttft_ratio: 1.1,
-            ..Rules::default()
+            ..Margins::default()
         };
         let of = |name: &str, margins: Option<v1::Margins>| {
             let reported = reported([1, 1], 0, 500, &[(0, 1)]);
@@ -465,12 +467,15 @@ mod tests {
             of("d", None),
             of("e", Some(made_up)),
         ];
-        assert_eq!(rules(&answers), [("a", strict), ("d", Rules::default())]);
+        assert_eq!(
+            margins(&answers),
+            [("a", strict), ("d", Margins::default())]
+        );
     }
 
     #[test]
     fn only_what_is_counted_from_the_first_look_on_is_judged_if_it_waits() {
-        let mut run = ComparisonRun::new(Rules::default());
+        let mut run = ComparisonRun::new(Margins::default());
         let mut look = |seconds, started, failed| {
             let reported = reported([9 * started, started], failed, 500, &[(0, 1)]);
             run.observe(
@@ -490,7 +495,7 @@ mod tests {
 
     #[test]
     fn another_new_generation_is_analysed_from_its_beginning() {
-        let mut run = ComparisonRun::new(Rules::default());
+        let mut run = ComparisonRun::new(Margins::default());
         let mut look = |seconds, started, failed, series| {
             let mut reported = reported([9 * started, started], failed, 500, &[(0, 1)]);
             reported.series = series;
@@ -532,7 +537,7 @@ mod tests {
         ] {
             let other = other.map(|other| answer("b", other));
             let answers: Vec<_> = [ok()].into_iter().chain(other).collect();
-            let analysed = ComparisonRun::new(Rules::default()).past(&answers);
+            let analysed = ComparisonRun::new(Margins::default()).past(&answers);
             assert_eq!(analysed.verdict(), verdict);
             assert_eq!(analysed.json()["text"], sentence);
             let text = analysed.text();
@@ -554,12 +559,12 @@ mod tests {
         };
         for (second, begun) in [("host", 150), ("other", 300)] {
             let answers = [of("a", "host"), of("b", second)];
-            let analysed = ComparisonRun::new(Rules::default()).past(&answers).json();
+            let analysed = ComparisonRun::new(Margins::default()).past(&answers).json();
             assert_eq!(
                 analysed["metrics"][0]["samples"]["new"], begun,
                 "{analysed}"
             );
-            let mut run = ComparisonRun::new(Rules::default());
+            let mut run = ComparisonRun::new(Margins::default());
             let _ = run.observe(&[], Duration::ZERO);
             let mut young = answers.clone();
             for proxy in &mut young {
@@ -581,7 +586,7 @@ mod tests {
     #[test]
     fn without_a_response_nothing_is_analysed() {
         let answers = [answer("a", Err("cannot be reached".to_owned()))];
-        let analysed = ComparisonRun::new(Rules::default()).observe(&answers, Duration::ZERO);
+        let analysed = ComparisonRun::new(Margins::default()).observe(&answers, Duration::ZERO);
         assert!(!analysed.has_data());
         let expected =
             "inconclusive: No proxy could be queried.\n\n0 of 1 proxy\n  a: cannot be reached\n";

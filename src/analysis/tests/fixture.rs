@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::analysis::{Counts, Memory, Report, Rules, Side};
+use crate::analysis::{Counts, Margins, Memory, Report, Side};
 
 /// Looks at `counts`, five seconds each.
-pub fn looks(rules: &Rules, counts: impl IntoIterator<Item = Counts>) -> Report {
+pub fn looks(margins: &Margins, counts: impl IntoIterator<Item = Counts>) -> Report {
     let mut memory = Memory::default();
-    let mut report = memory.look(rules, Counts::default(), Duration::ZERO);
+    let mut report = memory.look(margins, Counts::default(), Duration::ZERO);
     for (number, counts) in (1..).zip(counts) {
-        report = memory.look(rules, counts, Duration::from_secs(5 * number));
+        report = memory.look(margins, counts, Duration::from_secs(5 * number));
     }
     report
 }

@@ -3,7 +3,7 @@
 use super::fixture::looks;
 use super::simulator::{Arrivals, Behaviour, LARGE, Traffic, USUAL, rollout};
 use super::table;
-use crate::analysis::{Metric, Rules, Verdict};
+use crate::analysis::{Margins, Metric, Verdict};
 
 /// The simulations of the table, with fewer rollouts of an hour's first minutes.
 #[test]
@@ -55,7 +55,7 @@ fn the_metric_that_is_worse_is_named() {
             &[Metric::GapP99, Metric::TimePerToken],
         ),
     ] {
-        let (time, report) = rollout(3, &Rules::default(), &traffic(new), 600.0);
+        let (time, report) = rollout(3, &Margins::default(), &traffic(new), 600.0);
         let Verdict::Fail(row) = report.verdict else {
             panic!("{:?} {:?}", report.verdict, metrics);
         };
@@ -76,7 +76,10 @@ fn a_different_mix_of_requests_does_not_change_the_figures() {
         })
     };
     let mut arrivals = Arrivals::new(5);
-    let report = looks(&Rules::default(), (0..20).map(|_| arrivals.look(&traffic)));
+    let report = looks(
+        &Margins::default(),
+        (0..20).map(|_| arrivals.look(&traffic)),
+    );
     for row in &report.rows {
         let [Some(old), Some(new)] = row.figures else {
             panic!("{row:?}");
@@ -95,7 +98,7 @@ fn a_different_mix_of_requests_does_not_change_the_figures() {
 /// All requests of one look are slow, and none before or after.
 #[test]
 fn one_pause_decides_nothing() {
-    let rules = Rules::default();
+    let margins = Margins::default();
     let mut arrivals = Arrivals::new(11);
     let traffic = Traffic {
         rate: 50.0,
@@ -117,7 +120,7 @@ fn one_pause_decides_nothing() {
     };
     let counts =
         (0..200).map(|number| arrivals.look(if number == 100 { &stalled } else { &traffic }));
-    let report = looks(&rules, counts);
+    let report = looks(&margins, counts);
     assert!(
         !matches!(report.verdict, Verdict::Fail(_)),
         "{}",

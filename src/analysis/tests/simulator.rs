@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::analysis::{Counts, Memory, Outcomes, Report, Rules, Side, Stratum, Verdict};
+use crate::analysis::{Counts, Margins, Memory, Outcomes, Report, Side, Stratum, Verdict};
 use crate::latency::{BUCKETS, Scale, Sketch};
 use crate::split::{Diffusion, Generation, Weights};
 
@@ -212,7 +212,12 @@ fn step(Arrivals { draw, split }: &mut Arrivals, traffic: &Traffic, seconds: f64
 
 /// A rollout: the time in seconds from the first request that new treats in its own way to its failure, if it was failed within
 /// `seconds`, and the last report.
-pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Option<f64>, Report) {
+pub fn rollout(
+    seed: u64,
+    margins: &Margins,
+    traffic: &Traffic,
+    seconds: f64,
+) -> (Option<f64>, Report) {
     // Old has been observed for a minute before new gets its first request.
     let alone = Traffic {
         percent: 0,
@@ -227,11 +232,11 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
     let mut arrivals = Arrivals::new(seed);
     let mut memory = Memory::default();
     let mut now = 0.0;
-    let mut report = memory.look(rules, Counts::default(), Duration::ZERO);
+    let mut report = memory.look(margins, Counts::default(), Duration::ZERO);
     while now < 60.0 {
         now += traffic.look;
         let counts = arrivals.look(&alone);
-        report = memory.look(rules, counts, Duration::from_secs_f64(now));
+        report = memory.look(margins, counts, Duration::from_secs_f64(now));
     }
     let turns = now + traffic.good_for;
     let mut began = None;
@@ -252,12 +257,12 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
             counts.add(&since);
             let time = Duration::from_secs_f64(now);
             if number < traffic.interim_looks
-                && memory.interim_look(rules, &Outcomes::from(&counts), time)
+                && memory.interim_look(margins, &Outcomes::from(&counts), time)
             {
                 break;
             }
         }
-        report = memory.look(rules, counts, Duration::from_secs_f64(now));
+        report = memory.look(margins, counts, Duration::from_secs_f64(now));
         if matches!(report.verdict, Verdict::Fail(_)) {
             // A good new generation that fails was detected immediately, and wrongly.
             return (Some(began.map_or(0.0, |began| now - began)), report);

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::simulator::{Behaviour, LARGE, Traffic, USUAL, rollout};
-use crate::analysis::Rules;
+use crate::analysis::Margins;
 
 /// A row of the table: rollouts of one kind.
 pub struct Case {
     pub what: &'static str,
-    pub rules: Rules,
+    pub margins: Margins,
     pub traffic: Traffic,
     /// The longest time of a rollout, in seconds.
     pub seconds: f64,
     /// How many rollouts the table has.
     pub rollouts: u64,
-    /// New is worse than its rules allow.
+    /// New is worse than its margins allow.
     pub finds: bool,
     /// The time within which 99% of the rollouts must fail, in seconds.
     pub limit: Option<f64>,
@@ -50,20 +50,20 @@ fn failing(failures: f64) -> Traffic {
 }
 
 pub fn cases() -> Vec<Case> {
-    let rules = Rules::default();
-    let no_margin = Rules {
+    let margins = Margins::default();
+    let no_margin = Margins {
         max_failure_rate_increase: 0.0,
         ttft_ratio: 1.0,
         gap_ratio: 1.0,
-        ..rules
+        ..margins
     };
-    let tenth = Rules {
+    let tenth = Margins {
         ttft_ratio: 1.1,
-        ..rules
+        ..margins
     };
-    let case = |what, rules, traffic| Case {
+    let case = |what, margins, traffic| Case {
         what,
-        rules,
+        margins,
         traffic,
         seconds: HOUR,
         rollouts: ROLLOUTS,
@@ -71,14 +71,14 @@ pub fn cases() -> Vec<Case> {
         limit: None,
         is_slow: false,
     };
-    let equal = |what, rules, traffic| Case {
+    let equal = |what, margins, traffic| Case {
         finds: false,
-        ..case(what, rules, traffic)
+        ..case(what, margins, traffic)
     };
-    let slow = |what, rules, failures| Case {
+    let slow = |what, margins, failures| Case {
         seconds: 3.0 * HOUR,
         is_slow: true,
-        ..case(what, rules, failing(failures))
+        ..case(what, margins, failing(failures))
     };
     let crash = |what, failures, percent| Case {
         seconds: 60.0,
@@ -86,7 +86,7 @@ pub fn cases() -> Vec<Case> {
         limit: Some(2.0),
         ..case(
             what,
-            rules,
+            margins,
             Traffic {
                 look: 0.5,
                 interim_looks: 10,
@@ -119,7 +119,7 @@ pub fn cases() -> Vec<Case> {
         rollouts: ROLLOUTS_OF_A_MINUTE,
         ..equal(
             what,
-            rules,
+            margins,
             Traffic {
                 earlier: USUAL,
                 ..often(failures)
@@ -154,17 +154,17 @@ pub fn cases() -> Vec<Case> {
         ..USUAL
     });
     vec![
-        equal("equal", rules, traffic(USUAL)),
+        equal("equal", margins, traffic(USUAL)),
         equal("equal; without any margin", no_margin, traffic(USUAL)),
         equal(
             "equal; share of new 50%, without any margin",
             no_margin,
             half,
         ),
-        equal("equal; new gets the larger requests", rules, larger),
+        equal("equal; new gets the larger requests", margins, larger),
         equal(
             "failures 1% instead of 0.5%, as the margin allows",
-            rules,
+            margins,
             failing(0.01),
         ),
         slow(
@@ -172,17 +172,17 @@ pub fn cases() -> Vec<Case> {
             no_margin,
             0.01,
         ),
-        slow("failures 1.5% instead of 0.5%", rules, 0.015),
-        case("failures 2% instead of 0.5%", rules, failing(0.02)),
-        case("failures 5% instead of 0.5%", rules, failing(0.05)),
+        slow("failures 1.5% instead of 0.5%", margins, 0.015),
+        case("failures 2% instead of 0.5%", margins, failing(0.02)),
+        case("failures 5% instead of 0.5%", margins, failing(0.05)),
         case(
             "failures 2% instead of 0.5%; share of new 25%",
-            rules,
+            margins,
             quarter(failing(0.02)),
         ),
         equal(
             "equal; a proxy evaluates new on its own",
-            rules,
+            margins,
             often(0.005),
         ),
         equal(
@@ -228,18 +228,18 @@ pub fn cases() -> Vec<Case> {
             tenth,
             quarter(first_event(1.25)),
         ),
-        case("first token 40% later", rules, first_event(1.4)),
+        case("first token 40% later", margins, first_event(1.4)),
         case(
             "first token 40% later; a proxy evaluates new on its own",
-            rules,
+            margins,
             Traffic {
                 look: 0.5,
                 ..first_event(1.4)
             },
         ),
-        case("first token 100% later", rules, first_event(2.0)),
-        case("tokens 30% slower", rules, gap(1.3)),
-        case("tokens 50% slower", rules, gap(1.5)),
+        case("first token 100% later", margins, first_event(2.0)),
+        case("tokens 30% slower", margins, gap(1.3)),
+        case("tokens 50% slower", margins, gap(1.5)),
     ]
 }
 
@@ -250,7 +250,7 @@ type Outcome = (f64, Option<f64>, Option<f64>);
 fn times(case: &Case, rollouts: Range<u64>, seed: u64) -> Vec<f64> {
     let times = rollouts.map(|number| {
         let seed = seed.wrapping_add(number.wrapping_mul(0x5851_f42d_4c95_7f2d));
-        let (time, _) = rollout(seed, &case.rules, &case.traffic, case.seconds);
+        let (time, _) = rollout(seed, &case.margins, &case.traffic, case.seconds);
         time.unwrap_or(f64::INFINITY)
     });
     times.collect()

@@ -2,15 +2,15 @@
 
 use super::fixture::{changed, looks};
 use crate::analysis::requests;
-use crate::analysis::{Attempts, Counts, Metric, NoVerdict, Rules, Side, Stratum, Verdict};
+use crate::analysis::{Attempts, Counts, Margins, Metric, NoVerdict, Side, Stratum, Verdict};
 use crate::latency::Sketch;
 
 #[test]
 fn without_traffic_or_with_little_there_is_no_verdict() {
-    let rules = Rules::default();
-    let idle = looks(&rules, [requests(0, 0, 0)]);
+    let margins = Margins::default();
+    let idle = looks(&margins, [requests(0, 0, 0)]);
     assert_eq!(idle.verdict, Verdict::Inconclusive(NoVerdict::NoTraffic));
-    let few = looks(&rules, [requests(5000, 199, 0)]);
+    let few = looks(&margins, [requests(5000, 199, 0)]);
     assert_eq!(
         few.verdict,
         Verdict::Inconclusive(NoVerdict::TooFew("new", 199, 200))
@@ -19,12 +19,12 @@ fn without_traffic_or_with_little_there_is_no_verdict() {
         few.sentence(),
         "Not enough data: new received only 199 requests in 5 s; at least 200 are needed."
     );
-    let none = looks(&rules, [requests(5000, 0, 0)]);
+    let none = looks(&margins, [requests(5000, 0, 0)]);
     assert_eq!(
         none.verdict,
         Verdict::Inconclusive(NoVerdict::TooFew("new", 0, 200))
     );
-    let alone = looks(&rules, [requests(0, 5000, 4000)]);
+    let alone = looks(&margins, [requests(0, 5000, 4000)]);
     assert_eq!(
         alone.verdict,
         Verdict::Inconclusive(NoVerdict::TooFew("old", 0, 200)),
@@ -33,20 +33,20 @@ fn without_traffic_or_with_little_there_is_no_verdict() {
     // Six minutes later, what came before counts no more.
     let mut reads = vec![requests(5000, 500, 0)];
     reads.extend((0..72).map(|_| Counts::default()));
-    let ended = looks(&rules, reads);
+    let ended = looks(&margins, reads);
     assert_eq!(ended.verdict, Verdict::Inconclusive(NoVerdict::NoTraffic));
 }
 
 #[test]
 fn requests_without_streams_pass_by_their_outcomes() {
-    let report = looks(&Rules::default(), (0..10).map(|_| requests(200, 100, 0)));
+    let report = looks(&Margins::default(), (0..10).map(|_| requests(200, 100, 0)));
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.sentence());
 }
 
 /// Two dead sides are equal.
 #[test]
 fn new_passes_only_if_it_completed_enough_requests() {
-    let rules = Rules::default();
+    let margins = Margins::default();
     // Both sides fail everything, or all clients give up.
     let fail = |sides: &mut [Side; 2]| {
         for side in sides {
@@ -63,7 +63,7 @@ fn new_passes_only_if_it_completed_enough_requests() {
         changed(requests(2000, 1000, 0), fail),
         changed(requests(2000, 1000, 0), give_up),
     ] {
-        let report = looks(&rules, (0..10).map(|_| dead.clone()));
+        let report = looks(&margins, (0..10).map(|_| dead.clone()));
         let why = NoVerdict::FewCompleted(0, 200);
         assert_eq!(report.verdict, Verdict::Inconclusive(why));
         assert_eq!(
@@ -75,7 +75,7 @@ fn new_passes_only_if_it_completed_enough_requests() {
         let few = changed(requests(2000, 1000, 0), |[_, new]| {
             new.attempts.completed = completed
         });
-        let report = looks(&rules, [few]);
+        let report = looks(&margins, [few]);
         assert_eq!(
             report.verdict == Verdict::Pass,
             passes,
@@ -103,7 +103,7 @@ fn new_that_fails_most_requests_of_a_class_does_not_pass_though_old_fails_them_a
         counts
     };
     for (failed, passes) in [(250, true), (251, false), (500, false)] {
-        let report = looks(&Rules::default(), [counts(failed)]);
+        let report = looks(&Margins::default(), [counts(failed)]);
         let sentence = report.sentence();
         assert_eq!(report.verdict == Verdict::Pass, passes, "{sentence}");
         let all = "New fails 100.0% of its requests, old fails 100.0% (500 and 1,000 requests of the API class 'chat' in 5 s); that is too many for a pass.";
@@ -124,7 +124,7 @@ fn new_whose_requests_hang_does_not_pass() {
         counts
     };
     for (old, new, passes) in [(0, 0, true), (0, 10, true), (0, 40, false), (80, 40, true)] {
-        let report = looks(&Rules::default(), [hang(old, new)]);
+        let report = looks(&Margins::default(), [hang(old, new)]);
         let is = report.verdict == Verdict::Pass;
         assert_eq!(is, passes, "{old} {new}: {}", report.sentence());
         if !passes {
@@ -136,7 +136,7 @@ fn new_whose_requests_hang_does_not_pass() {
 
 #[test]
 fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
-    let report = looks(&Rules::default(), [requests(1000, 250, 2)]);
+    let report = looks(&Margins::default(), [requests(1000, 250, 2)]);
     let Verdict::Inconclusive(NoVerdict::Unclear(row)) = &report.verdict else {
         panic!("{:?}", report.verdict);
     };
@@ -166,12 +166,12 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
         }
         counts
     };
-    let report = looks(&Rules::default(), [counts(new(63, 43, 43))]);
+    let report = looks(&Margins::default(), [counts(new(63, 43, 43))]);
     assert_eq!(
         report.sentence(),
         "New fails 100.0% of its requests, old fails 0.0% (43 and 400 requests in 5 s)."
     );
-    let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
+    let hangs = looks(&Margins::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
         hangs.sentence(),
         "400 of new's requests have no result yet (still in flight, or failed in a session and not answered by old); this is a larger share than of old's requests."
@@ -181,7 +181,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
         *old = new.clone();
     }
     assert_eq!(
-        looks(&Rules::default(), [both]).sentence(),
+        looks(&Margins::default(), [both]).sentence(),
         "Not enough data: new answered or failed no requests in 5 s; at least 200 are needed."
     );
 }
@@ -206,7 +206,7 @@ fn a_sentence_names_the_figures_of_both_sides() {
         };
         Counts([(stratum, [slow(300, 1000), slow(340, 100)])].into())
     };
-    let report = looks(&Rules::default(), (0..40).map(|_| counts()));
+    let report = looks(&Margins::default(), (0..40).map(|_| counts()));
     assert_eq!(
         report.sentence(),
         "New's time to first token (p50) is 840 ms, old's is 356 ms (700 and 7,000 requests in 35 s)."

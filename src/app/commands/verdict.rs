@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{Error, OutputFormat, as_json, print};
-use crate::analysis::{Rules, Verdict};
+use crate::analysis::{Margins, Verdict};
 use crate::error_chain::error_chain;
 use crate::files::explain;
 use crate::resource::DynamoUpdateConfig;
@@ -32,13 +32,13 @@ pub struct JudgeOptions {
     /// The time between two looks.
     pub every: Duration,
     pub form: OutputFormat,
-    /// Changes the update's rules, or the defaults.
-    pub rules: RuleChanges,
+    /// Changes the update's margins, or the defaults.
+    pub margins: MarginChanges,
 }
 
-/// Rules that were given by flags.
+/// Margins that were given by flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RuleChanges {
+pub struct MarginChanges {
     pub window: Option<Duration>,
     pub min_samples: Option<u64>,
     /// In percentage points.
@@ -48,17 +48,17 @@ pub struct RuleChanges {
     pub confidence: Option<f64>,
 }
 
-impl RuleChanges {
-    fn of(self, rules: Rules) -> Rules {
+impl MarginChanges {
+    fn of(self, margins: Margins) -> Margins {
         let increase = self.max_failure_rate_increase;
-        Rules {
-            window: self.window.unwrap_or(rules.window),
-            min_samples: self.min_samples.unwrap_or(rules.min_samples),
+        Margins {
+            window: self.window.unwrap_or(margins.window),
+            min_samples: self.min_samples.unwrap_or(margins.min_samples),
             max_failure_rate_increase: increase
-                .map_or(rules.max_failure_rate_increase, |percent| percent / 100.0),
-            ttft_ratio: self.ttft_ratio.unwrap_or(rules.ttft_ratio),
-            gap_ratio: self.gap_ratio.unwrap_or(rules.gap_ratio),
-            confidence: self.confidence.unwrap_or(rules.confidence),
+                .map_or(margins.max_failure_rate_increase, |percent| percent / 100.0),
+            ttft_ratio: self.ttft_ratio.unwrap_or(margins.ttft_ratio),
+            gap_ratio: self.gap_ratio.unwrap_or(margins.gap_ratio),
+            confidence: self.confidence.unwrap_or(margins.confidence),
         }
     }
 }
@@ -82,21 +82,25 @@ impl Source {
         Ok(Self::Cluster(cluster, update.into()))
     }
 
-    /// The rules of the update, or else of the plans that the proxies have, with the changes by flags.
-    fn rules(&self, changes: RuleChanges, answers: &[Compared]) -> Result<Rules, status::Error> {
-        let mut rules = match self {
+    /// The margins of the update, or else of the plans that the proxies have, with the changes by flags.
+    fn margins(
+        &self,
+        changes: MarginChanges,
+        answers: &[Compared],
+    ) -> Result<Margins, status::Error> {
+        let mut margins = match self {
             Self::Cluster(_, update) => {
                 let analysis = update.spec.analysis.as_ref();
-                let rules = analysis.map_or_else(Rules::default, |analysis| analysis.rules());
-                return Ok(changes.of(rules));
+                let margins = analysis.map_or_else(Margins::default, |analysis| analysis.margins());
+                return Ok(changes.of(margins));
             }
-            Self::Proxies(_) => status::rules(answers).into_iter(),
+            Self::Proxies(_) => status::margins(answers).into_iter(),
         };
-        let Some((first, of_first)) = rules.next() else {
-            return Ok(changes.of(Rules::default()));
+        let Some((first, of_first)) = margins.next() else {
+            return Ok(changes.of(Margins::default()));
         };
         let of_first = changes.of(of_first);
-        match rules.find(|(_, others)| changes.of(*others) != of_first) {
+        match margins.find(|(_, others)| changes.of(*others) != of_first) {
             None => Ok(of_first),
             Some((other, _)) => Err(status::Error::DifferentMargins {
                 one: first.to_owned(),
@@ -114,18 +118,18 @@ impl Source {
         analysis.rolled_back.then_some(&*analysis.message)
     }
 
-    /// Why the controller has failed new by the rules of the update, if it has, and if no other rules are requested.
-    fn failed(&self, changes: RuleChanges) -> Option<&str> {
+    /// Why the controller has failed new by the margins of the update, if it has, and if no other margins are requested.
+    fn failed(&self, changes: MarginChanges) -> Option<&str> {
         let Self::Cluster(_, update) = self else {
             return None;
         };
         let analysis = update.status.as_ref()?.analysis.as_ref()?;
-        let is_failed = analysis.failed_at.is_some() && changes == RuleChanges::default();
+        let is_failed = analysis.failed_at.is_some() && changes == MarginChanges::default();
         is_failed.then_some(&*analysis.message)
     }
 
     /// Adds the controller's verdict.
-    fn complete(&self, analysed: AnalysisReport, changes: RuleChanges) -> AnalysisReport {
+    fn complete(&self, analysed: AnalysisReport, changes: MarginChanges) -> AnalysisReport {
         let analysed = analysed.or_rolled_back(self.rolled_back());
         analysed.or_failed(self.failed(changes))
     }
@@ -184,9 +188,9 @@ async fn analysed(options: &JudgeOptions) -> Result<AnalysisReport, status::Erro
     let mut source = Source::open(options).await?;
     let Some(wait) = options.wait else {
         let answers = source.compare(true).await?;
-        let rules = source.rules(options.rules, &answers)?;
-        let analysed = ComparisonRun::new(rules).past(&answers);
-        return Ok(source.complete(analysed, options.rules));
+        let margins = source.margins(options.margins, &answers)?;
+        let analysed = ComparisonRun::new(margins).past(&answers);
+        return Ok(source.complete(analysed, options.margins));
     };
     let begin = Instant::now();
     let mut judge = None;
@@ -199,10 +203,10 @@ async fn analysed(options: &JudgeOptions) -> Result<AnalysisReport, status::Erro
             Ok(answers) => {
                 let mut run = match judge.take() {
                     Some(run) => run,
-                    None => ComparisonRun::new(source.rules(options.rules, &answers)?),
+                    None => ComparisonRun::new(source.margins(options.margins, &answers)?),
                 };
                 let analysed = run.observe(&answers, elapsed);
-                let analysed = source.complete(analysed, options.rules);
+                let analysed = source.complete(analysed, options.margins);
                 // Until a proxy has responded, its margins are unknown.
                 judge = (has_begun || analysed.has_data()).then_some(run);
                 Some(analysed)

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::Rules;
+use crate::analysis::Margins;
 use crate::resource::rules;
 pub use crate::rollout::OnFailure;
 
@@ -65,10 +65,10 @@ impl Default for AnalysisSpec {
 }
 
 impl AnalysisSpec {
-    /// The rules of the verdict.
+    /// The margins of the verdict.
     #[must_use]
-    pub fn rules(&self) -> Rules {
-        Rules {
+    pub fn margins(&self) -> Margins {
+        Margins {
             window: std::time::Duration::from_secs(self.window_seconds.into()),
             min_samples: self.min_samples.into(),
             max_failure_rate_increase: self.max_failure_rate_increase_percent / 100.0,
@@ -85,6 +85,6 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_verdict() {
-        assert_eq!(AnalysisSpec::default().rules(), Rules::default());
+        assert_eq!(AnalysisSpec::default().margins(), Margins::default());
     }
 }

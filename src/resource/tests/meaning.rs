@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::continuation::{Mode, ContinuationPolicy};
+use crate::continuation::{ContinuationPolicy, Mode};
 use crate::split::Weights;
 
 fn plan(fields: &str) -> Plan {

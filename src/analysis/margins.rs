@@ -8,7 +8,7 @@ use crate::latency::Sketch;
 
 /// The requirements on new.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rules {
+pub struct Margins {
     /// The length of the window for the figures and for the requirements of a pass.
     pub window: Duration,
     /// The minimum for a verdict within the window: for a pass, requests that each side must have received and new must have
@@ -24,7 +24,7 @@ pub struct Rules {
     pub confidence: f64,
 }
 
-impl Rules {
+impl Margins {
     /// The bounds of [`Self::window`], in seconds.
     pub const WINDOW: RangeInclusive<f64> = 10.0..=3600.0;
     /// The bounds of [`Self::ttft_ratio`] and [`Self::gap_ratio`].
@@ -44,7 +44,7 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
+impl Default for Margins {
     fn default() -> Self {
         Self {
             window: Duration::from_secs(300),
@@ -112,10 +112,10 @@ impl Metric {
         }
     }
 
-    pub(super) const fn ratio(self, rules: &Rules) -> f64 {
+    pub(super) const fn ratio(self, margins: &Margins) -> f64 {
         match self {
-            Self::FirstTokenP50 | Self::FirstTokenP95 => rules.ttft_ratio,
-            _ => rules.gap_ratio,
+            Self::FirstTokenP50 | Self::FirstTokenP95 => margins.ttft_ratio,
+            _ => margins.gap_ratio,
         }
     }
 
