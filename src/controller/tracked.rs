@@ -12,7 +12,7 @@ use super::last_valid::LastValid;
 use super::observer::ProxyComparison;
 use super::parsed::ParsedUpdate;
 use super::rejected_writes::RejectedWrites;
-use super::verdict::AnalysisRun;
+use super::verdict::ControllerAnalysis;
 use crate::k8s::{Object, resource_version};
 use crate::resource::{AnalysisSpec, Problems};
 use crate::rollout::{Timestamp, Trial, TrialResult};
@@ -38,7 +38,7 @@ pub(super) struct Tracked {
     /// Its state in a dry run, which keeps none in the cluster.
     pub dry_run: Option<DryRun>,
     pub rejected_writes: RejectedWrites,
-    run: Option<AnalysisRun>,
+    analysis: Option<ControllerAnalysis>,
 }
 
 impl Tracked {
@@ -75,18 +75,22 @@ impl Tracked {
         let margins = parsed.spec.analysis.as_ref().map(AnalysisSpec::margins);
         let begun = margins.filter(|_| trial.since > Timestamp::default());
         let Some(margins) = begun else {
-            self.run = None;
+            self.analysis = None;
             return None;
         };
         let now = Instant::now();
-        let known = self.run.take().filter(|run| run.is_of(trial, &margins));
-        self.run = known.or_else(|| AnalysisRun::begin(trial, margins, comparisons, (now, wall)));
-        Some(self.run.as_mut()?.observe(trial, comparisons, now))
+        let known = self
+            .analysis
+            .take()
+            .filter(|analysis| analysis.is_of(trial, &margins));
+        self.analysis =
+            known.or_else(|| ControllerAnalysis::begin(trial, margins, comparisons, (now, wall)));
+        Some(self.analysis.as_mut()?.observe(trial, comparisons, now))
     }
 
     /// Drops the state that only a followed update needs.
     pub fn shrink(&mut self) {
-        (self.parsed, self.valid, self.run) = (None, None, None);
+        (self.parsed, self.valid, self.analysis) = (None, None, None);
     }
 
     /// Remembers the spec of a valid update.

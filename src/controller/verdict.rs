@@ -7,21 +7,21 @@ use crate::analysis::{self, Accumulator, Counts, Margins, Memory, Reading, Reaso
 use crate::printable::counted;
 use crate::rollout::{Timestamp, Trial, TrialResult, TrialVerdict};
 
-/// The comparison of a trial.
+/// The analysis of a trial, over many looks.
 #[derive(Debug)]
-pub(super) struct AnalysisRun {
+pub(super) struct ControllerAnalysis {
     trial: Timestamp,
     margins: Margins,
     began: Instant,
-    /// The time before `began` that the comparison covers, because the proxies remember it.
+    /// The time before `began` that it covers, because the proxies remember it.
     past: Duration,
     accumulator: Accumulator,
     whole: Memory,
-    /// The comparison since the split reached the current step.
+    /// What was seen since the split reached the current step.
     step: Option<(Timestamp, Memory)>,
 }
 
-impl AnalysisRun {
+impl ControllerAnalysis {
     /// Whether it is about this trial, by these margins.
     pub fn is_of(&self, trial: &Trial, margins: &Margins) -> bool {
         self.trial == trial.since && self.margins == *margins
@@ -248,8 +248,9 @@ mod tests {
         let proxies = [reported([1800, 200], 50, Some((now, past)))];
         for (ago, expected) in [(300, TrialVerdict::Fail), (90, TrialVerdict::Inconclusive)] {
             let trial = trial(ago);
-            let run = AnalysisRun::begin(&trial, Margins::default(), &proxies, (now, WALL));
-            let trial_result = run.unwrap().observe(&trial, &proxies, now);
+            let analysis =
+                ControllerAnalysis::begin(&trial, Margins::default(), &proxies, (now, WALL));
+            let trial_result = analysis.unwrap().observe(&trial, &proxies, now);
             assert_eq!(
                 trial_result.verdict, expected,
                 "{ago}: {}",
@@ -258,7 +259,9 @@ mod tests {
             assert_eq!(trial_result.trial, trial.since);
         }
         let waits = [proxy_comparison("a", ComparisonResult::NotYet)];
-        assert!(AnalysisRun::begin(&trial(1), Margins::default(), &waits, (now, WALL)).is_none());
+        assert!(
+            ControllerAnalysis::begin(&trial(1), Margins::default(), &waits, (now, WALL)).is_none()
+        );
     }
 
     #[test]
@@ -266,7 +269,8 @@ mod tests {
         let now = Instant::now();
         let mut trial = trial(0);
         let begun = |proxies: &[ProxyComparison]| {
-            AnalysisRun::begin(&self::trial(0), Margins::default(), proxies, (now, WALL)).unwrap()
+            ControllerAnalysis::begin(&self::trial(0), Margins::default(), proxies, (now, WALL))
+                .unwrap()
         };
         let unavailable = || {
             proxy_comparison(
@@ -286,18 +290,18 @@ mod tests {
             ),
             (vec![unavailable()], 100, TrialVerdict::Fail),
         ] {
-            let mut run = begun(&[reported([0, 0], 0, None)]);
-            run.observe(&trial, &[reported([0, 0], 0, None)], now);
+            let mut analysis = begun(&[reported([0, 0], 0, None)]);
+            analysis.observe(&trial, &[reported([0, 0], 0, None)], now);
             let proxies = [vec![reported([900, 300], failed, None)], others].concat();
-            let trial_result = run.observe(&trial, &proxies, now + seconds(10));
+            let trial_result = analysis.observe(&trial, &proxies, now + seconds(10));
             assert_eq!(trial_result.verdict, expected, "{}", trial_result.sentence);
         }
         // A step is passed by what was observed since it began.
-        let mut run = begun(&[reported([0, 0], 0, None)]);
-        run.observe(&trial, &[reported([0, 0], 0, None)], now);
+        let mut analysis = begun(&[reported([0, 0], 0, None)]);
+        analysis.observe(&trial, &[reported([0, 0], 0, None)], now);
         trial.at_step_since = Some(WALL.after(seconds(10)));
         let proxies = [reported([900, 300], 0, None)];
-        let trial_result = run.observe(&trial, &proxies, now + seconds(10));
+        let trial_result = analysis.observe(&trial, &proxies, now + seconds(10));
         assert_eq!(
             trial_result.verdict,
             TrialVerdict::Inconclusive,
@@ -306,7 +310,7 @@ mod tests {
         );
         assert_eq!(trial_result.step, trial.at_step_since);
         let proxies = [reported([1800, 600], 0, None)];
-        let trial_result = run.observe(&trial, &proxies, now + seconds(20));
+        let trial_result = analysis.observe(&trial, &proxies, now + seconds(20));
         assert_eq!(
             trial_result.verdict,
             TrialVerdict::Pass,

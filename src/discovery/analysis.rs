@@ -16,7 +16,7 @@ const INTERIM: Duration = Duration::from_millis(50);
 /// The time between two looks.
 const LATENCY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The subject of a comparison. A different new generation, or different margins, start a new one.
+/// The subject of an analysis. A different new generation, or different margins, start another one.
 #[derive(Clone, PartialEq)]
 struct AnalyzedGeneration {
     new: Vec<TargetAddress>,
@@ -37,8 +37,8 @@ impl AnalyzedGeneration {
     }
 }
 
-/// The comparison since it began.
-struct Comparison {
+/// The analysis of a proxy without a controller, since it began.
+struct ProxyAnalysis {
     subject: AnalyzedGeneration,
     began: Instant,
     /// The counts at the last look, and its time.
@@ -49,7 +49,7 @@ struct Comparison {
     is_logged: bool,
 }
 
-impl Comparison {
+impl ProxyAnalysis {
     /// `earlier` is what old did before.
     fn of(plan: &Plan, counted: Counts, earlier: Counts, now: Instant) -> Option<Self> {
         let subject = AnalyzedGeneration::of(plan)?;
@@ -96,7 +96,7 @@ pub async fn analyse(
     status: Arc<Status>,
     events: mpsc::Sender<SourceEvent>,
 ) {
-    let mut comparison: Option<Comparison> = None;
+    let mut running: Option<ProxyAnalysis> = None;
     let mut looks = tokio::time::interval(INTERIM);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -105,14 +105,14 @@ pub async fn analyse(
         metrics.strata.remember(now);
         let plan = Arc::clone(&snapshots.load().plan);
         let Some(analysis) = &plan.analysis else {
-            if comparison.take().is_some() {
+            if running.take().is_some() {
                 status.analysis.store(Arc::default());
             }
             continue;
         };
-        let Some(current) = comparison.as_mut().filter(|known| known.is_of(&plan)) else {
+        let Some(current) = running.as_mut().filter(|known| known.is_of(&plan)) else {
             let strata = &metrics.strata;
-            comparison = Comparison::of(&plan, strata.counts(), strata.earlier(now), now);
+            running = ProxyAnalysis::of(&plan, strata.counts(), strata.earlier(now), now);
             continue;
         };
         if !current.interim_look(&metrics.strata.outcomes(), now) {

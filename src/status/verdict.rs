@@ -20,9 +20,9 @@ pub struct Compared {
     pub plan: Option<v1::Plan>,
 }
 
-/// A comparison of old and new over many looks.
+/// The analysis of `crossfade judge`, over many looks.
 #[derive(Debug)]
-pub struct ComparisonRun {
+pub struct CommandAnalysis {
     margins: Margins,
     memory: Memory,
     accumulator: Accumulator,
@@ -47,7 +47,7 @@ pub fn margins(answers: &[Compared]) -> Vec<(&str, Margins)> {
     all
 }
 
-impl ComparisonRun {
+impl CommandAnalysis {
     #[must_use]
     pub fn new(margins: Margins) -> Self {
         Self {
@@ -269,7 +269,7 @@ mod tests {
             answer("b", Ok(None)),
             answer("c", Err("cannot be reached".to_owned())),
         ];
-        let analysed = ComparisonRun::new(Margins::default()).past(&answers);
+        let analysed = CommandAnalysis::new(Margins::default()).past(&answers);
         assert_eq!(analysed.report.verdict.as_str(), "fail");
         let text = analysed.text();
         for part in [
@@ -299,7 +299,7 @@ mod tests {
                 answer("a", at("http://new:80", 5)),
                 answer("b", at(second, 6)),
             ];
-            ComparisonRun::new(Margins::default()).past(&answers)
+            CommandAnalysis::new(Margins::default()).past(&answers)
         };
         assert_eq!(analysed("http://new:80").verdict(), "fail");
         let analysed = analysed("http://newer:80");
@@ -343,7 +343,7 @@ mod tests {
             // A failure of another one counts, too.
             (proxy("b", [1, 0], "chat", "New fails."), ""),
         ] {
-            let analysed = ComparisonRun::new(Margins::default()).past(&[one.clone(), other]);
+            let analysed = CommandAnalysis::new(Margins::default()).past(&[one.clone(), other]);
             let text = analysed.text();
             if expected.is_empty() {
                 assert_eq!(analysed.verdict(), "fail", "{text}");
@@ -362,7 +362,7 @@ mod tests {
             let mut reported = reported([900, 0], 0, 500, &[(60, 1), (0, 2)]);
             reported.failed = "New fails 50.0% of its requests.".to_owned();
             reported.margins = Some(v1::Margins::from(&Margins::default()));
-            let analysed = ComparisonRun::new(margins).past(&[answer("a", Ok(Some(reported)))]);
+            let analysed = CommandAnalysis::new(margins).past(&[answer("a", Ok(Some(reported)))]);
             (analysed.verdict(), analysed.text())
         };
         let (verdict, text) = analysed(margins);
@@ -391,14 +391,14 @@ mod tests {
                 ..reported
             })),
         )];
-        let analysed = ComparisonRun::new(Margins::default()).past(&answers);
+        let analysed = CommandAnalysis::new(Margins::default()).past(&answers);
         assert_eq!(analysed.verdict(), "fail");
         let text = "fail: New has failed and was rolled back: New fails 50.0% of its requests.\n";
         assert!(analysed.text().starts_with(text), "{}", analysed.text());
         assert_eq!(analysed.json()["verdict"], "fail");
         // The status of the update tells it even if no proxy responds.
         let answers = [answer("a", Err("cannot be reached".to_owned()))];
-        let analysed = ComparisonRun::new(Margins::default())
+        let analysed = CommandAnalysis::new(Margins::default())
             .past(&answers)
             .or_rolled_back(Some("New fails 50.0% of its requests."));
         assert_eq!(analysed.verdict(), "fail");
@@ -428,7 +428,7 @@ mod tests {
             [answer("a", Err(hostile.to_owned()))],
             [answer(hostile, Ok(None))],
         ] {
-            let analysed = ComparisonRun::new(Margins::default()).past(&answers);
+            let analysed = CommandAnalysis::new(Margins::default()).past(&answers);
             let text = analysed.text();
             assert!(
                 text.contains("\\u001b[31m\\u009bX\\u202e\\r\\npass: "),
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn only_what_is_counted_from_the_first_look_on_is_judged_if_it_waits() {
-        let mut run = ComparisonRun::new(Margins::default());
+        let mut run = CommandAnalysis::new(Margins::default());
         let mut look = |seconds, started, failed| {
             let reported = reported([9 * started, started], failed, 500, &[(0, 1)]);
             run.observe(
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn another_new_generation_is_analysed_from_its_beginning() {
-        let mut run = ComparisonRun::new(Margins::default());
+        let mut run = CommandAnalysis::new(Margins::default());
         let mut look = |seconds, started, failed, series| {
             let mut reported = reported([9 * started, started], failed, 500, &[(0, 1)]);
             reported.series = series;
@@ -537,7 +537,7 @@ mod tests {
         ] {
             let other = other.map(|other| answer("b", other));
             let answers: Vec<_> = [ok()].into_iter().chain(other).collect();
-            let analysed = ComparisonRun::new(Margins::default()).past(&answers);
+            let analysed = CommandAnalysis::new(Margins::default()).past(&answers);
             assert_eq!(analysed.verdict(), verdict);
             assert_eq!(analysed.json()["text"], sentence);
             let text = analysed.text();
@@ -559,12 +559,14 @@ mod tests {
         };
         for (second, begun) in [("host", 150), ("other", 300)] {
             let answers = [of("a", "host"), of("b", second)];
-            let analysed = ComparisonRun::new(Margins::default()).past(&answers).json();
+            let analysed = CommandAnalysis::new(Margins::default())
+                .past(&answers)
+                .json();
             assert_eq!(
                 analysed["metrics"][0]["samples"]["new"], begun,
                 "{analysed}"
             );
-            let mut run = ComparisonRun::new(Margins::default());
+            let mut run = CommandAnalysis::new(Margins::default());
             let _ = run.observe(&[], Duration::ZERO);
             let mut young = answers.clone();
             for proxy in &mut young {
@@ -586,7 +588,7 @@ mod tests {
     #[test]
     fn without_a_response_nothing_is_analysed() {
         let answers = [answer("a", Err("cannot be reached".to_owned()))];
-        let analysed = ComparisonRun::new(Margins::default()).observe(&answers, Duration::ZERO);
+        let analysed = CommandAnalysis::new(Margins::default()).observe(&answers, Duration::ZERO);
         assert!(!analysed.has_data());
         let expected =
             "inconclusive: No proxy could be queried.\n\n0 of 1 proxy\n  a: cannot be reached\n";

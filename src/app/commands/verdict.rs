@@ -11,7 +11,7 @@ use crate::error_chain::error_chain;
 use crate::files::explain;
 use crate::resource::DynamoUpdateConfig;
 use crate::status::{
-    self, AnalysisReport, Cluster, ClusterOptions, Compared, ComparisonRun, ProxyClients,
+    self, AnalysisReport, Cluster, ClusterOptions, CommandAnalysis, Compared, ProxyClients,
 };
 
 /// The exit status if new is worse. Usage errors have 2.
@@ -189,26 +189,26 @@ async fn analysed(options: &JudgeOptions) -> Result<AnalysisReport, status::Erro
     let Some(wait) = options.wait else {
         let answers = source.compare(true).await?;
         let margins = source.margins(options.margins, &answers)?;
-        let analysed = ComparisonRun::new(margins).past(&answers);
+        let analysed = CommandAnalysis::new(margins).past(&answers);
         return Ok(source.complete(analysed, options.margins));
     };
     let begin = Instant::now();
-    let mut judge = None;
+    let mut begun = None;
     loop {
         let answers = source.compare(false).await;
         let elapsed = begin.elapsed();
         let left = wait.saturating_sub(elapsed);
-        let has_begun = judge.is_some();
+        let has_begun = begun.is_some();
         let analysed = match answers {
             Ok(answers) => {
-                let mut run = match judge.take() {
-                    Some(run) => run,
-                    None => ComparisonRun::new(source.margins(options.margins, &answers)?),
+                let mut analysis = match begun.take() {
+                    Some(analysis) => analysis,
+                    None => CommandAnalysis::new(source.margins(options.margins, &answers)?),
                 };
-                let analysed = run.observe(&answers, elapsed);
+                let analysed = analysis.observe(&answers, elapsed);
                 let analysed = source.complete(analysed, options.margins);
                 // Until a proxy has responded, its margins are unknown.
-                judge = (has_begun || analysed.has_data()).then_some(run);
+                begun = (has_begun || analysed.has_data()).then_some(analysis);
                 Some(analysed)
             }
             // The API server may become reachable again.
