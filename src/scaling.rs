@@ -1,8 +1,8 @@
 //! Decides how a managed update scales both generations: maps an observation of the cluster to at most one action.
 //!
-//! One pure function, [`decide`], maps [`RolloutSettings`] and the observed state ([`RolloutObservation`]) to a [`Decision`]. The
-//! caller carries out the one [`Action`], reads the cluster again, and decides again. A decision needs only what is in the
-//! cluster, so a restarted controller continues where the previous one stopped.
+//! One pure function, [`decide`], maps [`RolloutSettings`] and the observed state ([`RolloutObservation`]) to a
+//! [`ScalingDecision`]. The caller carries out the one [`ScalingAction`], reads the cluster again, and decides again. A decision
+//! needs only what is in the cluster, so a restarted controller continues where the previous one stopped.
 //!
 //! # Two numbers
 //!
@@ -39,7 +39,7 @@
 //! If one object has the workers of both sides, `new + old` is always `u`: what one side loses, the other side gains. So there is
 //! no separate action to grow a side, there is no surge, and `maxUnavailable` must be at least one unit. Everything else is the
 //! same. An object that has created a pod of new does not revert it by itself: the pod is deleted once it may be removed
-//! ([`Action::Replace`]).
+//! ([`ScalingAction::Replace`]).
 //!
 //! # For the caller
 //!
@@ -63,12 +63,12 @@ mod shrink;
 mod wait;
 
 pub use self::{
-    action::Action,
-    decide::{Decision, decide},
+    action::ScalingAction,
+    decide::{ScalingDecision, decide},
     feasible::way,
     observation::{
-        Clients, LastWorker, Pod, PodToReplace, RemovalOrder, RolloutObservation, Serves, Side,
-        Traffic, Workers,
+        ClientRouting, LastWorker, Pod, PodToReplace, RemovalOrder, RoleReplicas,
+        RolloutObservation, Serves, Side, Traffic,
     },
     progress::Progress,
     settings::{RolloutSettings, ScaleStep, Strategy},

@@ -6,7 +6,7 @@ use crate::split::{Generation, Weights};
 
 /// A change of the cluster that a decision requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ScalingAction {
     /// Write the split.
     Split(Weights),
     /// Raise the sizes of a side.
@@ -36,7 +36,7 @@ pub enum Action {
 /// Defines the labels from one table. A kind of action without a label does not compile.
 macro_rules! labels {
     ($($kind:ident => $label:literal,)*) => {
-        impl Action {
+        impl ScalingAction {
             /// The labels of all kinds of actions.
             pub const LABELS: &[&str] = &[$($label),*];
 

@@ -1,7 +1,7 @@
 //! The observed state, in units.
 
 use super::{
-    Intent, OnFailure, RolloutSettings, Serves, Sizes, TrialVerdict, Wait, Workers,
+    Intent, OnFailure, RoleReplicas, RolloutSettings, Serves, Sizes, TrialVerdict, Wait,
     observation::{RemovalOrder, RolloutObservation, Side},
 };
 use crate::rollout::{Role, Sides};
@@ -155,7 +155,7 @@ impl<'a> Assessment<'a> {
 
 fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool) -> Units {
     let shape = &settings.shape;
-    let of = |count: fn(&Workers) -> u32| -> Sizes {
+    let of = |count: fn(&RoleReplicas) -> u32| -> Sizes {
         let roles = seen.roles.iter();
         roles
             .map(|(role, workers)| (*role, count(workers)))
@@ -163,7 +163,7 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
     };
     let desired = of(|workers| workers.desired);
     let serves = seen.serves != Serves::No && !(is_bad && side == Generation::New);
-    let of_serving = |count: fn(&Workers) -> u32| match serves {
+    let of_serving = |count: fn(&RoleReplicas) -> u32| match serves {
         true => shape.whole(side, &of(count)),
         false => 0,
     };
@@ -172,7 +172,7 @@ fn units(settings: &RolloutSettings, seen: &Side, side: Generation, is_bad: bool
     Units {
         desired: shape.whole(side, &desired),
         begun: shape.covering(side, &desired),
-        occupied: shape.covering(side, &of(Workers::occupied)),
+        occupied: shape.covering(side, &of(RoleReplicas::occupied)),
         ready: shape.whole(side, &of(|workers| workers.ready)),
         capacity: of_serving(|workers| workers.ready),
         usable: of_serving(|workers| workers.warm.min(workers.ready)),
@@ -209,7 +209,7 @@ fn forward_target(
     next.map_or(end, |(size, _)| size.min(end))
 }
 
-impl Workers {
+impl RoleReplicas {
     /// Replicas that occupy capacity or may soon.
     pub(super) fn occupied(&self) -> u32 {
         self.desired
@@ -219,7 +219,7 @@ impl Workers {
 }
 
 /// How many replicas are certainly ready after a role has shrunk to `size`.
-fn ready_after(workers: &Workers, size: u32) -> u32 {
+fn ready_after(workers: &RoleReplicas, size: u32) -> u32 {
     match workers.removes {
         RemovalOrder::Unready | RemovalOrder::Marked(_) => workers.ready.min(size),
         // If all existing replicas are ready, so are those that stay.

@@ -1,7 +1,7 @@
 //! One decision: the observed state in, at most one action out.
 
 use super::{
-    Action, Intent, RolloutSettings, Serves, Sizes, Wait,
+    Intent, RolloutSettings, ScalingAction, Serves, Sizes, Wait,
     assessment::Assessment,
     ending,
     limits::{gpus_used, growth},
@@ -15,9 +15,9 @@ use crate::split::{Generation, Weights};
 
 /// The next action, and the progress of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct ScalingDecision {
     /// The next action, if any. Carry it out, observe, and decide again.
-    pub action: Option<Action>,
+    pub action: Option<ScalingAction>,
     /// The conditions that the next action waits for. May be empty if there is an action.
     pub waits: Vec<Wait>,
     /// The progress of the rollout.
@@ -34,7 +34,7 @@ pub struct Decision {
 
 /// Decides. The same arguments give the same decision.
 #[must_use]
-pub fn decide(settings: &RolloutSettings, seen: &RolloutObservation) -> Decision {
+pub fn decide(settings: &RolloutSettings, seen: &RolloutObservation) -> ScalingDecision {
     let assessment = Assessment::of(settings, seen);
     let (progress, next) = next(&assessment);
     let (action, waits) = match next {
@@ -45,7 +45,7 @@ pub fn decide(settings: &RolloutSettings, seen: &RolloutObservation) -> Decision
         old: of(&assessment.sides.old),
         new: of(&assessment.sides.new),
     };
-    Decision {
+    ScalingDecision {
         action,
         waits,
         progress,
@@ -62,7 +62,10 @@ fn next(assessment: &Assessment) -> (Progress, Next) {
         false => Progress::Forward,
     };
     if let Some(split) = emergency(assessment) {
-        return (on_its_way, Next::Act(Action::Split(split), Vec::new()));
+        return (
+            on_its_way,
+            Next::Act(ScalingAction::Split(split), Vec::new()),
+        );
     }
     if !assessment.seen.is_current {
         return (on_its_way, Next::Wait(vec![Wait::NotCurrent]));
@@ -110,11 +113,14 @@ fn scale(assessment: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     let is_free = blocks.as_ref().is_some_and(Vec::is_empty);
     let shrunk_now = shrunk.as_ref().filter(|_| is_free);
     if let Some(split) = traffic(assessment, shrunk_now) {
-        return (on_its_way, Next::Act(Action::Split(split), waits));
+        return (on_its_way, Next::Act(ScalingAction::Split(split), waits));
     }
     match grow(assessment) {
         Ok(Some((side, sizes))) => {
-            return (on_its_way, Next::Act(Action::Grow { side, sizes }, waits));
+            return (
+                on_its_way,
+                Next::Act(ScalingAction::Grow { side, sizes }, waits),
+            );
         }
         Ok(None) => {}
         // If a side has to shrink, that makes room.

@@ -1,7 +1,7 @@
 //! The end of a rollout: routing the clients, and retiring old.
 
 use super::{
-    Action, ClientHandover, Retire, Wait,
+    ClientHandover, Retire, ScalingAction, Wait,
     assessment::Assessment,
     obstacles,
     progress::{Next, Progress},
@@ -23,7 +23,7 @@ pub(super) fn clients_back(assessment: &Assessment) -> Option<Next> {
         _ if !assessment.is_applied() && !assessment.is_out(Generation::New) => {
             Next::Wait(vec![assessment.unapplied()])
         }
-        _ => Next::Act(Action::Retarget(Generation::Old), Vec::new()),
+        _ => Next::Act(ScalingAction::Retarget(Generation::Old), Vec::new()),
     })
 }
 
@@ -78,8 +78,10 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
             ClientHandover::Automatic if assessment.seen.sides.new.frontends == 0 => {
                 wait(Wait::Frontend(Generation::New))
             }
-            ClientHandover::Automatic if !clients.selector_saved => act(Action::SaveSelector),
-            ClientHandover::Automatic => act(Action::Retarget(Generation::New)),
+            ClientHandover::Automatic if !clients.selector_saved => {
+                act(ScalingAction::SaveSelector)
+            }
+            ClientHandover::Automatic => act(ScalingAction::Retarget(Generation::New)),
         };
     }
     if let Some(retire_obstacle) = obstacles::retire_obstacle(assessment) {
@@ -88,6 +90,6 @@ fn hand_over(assessment: &Assessment) -> (Option<Progress>, Next) {
     match handover.retire {
         Retire::Keep => (Some(Progress::Complete), Next::Wait(Vec::new())),
         _ if !clients.safe_to_delete_old => wait(Wait::Unsafe),
-        retire => act(Action::Retire(retire)),
+        retire => act(ScalingAction::Retire(retire)),
     }
 }

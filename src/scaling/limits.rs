@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    RolloutObservation, RolloutSettings, Sizes, Workers,
+    RoleReplicas, RolloutObservation, RolloutSettings, Sizes,
     assessment::{Assessment, gpus},
     wait::Wait,
 };
@@ -126,7 +126,7 @@ pub(super) fn gpus_used(assessment: &Assessment) -> u64 {
 }
 
 /// The replicas that occupy capacity or may soon.
-fn occupied_now(roles: &BTreeMap<Role, Workers>) -> Sizes {
+fn occupied_now(roles: &BTreeMap<Role, RoleReplicas>) -> Sizes {
     let occupied = roles
         .iter()
         .map(|(role, workers)| (*role, workers.occupied()));
@@ -139,7 +139,7 @@ fn pods(replicas: &Sizes) -> u64 {
 }
 
 /// What these numbers of replicas consume from the entries of a quota.
-fn resources(roles: &BTreeMap<Role, Workers>, replicas: &Sizes) -> BTreeMap<String, u64> {
+fn resources(roles: &BTreeMap<Role, RoleReplicas>, replicas: &Sizes) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (role, workers) in roles {
         let count = u64::from(replicas.get(role).copied().unwrap_or_default());

@@ -19,7 +19,7 @@ pub struct RolloutObservation {
     /// The verdict on new. The caller remembers a failure.
     pub verdict: TrialVerdict,
     /// Where clients are routed.
-    pub clients: Clients,
+    pub clients: ClientRouting,
     /// How long no size has changed.
     pub unchanged_for: Duration,
     /// How long no size has changed while every worker was ready.
@@ -42,7 +42,7 @@ pub struct RolloutObservation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     /// The workers of each role.
-    pub roles: BTreeMap<Role, Workers>,
+    pub roles: BTreeMap<Role, RoleReplicas>,
     /// Whether it serves what is required.
     pub serves: Serves,
     /// Its ready frontends.
@@ -65,7 +65,7 @@ pub enum Serves {
 
 /// The workers of one role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Workers {
+pub struct RoleReplicas {
     /// `spec.replicas`.
     pub desired: u32,
     /// Whether the status with the other numbers reflects this `spec`.
@@ -139,7 +139,7 @@ pub struct Traffic {
 
 /// Where clients are routed, and the state of the traffic at the end of the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clients {
+pub struct ClientRouting {
     /// Whether new has served everything, including the clients. From then on, only its owner changes the clients' Service.
     pub handed_over: bool,
     /// The side that the clients' Service selects. `None` if it selects neither or both, or is unknown.

@@ -1,6 +1,6 @@
 //! The progress of a rollout, and its next step.
 
-use super::{Action, Wait};
+use super::{ScalingAction, Wait};
 
 /// The progress of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,6 @@ pub enum Progress {
 
 /// An action or what it waits for.
 pub(super) enum Next {
-    Act(Action, Vec<Wait>),
+    Act(ScalingAction, Vec<Wait>),
     Wait(Vec<Wait>),
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Action, Intent, Pod, RemovalOrder, Serves, Sizes, TrialVerdict, Wait,
+    Intent, Pod, RemovalOrder, ScalingAction, Serves, Sizes, TrialVerdict, Wait,
     assessment::Assessment,
     limits::growth,
-    observation::{LastWorker, Workers},
+    observation::{LastWorker, RoleReplicas},
 };
 use crate::rollout::Role;
 use crate::split::{Generation, Weights};
@@ -239,7 +239,7 @@ impl Shrink {
             return None;
         }
         let roles = assessment.seen.sides.of(self.side).roles.iter();
-        let shrinks = |role: &Role, workers: &Workers| {
+        let shrinks = |role: &Role, workers: &RoleReplicas| {
             let size = self.sizes.get(role);
             let is_less = size.is_some_and(|size| *size < workers.desired);
             is_less || workers.leaving.iter().any(|pod| pod.ready)
@@ -262,13 +262,13 @@ impl Shrink {
     }
 
     /// The next action: pods are marked first if the kind supports it.
-    pub fn action(self, assessment: &Assessment) -> Action {
+    pub fn action(self, assessment: &Assessment) -> ScalingAction {
         for (role, workers) in &assessment.seen.sides.of(self.side).roles {
             if !workers.leaving.is_empty() {
                 let mut leaving: Vec<_> = workers.leaving.iter().collect();
                 leaving.sort_by_key(|pod| pod.ready);
                 let leaving = leaving.into_iter().take(self.replaces as usize);
-                return Action::Replace {
+                return ScalingAction::Replace {
                     side: self.side,
                     role: *role,
                     pods: leaving.map(|pod| pod.name.clone()).collect(),
@@ -278,14 +278,14 @@ impl Shrink {
             if let RemovalOrder::Marked(pods) = &workers.removes
                 && let Some(pods) = to_mark(pods, size)
             {
-                return Action::Mark {
+                return ScalingAction::Mark {
                     side: self.side,
                     role: *role,
                     pods,
                 };
             }
         }
-        Action::Shrink {
+        ScalingAction::Shrink {
             side: self.side,
             sizes: self.sizes,
         }

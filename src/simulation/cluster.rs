@@ -8,7 +8,7 @@ use super::{
     traffic::Arrivals,
 };
 use crate::rollout::{Role, Sides};
-use crate::scaling::{Action, Sizes};
+use crate::scaling::{ScalingAction, Sizes};
 use crate::split::{Generation, Weights};
 
 /// The workers of one role.
@@ -167,16 +167,16 @@ impl<'a> Cluster<'a> {
     }
 
     /// Applies an action.
-    pub fn apply(&mut self, action: &Action) {
+    pub fn apply(&mut self, action: &ScalingAction) {
         match action {
-            Action::Split(split) => {
+            ScalingAction::Split(split) => {
                 self.split = *split;
                 self.applied_at = self.now + self.scenario.apply.as_secs();
             }
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
                 self.scale(*side, sizes);
             }
-            Action::Mark { side, role, pods } => {
+            ScalingAction::Mark { side, role, pods } => {
                 if let Some(workload) = self.sides.of_mut(*side).get_mut(role) {
                     for pod in &mut workload.pods {
                         pod.marked = pods.contains(&pod.number.to_string());
@@ -184,10 +184,10 @@ impl<'a> Cluster<'a> {
                 }
             }
             // This happens only on the way back of a rollout within one object, which begins with only old.
-            Action::Replace { .. } => {}
-            Action::SaveSelector => self.selector_saved = true,
-            Action::Retarget(side) => self.service = *side,
-            Action::Retire(_) => self.retired = true,
+            ScalingAction::Replace { .. } => {}
+            ScalingAction::SaveSelector => self.selector_saved = true,
+            ScalingAction::Retarget(side) => self.service = *side,
+            ScalingAction::Retire(_) => self.retired = true,
         }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::cluster::{Cluster, Workload};
 use crate::rollout::Sides;
 use crate::scaling::{
-    Clients, LastWorker, Pod, RemovalOrder, RolloutObservation, Serves, Side, Traffic,
-    TrialVerdict, Workers,
+    ClientRouting, LastWorker, Pod, RemovalOrder, RoleReplicas, RolloutObservation, Serves, Side,
+    Traffic, TrialVerdict,
 };
 use crate::split::Generation;
 
@@ -34,7 +34,7 @@ impl Cluster<'_> {
                 p99: Some(self.scenario.stream_p99),
             },
             verdict: self.verdict(),
-            clients: Clients {
+            clients: ClientRouting {
                 handed_over: false,
                 service: Some(self.service),
                 selector_saved: self.selector_saved,
@@ -89,12 +89,12 @@ impl Cluster<'_> {
         }
     }
 
-    fn workers(&self, workload: &Workload) -> Workers {
+    fn workers(&self, workload: &Workload) -> RoleReplicas {
         let now = self.now;
         let staying = || workload.pods.iter().filter(|pod| pod.ending.is_none());
         let ready = || staying().filter(|pod| pod.is_ready(now));
         let present = workload.present();
-        Workers {
+        RoleReplicas {
             desired: workload.desired,
             observed: now >= workload.observed_at,
             present,

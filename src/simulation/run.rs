@@ -8,7 +8,7 @@ use super::{
     cluster::{Cluster, Counts},
 };
 use crate::printable::{counted, thousands};
-use crate::scaling::{Action, Decision, Progress, Retire, Sizes, Wait, decide};
+use crate::scaling::{Progress, Retire, ScalingAction, ScalingDecision, Sizes, Wait, decide};
 use crate::split::Generation;
 
 /// Maximum duration of a rollout, in seconds: longer ones count as never ending.
@@ -73,7 +73,7 @@ fn patience(scenario: &Scenario) -> u64 {
     (2 * longest.as_secs() + 600).min(LONGEST)
 }
 
-const fn is_over(decision: &Decision) -> bool {
+const fn is_over(decision: &ScalingDecision) -> bool {
     matches!(
         decision.progress,
         Progress::Complete | Progress::Partition | Progress::RolledBack
@@ -81,7 +81,7 @@ const fn is_over(decision: &Decision) -> bool {
 }
 
 /// Whether nothing that happens by itself can change this.
-fn is_final(decision: &Decision) -> bool {
+fn is_final(decision: &ScalingDecision) -> bool {
     let is_still = matches!(
         decision.progress,
         Progress::Refused | Progress::Held | Progress::Contested
@@ -90,7 +90,7 @@ fn is_final(decision: &Decision) -> bool {
 }
 
 /// The side whose streams the next step waits for.
-fn draining(decision: &Decision) -> Option<Generation> {
+fn draining(decision: &ScalingDecision) -> Option<Generation> {
     decision.waits.iter().find_map(|wait| match wait {
         Wait::Streams { side, .. } => Some(*side),
         Wait::LastWorker => Some(Generation::Old),
@@ -110,7 +110,7 @@ struct Run {
 
 impl Run {
     /// Records the current state, if it has changed.
-    fn sample(&mut self, cluster: &Cluster, decision: &Decision) {
+    fn sample(&mut self, cluster: &Cluster, decision: &ScalingDecision) {
         let sample = Sample {
             at: Duration::from_secs(cluster.now),
             desired: decision.desired,
@@ -161,7 +161,7 @@ impl Run {
         }
     }
 
-    fn waited(&mut self, decision: &Decision) {
+    fn waited(&mut self, decision: &ScalingDecision) {
         let second = Duration::from_secs(1);
         for wait in &decision.waits {
             // The status reflects a write at the next observation.
@@ -248,7 +248,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
 }
 
 /// Describes an action; `None` if it is not relevant for the owner.
-fn action_text(action: &Action) -> Option<String> {
+fn action_text(action: &ScalingAction) -> Option<String> {
     let sizes = |sizes: &Sizes| match sizes.len() {
         1 => sizes.values().map(u32::to_string).collect(),
         _ => {
@@ -257,15 +257,15 @@ fn action_text(action: &Action) -> Option<String> {
         }
     };
     Some(match action {
-        Action::Split(split) => {
+        ScalingAction::Split(split) => {
             format!("split old {} : new {}", split.old(), split.new_weight())
         }
-        Action::Grow { side, sizes: to } => format!("grow {side} to {}", sizes(to)),
-        Action::Shrink { side, sizes: to } => format!("shrink {side} to {}", sizes(to)),
-        Action::Mark { .. } | Action::Replace { .. } => return None,
-        Action::SaveSelector => "save the selector of clientService".to_owned(),
-        Action::Retarget(side) => format!("route clients to the frontends of {side}"),
-        Action::Retire(retire) => match retire {
+        ScalingAction::Grow { side, sizes: to } => format!("grow {side} to {}", sizes(to)),
+        ScalingAction::Shrink { side, sizes: to } => format!("shrink {side} to {}", sizes(to)),
+        ScalingAction::Mark { .. } | ScalingAction::Replace { .. } => return None,
+        ScalingAction::SaveSelector => "save the selector of clientService".to_owned(),
+        ScalingAction::Retarget(side) => format!("route clients to the frontends of {side}"),
+        ScalingAction::Retire(retire) => match retire {
             Retire::Delete => "delete old".to_owned(),
             _ => "scale the frontends of old to zero".to_owned(),
         },

@@ -5,7 +5,7 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 use super::super::Key;
 use super::Registered;
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, SideStatus, condition};
-use crate::scaling::Action;
+use crate::scaling::ScalingAction;
 use crate::split::Generation;
 
 /// Values of the label `state` of workers.
@@ -117,7 +117,7 @@ impl RolloutMetrics {
             let labels = [namespace, name, side.as_str()];
             let _ = self.units.remove_label_values(&labels);
         }
-        for action in Action::LABELS {
+        for action in ScalingAction::LABELS {
             let labels = [namespace, name, action];
             let _ = self.actions.remove_label_values(&labels);
         }
@@ -156,7 +156,7 @@ mod tests {
     use crate::controller::Key;
     use crate::controller::metrics::Metrics;
     use crate::resource::rollout_status::DynamoRolloutStatus;
-    use crate::scaling::Action;
+    use crate::scaling::ScalingAction;
 
     #[test]
     fn forgetting_a_rollout_removes_all_of_its_series() {
@@ -168,7 +168,7 @@ mod tests {
         metrics
             .rollouts
             .set_status(&key, &DynamoRolloutStatus::default());
-        for action in Action::LABELS {
+        for action in ScalingAction::LABELS {
             metrics.rollouts.acted(&key, action);
         }
         let page = || String::from_utf8(metrics.render()).unwrap();

@@ -6,7 +6,7 @@ use super::{ReconcileContext, Rollouts, memory, objects, services, status, updat
 use crate::k8s::{Object, workloads};
 use crate::resource::DynamoRolloutSpec;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, ResizingStatus};
-use crate::scaling::{Action, Sizes};
+use crate::scaling::{ScalingAction, Sizes};
 use crate::split::Generation;
 
 impl Rollouts {
@@ -17,13 +17,13 @@ impl Rollouts {
         (spec, accepted): (&DynamoRolloutSpec, &AcceptedStatus),
         update: &Object,
         observed: Observed,
-        action: Action,
+        action: ScalingAction,
         mut status: DynamoRolloutStatus,
     ) -> Work {
         let clients = observed.services;
         let reported = action.clone();
         let step = match action {
-            Action::Mark { pods, .. } => {
+            ScalingAction::Mark { pods, .. } => {
                 let (kind, namespace) = (workloads::pods_resource(), &*subject.key.namespace);
                 let found = { pods.iter() }.map(|name| {
                     self.observer
@@ -36,7 +36,7 @@ impl Rollouts {
                     pods: found.flatten().collect(),
                 }
             }
-            Action::Replace { side, role, pods } => {
+            ScalingAction::Replace { side, role, pods } => {
                 let workers = observed.objects.of(side).get(&role);
                 let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
                 let leaving = half.map(|half| &*half.leaving).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Rollouts {
                     pods: leaving.filter(is_meant).collect(),
                 }
             }
-            Action::Split(split) => {
+            ScalingAction::Split(split) => {
                 status.split = Some(memory::split(split));
                 RolloutAction::Update {
                     before: Some(Object::clone(update)),
@@ -54,7 +54,7 @@ impl Rollouts {
                     annotations: update::annotations(subject.rollout),
                 }
             }
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
                 let objects = observed.objects.of(side).clone();
                 // A write that the API server does not attribute to this rollout is recorded in the status first: otherwise, a
                 // controller that restarts after the write would take it for another client's.
@@ -74,12 +74,12 @@ impl Rollouts {
                     false => RolloutAction::Nothing,
                 }
             }
-            Action::SaveSelector => {
+            ScalingAction::SaveSelector => {
                 let selector = clients.old.as_ref().and_then(services::selector);
                 status.previous_selector = selector.unwrap_or_default();
                 RolloutAction::Nothing
             }
-            Action::Retarget(side) => {
+            ScalingAction::Retarget(side) => {
                 let selector = match side {
                     Generation::New => clients.new.as_ref().and_then(services::selector),
                     Generation::Old => Some(subject.before.previous_selector.clone()),
@@ -90,8 +90,8 @@ impl Rollouts {
                 }
             }
             // The status first records that old may be deleted, so that a controller that restarts meanwhile continues.
-            Action::Retire(_) if !has_handed_over(subject.before) => RolloutAction::Nothing,
-            Action::Retire(retire) => RolloutAction::Retire {
+            ScalingAction::Retire(_) if !has_handed_over(subject.before) => RolloutAction::Nothing,
+            ScalingAction::Retire(retire) => RolloutAction::Retire {
                 retire,
                 frontends: observed.frontends,
                 workers: match objects::is_in_place(accepted) {
@@ -106,7 +106,7 @@ impl Rollouts {
             status = status::refused(&status, "Unroutable", why, generation, write::now());
         }
         let is_done = match &reported {
-            Action::SaveSelector => !status.previous_selector.is_empty(),
+            ScalingAction::SaveSelector => !status.previous_selector.is_empty(),
             _ => !matches!(step, RolloutAction::Nothing),
         };
         let mut work = Work::step(subject, status, step);
@@ -117,15 +117,15 @@ impl Rollouts {
 
 /// Why clients cannot be routed as the rollout requires: a Service selects nothing.
 fn unroutable(
-    action: &Action,
+    action: &ScalingAction,
     step: &RolloutAction,
     status: &DynamoRolloutStatus,
     (spec, accepted): (&DynamoRolloutSpec, &AcceptedStatus),
 ) -> Option<String> {
     let (clients, new) = (&*spec.client_service, services::service_name(accepted));
     let services = match action {
-        Action::SaveSelector if status.previous_selector.is_empty() => clients.to_owned(),
-        Action::Retarget(_) if matches!(step, RolloutAction::Nothing) => {
+        ScalingAction::SaveSelector if status.previous_selector.is_empty() => clients.to_owned(),
+        ScalingAction::Retarget(_) if matches!(step, RolloutAction::Nothing) => {
             format!("{clients} or {new}")
         }
         _ => return None,

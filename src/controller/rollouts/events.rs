@@ -5,7 +5,7 @@ use crate::k8s::{Notice, Object};
 use crate::printable::counted;
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, condition};
 use crate::resource::{Identity, ROLLOUT_KIND};
-use crate::scaling::Action;
+use crate::scaling::ScalingAction;
 
 /// Which rollout the Events are about, and when they occur.
 pub(super) struct About {
@@ -80,16 +80,16 @@ pub(super) fn changes(
 }
 
 /// An action that was carried out.
-pub(super) fn acted(about: &About, action: &Action) -> Notice {
+pub(super) fn acted(about: &About, action: &ScalingAction) -> Notice {
     let reason = match action {
-        Action::Split(_) => "SplitChanged",
-        Action::Grow { .. } => "ScaledUp",
-        Action::Shrink { .. } => "ScaledDown",
-        Action::Mark { .. } => "PodsMarked",
-        Action::Replace { .. } => "PodsReplaced",
-        Action::SaveSelector => "SelectorSaved",
-        Action::Retarget(_) => "ClientsMoved",
-        Action::Retire(_) => "Retired",
+        ScalingAction::Split(_) => "SplitChanged",
+        ScalingAction::Grow { .. } => "ScaledUp",
+        ScalingAction::Shrink { .. } => "ScaledDown",
+        ScalingAction::Mark { .. } => "PodsMarked",
+        ScalingAction::Replace { .. } => "PodsReplaced",
+        ScalingAction::SaveSelector => "SelectorSaved",
+        ScalingAction::Retarget(_) => "ClientsMoved",
+        ScalingAction::Retire(_) => "Retired",
     };
     about.notice(reason, action_text(action), false)
 }

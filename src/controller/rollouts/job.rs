@@ -14,7 +14,7 @@ use super::{ReconcileContext, revisions, status};
 use crate::k8s::workloads::of_kind;
 use crate::k8s::{Notice, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
-use crate::scaling::{Action, Retire, Sizes};
+use crate::scaling::{Retire, ScalingAction, Sizes};
 use crate::split::Generation;
 
 /// One action and its inputs.
@@ -66,7 +66,7 @@ pub(super) struct Work {
     /// Whether to write the status even if there is no action.
     pub write_status: bool,
     /// The action that `step` or writing the status carries out.
-    pub action: Option<Action>,
+    pub action: Option<ScalingAction>,
 }
 
 /// The result of some work.
@@ -162,12 +162,12 @@ impl Work {
                 }
                 Err(error) => {
                     // The status saves the selector.
-                    acted = acted.filter(|action| *action != Action::SaveSelector);
+                    acted = acted.filter(|action| *action != ScalingAction::SaveSelector);
                     done.failed = done.failed.or(Some(error));
                 }
             }
         }
-        done.acted = acted.as_ref().map(Action::label);
+        done.acted = acted.as_ref().map(ScalingAction::label);
         let acted = acted.map(|action| events::acted(&about, &action));
         done.events.splice(0..0, acted);
         (self.key, done)

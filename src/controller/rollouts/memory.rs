@@ -95,23 +95,23 @@ mod tests {
     use super::*;
     use crate::resource::rollout_status::{ScaledRoleStatus, SideStatus};
     use crate::rollout::Role;
-    use crate::scaling::{Clients, LastWorker, Traffic, TrialVerdict, Workers};
+    use crate::scaling::{ClientRouting, LastWorker, RoleReplicas, Traffic, TrialVerdict};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
     }
 
-    fn workers(desired: u32, ready: u32) -> Workers {
-        Workers {
+    fn workers(desired: u32, ready: u32) -> RoleReplicas {
+        RoleReplicas {
             desired,
             observed: true,
             present: desired,
             ready,
-            ..Workers::default()
+            ..RoleReplicas::default()
         }
     }
 
-    fn seen(old: Workers, new: Workers, applied: Weights) -> RolloutObservation {
+    fn seen(old: RoleReplicas, new: RoleReplicas, applied: Weights) -> RolloutObservation {
         let side = |workers| Side {
             roles: [(Role::Worker, workers)].into(),
             ..Side::default()
@@ -130,7 +130,7 @@ mod tests {
                 p99: None,
             },
             verdict: TrialVerdict::Inconclusive,
-            clients: Clients {
+            clients: ClientRouting {
                 handed_over: false,
                 service: None,
                 selector_saved: false,

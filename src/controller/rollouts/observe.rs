@@ -28,8 +28,8 @@ use crate::resource::rollout_status::{
 use crate::resource::{DynamoUpdateConfigStatus, Retire, read_status};
 use crate::rollout::{Lengths, Role, Sides};
 use crate::scaling::{
-    Clients, LastWorker, PodToReplace, RemovalOrder, RolloutObservation, Serves, Side, Traffic,
-    Workers,
+    ClientRouting, LastWorker, PodToReplace, RemovalOrder, RoleReplicas, RolloutObservation,
+    Serves, Side, Traffic,
 };
 use crate::split::{Generation, Weights};
 
@@ -155,7 +155,7 @@ pub(super) fn observe(
                         (ScaleDownOrder::Unready, Some(pods)) => RemovalOrder::Marked(pods.clone()),
                     };
                     let workers = workers((side, role), scaled, before, input);
-                    (role, Workers { removes, ..workers })
+                    (role, RoleReplicas { removes, ..workers })
                 }
                 None => (role, no_workers()),
             })
@@ -186,7 +186,7 @@ pub(super) fn observe(
             input.accepted,
             is_of_update,
         ),
-        clients: Clients {
+        clients: ClientRouting {
             retired: is_retired,
             ..clients(observer, input, service.as_ref(), &frontends)
         },
@@ -222,7 +222,7 @@ fn workers(
     scaled: &Scaled,
     before: &Option<SideStatus>,
     input: &ObserveInput,
-) -> Workers {
+) -> RoleReplicas {
     let is_announced = memory::resizing(input.before).is_some_and(|resizing| {
         let size = resizing.sizes.get(role.as_str());
         resizing.generation == side.as_str() && size == Some(&scaled.part.desired)
@@ -235,7 +235,7 @@ fn workers(
         all.iter().filter(is_warm).count() as u32
     });
     let before = before.as_ref();
-    Workers {
+    RoleReplicas {
         desired: scaled.part.desired,
         observed: scaled.observed,
         present: scaled.present,
@@ -266,11 +266,11 @@ fn lost(objects: &Objects) -> Option<String> {
 }
 
 /// The workers of an object that has been deleted.
-fn no_workers() -> Workers {
-    Workers {
+fn no_workers() -> RoleReplicas {
+    RoleReplicas {
         observed: true,
         recorded: Some(0),
-        ..Workers::default()
+        ..RoleReplicas::default()
     }
 }
 
@@ -321,10 +321,10 @@ fn clients(
     input: &ObserveInput,
     service: Option<&Object>,
     frontends: &Sides<Vec<Object>>,
-) -> Clients {
+) -> ClientRouting {
     let proof = observer.proof(input.key, input.update);
     let service = service.and_then(|service| leads_to(service, frontends));
-    Clients {
+    ClientRouting {
         service,
         selector_saved: !input.before.previous_selector.is_empty(),
         direct_to_new: service.map(|side| side == Generation::New),

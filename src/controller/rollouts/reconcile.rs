@@ -21,7 +21,7 @@ use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, Rollo
 use crate::resource::status::{AnalysisStatus, UpdatePhase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
 use crate::rollout::{Sides, TrialVerdict};
-use crate::scaling::{self, Action, Decision, Intent, Progress, RolloutObservation};
+use crate::scaling::{self, Intent, Progress, RolloutObservation, ScalingAction, ScalingDecision};
 use crate::split::{Generation, Weights};
 
 /// The reason of the conditions of a rollout whose `undoTo` is impossible.
@@ -243,7 +243,7 @@ impl Rollouts {
         }
         let goes_back = goes_back(&decision);
         let has_all = decision.progress == Progress::Complete
-            || matches!(decision.action, Some(Action::Retire(_)));
+            || matches!(decision.action, Some(ScalingAction::Retire(_)));
         memory.handed_over = !goes_back && (memory.handed_over || has_all);
         let generation = subject.rollout.metadata.generation;
         let mut status = status::status(StatusInput {
@@ -296,15 +296,18 @@ pub(super) fn refused(subject: ReconcileContext, reason: &str, why: String) -> W
 }
 
 /// Whether a rollout is rolling back, or has rolled back.
-fn goes_back(decision: &Decision) -> bool {
+fn goes_back(decision: &ScalingDecision) -> bool {
     matches!(decision.progress, Progress::Back | Progress::RolledBack)
 }
 
 /// Why a decision cannot be carried out: it needs workers whose objects have been deleted.
-fn needs_lost(decision: &Decision, lost: &Sides<Option<Lost>>) -> Option<(&'static str, String)> {
+fn needs_lost(
+    decision: &ScalingDecision,
+    lost: &Sides<Option<Lost>>,
+) -> Option<(&'static str, String)> {
     let old_grows = matches!(
         decision.action,
-        Some(Action::Grow {
+        Some(ScalingAction::Grow {
             side: Generation::Old,
             ..
         })

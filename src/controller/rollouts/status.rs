@@ -12,7 +12,9 @@ use crate::resource::rollout_status::{
 };
 use crate::resource::status::{AnalysisStatus, WaitStatus};
 use crate::rollout::{Role, Sides};
-use crate::scaling::{Action, Decision, Progress, Retire, RolloutObservation, Side, Sizes, Wait};
+use crate::scaling::{
+    Progress, Retire, RolloutObservation, ScalingAction, ScalingDecision, Side, Sizes, Wait,
+};
 use crate::split::Generation;
 
 /// The input for a status.
@@ -21,7 +23,7 @@ pub(super) struct StatusInput<'a> {
     pub accepted: &'a AcceptedStatus,
     pub update: &'a str,
     pub seen: &'a RolloutObservation,
-    pub decision: &'a Decision,
+    pub decision: &'a ScalingDecision,
     pub memory: RolloutMemory,
     pub analysis: Option<AnalysisStatus>,
     pub revisions: Vec<RevisionStatus>,
@@ -142,7 +144,7 @@ fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> S
         (role.as_str().to_owned(), reported)
     });
     let sum =
-        |of: fn(&crate::scaling::Workers) -> u32| -> u32 { side.roles.values().map(of).sum() };
+        |of: fn(&crate::scaling::RoleReplicas) -> u32| -> u32 { side.roles.values().map(of).sum() };
     SideStatus {
         workers: Some(format!(
             "{}/{}",
@@ -205,7 +207,7 @@ fn waiting_for(waits: &[Wait], before: &DynamoRolloutStatus, now: Timestamp) -> 
     waits.collect()
 }
 
-fn message(decision: &Decision) -> String {
+fn message(decision: &ScalingDecision) -> String {
     if let Some(action) = &decision.action {
         return action_text(action);
     }
@@ -223,7 +225,7 @@ fn message(decision: &Decision) -> String {
 }
 
 /// Describes an action.
-pub(super) fn action_text(action: &Action) -> String {
+pub(super) fn action_text(action: &ScalingAction) -> String {
     let sizes = |sizes: &Sizes| {
         let sizes: Vec<_> = sizes
             .iter()
@@ -235,34 +237,34 @@ pub(super) fn action_text(action: &Action) -> String {
         sizes.join(", ")
     };
     match action {
-        Action::Split(split) => {
+        ScalingAction::Split(split) => {
             format!(
                 "sending {}% of the requests to new",
                 split.rounded_percent()
             )
         }
-        Action::Grow { side, sizes: to } => format!("growing {side} to {}", sizes(to)),
-        Action::Mark { side, pods, .. } => {
+        ScalingAction::Grow { side, sizes: to } => format!("growing {side} to {}", sizes(to)),
+        ScalingAction::Mark { side, pods, .. } => {
             format!("marking {} of {side} to be removed first", pods.join(", "))
         }
-        Action::Replace { side, pods, .. } => {
+        ScalingAction::Replace { side, pods, .. } => {
             format!(
                 "replacing {} of {side} with {}",
                 pods.join(", "),
                 side.other()
             )
         }
-        Action::Shrink { side, sizes: to } => format!("shrinking {side} to {}", sizes(to)),
-        Action::SaveSelector => "saving the selector of clientService".to_owned(),
-        Action::Retarget(side) => format!("routing clients to the frontends of {side}"),
-        Action::Retire(Retire::Delete) => "deleting old".to_owned(),
-        Action::Retire(_) => "scaling the frontends of old to zero".to_owned(),
+        ScalingAction::Shrink { side, sizes: to } => format!("shrinking {side} to {}", sizes(to)),
+        ScalingAction::SaveSelector => "saving the selector of clientService".to_owned(),
+        ScalingAction::Retarget(side) => format!("routing clients to the frontends of {side}"),
+        ScalingAction::Retire(Retire::Delete) => "deleting old".to_owned(),
+        ScalingAction::Retire(_) => "scaling the frontends of old to zero".to_owned(),
     }
 }
 
 fn conditions(
     phase: RolloutPhase,
-    decision: &Decision,
+    decision: &ScalingDecision,
     message: &str,
     generation: Option<i64>,
     now: Timestamp,

@@ -286,7 +286,7 @@ impl Cluster {
                 p99: self.p99,
             },
             verdict: self.verdict,
-            clients: Clients {
+            clients: ClientRouting {
                 handed_over: self.handed_over,
                 service: Some(self.service),
                 selector_saved: self.selector_saved,
@@ -317,7 +317,7 @@ impl Cluster {
                 .map(|(role, object)| {
                     let resources = self.resources.clone();
                     let seen = object.seen(self.grace);
-                    (*role, Workers { resources, ..seen })
+                    (*role, RoleReplicas { resources, ..seen })
                 })
                 .collect(),
             serves: *self.serves.of(side),

@@ -52,11 +52,11 @@ struct Simulation {
     /// What this process has written.
     written: Option<Versions>,
     /// A write whose result is unknown: it takes effect at this tick, if ever, and nothing is decided before.
-    late: Option<(u64, Option<(Action, Versions)>)>,
+    late: Option<(u64, Option<(ScalingAction, Versions)>)>,
     /// When something happened that no controller can know of before it reads.
     disturbed_at: u64,
     /// What was last done, in which versions.
-    last: Option<(Action, Versions)>,
+    last: Option<(ScalingAction, Versions)>,
     /// How many times each progress and each action was seen.
     counts: std::collections::BTreeMap<String, u64>,
 }
@@ -120,7 +120,7 @@ impl Simulation {
         self.write(action, versions);
     }
 
-    fn counts_action(&mut self, action: &Action) {
+    fn counts_action(&mut self, action: &ScalingAction) {
         let reported = format!("{action:?}");
         let name = reported.split([' ', '(']).next().expect("it has a name");
         *self.counts.entry(name.to_owned()).or_default() += 1;
@@ -155,7 +155,7 @@ impl Simulation {
     }
 
     /// Writes, if nothing goes wrong.
-    fn write(&mut self, action: Action, read: Versions) {
+    fn write(&mut self, action: ScalingAction, read: Versions) {
         match self.draw.below(24) {
             // The controller crashes after some of the writes, or before it records them.
             0 => {
@@ -174,7 +174,9 @@ impl Simulation {
                 let is_done = self.cluster.apply(&action, &read, usize::MAX, true);
                 let is_scaling = matches!(
                     action,
-                    Action::Grow { .. } | Action::Shrink { .. } | Action::Split(_)
+                    ScalingAction::Grow { .. }
+                        | ScalingAction::Shrink { .. }
+                        | ScalingAction::Split(_)
                 );
                 let again = self.cluster.apply(&action, &read, usize::MAX, true);
                 assert!(!is_done || !again || !is_scaling || self.is_done(&action));
@@ -187,7 +189,7 @@ impl Simulation {
         }
     }
 
-    fn wrote(&mut self, action: Action, read: Versions, is_done: bool) {
+    fn wrote(&mut self, action: ScalingAction, read: Versions, is_done: bool) {
         // After a conflict it is read again from the start.
         self.written = is_done.then(|| self.cluster.versions());
         if !is_done {
@@ -195,7 +197,7 @@ impl Simulation {
         }
         let this = (action, read);
         // A pod that is deleted already is still in an older list. Deleting it again does nothing.
-        let is_harmless = matches!(this.0, Action::Replace { .. });
+        let is_harmless = matches!(this.0, ScalingAction::Replace { .. });
         assert!(
             is_harmless || self.last.as_ref() != Some(&this),
             "an action done is not done again: {this:?}"
@@ -203,10 +205,10 @@ impl Simulation {
         self.last = Some(this);
     }
 
-    fn is_done(&self, action: &Action) -> bool {
+    fn is_done(&self, action: &ScalingAction) -> bool {
         match action {
-            Action::Split(split) => self.cluster.split == *split,
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+            ScalingAction::Split(split) => self.cluster.split == *split,
+            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
                 let objects = self.cluster.side(*side);
                 { sizes }
                     .iter()

@@ -10,7 +10,7 @@ use super::*;
 const PD: [(Role, u32); 2] = [(Role::Prefill, 4), (Role::Decode, 2)];
 const FOUR: [(Role, u32); 1] = [(Role::Worker, 4)];
 
-fn run(settings: RolloutSettings) -> (Decision, String) {
+fn run(settings: RolloutSettings) -> (ScalingDecision, String) {
     let (decision, way) = Cluster::of(settings).run(500);
     (decision, way.join(" "))
 }
@@ -177,7 +177,7 @@ fn a_budget_slows_a_rollout_down_to_what_it_has() {
 fn a_controller_that_starts_again_completes_half_written_sizes() {
     let mut cluster = Cluster::of(settings(&PD));
     let read = cluster.versions();
-    let grow = Action::Grow {
+    let grow = ScalingAction::Grow {
         side: Generation::New,
         sizes: [(Role::Prefill, 1), (Role::Decode, 1)].into(),
     };
@@ -208,7 +208,7 @@ fn workers_that_restart_are_not_taken_for_workers_that_are_not_needed() {
     let object = cluster.objects.old.get_mut(&Role::Worker).unwrap();
     object.pods[2..].fill(0);
     let decision = decide(&cluster.settings, &cluster.read());
-    let shrink = Action::Shrink {
+    let shrink = ScalingAction::Shrink {
         side: Generation::Old,
         sizes: [(Role::Worker, 3)].into(),
     };

@@ -7,13 +7,13 @@ impl Cluster {
     /// Does `action`, at most `writes` of its writes, each only if the object is as it was read. Whether all was done.
     pub fn apply(
         &mut self,
-        action: &Action,
+        action: &ScalingAction,
         read: &Versions,
         writes: usize,
         records: bool,
     ) -> bool {
         match action {
-            Action::Split(split) => {
+            ScalingAction::Split(split) => {
                 if self.split_version != read.split || writes == 0 {
                     return false;
                 }
@@ -21,11 +21,11 @@ impl Cluster {
                 self.split_version += 1;
                 self.applied_since = self.tick;
             }
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+            ScalingAction::Grow { side, sizes } | ScalingAction::Shrink { side, sizes } => {
                 return self.scale(*side, sizes, read, writes, records);
             }
-            Action::Mark { .. } => {}
-            Action::Replace { side, role, pods } => {
+            ScalingAction::Mark { .. } => {}
+            ScalingAction::Replace { side, role, pods } => {
                 let version = self.side(*side)[role].version;
                 if read.objects[&(*side == Generation::New, *role)] != version || writes == 0 {
                     return false;
@@ -39,13 +39,13 @@ impl Cluster {
                 object.ending.extend(vec![END; replaced]);
             }
             _ if self.service_version != read.service || writes == 0 => return false,
-            Action::SaveSelector => self.selector_saved = true,
-            Action::Retarget(side) => self.service = *side,
-            Action::Retire(_) => self.retired = true,
+            ScalingAction::SaveSelector => self.selector_saved = true,
+            ScalingAction::Retarget(side) => self.service = *side,
+            ScalingAction::Retire(_) => self.retired = true,
         }
         if matches!(
             action,
-            Action::SaveSelector | Action::Retarget(_) | Action::Retire(_)
+            ScalingAction::SaveSelector | ScalingAction::Retarget(_) | ScalingAction::Retire(_)
         ) {
             self.service_version += 1;
         }
@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// Looks, acts and lets time pass until nothing is left to do, and returns the sizes on the way, new before old.
-    pub fn run(&mut self, looks: usize) -> (Decision, Vec<String>) {
+    pub fn run(&mut self, looks: usize) -> (ScalingDecision, Vec<String>) {
         let mut way = Vec::new();
         let mut waited = 0;
         for _ in 0..looks {
@@ -104,19 +104,19 @@ impl Cluster {
 }
 
 /// An action in few words.
-fn reported(action: &Action) -> String {
+fn reported(action: &ScalingAction) -> String {
     let sizes = |sizes: &Sizes| {
         let sizes: Vec<_> = sizes.values().map(u32::to_string).collect();
         sizes.join("/")
     };
     match action {
-        Action::Split(split) => format!("{}:{}", split.old(), split.new_weight()),
-        Action::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
-        Action::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
-        Action::Mark { .. } => "mark".to_owned(),
-        Action::Replace { pods, .. } => format!("replace{}", pods.len()),
-        Action::SaveSelector => "save".to_owned(),
-        Action::Retarget(side) => format!("clients>{side}"),
-        Action::Retire(retire) => format!("{retire:?}"),
+        ScalingAction::Split(split) => format!("{}:{}", split.old(), split.new_weight()),
+        ScalingAction::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
+        ScalingAction::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
+        ScalingAction::Mark { .. } => "mark".to_owned(),
+        ScalingAction::Replace { pods, .. } => format!("replace{}", pods.len()),
+        ScalingAction::SaveSelector => "save".to_owned(),
+        ScalingAction::Retarget(side) => format!("clients>{side}"),
+        ScalingAction::Retire(retire) => format!("{retire:?}"),
     }
 }

@@ -75,8 +75,8 @@ impl Object {
         self.serves() || !self.ending.is_empty()
     }
 
-    pub fn seen(&self, grace: Duration) -> Workers {
-        Workers {
+    pub fn seen(&self, grace: Duration) -> RoleReplicas {
+        RoleReplicas {
             desired: self.desired,
             observed: self.observed == self.version,
             present: self.pods.len() as u32,

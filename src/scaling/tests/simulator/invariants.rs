@@ -13,7 +13,7 @@ impl Simulation {
     pub(super) fn keeps_the_invariants(
         &self,
         read: &RolloutObservation,
-        decision: &Decision,
+        decision: &ScalingDecision,
         tick: u64,
     ) {
         let settings = &self.cluster.settings;
@@ -29,11 +29,11 @@ impl Simulation {
         }
     }
 
-    fn keeps(&self, is: &Counted, decision: &Decision) {
+    fn keeps(&self, is: &Counted, decision: &ScalingDecision) {
         let Some(action) = &decision.action else {
             return;
         };
-        if let Action::Split(split) = action {
+        if let ScalingAction::Split(split) = action {
             let is_held = is.settings.intent == Intent::Hold;
             assert!(!is_held || is.is_emergency(*split), "a hold moves nothing");
             return is.splits_by_capacity(*split);
@@ -49,7 +49,7 @@ impl Simulation {
         );
         is.nobody_else_scales();
         match action {
-            Action::Grow { side, sizes } => {
+            ScalingAction::Grow { side, sizes } => {
                 assert!(!is.settings.in_place, "it would be one replica too many");
                 is.keeps_proportion(*side, sizes);
                 is.has_room(*side, sizes);
@@ -60,7 +60,7 @@ impl Simulation {
                         .all(|(role, size)| *size >= roles[role].desired)
                 );
             }
-            Action::Shrink { side, sizes } => {
+            ScalingAction::Shrink { side, sizes } => {
                 is.keeps_proportion(*side, sizes);
                 is.keeps_capacity(*side, sizes);
                 is.was_applied();
@@ -68,7 +68,7 @@ impl Simulation {
                 is.drains(*side, sizes);
                 is.had_verdict(*side);
             }
-            Action::Replace { side, role, pods } => {
+            ScalingAction::Replace { side, role, pods } => {
                 let roles = &is.seen.sides.of(*side).roles;
                 let sizes = roles.iter().map(|(role, workers)| (*role, workers.desired));
                 is.was_applied();
@@ -77,12 +77,12 @@ impl Simulation {
                     is.drains(*side, &sizes.collect());
                 }
             }
-            Action::Retire(_) => {
+            ScalingAction::Retire(_) => {
                 assert!(is.seen.clients.safe_to_delete_old);
                 assert_eq!(is.seen.clients.service, Some(Generation::New));
                 assert!(is.units(Generation::Old, |workers| workers.desired) == 0);
             }
-            Action::Retarget(Generation::New) => {
+            ScalingAction::Retarget(Generation::New) => {
                 assert!(is.seen.clients.selector_saved, "there is a way back");
                 assert!(is.settings.handover.clients == ClientHandover::Automatic);
             }
@@ -91,11 +91,11 @@ impl Simulation {
     }
 
     /// What a view of different times must not have hidden.
-    fn keeps_in_truth(&self, is: &Counted, decision: &Decision) {
+    fn keeps_in_truth(&self, is: &Counted, decision: &ScalingDecision) {
         match &decision.action {
-            Some(Action::Grow { side, sizes }) => is.has_room(*side, sizes),
-            Some(Action::Shrink { side, sizes }) => is.keeps_capacity(*side, sizes),
-            Some(Action::Replace { side, role, pods }) => {
+            Some(ScalingAction::Grow { side, sizes }) => is.has_room(*side, sizes),
+            Some(ScalingAction::Shrink { side, sizes }) => is.keeps_capacity(*side, sizes),
+            Some(ScalingAction::Replace { side, role, pods }) => {
                 is.keeps_capacity_without(*side, *role, pods);
             }
             _ => {}
@@ -104,7 +104,7 @@ impl Simulation {
 }
 
 impl Counted<'_> {
-    fn units(&self, side: Generation, of: impl Fn(&Workers) -> u32) -> u32 {
+    fn units(&self, side: Generation, of: impl Fn(&RoleReplicas) -> u32) -> u32 {
         let roles = &self.seen.sides.of(side).roles;
         let full = self.settings.shape.full(side).iter();
         let units = full.map(|(role, full)| of(&roles[role]) * self.whole() / full);
@@ -122,7 +122,7 @@ impl Counted<'_> {
         self.ready_of(side, |workers| workers.ready)
     }
 
-    fn ready_of(&self, side: Generation, of: impl Fn(&Workers) -> u32) -> u32 {
+    fn ready_of(&self, side: Generation, of: impl Fn(&RoleReplicas) -> u32) -> u32 {
         let is_bad = side == Generation::New && self.new_is_bad();
         match self.seen.sides.of(side).serves == Serves::No || is_bad {
             true => 0,

@@ -75,7 +75,10 @@ fn clients_come_back_only_to_proxies_that_have_applied_the_split() {
     // Where new does not serve at all, nothing is worse than to stay.
     cluster.serves.new = Serves::No;
     let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(decision.action, Some(Action::Retarget(Generation::Old)));
+    assert_eq!(
+        decision.action,
+        Some(ScalingAction::Retarget(Generation::Old))
+    );
 }
 
 #[test]

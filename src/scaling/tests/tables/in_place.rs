@@ -161,7 +161,10 @@ fn in_place_requests_return_to_pods_that_are_to_leave_when_nothing_else_serves()
     cluster.split = Weights::ALL_OLD;
     cluster.serves.old = Serves::No;
     let decision = decide(&cluster.settings, &cluster.read());
-    assert_eq!(decision.action, Some(Action::Split(Weights::ALL_NEW)));
+    assert_eq!(
+        decision.action,
+        Some(ScalingAction::Split(Weights::ALL_NEW))
+    );
 }
 
 #[test]

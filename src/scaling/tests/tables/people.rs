@@ -88,7 +88,7 @@ fn requests_move_to_new_when_it_is_warm_and_not_when_it_is_ready() {
         let (ready, warm) = (worker.ready, worker.warm);
         was_cold |= ready > warm;
         let action = decide(&cluster.settings, &seen).action;
-        if let Some(Action::Split(_)) = action {
+        if let Some(ScalingAction::Split(_)) = action {
             assert_eq!((was_cold, warm), (true, 1));
             return;
         }
